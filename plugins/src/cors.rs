@@ -271,7 +271,7 @@ impl Cors {
 /// one that cannot stand in a head is left out.
 fn set(_outcome: Result<(), sdk::BadField>) {}
 
-/// An origin of which it cannot be found out is not let in.
+/// Whether one of the patterns lets the origin in. None does where a search gives up.
 fn matches(patterns: &[Pattern], own: Option<&[u8]>, searches: &Searches) -> bool {
     own.is_some_and(|own| patterns.iter().any(|pattern| pattern.judge(own, searches) == Ok(true)))
 }

@@ -79,7 +79,7 @@ pub(crate) async fn events() {
 
 /// Starts a task on this worker's thread.
 ///
-/// It is boxed: tokio compiles some two hundred functions for each type of future that it is given.
+/// It is boxed: tokio compiles a few hundred functions for each type of future that it is given.
 pub(crate) fn spawn(future: impl Future<Output = ()> + 'static) {
     spawn_unboxed(Box::pin(future) as Pin<Box<dyn Future<Output = ()>>>);
 }

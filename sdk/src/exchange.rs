@@ -209,7 +209,7 @@ impl<'s> Exchange<'s> {
     }
 
     /// Changes a header of the request as it goes to the upstream, and as later stages see it. As with the other
-    /// methods that change headers, a trailer of that name that comes from the client goes no further.
+    /// methods that change headers, a trailer of that name goes no further, unless it is set behind this.
     pub fn set_header(&mut self, name: &(impl Named + ?Sized), value: &[u8]) -> Result<(), BadField> {
         name.check()?;
         wire::fields::check_value(value)?;

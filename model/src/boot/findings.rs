@@ -201,7 +201,7 @@ fn faults(row: &keys::Row, value: &Value) -> Vec<Invalid> {
     while let Err(mut invalid) = row.shape.check(&rest) {
         let (item, below) = split_item(&invalid.pointer);
         let Some(at) = item.filter(|at| *at < places.len()) else {
-            // A list may be wrong only for want of the items that were.
+            // Without its wrong items the list may be too short, which is no fault of its own.
             if faults.is_empty() {
                 faults.push(invalid);
             }

@@ -105,7 +105,7 @@ async fn serve(worker: Rc<Worker>, conn: Connection, client: Client) {
         shared.streams.note_waker(cx);
         for _ in 0..TURN {
             if shared.credit.is_flood(worker.clock.coarse_ms()) {
-                // A rule that it broke by the same was told.
+                // If it broke a rule at the same time, that was told.
                 if conn.close_reason().is_none() {
                     refusal::tell_of_connection(&worker, &shared.client(), FaultKind::Flood(Flood::Frames));
                     shared.close(code::EXCESSIVE_LOAD);

@@ -32,7 +32,7 @@ pub enum FaultKind {
     TlsOnPlainPort,
     /// It sends too much of something.
     Flood(Flood),
-    /// It broke a rule of HTTP/2 or HTTP/3 that ends its connection, and by which error.
+    /// It broke a rule of HTTP/2 or HTTP/3, which ends its connection: the words for the log, with the error's name.
     BrokenRule(&'static str),
     /// No certificate is served under the name it asked for.
     NoCertificate,

@@ -24,7 +24,8 @@ pub(super) fn check(
     }
     let asked = session.server_name.as_deref();
     let rules = |name| certificates.find(name).and_then(|certificate| certificate.client.as_ref());
-    if let Some(rules) = rules(asked) {
+    let judged = rules(asked);
+    if let Some(rules) = judged {
         judge(rules, session, head.path(), searches)?;
     }
     let Ok(host) = std::str::from_utf8(head.host()) else { return Ok(()) };
@@ -39,8 +40,11 @@ pub(super) fn check(
                 _ => FaultKind::NotProven(OTHER_HOST),
             }))
         }
-        Some(rules) => judge(rules, session, head.path(), searches),
-        None => Ok(()),
+        // Mostly it is the same certificate.
+        Some(rules) if judged.is_none_or(|judged| !std::ptr::eq(judged, rules)) => {
+            judge(rules, session, head.path(), searches)
+        }
+        _ => Ok(()),
     }
 }
 
@@ -65,7 +69,7 @@ fn judge(rules: &ClientRules, session: &TlsSession, path: &[u8], searches: &Sear
     })))
 }
 
-/// Whether a path needs no certificate. One of which that cannot be found out needs one.
+/// Whether a path needs no certificate. It needs one where a search gives up.
 fn skips(patterns: &[Pattern], path: &[u8], searches: &Searches) -> bool {
     patterns.iter().any(|pattern| pattern.judge(path, searches) == Ok(true))
 }

@@ -74,7 +74,7 @@ pub(crate) async fn buffer(
         }
         if body.is_complete() {
             let messages = &mut *x.engine_mut().messages;
-            add_trailers(&mut messages.request_trailers, body.trailers(), &messages.edited);
+            add_allowed_trailers(&mut messages.request_trailers, body.trailers(), &messages.edited);
             x.engine_mut().body_state = Body::Whole;
             body.release();
             return Ok(());
@@ -380,7 +380,7 @@ async fn send(
     let last = body.is_complete();
     match (framed, last) {
         (true, true) if body.trailers().is_some() => {
-            // Their end is theirs to bring.
+            // The piece ends before the trailers and the empty line behind them.
             let mut end = body.piece().to_vec();
             if let Some(trailers) = trailers(body, held) {
                 trailers.write_to(&mut end);
@@ -401,13 +401,13 @@ fn trailers(body: &RequestBody<'_>, held: &Held) -> Option<Fields> {
         return None;
     }
     let mut trailers = held.trailers.clone().unwrap_or_default();
-    add_trailers(&mut trailers, body.trailers(), &held.edited);
+    add_allowed_trailers(&mut trailers, body.trailers(), &held.edited);
     Some(trailers).filter(|trailers| !trailers.is_empty())
 }
 
 /// Adds the client's trailers to those that a plugin has set, which go before them. Some servers take trailers
 /// for headers, so none goes on that would tell who the client is, or what a plugin has told or taken away.
-fn add_trailers(trailers: &mut Fields, came: Option<&Fields>, edited: &Fields) {
+fn add_allowed_trailers(trailers: &mut Fields, came: Option<&Fields>, edited: &Fields) {
     let set = trailers.len();
     for (name, value, id) in came.into_iter().flat_map(Fields::iter) {
         let is_set = || trailers.iter().take(set).any(|(own, _, _)| own.eq_ignore_ascii_case(name));
@@ -440,7 +440,7 @@ mod tests {
             "X-Sum",
         ]);
         let mut trailers = fields(&["x-set", "X-Consumer-Own"]);
-        add_trailers(&mut trailers, Some(&came), &fields(&["x-uSER", "x-other"]));
+        add_allowed_trailers(&mut trailers, Some(&came), &fields(&["x-uSER", "x-other"]));
         let names: Vec<_> = trailers.iter().map(|(name, _, _)| String::from_utf8_lossy(name)).collect();
         assert_eq!(names, ["x-set", "X-Consumer-Own", "X-Sum", "X-Users", "X-Sum"]);
     }

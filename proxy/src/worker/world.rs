@@ -56,7 +56,7 @@ impl World for Worker {
 
     fn send(&self, request: Fetch) {
         if let Some(permit) = self.permit_fetch(&request.target.authority) {
-            rt::spawn(permit.run(request));
+            rt::spawn_unboxed(permit.run(request));
         }
     }
 

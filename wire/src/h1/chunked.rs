@@ -220,7 +220,7 @@ impl Chunked {
         let line = match field_line(&buf[..end], start) {
             Ok(Some(line)) => line,
             Ok(None) => {
-                // Without any that may go on, the end is what it is of most bodies.
+                // Kept trailers bring this line with them.
                 if FRAMED && self.trailers.is_empty() {
                     done.push_crlf(buf, start);
                 }
