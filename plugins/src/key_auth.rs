@@ -93,7 +93,11 @@ impl Plugin for KeyAuth {
         let refusal = match self.identify(x) {
             Ok((identity, in_header)) => {
                 if self.config.hide_credentials {
-                    if in_header { x.remove_header(&self.config.header) } else { query::hide(x, &self.config.query) }
+                    // Also where the key stood elsewhere, so that it does not follow behind the body.
+                    x.remove_header(&self.config.header);
+                    if !in_header {
+                        query::hide(x, &self.config.query);
+                    }
                 }
                 x.authenticate(identity);
                 return Step::Next;

@@ -136,8 +136,24 @@ pub struct Messages {
     /// does not say the same behind the body, as some servers take trailers for headers. Shared while the
     /// request is on its way to an upstream.
     pub edited: Rc<Fields>,
+    /// The request's headers as they go to the upstream ([`Messages::withheld`]).
+    pub head: Rc<Fields>,
     /// The trailers of the response: those that a plugin has set, and behind the body those that came.
     pub response_trailers: Fields,
+}
+
+/// See [`Messages::withheld`].
+#[derive(Debug, Clone, Default)]
+pub struct Withheld {
+    pub edited: Rc<Fields>,
+    pub head: Rc<Fields>,
+}
+
+impl Withheld {
+    /// Whether a trailer of this name stays here.
+    pub fn has(&self, name: &[u8]) -> bool {
+        self.edited.contains_alike(name) || self.head.contains_alike(name)
+    }
 }
 
 impl Messages {
@@ -161,20 +177,34 @@ impl Messages {
         self.reply_held = Held::default();
         self.request_trailers.clear(1 << 10);
         self.response_trailers.clear(1 << 10);
-        match Rc::get_mut(&mut self.edited) {
-            Some(edited) => edited.clear(1 << 10),
-            None => self.edited = Rc::default(),
+        for shared in [&mut self.edited, &mut self.head] {
+            match Rc::get_mut(shared) {
+                Some(fields) => fields.clear(1 << 10),
+                None => *shared = Rc::default(),
+            }
         }
+    }
+
+    fn may_have_trailers(&self) -> bool {
+        match self.request.framing {
+            Framing::None => false,
+            Framing::Length(_) => self.request.version >= Version::Http2,
+            Framing::Chunked | Framing::UntilClose => true,
+        }
+    }
+
+    /// Names that none of the client's trailers goes on with: of headers that plugins have set or taken away, and of
+    /// all that go to the upstream, as one of them may have said who the client is.
+    pub fn withheld(&mut self) -> Withheld {
+        if self.may_have_trailers() {
+            Rc::make_mut(&mut self.head).copy_from(&self.request.fields);
+        }
+        Withheld { edited: self.edited.clone(), head: self.head.clone() }
     }
 
     /// A plugin sees to this header of the request.
     pub(crate) fn note_edited(&mut self, name: &(impl Named + ?Sized)) {
-        let may_have_trailers = match self.request.framing {
-            Framing::None => false,
-            Framing::Length(_) => self.request.version >= Version::Http2,
-            Framing::Chunked | Framing::UntilClose => true,
-        };
-        if may_have_trailers {
+        if self.may_have_trailers() {
             self.request_trailers.remove_alike(name.text());
             if !self.edited.contains_alike(name.text()) {
                 Rc::make_mut(&mut self.edited).append_checked(name.id(), name.text(), b"");

@@ -252,6 +252,12 @@ impl Fields {
         });
     }
 
+    /// Becomes a copy of others, in the memory that it has.
+    pub fn copy_from(&mut self, others: &Fields) {
+        self.text.clone_from(&others.text);
+        self.list.clone_from(&others.list);
+    }
+
     /// Whether there is a field of the name, or of one that servers take for the same.
     pub fn contains_alike(&self, name: &[u8]) -> bool {
         self.list.iter().any(|field| is_alike(self.bytes(field.name), name))

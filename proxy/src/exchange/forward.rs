@@ -400,22 +400,22 @@ impl Forward<'_> {
 async fn prepare(
     worker: &Worker,
     down: &mut Downstream<'_>,
-    x: &Exchange<'_>,
+    x: &mut Exchange<'_>,
     filtered: bool,
     chunks: bool,
 ) -> Result<Outgoing, Fault> {
     let (mut body, mut response) = down.split(worker);
     response.go_on().await?;
+    let withheld = x.engine_mut().messages.withheld();
     let trailers = x.request_trailers();
     let held = &x.engine().messages.body;
-    let edited = x.engine().messages.edited.clone();
     if x.body_state() == Body::Whole {
         let size = if trailers.is_empty() { Size::Exactly(held.len() as u64) } else { Size::Open };
         let trailers = (!trailers.is_empty()).then(|| trailers.clone());
         return Ok(Outgoing {
             size,
             framed: false,
-            held: Held { bytes: Some(held.clone()), whole: true, trailers, edited },
+            held: Held { bytes: Some(held.clone()), whole: true, trailers, withheld },
         });
     }
     let size = match x.request().framing {
@@ -432,7 +432,7 @@ async fn prepare(
     if bytes.is_none() {
         body.take(framed)?;
     }
-    Ok(Outgoing { size, framed, held: Held { bytes, whole: false, trailers, edited } })
+    Ok(Outgoing { size, framed, held: Held { bytes, whole: false, trailers, withheld } })
 }
 
 /// Whether the client wants a tunnel for WebSocket (RFC 6455 section 4.1). No other protocol is

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use sdk::chain::LocalFuture;
+use sdk::engine::Withheld;
 use sdk::exchange::{Body, Chunk};
 use sdk::{Exchange, RequestFilter, Step};
 use wire::h1::hop::is_of_identity;
@@ -74,7 +75,10 @@ pub(crate) async fn buffer(
         }
         if body.is_complete() {
             let messages = &mut *x.engine_mut().messages;
-            add_allowed_trailers(&mut messages.request_trailers, body.trailers(), &messages.edited);
+            if body.trailers().is_some() {
+                let withheld = messages.withheld();
+                add_allowed_trailers(&mut messages.request_trailers, body.trailers(), &withheld);
+            }
             x.engine_mut().body_state = Body::Whole;
             body.release();
             return Ok(());
@@ -130,8 +134,8 @@ pub(crate) struct Held {
     pub(crate) whole: bool,
     /// Trailers that a plugin has set, which go out behind it beside those that come.
     pub(crate) trailers: Option<Fields>,
-    /// Names that none of those may have ([`sdk::engine::Messages::edited`]).
-    pub(crate) edited: Rc<Fields>,
+    /// Names that none of those that come may have.
+    pub(crate) withheld: Withheld,
 }
 
 /// Sends a request's body, from the client's end to the upstream's.
@@ -401,17 +405,17 @@ fn trailers(body: &RequestBody<'_>, held: &Held) -> Option<Fields> {
         return None;
     }
     let mut trailers = held.trailers.clone().unwrap_or_default();
-    add_allowed_trailers(&mut trailers, body.trailers(), &held.edited);
+    add_allowed_trailers(&mut trailers, body.trailers(), &held.withheld);
     Some(trailers).filter(|trailers| !trailers.is_empty())
 }
 
 /// Adds the client's trailers to those that a plugin has set, which go before them. Some servers take trailers
-/// for headers, so none goes on that would tell who the client is, or what a plugin has told or taken away.
-fn add_allowed_trailers(trailers: &mut Fields, came: Option<&Fields>, edited: &Fields) {
+/// for headers, so none goes on that would tell who the client is, or what the head has told or a plugin has taken away.
+fn add_allowed_trailers(trailers: &mut Fields, came: Option<&Fields>, withheld: &Withheld) {
     let set = trailers.len();
     for (name, value, id) in came.into_iter().flat_map(Fields::iter) {
         let is_set = || trailers.iter().take(set).any(|(own, _, _)| own.eq_ignore_ascii_case(name));
-        if !is_of_identity(name) && !edited.contains_alike(name) && !is_set() {
+        if !is_of_identity(name) && !withheld.has(name) && !is_set() {
             trailers.append_checked(id, name, value);
         }
     }
@@ -437,10 +441,15 @@ mod tests {
             "x_user",
             "X-Users",
             "X-Set",
+            "x_token",
             "X-Sum",
         ]);
         let mut trailers = fields(&["x-set", "X-Consumer-Own"]);
-        add_allowed_trailers(&mut trailers, Some(&came), &fields(&["x-uSER", "x-other"]));
+        let withheld = Withheld {
+            edited: fields(&["x-uSER", "x-other"]).into(),
+            head: fields(&["Host", "X-Token"]).into(),
+        };
+        add_allowed_trailers(&mut trailers, Some(&came), &withheld);
         let names: Vec<_> = trailers.iter().map(|(name, _, _)| String::from_utf8_lossy(name)).collect();
         assert_eq!(names, ["x-set", "X-Consumer-Own", "X-Sum", "X-Users", "X-Sum"]);
     }

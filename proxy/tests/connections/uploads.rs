@@ -132,6 +132,23 @@ fn trailers_say_nothing_that_plugins_have_said_in_the_head() {
         }
         .run(path);
     }
+    // Nor what the client itself has said in the head, which somebody may have looked at.
+    for path in ["/a", "/told"] {
+        let ask = format!(
+            "POST {path} HTTP/1.1\r\nHost: a\r\nX-Token: good\r\nConnection: close\r\n\
+             Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX-Sum: 5\r\nx_token: forged\r\n\r\n"
+        );
+        Case {
+            client: vec![Send(ask.leak()), ToEnd],
+            servers: answers("0\r\nX-Sum: 5\r\n\r\n"),
+            heard: vec!["X-Token: good\r\n"],
+            unheard: vec!["forged"],
+            wants: vec!["HTTP/1.1 200 "],
+            seeds: 16,
+            ..case()
+        }
+        .run(path);
+    }
     // What no plugin sees to is the client's to say, and nothing is kept from one request for the next.
     let chunked = "Transfer-Encoding: chunked\r\n\r\n0\r\nX-User: theirs\r\n\r\n";
     let ask = |path: &str| format!("POST {path} HTTP/1.1\r\nHost: a\r\n{chunked}").leak() as &str;
