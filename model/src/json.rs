@@ -39,7 +39,7 @@ fn document(text: &[u8], variables: Option<Lookup<'_>>, places: bool) -> Result<
             return Err(SyntaxError {
                 message: "invalid UTF-8".to_owned(),
                 position: Lines::new(valid).position(valid.len()),
-                hint: Some("save the file as UTF-8".to_owned()),
+                hint: Some("write it in UTF-8".to_owned()),
             });
         }
     };
