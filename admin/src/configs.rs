@@ -161,7 +161,7 @@ impl Admin {
         }
         validate::without_indexes(&mut document);
         if let Some(error) = self.errors(&document).into_iter().next() {
-            return Err(refused(&error));
+            return Err(refused(error.told()).into());
         }
         let sent = sections().filter_map(|kind| {
             let name = version_name(kind);
@@ -201,20 +201,12 @@ impl Admin {
     }
 }
 
-/// An error of the check, with APISIX's message first and then where it is, by the names that errors have here.
-fn refused(error: &Value) -> ErrorAnswer {
-    let reason = error["error"].as_str().unwrap_or_default();
-    // Here APISIX does not say what it got.
-    let short =
-        reason.split_once(" must be a number, got ").map(|(name, _)| format!("{name} must be a number"));
-    let mut body = json!({ "error_msg": short.as_deref().unwrap_or(reason) });
-    if let (Some(collection), Some(index)) = (error["resource_type"].as_str(), error["index"].as_u64()) {
-        body["pointer"] = format!("/{collection}/{index}").into();
-        if let Some(id) = error["resource_id"].as_str().filter(|id| !id.is_empty()) {
-            body["hint"] = format!("this is the item of {collection} with the id {id}").into();
-        }
+/// An error of the check as APISIX words it here, where it does not say what it got for a version.
+fn refused(mut invalid: Invalid) -> Invalid {
+    if let Some((name, _)) = invalid.reason.split_once(" must be a number, got ") {
+        invalid.reason = format!("{name} must be a number");
     }
-    ErrorAnswer::response(answer::json(StatusCode::BAD_REQUEST, &body))
+    invalid
 }
 
 /// A document that is to be what the store holds.

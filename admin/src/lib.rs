@@ -52,7 +52,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_rustls::rustls::ServerConfig;
 
-use answer::{Answer, ErrorAnswer, said};
+use answer::{Answer, ErrorAnswer};
 use author::{Author, Lines};
 use confirm::Confirm;
 use guesses::Guesses;
@@ -292,6 +292,7 @@ fn read_body(body: &[u8]) -> Result<Option<serde_json::Value>, ErrorAnswer> {
     model::json::read(body).map(Some).map_err(|error| {
         let model::Position { line, column } = error.position;
         // APISIX repeats the body here; it may hold keys and passwords.
-        said(format!("invalid request body: {} at line {line} column {column}", error.message))
+        let reason = format!("invalid request body: {} at line {line} column {column}", error.message);
+        model::Invalid { hint: error.hint, ..model::Invalid::new(reason) }.into()
     })
 }

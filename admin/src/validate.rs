@@ -31,13 +31,53 @@ impl Admin {
         if errors.is_empty() {
             return Ok(answer::json(StatusCode::OK, &json!({})));
         }
+        let errors: Vec<Value> = errors.iter().map(Mistake::listed).collect();
         let body = json!({ "error_msg": "Configuration validation failed", "errors": errors });
         Err(ErrorAnswer::response(answer::json(StatusCode::BAD_REQUEST, &body)))
     }
 
-    /// All that is wrong with a document, as APISIX lists it.
-    pub(crate) fn errors(&self, document: &Value) -> Vec<Value> {
+    /// All that is wrong with a document, in APISIX's order.
+    pub(crate) fn errors(&self, document: &Value) -> Vec<Mistake> {
         errors(|key, item| self.check_alone(key, item), document)
+    }
+}
+
+/// Something that is wrong with a document.
+#[derive(Debug)]
+pub(crate) struct Mistake {
+    collection: &'static str,
+    /// Of an item: its place in the section, and its id.
+    item: Option<(usize, Option<String>)>,
+    /// Its pointer leads into the item.
+    invalid: Invalid,
+}
+
+impl Mistake {
+    /// As APISIX lists it.
+    fn listed(&self) -> Value {
+        let mut listed = json!({ "resource_type": self.collection });
+        if let Some((index, id)) = &self.item {
+            listed["resource_id"] = id.as_deref().unwrap_or_default().into();
+            listed["index"] = (*index).into();
+        }
+        listed["error"] = self.invalid.reason.as_str().into();
+        listed
+    }
+
+    /// As it is told by itself: with its place in the document, and the id of the item behind what to do.
+    pub(crate) fn told(self) -> Invalid {
+        let Some((index, id)) = self.item else { return self.invalid };
+        let collection = self.collection;
+        let mut invalid = self.invalid.under(&format!("/{collection}/{index}"));
+        if let Some(id) = id.filter(|id| !id.is_empty()) {
+            let whose = format!("his is the item of {collection} with the id {id}");
+            invalid.hint = Some(match invalid.hint {
+                None => format!("t{whose}"),
+                Some(help) if help.ends_with(['?', '.']) => format!("{help} T{whose}"),
+                Some(help) => format!("{help}; t{whose}"),
+            });
+        }
+        invalid
     }
 }
 
@@ -51,36 +91,29 @@ pub(crate) fn without_indexes(document: &mut Value) {
     }
 }
 
-/// All that is wrong with a document, as APISIX lists it; `check` looks at one resource.
-fn errors(check: impl Fn(&Key, &Value) -> Result<(), Invalid>, document: &Value) -> Vec<Value> {
+/// All that is wrong with a document, in APISIX's order; `check` looks at one resource.
+fn errors(check: impl Fn(&Key, &Value) -> Result<(), Invalid>, document: &Value) -> Vec<Mistake> {
     let mut errors = Vec::new();
     for kind in Kind::ALL.into_iter().filter(|kind| kind.owner().is_none()) {
         let collection = kind.collection();
         let version = format!("{collection}_conf_version");
         if let Some(other) = document.get(&version).filter(|version| !version.is_number()) {
             let got = model::schema::lua_type(other);
-            errors.push(json!({
-                "resource_type": collection,
-                "error": format!("{version} must be a number, got {got}"),
-            }));
+            let invalid = Invalid::new(format!("{version} must be a number, got {got}"));
+            errors.push(Mistake { collection, item: None, invalid });
         }
         let items = document.get(collection).and_then(Value::as_array);
         let mut seen = HashSet::new();
         for (index, item) in items.into_iter().flatten().enumerate() {
             let id = id_of(kind, item);
-            let mut tell = |error: String| {
-                errors.push(json!({
-                    "resource_type": collection,
-                    "resource_id": id.clone().unwrap_or_default(),
-                    "index": index,
-                    "error": error,
-                }));
+            let mut tell = |invalid: Invalid| {
+                errors.push(Mistake { collection, item: Some((index, id.clone())), invalid });
             };
             // An object without an id is fine here: it gets one when it is written.
             let key = Key::new(kind, id.clone().unwrap_or_else(|| "0".to_owned()));
             let (key, item) = or_owned(key, item);
             if let Err(invalid) = check(&key, &item) {
-                tell(invalid.reason);
+                tell(invalid);
             }
             if let Some(id) = &id
                 && !seen.insert(id.clone())
@@ -90,7 +123,7 @@ fn errors(check: impl Fn(&Key, &Value) -> Result<(), Invalid>, document: &Value)
                     (Kind::Consumer, Some(_)) => "credential id",
                     _ => "id",
                 };
-                tell(format!("found duplicate {name} {id} in {collection}"));
+                tell(Invalid::new(format!("found duplicate {name} {id} in {collection}")));
             }
         }
     }
@@ -105,21 +138,32 @@ pub(crate) fn read_document(head: &Parts, body: &[u8]) -> Result<Value, ErrorAns
         return Err(ErrorAnswer::response(too_large(body.len() as u64, MAX_BODY)));
     }
     let media = head.headers.get(header::CONTENT_TYPE).map(|media| media.as_bytes()).unwrap_or_default();
-    let document = if media.starts_with(b"application/yaml") {
-        let text = std::str::from_utf8(body);
-        text.ok()
-            .and_then(|text| model::yaml::parse(text, Variables::Keep).ok())
-            .map(|document| document.value)
-    } else {
-        read_body(body)?
-    };
+    let document =
+        if media.starts_with(b"application/yaml") { Some(read_yaml(body)?) } else { read_body(body)? };
     match document {
         Some(document @ Value::Object(_)) => Ok(document),
-        _ if media.starts_with(b"application/yaml") => {
-            Err(said("invalid request body: invalid yaml request body"))
+        Some(other) if media.starts_with(b"application/yaml") => {
+            let got = model::schema::lua_type(&other);
+            Err(Invalid::new(NO_YAML).expected("a map of sections").got(got).into())
         }
         _ => Err(said("invalid request body: expected an object")),
     }
+}
+
+/// APISIX's words for a body that is no YAML, or no map.
+const NO_YAML: &str = "invalid request body: invalid yaml request body";
+
+fn read_yaml(body: &[u8]) -> Result<Value, ErrorAnswer> {
+    let text = std::str::from_utf8(body).map_err(|_| Invalid::new(NO_YAML).hint("write it in UTF-8"))?;
+    let read = model::yaml::parse(text, Variables::Keep).map_err(|error| {
+        let model::Position { line, column } = error.position;
+        let place = format!("{} at line {line} column {column}", error.message);
+        Invalid::new(NO_YAML).hint(match error.hint {
+            Some(help) => format!("{place}: {help}"),
+            None => place,
+        })
+    })?;
+    Ok(read.value)
 }
 
 fn id_of(kind: Kind, item: &Value) -> Option<String> {

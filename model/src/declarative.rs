@@ -343,9 +343,15 @@ fn before_end<'a>(source: &Source<'a>) -> Result<&'a str, Box<Diagnostic>> {
         return Ok(before);
     }
     let line = crate::document::count(text.lines().count().max(1));
+    let last = text.lines().last().and_then(|last| last.trim_start().strip_prefix('#'));
+    let help = match last.map(str::trim_start) {
+        Some("END") => "write `#END` without a space",
+        Some(end) if end.eq_ignore_ascii_case("END") => "write `#END` in capital letters, without a space",
+        _ => "add a line `#END` after everything else; it tells that the file was written to its end",
+    };
     let invalid = Invalid::new(format!("missing valid end flag in file {}", source.file))
         .expected("a last line `#END`")
-        .hint("add a line `#END` after everything else; it tells that the file was written to its end");
+        .hint(help);
     Err(Box::new(source.at(Severity::Error, Position { line, column: 1 }, invalid)))
 }
 
@@ -502,6 +508,16 @@ consumers:
         let diagnostic = refused("routes: []\n# END\n");
         assert_eq!(diagnostic.message, "missing valid end flag in file apisix.yaml");
         assert_eq!(diagnostic.line, 2);
+        for (text, help) in [
+            ("routes: []\n# END\n", "write `#END` without a space"),
+            ("routes: []\n  #\tEND", "write `#END` without a space"),
+            ("routes: []\n# End\n", "write `#END` in capital letters, without a space"),
+            ("# END\nroutes: []\n", "add a line `#END` after everything else"),
+            ("routes: []\n# the END\n", "add a line `#END` after everything else"),
+            ("routes: []\nEND\n", "add a line `#END` after everything else"),
+        ] {
+            assert!(refused(text).hint.is_some_and(|hint| hint.starts_with(help)), "{text}");
+        }
         assert_eq!(refused("").message, "missing valid end flag in file apisix.yaml");
         // What comes behind it was not all written yet.
         assert_eq!(refused("routes: []\n#END\nservices: []\n").line, 3);

@@ -39,7 +39,7 @@ fn document(text: &[u8], variables: Option<Lookup<'_>>, places: bool) -> Result<
             return Err(SyntaxError {
                 message: "invalid UTF-8".to_owned(),
                 position: Lines::new(valid).position(valid.len()),
-                hint: Some("save the file as UTF-8".to_owned()),
+                hint: Some("write it in UTF-8".to_owned()),
             });
         }
     };
@@ -78,9 +78,9 @@ struct Problem {
 }
 
 impl Problem {
-    /// Says what to do about it.
+    /// Says what to do about it, unless something said so already.
     fn helped(self, hint: &str) -> Problem {
-        Problem { hint: Some(hint.to_owned()), ..self }
+        Problem { hint: self.hint.or_else(|| Some(hint.to_owned())), ..self }
     }
 }
 
@@ -332,7 +332,10 @@ impl Reader<'_> {
     }
 
     fn problem(&self, message: &str) -> Problem {
-        Problem { message: message.to_owned(), at: self.at, hint: None }
+        let rest = &self.text[self.at..];
+        let is_comment = ["#", "//", "/*"].iter().any(|begin| rest.starts_with(begin));
+        let hint = is_comment.then(|| "JSON has no comments: remove it".to_owned());
+        Problem { message: message.to_owned(), at: self.at, hint }
     }
 }
 
@@ -382,6 +385,14 @@ mod tests {
             ("{a: 1}", Some("write names in double quotes")),
             ("{'a': 1}", Some("write names in double quotes")),
             ("[1, 'a']", Some("write texts in double quotes")),
+            ("{\n# one\n\"a\": 1}", Some("JSON has no comments: remove it")),
+            ("{\"a\": // one\n1}", Some("JSON has no comments: remove it")),
+            ("{\"a\": 1, // one\n\"b\": 1}", Some("JSON has no comments: remove it")),
+            ("{\"a\": 1 /* one */}", Some("JSON has no comments: remove it")),
+            ("[1 // one\n]", Some("JSON has no comments: remove it")),
+            ("# one\n{}", Some("JSON has no comments: remove it")),
+            ("{} # one", Some("JSON has no comments: remove it")),
+            ("[/a]", None),
             ("[a]", None),
         ] {
             assert_eq!(read(text.as_bytes()).unwrap_err().hint.as_deref(), help, "{text}");

@@ -72,8 +72,15 @@ impl Resource {
             route::check_pairs(&value)?;
         }
         place_id(&key, &mut value)?;
+        let names = (kind == Kind::Ssl).then(|| names_of_ssl(&value)).flatten();
         let read = schema_of(&key)?.parse(value);
-        let mut value = read.map_err(|invalid| with_help(kind, invalid).said("invalid configuration: "))?;
+        let mut value = read.map_err(|invalid| {
+            let invalid = with_help(kind, invalid).said("invalid configuration: ");
+            match names {
+                Some(help) if invalid.reason.ends_with("then clause did not match") => invalid.hint(help),
+                _ => invalid,
+            }
+        })?;
         if !matches!(kind, Kind::PluginMetadata | Kind::Secret) {
             settle_plugins(&mut value)?;
         }
@@ -215,12 +222,27 @@ fn settle_plugins(value: &mut Value) -> Result<(), Invalid> {
     Ok(())
 }
 
+/// What an ssl lacks, or has too much of, to serve a name: the schema only tells that none of two forms fits.
+fn names_of_ssl(value: &Value) -> Option<String> {
+    let map = value.as_object()?;
+    let lacks = |name: &&str| !map.contains_key(*name);
+    let names = match ["sni", "snis"].iter().filter(|name| lacks(name)).count() {
+        0 => return Some("give `sni` or `snis`, not both".to_owned()),
+        1 => None,
+        _ => Some("`sni` or `snis`".to_owned()),
+    };
+    let pair = ["cert", "key"].into_iter().filter(lacks).map(|name| format!("`{name}`"));
+    let wanted: Vec<String> = pair.chain(names).collect();
+    (!wanted.is_empty()).then(|| format!("give {}", wanted.join(", and ")))
+}
+
 /// Says what to do about mistakes that are often made, and that a schema only measures.
 fn with_help(kind: Kind, invalid: Invalid) -> Invalid {
     let at = |name: &str| invalid.pointer.strip_prefix('/').is_some_and(|at| at.starts_with(name));
     if kind == Kind::Ssl && (at("cert") || at("key")) && invalid.reason.contains("string too short") {
         return invalid.hint(
-            "write the PEM text itself, not the path of its file, or `$env://` or `$secret://` with a name",
+            "this is not PEM text; write the text itself (not the path of its file), or a reference such as \
+             `$env://NAME`",
         );
     }
     let nodes = at("nodes") || at("upstream/nodes");
@@ -281,9 +303,24 @@ mod tests {
                 Kind::Ssl,
                 json!({"cert": "/a.pem", "key": pem, "sni": "a.com"}),
                 "/cert",
-                "the PEM text itself",
+                "this is not PEM text; write the text itself (not the path of its file), or a reference",
             ),
-            (Kind::Ssl, json!({"cert": pem, "key": "a.key", "sni": "a.com"}), "/key", "the PEM text itself"),
+            (
+                Kind::Ssl,
+                json!({"cert": pem, "key": "a.key", "sni": "a.com"}),
+                "/key",
+                "this is not PEM text; write the text itself (not the path of its file), or a reference",
+            ),
+            (Kind::Ssl, json!({"cert": pem, "key": pem}), "", "give `sni` or `snis`"),
+            (Kind::Ssl, json!({"cert": pem, "snis": ["a.com"]}), "", "give `key`"),
+            (Kind::Ssl, json!({"cert": pem}), "", "give `key`, and `sni` or `snis`"),
+            (
+                Kind::Ssl,
+                json!({"cert": pem, "key": pem, "sni": "a.com", "snis": ["a.com"]}),
+                "",
+                "give `sni` or `snis`, not both",
+            ),
+            (Kind::Ssl, json!({"type": "client", "cert": pem}), "", "property `key` is required"),
             (Kind::Upstream, json!({"nodes": "127.0.0.1:80"}), "/nodes", r#"{"host:port": weight}"#),
             (Kind::Upstream, json!({"nodes": ["127.0.0.1:80"]}), "/nodes/0", r#"{"host:port": weight}"#),
             (Kind::Route, json!({"uri": "/", "upstream": {"nodes": "a"}}), "/upstream/nodes", "host:port"),

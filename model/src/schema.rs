@@ -373,6 +373,23 @@ mod tests {
             hint(json!({"kind": "d"})),
             "property `kind` validation failed: matches none of the enum values"
         );
+
+        // As the headers of `response-rewrite` are: a map of them, or operations that hold lists.
+        let named = json!({"anyOf": [
+            {"type": "object", "patternProperties": {"^[^:]+$": {"oneOf": [{"type": "string"}, {"type": "number"}]}}},
+            {"properties": {
+                "add": {"type": "array", "items": {"type": "string", "pattern": "^[^:]+:[^:]*[^/]$"}},
+                "remove": {"type": "array", "items": {"type": "string", "pattern": "^[^:]+$"}},
+            }},
+        ]});
+        let hint = |value| refusal(named.clone(), value).hint.unwrap_or_default();
+        assert_eq!(
+            hint(json!({"add": {"X-A": "secret"}})),
+            "write a list of texts, even of one: `[\"X-A: value\"]`"
+        );
+        assert_eq!(hint(json!({"remove": {"X-A": "secret"}})), "write a list, even of one item");
+        assert_eq!(refusal(named.clone(), json!({"add": ["X-A"]})).pointer, "/add/0");
+        assert_eq!(Schema::new(&named).unwrap().check(&json!({"add": "X-A: b"})), Ok(()));
     }
 
     #[test]

@@ -189,6 +189,7 @@ async fn refusals_speak_as_apisix_does() {
     let body: Value = serde_json::from_slice(response.body()).unwrap();
     assert_eq!(response.status(), 400);
     assert_eq!(body["error_msg"], "invalid request body: duplicate key \"uri\" at line 2 column 2");
+    assert_eq!(body["hint"], "keep one of the two");
     assert!(response.body().ends_with(b"\n"));
     assert_eq!(api.raw("GET", "/apisix/admin", "").await.status(), 404);
     assert_eq!(api.raw("TRACE", "/apisix/admin/routes", "").await.status(), 404);

@@ -1,5 +1,6 @@
 //! `deployment.etcd`: the cluster that resources are kept in.
 
+use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -80,18 +81,44 @@ pub(super) fn etcd(file: File<'_>) -> Result<Etcd, Invalid> {
     })
 }
 
+/// A host, and a port or none: no user, no path.
+fn is_authority(text: &str) -> bool {
+    let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, behind)) => match host.parse::<Ipv6Addr>() {
+            Ok(_) => (host, behind),
+            Err(_) => return false,
+        },
+        None => text.split_at(text.find(':').unwrap_or(text.len())),
+    };
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok();
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte);
+    !host.is_empty()
+        && host.bytes().all(is_part)
+        && (port.is_empty() || port.strip_prefix(':').is_some_and(is_port))
+}
+
 /// A list of addresses; one may be written without a list.
 pub(super) fn hosts(value: &Value) -> Result<Vec<String>, Invalid> {
     let one = |value| {
         let text = shape::text(value)?;
-        let is_url = ["http://", "https://"]
-            .iter()
-            .any(|scheme| text.strip_prefix(scheme).is_some_and(|rest| !rest.trim_matches('/').is_empty()));
-        match is_url {
-            true => Ok(text.to_owned()),
-            false => Err(Invalid::new("this is not the address of an etcd server")
-                .expected("http://host:port or https://host:port")
-                .got(format!("`{text}`"))),
+        match ["http://", "https://"].iter().find_map(|scheme| text.strip_prefix(scheme)) {
+            Some(rest) if is_authority(rest.trim_end_matches('/')) => Ok(text.to_owned()),
+            with_scheme => {
+                let wrong = Invalid::new("this is not the address of an etcd server")
+                    .expected("http://host:port or https://host:port");
+                // What stands before an `@` may hold a password.
+                if text.contains('@') {
+                    let keys = "`deployment.etcd.user` and `deployment.etcd.password`";
+                    return Err(wrong.hint(format!("give the user and the password as {keys}")));
+                }
+                let wrong = wrong.got(format!("`{text}`"));
+                Err(match with_scheme.is_none() && is_authority(text) {
+                    true => {
+                        wrong.hint(format!("write `http://{text}`, or `https://{text}` for one with TLS"))
+                    }
+                    false => wrong,
+                })
+            }
         }
     };
     let hosts = match value {

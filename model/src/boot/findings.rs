@@ -79,12 +79,11 @@ impl<'a> Findings<'a> {
                     .at(pointer)
                     .expected("a map of names to values")
                     .got(json_name(other));
-                let is_one_word = |text: &str| text.contains(':') && !text.contains(' ');
-                return self.error(match other {
-                    Value::String(text) if is_one_word(text) => {
-                        invalid.hint("write a space behind the colon")
-                    }
-                    _ => invalid,
+                let listens = siblings(&format!("{path}.ip")).any(|name| name == "ip");
+                let as_address = if listens { shape::as_map_of_address(other) } else { None };
+                return self.error(match as_address.or_else(|| shape::without_space(other)) {
+                    Some(help) => invalid.hint(help),
+                    None => invalid,
                 });
             }
         };

@@ -395,7 +395,7 @@ fn listen_one(value: &Value) -> Result<Written, Invalid> {
     let Value::Object(map) = value else {
         return match value {
             Value::Number(_) => port(value).map(|port| (None, port, None, false)),
-            other => Err(wrong_type("a port, or a map of `port` and `ip`", other)),
+            other => Err(no_address("a port, or a map of `port` and `ip`", other)),
         };
     };
     listen_on(map, 9080)
@@ -415,7 +415,7 @@ fn listen_on(map: &Map<String, Value>, default: u16) -> Result<Written, Invalid>
 /// Addresses for TLS.
 pub fn tls_listen(value: &Value) -> Result<Vec<Written>, Invalid> {
     let listen = list(value, |item| {
-        let Value::Object(map) = item else { return Err(wrong_type("a map of `port` and `ip`", item)) };
+        let Value::Object(map) = item else { return Err(no_address("a map of `port` and `ip`", item)) };
         let mut http3 = false;
         for name in ["enable_http3", "enable_quic"] {
             if let Some(value) = map.get(name).filter(|value| !value.is_null()) {
@@ -574,6 +574,44 @@ pub fn wrong_type(expected: &str, value: &Value) -> Invalid {
         Value::Number(_) | Value::Bool(_) if expected == "string" => invalid.hint("put the value in quotes"),
         _ => invalid,
     }
+}
+
+/// Where a map of an address was expected.
+fn no_address(expected: &str, value: &Value) -> Invalid {
+    let invalid = wrong_type(expected, value);
+    match as_map_of_address(value).or_else(|| without_space(value)) {
+        Some(help) => invalid.hint(help),
+        None => invalid,
+    }
+}
+
+/// How `127.0.0.1:9180` is written as a map.
+pub fn as_map_of_address(value: &Value) -> Option<String> {
+    let text = match value {
+        Value::Number(number) => format!(":{number}"),
+        value => value.as_str()?.to_owned(),
+    };
+    let (host, port) = text.rsplit_once(':')?;
+    let port: u16 = port.parse().ok()?;
+    let address: IpAddr = match host {
+        "" => return Some(format!("write it as `port: {port}`, on a line of its own")),
+        "localhost" => IpAddr::from([127, 0, 0, 1]),
+        "*" => IpAddr::from([0, 0, 0, 0]),
+        host => ip(&Value::from(host)).ok()?,
+    };
+    // In YAML, an address that begins with a colon is no text without quotes.
+    let quote = if address.is_ipv6() { "\"" } else { "" };
+    Some(format!("write it as `ip: {quote}{address}{quote}` and `port: {port}`, each on a line of its own"))
+}
+
+/// What to do about `name:value`, where a map was expected.
+pub fn without_space(value: &Value) -> Option<String> {
+    let (name, behind) = value.as_str()?.split_once(':')?;
+    let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c));
+    // `http://host` is no name.
+    (is_name && !behind.contains(' ') && !behind.starts_with("//"))
+        .then(|| "write a space behind the colon".to_owned())
 }
 
 fn wrong_value(expected: &str, value: &Value) -> Invalid {

@@ -159,9 +159,65 @@ fn each_wrong_item_of_a_list_is_told() {
         ),
         ("apisix:\n  node_listen: ['80', '81']\n", vec!["/apisix/node_listen/0", "/apisix/node_listen/1"]),
         ("apisix:\n  node_listen: []\n", vec!["/apisix/node_listen"]),
+        (
+            "deployment:\n  etcd:\n    host: ['a:1', 'http://a:x', 'http://a:1', 'https://[::1]', \
+             'http://a/b', 'http://:1', 'http://a b', 'http://[a]']\n",
+            vec![
+                "/deployment/etcd/host/0",
+                "/deployment/etcd/host/1",
+                "/deployment/etcd/host/4",
+                "/deployment/etcd/host/5",
+                "/deployment/etcd/host/6",
+                "/deployment/etcd/host/7",
+            ],
+        ),
     ] {
         let pointers: Vec<_> = refusals(text).into_iter().map(|error| error.pointer).collect();
         assert_eq!(pointers, wants, "{text}");
+    }
+}
+
+#[test]
+fn what_is_wrong_has_help() {
+    let each = "each on a line of its own";
+    let v4 = format!("write it as `ip: 127.0.0.1` and `port: 9180`, {each}");
+    let v4 = Some(v4.as_str());
+    let v6 = format!("write it as `ip: \"::1\"` and `port: 9180`, {each}");
+    let all = format!("write it as `ip: 0.0.0.0` and `port: 9180`, {each}");
+    let port = Some("write it as `port: 9180`, on a line of its own");
+    let space = Some("write a space behind the colon");
+    let url = Some("write `http://127.0.0.1:2379`, or `https://127.0.0.1:2379` for one with TLS");
+    let user =
+        Some("give the user and the password as `deployment.etcd.user` and `deployment.etcd.password`");
+    for (text, help) in [
+        ("deployment: {admin: {admin_listen: '127.0.0.1:9180'}}", v4),
+        ("deployment: {admin: {admin_listen: 'localhost:9180'}}", v4),
+        ("deployment: {admin: {admin_listen: '[::1]:9180'}}", Some(v6.as_str())),
+        ("deployment: {admin: {admin_listen: '*:9180'}}", Some(all.as_str())),
+        ("deployment: {admin: {admin_listen: ':9180'}}", port),
+        ("deployment: {admin: {admin_listen: 9180}}", port),
+        ("deployment: {admin: {admin_listen: 'port:9180'}}", space),
+        ("deployment: {admin: {admin_listen: 'here'}}", None),
+        ("plugin_attr: {prometheus: {export_addr: '127.0.0.1:9180'}}", v4),
+        ("apisix: {control: '127.0.0.1:9180'}", v4),
+        ("apisix: {node_listen: '127.0.0.1:9180'}", v4),
+        ("apisix: {node_listen: ['port:9180']}", space),
+        ("apisix: {ssl: {listen: ['127.0.0.1:9180']}}", v4),
+        ("apisix: {ssl: {listen: [9180]}}", port),
+        // No maps of an address.
+        ("apisix: '127.0.0.1:9180'", None),
+        ("apisix: 9180", None),
+        ("apisix: 'node_listen:9180'", space),
+        ("deployment: {etcd: 'http://127.0.0.1:2379'}", None),
+        ("deployment: {etcd: {host: ['127.0.0.1:2379']}}", url),
+        ("deployment: {etcd: {host: '127.0.0.1:2379'}}", url),
+        ("deployment: {etcd: {host: ['http://a:b@127.0.0.1:2379']}}", user),
+        ("deployment: {etcd: {host: ['http://127.0.0.1:x']}}", None),
+        ("deployment: {etcd: {host: ['ftp://127.0.0.1:2379']}}", None),
+    ] {
+        let [only] = &refusals(text)[..] else { panic!("one finding in {text}") };
+        assert_eq!(only.hint.as_deref(), help, "{text}");
+        assert!(only.got.as_deref().is_none_or(|got| !got.contains("a:b")), "{text}");
     }
 }
 

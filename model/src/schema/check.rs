@@ -75,10 +75,21 @@ impl Subschema {
             Invalid::new(format!("wrong type: expected {some}{names}, got {}", lua::type_name(value)))
                 .expected(format!("{some}{names}"))
                 .got(lua::json_name(value));
-        match self.type_hint(value) {
+        match self.pair_hint(value).or_else(|| self.type_hint(value).map(str::to_owned)) {
             Some(hint) => invalid.hint(hint),
             None => invalid,
         }
+    }
+
+    /// A map where a list of texts such as `name: value` is wanted.
+    fn pair_hint(&self, value: &Value) -> Option<String> {
+        let items = self.array.as_ref()?.items.as_ref()?;
+        let (_, pattern) = items.string.as_ref()?.pattern.as_ref()?;
+        let name = value.as_object()?.keys().next()?;
+        // The value may be a secret.
+        let pair = format!("{name}: value");
+        (self.types[..] == [Type::Array] && !pattern.is_match(name) && pattern.is_match(&pair))
+            .then(|| format!("write a list of texts, even of one: `[\"{pair}\"]`"))
     }
 
     fn type_hint(&self, value: &Value) -> Option<&'static str> {
@@ -519,18 +530,26 @@ fn none_fits(invalid: Invalid, alternatives: &[Subschema], value: &mut Value) ->
         return invalid.expected(format!("one of {names}"));
     }
     // The alternative that the value names by a field of fixed values is the one that was meant, else the one
-    // that got furthest into the value, and one for another type is the last that was.
-    let got_far = |(named, refusal): &(bool, Invalid)| {
-        (*named, refusal.pointer.matches('/').count(), !refusal.reason.starts_with("wrong type"))
-    };
+    // that got furthest into the value, of those the one that knows the field by its name and not by a pattern,
+    // and one for another type is the last that was.
     let refusals = alternatives.iter().filter_map(|node| {
         let named = is_named(node, value);
-        Some((named, node.try_walk::<Invalid>(value).err()?))
+        let refusal = node.try_walk::<Invalid>(value).err()?;
+        let depth = refusal.pointer.matches('/').count();
+        let far = (named, depth, knows_place(node, &refusal), !refusal.reason.starts_with("wrong type"));
+        Some((far, refusal))
     });
-    match refusals.reduce(|best, next| if got_far(&next) > got_far(&best) { next } else { best }) {
+    match refusals.reduce(|best, next| if next.0 > best.0 { next } else { best }) {
         Some((_, closest)) => explained(invalid, closest),
         None => invalid,
     }
+}
+
+/// Whether this alternative has a rule of its own for the field within which it refused a value.
+fn knows_place(node: &Subschema, refusal: &Invalid) -> bool {
+    let field = refusal.pointer.split('/').nth(1);
+    let Some((rules, field)) = node.object.as_ref().zip(field) else { return false };
+    rules.properties.iter().any(|property| property.name == field)
 }
 
 /// Whether a value has fields for which this alternative fixes the values, and all of them fit.

@@ -32,7 +32,9 @@ pub fn add(text: &str, mut error: SyntaxError) -> SyntaxError {
     } else if says("mapping values are not allowed") {
         if before.contains(": ") {
             "put the value in quotes: it contains a colon"
-        } else if indentation(line) > previous(text, error.position.line).map_or(0, indentation) {
+        } else if previous(text, error.position.line)
+            .is_some_and(|above| indentation(line) > indentation(above) && names_something(above))
+        {
             deeper
         } else {
             "the line above lacks a colon, or its value is not closed"
@@ -64,6 +66,11 @@ fn split(line: &str, column: u32) -> (&str, &str) {
 
 fn indentation(line: &str) -> usize {
     line.len() - line.trim_start().len()
+}
+
+/// Whether a line has a name with a colon behind it.
+fn names_something(line: &str) -> bool {
+    line.contains(": ") || line.trim_end().ends_with(':')
 }
 
 /// The last line above one that says something.
@@ -123,6 +130,9 @@ mod tests {
             ("a:\n  - name: x\n      key: y\n", (3, 10), "deeper than the one above"),
             ("a: 1\n\n# no\n b: 2\n", (4, 2), "deeper than the one above"),
             ("a\nb: 1\n", (2, 2), "lacks a colon"),
+            ("a:\n  keys\n  - name: x\n    key: y\n", (3, 9), "the line above lacks a colon"),
+            ("a:\n  keys\n    - name: x\n      key: y\n", (3, 11), "the line above lacks a colon"),
+            ("a:\n  keys\n    name: x\n", (3, 9), "the line above lacks a colon"),
             ("a:\n - x: 1\n  y: 2\n", (3, 3), "begin each item"),
             ("a: - b\n", (1, 4), "on a line of its own"),
             ("a: {b: 1\nc: 2\n", (2, 2), "not closed"),
