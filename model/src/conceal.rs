@@ -38,6 +38,9 @@ pub fn concealed(line: &str, pointer: &str) -> String {
     if is_base64(line.trim()) {
         cover(&mut out, 0..chars.len());
     }
+    for at in (2..chars.len()).filter(|at| chars[at - 2..=*at] == [':', '/', '/']) {
+        cover(&mut out, password_behind(&chars, at + 1));
+    }
     for (at, _) in chars.iter().enumerate().filter(|(_, c)| matches!(c, ':' | '=')) {
         let value = value_behind(&chars, at + 1);
         let text: String = chars[value.clone()].iter().collect();
@@ -80,6 +83,18 @@ fn value_behind(chars: &[char], start: usize) -> std::ops::Range<usize> {
         _ => (0, rest.iter().position(|c| matches!(c, ',' | ']' | '}'))),
     };
     start + lead..start + end.unwrap_or(rest.len())
+}
+
+/// The password in what follows the `://` of a URL; nothing if there is none.
+fn password_behind(chars: &[char], start: usize) -> std::ops::Range<usize> {
+    let ends = |c: &char| matches!(c, '/' | '"' | '\'' | ',' | '}' | ']') || c.is_whitespace();
+    let len = chars[start..].iter().position(ends).unwrap_or(chars.len() - start);
+    let authority = &chars[start..start + len];
+    let host = authority.iter().rposition(|c| *c == '@');
+    match host.and_then(|host| Some((authority[..host].iter().position(|c| *c == ':')?, host))) {
+        Some((user, host)) => start + user + 1..start + host,
+        None => start..start,
+    }
 }
 
 /// Where a text in quotes ends; a backslash or a second quote keeps it going.
@@ -133,6 +148,9 @@ mod tests {
             ("cert: -----BEGIN CERTIFICATE----- abc", "cert: -----BEGIN CERTIFICATE----- abc"),
             ("hide_credentials: yes please", "hide_credentials: yes please"),
             ("token_uri: http://a", "token_uri: http://a"),
+            ("host: [http://a:b:c@d, http://e:80/f@g]", "host: [http://a:***@d, http://e:80/f@g]"),
+            ("uri: 'https://a@b'", "uri: 'https://a@b'"),
+            (r#"secret: 'it\'s"#, r#"secret: '***'s"#),
         ] {
             assert_eq!(concealed(line, "/routes/0"), shown);
         }

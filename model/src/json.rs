@@ -138,11 +138,14 @@ impl Reader<'_> {
         loop {
             let (start, key) = (self.at, self.position());
             if self.peek() != Some(b'"') {
-                let help = match self.peek() {
-                    Some(b'}') if !map.is_empty() => "remove the comma before it",
-                    _ => "write names in double quotes",
-                };
-                return Err(self.problem("expected object key string").helped(help));
+                let problem = self.problem("expected object key string");
+                return Err(match self.peek() {
+                    Some(b'}') => problem.helped("remove the comma before it"),
+                    Some(b'a'..=b'z' | b'A'..=b'Z' | b'_' | b'\'') => {
+                        problem.helped("write names in double quotes")
+                    }
+                    _ => problem,
+                });
             }
             let text = self.string()?;
             let name = match self.substituted(text, start, Value::String)? {
@@ -394,6 +397,8 @@ mod tests {
             ("{} # one", Some("JSON has no comments: remove it")),
             ("[/a]", None),
             ("[a]", None),
+            ("{\"a\": 1,, \"b\": 2}", None),
+            ("{\"a\": 1, ", None),
         ] {
             assert_eq!(read(text.as_bytes()).unwrap_err().hint.as_deref(), help, "{text}");
         }

@@ -296,6 +296,24 @@ mod tests {
     }
 
     #[test]
+    fn help_is_for_its_own_mistake() {
+        let pem = "x".repeat(128);
+        for (kind, value) in [
+            (Kind::Ssl, json!({"cert": pem, "key": 1, "sni": "a.com"})),
+            (Kind::Ssl, json!({"cert": pem, "key": pem, "sni": "a b"})),
+            (Kind::Upstream, json!({"nodes": {}, "name": ""})),
+            (Kind::Upstream, json!({"nodes": {}, "key": "", "hash_on": "vars", "type": "chash"})),
+            (Kind::Upstream, json!({"nodes": {"a:80": -1}})),
+            (Kind::Upstream, json!({"nodes": {}, "retries": "x"})),
+            (Kind::Upstream, json!({"nodes": {}, "checks": "x"})),
+            (Kind::Upstream, json!({"nodes": [{"host": 1, "weight": 1}]})),
+        ] {
+            let hint = refusal(kind, "1", value.clone()).hint.unwrap_or_default();
+            assert!(!hint.contains("PEM") && !hint.contains("host:port"), "{value}: {hint}");
+        }
+    }
+
+    #[test]
     fn what_is_often_written_wrongly_is_helped_with() {
         let pem = "x".repeat(128);
         for (kind, value, at, help) in [
