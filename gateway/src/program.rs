@@ -131,15 +131,14 @@ impl Program for Running {
                     self.pipeline.applied(revision, COMPILED).await;
                 }
                 match read {
-                    Ok(Ok(Ok(mistakes))) => told.push(format!(
-                        "read {} again{}",
-                        self.place.display(),
+                    Ok(Ok(Ok(mistakes))) => {
+                        let read = format!("read {} again", self.place.display());
                         match mistakes {
-                            0 => String::new(),
-                            1 => ": 1 error; `sluice check` shows it".to_owned(),
-                            many => format!(": {many} errors; `sluice check` shows them"),
+                            0 => told.push(read),
+                            1 => wrong.push(format!("{read}: 1 error; `sluice check` shows it")),
+                            many => wrong.push(format!("{read}: {many} errors; `sluice check` shows them")),
                         }
-                    )),
+                    }
                     Ok(Ok(Err(finding))) => {
                         wrong.push(format!("{}; its previous content stays in use", finding.one_line()));
                     }

@@ -43,6 +43,9 @@ pub struct Declarative {
     pub diagnostics: Vec<Diagnostic>,
     /// Those of the others whose key could be read: what they were before can still be used.
     pub refused: Vec<Key>,
+    /// Kinds of which nothing could be read, as their section is misspelled or no list: what there was before can
+    /// still be used.
+    pub unread: Vec<Kind>,
     /// What the good ones ask for in vain, in the order of the file.
     pub warnings: Vec<Diagnostic>,
     /// For the places of what is found wrong later; see [`Source::invalid`] and [`Declarative::load`].
@@ -70,6 +73,8 @@ pub struct Sections {
     pub rejected: Vec<Invalid>,
     /// The keys of items that were left out, where they could be read.
     pub refused: Vec<Key>,
+    /// Kinds whose section is misspelled or no list.
+    pub unread: Vec<Kind>,
     /// What has no effect, and why.
     pub ignored: Vec<Invalid>,
 }
@@ -129,14 +134,14 @@ impl Declarative {
 
     /// What sections hold. The document leads from what is wrong to its place.
     fn of(sections: Sections, source: &Source<'_>, document: Document) -> Declarative {
-        let Sections { items, plugins, stream_plugins, rejected, refused, ignored } = sections;
+        let Sections { items, plugins, stream_plugins, rejected, refused, unread, ignored } = sections;
         let rejected = rejected.into_iter().map(|invalid| source.invalid(&document, invalid));
         let ignored = ignored.into_iter().map(|invalid| source.warning(&document, invalid));
         let (mut diagnostics, mut warnings): (Vec<_>, Vec<_>) = (rejected.collect(), ignored.collect());
         for found in [&mut diagnostics, &mut warnings] {
             found.sort_by_key(|found| (found.line, found.column));
         }
-        Declarative { items, plugins, stream_plugins, diagnostics, refused, warnings, document }
+        Declarative { items, plugins, stream_plugins, diagnostics, refused, unread, warnings, document }
     }
 }
 
@@ -178,6 +183,7 @@ impl Sections {
         } else if let Some(kind) = kind_of_section(name) {
             self.read_items(kind, value, &pointer);
         } else if name.strip_suffix("_conf_version").is_none_or(|section| !is_section(section)) {
+            self.unread.extend(meant(name).and_then(kind_of_section));
             self.rejected.push(unknown_section(name).at(pointer));
         }
     }
@@ -193,6 +199,7 @@ impl Sections {
                     .at(pointer)
                     .expected("array")
                     .got(schema::json_name(other));
+                self.unread.push(kind);
                 self.rejected.push(invalid.hint("write `- ` before each item"));
                 return;
             }
@@ -319,12 +326,20 @@ fn is_section(name: &str) -> bool {
     name == "plugins" || kind_of_section(name).is_some()
 }
 
+fn known_sections() -> impl Iterator<Item = &'static str> {
+    Kind::ALL.iter().map(|kind| kind.collection()).filter(|name| is_section(name)).chain(["plugins"])
+}
+
+/// The section that an unknown name is a misspelling of.
+fn meant(name: &str) -> Option<&'static str> {
+    nearest(name, known_sections())
+}
+
 fn unknown_section(name: &str) -> Invalid {
-    let known =
-        Kind::ALL.iter().map(|kind| kind.collection()).filter(|name| is_section(name)).chain(["plugins"]);
-    let invalid = Invalid::new(format!("unknown section `{name}`"))
-        .expected(format!("one of {}", known.clone().collect::<Vec<_>>().join(", ")));
-    match nearest(name, known) {
+    let known: Vec<_> = known_sections().collect();
+    let invalid =
+        Invalid::new(format!("unknown section `{name}`")).expected(format!("one of {}", known.join(", ")));
+    match meant(name) {
         Some(close) => invalid.hint(format!("did you mean `{close}`?")),
         None if name == "credentials" => {
             invalid.hint("credentials stand under `consumers`, with an id `user/credentials/id`")

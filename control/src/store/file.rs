@@ -364,6 +364,7 @@ impl Reader {
         }
         // What is wrong now keeps its last good form.
         items.extend(read.refused.iter().filter_map(|key| there.remove(key)));
+        items.extend(there.extract_if(|key, _| read.unread.contains(&key.kind)).map(|(_, row)| row));
         changes.removed = there.into_keys().collect();
         changes.removed.sort();
         let listed = (self.table.plugins(), self.table.stream_plugins());

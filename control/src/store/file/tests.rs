@@ -160,6 +160,22 @@ async fn an_item_that_turns_bad_keeps_its_last_good_form() {
 }
 
 #[tokio::test]
+async fn a_section_that_is_misspelled_or_no_list_keeps_what_there_was() {
+    let (_folder, path, _store, mut changes) = opened();
+    next(&mut changes).await;
+    for (written, wrong) in [("routes:", "route:"), ("routes:", "rotues:"), ("routes:", "routes: x\nrutes:")]
+    {
+        fs::write(&path, TWO.replace(written, wrong)).unwrap();
+        let kept = next(&mut changes).await;
+        assert_eq!(kept.items.len(), 3, "{wrong}");
+        assert!(!kept.rejected.is_empty() && modified(&kept, "2") == 1, "{wrong}");
+    }
+    // Of other kinds, what is not there at all is gone.
+    fs::write(&path, "rotues: []\n#END\n").unwrap();
+    assert_eq!(next(&mut changes).await.items.len(), 2);
+}
+
+#[tokio::test]
 async fn a_pipe_in_its_place_holds_nothing_up() {
     let (folder, path, _store, mut changes) = opened();
     next(&mut changes).await;
