@@ -105,6 +105,30 @@ fn a_body_goes_through_filters_with_its_trailers() {
 }
 
 #[test]
+fn a_chunked_body_without_trailers_ends_once() {
+    let ask = |path: &str, body: &str| {
+        format!("POST {path} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{body}0\r\n\r\n").leak()
+            as &str
+    };
+    for body in ["", "3\r\nabc\r\n"] {
+        Case {
+            client: vec![
+                Send(ask("/a", body)),
+                Until("\r\n\r\nok"),
+                Send(ask("/a", body)),
+                Until("\r\n\r\nok"),
+                Close,
+            ],
+            servers: vec![vec![Until("0\r\n\r\n"), Send(OK), Until("0\r\n\r\n"), Send(OK), ToEnd]],
+            unheard: vec!["\r\n\r\n\r\n", "\r\n\r\n0\r\n\r\n\r\n"],
+            seeds: 8,
+            ..case()
+        }
+        .run(body);
+    }
+}
+
+#[test]
 fn trailers_say_nothing_that_plugins_have_said_in_the_head() {
     let theirs = "X-User: theirs\r\nX-Sum: 5\r\nx_secret: theirs\r\nX-Consumer-Group-Id: theirs\r\n";
     for (path, sum, last) in [

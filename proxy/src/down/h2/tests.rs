@@ -81,3 +81,18 @@ fn a_client_whose_connection_is_over_is_waited_for_as_long_as_it_may_lose_someth
         }
     });
 }
+
+#[test]
+fn a_broken_rule_is_told_with_its_error() {
+    for (reason, name) in [
+        (Reason::PROTOCOL_ERROR, "(PROTOCOL_ERROR)"),
+        (Reason::FLOW_CONTROL_ERROR, "(FLOW_CONTROL_ERROR)"),
+        (Reason::STREAM_CLOSED, "(STREAM_CLOSED)"),
+        (Reason::FRAME_SIZE_ERROR, "(FRAME_SIZE_ERROR)"),
+        (Reason::COMPRESSION_ERROR, "(COMPRESSION_ERROR)"),
+        (Reason::SETTINGS_TIMEOUT, "HTTP/2"),
+    ] {
+        let FaultKind::BrokenRule(words) = broken_rule(reason) else { panic!("{reason}") };
+        assert!(words.ends_with(name), "{words}");
+    }
+}
