@@ -230,6 +230,14 @@ impl Pattern {
         }
     }
 
+    /// The place of the first match; none for a pattern that looks around.
+    fn find_from(&self, text: &[u8], from: usize) -> Option<(usize, usize)> {
+        let Engine::Linear(regex) = &self.engine else { return None };
+        let find = |text: &[u8]| regex.find_at(text, from).map(|found| (found.start(), found.end()));
+        let before = self.before_newline(text).filter(|text| from <= text.len());
+        earlier(find(text), before.and_then(find))
+    }
+
     fn captures_from<'t>(&self, text: &'t [u8], from: usize) -> Result<Option<Captures<'t>>, Spent> {
         let groups = match &self.engine {
             Engine::Linear(regex) => {

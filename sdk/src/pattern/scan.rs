@@ -34,6 +34,8 @@ pub(super) struct Scanner {
     at_begin: bool,
     /// Finds the groups of a match whose place is known.
     groups: Option<meta::Regex>,
+    /// The states of the pattern: a search for which nothing is prepared may have to go through all of them at a byte.
+    states: usize,
 }
 
 /// What a search has found out about states, kept from match to match.
@@ -91,6 +93,7 @@ impl Scanner {
         let forward = dfa(MatchKind::LeftmostFirst, false)?;
         Some(Scanner {
             at_begin: forward.get_nfa().is_always_start_anchored(),
+            states: forward.get_nfa().states().len(),
             forward,
             backward: dfa(MatchKind::All, true)?,
             prefix: Prefilter::from_hir_prefix(MatchKind::LeftmostFirst, &hir).filter(Prefilter::is_fast),
@@ -100,6 +103,15 @@ impl Scanner {
 
     pub(super) fn caches(&self) -> Caches {
         Caches { forward: self.forward.create_cache(), backward: self.backward.create_cache() }
+    }
+
+    /// The steps of a search in one go through so many bytes, at worst.
+    pub(super) fn steps(&self, length: usize) -> usize {
+        length.saturating_mul(self.states)
+    }
+
+    pub(super) fn finds_groups(&self) -> bool {
+        self.groups.is_some()
     }
 
     /// Goes on with the search for the first match from a place on. None if the slice is used up before it is at its

@@ -155,6 +155,12 @@ impl Substitution {
         slice: &mut Slice,
     ) -> Result<Option<Option<Captures<'t>>>, Spent> {
         let Some(scanner) = &self.scanner else { return self.in_one_go(progress, text, slice).map(Some) };
+        if progress.caches.is_none() {
+            let found = self.at_once(scanner, progress.from, text, slice);
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
         let Progress { from, place, whole, caches, .. } = progress;
         let caches = caches.get_or_insert_with(|| Box::new(scanner.caches()));
         let before = self.pattern.before_newline(text).filter(|before| *from <= before.len());
@@ -182,6 +188,33 @@ impl Substitution {
             }
         }
         Ok(Some(found.map(|whole| Captures { text, groups: scanner.groups(within, whole, slice) })))
+    }
+
+    /// The same for a text that is so short that a search of all of it is within the slice, at worst: `regex` keeps
+    /// what it finds out about states from text to text, which costs less than to find it out for each. None if the
+    /// text is too long for that.
+    fn at_once<'t>(
+        &self,
+        scanner: &Scanner,
+        from: usize,
+        text: &'t [u8],
+        slice: &mut Slice,
+    ) -> Option<Option<Captures<'t>>> {
+        let searches = 1 + usize::from(self.pattern.ends);
+        let steps = scanner.steps(text.len() - from + 1).saturating_mul(searches);
+        if steps.saturating_mul(1 + usize::from(scanner.finds_groups())) > slice.left() {
+            return None;
+        }
+        slice.spend(steps);
+        if !scanner.finds_groups() {
+            let found = self.pattern.find_from(text, from);
+            return Some(found.map(|whole| Captures { text, groups: [Some(whole)].into_iter().collect() }));
+        }
+        let found = self.pattern.captures_from(text, from).ok()?;
+        if let Some((start, end)) = found.as_ref().map(Captures::whole) {
+            slice.spend(scanner.steps(end - start));
+        }
+        Some(found)
     }
 
     /// The same for a pattern that looks around.
@@ -403,6 +436,11 @@ mod tests {
             "é",
             "b$|a",
             r"b\z|a",
+            "a.{3}c",
+            "b{1,4}(a{2}|c{1,2})?",
+            "(?:(a){1,3}|(b){2}){2}",
+            "(a|ab){2,5}?(c{0,2})",
+            r"^(\w{1,3}\s?){2,}$",
         ];
         let mut random = fastrand::Rng::with_seed(7);
         for round in 0..60 {
@@ -426,6 +464,31 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn nothing_is_prepared_for_a_short_text() {
+        let page = "hello from behind the gateway\n".repeat(30);
+        let prepared = |pattern, replacement, text: &str| {
+            let substitution = Substitution::new(pattern, false, replacement, true).unwrap();
+            let mut progress = Progress::default();
+            let outcome =
+                substitution.go_on(&mut progress, text.as_bytes(), usize::MAX, &mut Slice::default());
+            assert!(outcome.is_none_or(|outcome| outcome.is_ok()), "{pattern}");
+            progress.caches.is_some()
+        };
+        for (pattern, replacement) in
+            [("absent", "-"), ("behind", "afar"), (r"(\w+) the", "$1 a"), ("y\n$", "y"), ("a.{50}c", "-")]
+        {
+            let page = if replacement == "$1 a" { &page[..300] } else { &page };
+            assert!(!prepared(pattern, replacement, page), "{pattern}");
+        }
+        // What might take longer than a slice is, be it the text or the searches of all matches.
+        for (pattern, text) in
+            [("absent", page.repeat(100)), ("a.{1000}c", page.clone()), ("a", "a".repeat(4096))]
+        {
+            assert!(prepared(pattern, "-", &text), "{pattern}");
         }
     }
 
