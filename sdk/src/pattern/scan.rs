@@ -21,6 +21,9 @@ use super::{Groups, SIZE_LIMIT, Spent};
 /// Finding the groups costs so many times what finding the match does.
 const GROUPS: usize = 8;
 
+/// What making a state costs beside the states of the pattern that it stands for.
+const STATE: usize = 64;
+
 /// A pattern's automata.
 #[derive(Debug)]
 pub(super) struct Scanner {
@@ -110,6 +113,11 @@ impl Scanner {
         length.saturating_mul(self.states)
     }
 
+    /// The steps of making a state, at worst.
+    fn state(&self) -> usize {
+        STATE + self.states
+    }
+
     pub(super) fn finds_groups(&self) -> bool {
         self.groups.is_some()
     }
@@ -187,7 +195,7 @@ impl Scanner {
         slice: &mut Slice,
     ) -> Result<bool, Spent> {
         let begun = run.at;
-        let stop = begun.saturating_add(slice.left()).min(text.len());
+        let mut stop = begun.saturating_add(slice.left()).min(text.len());
         let mut was_sought = false;
         while run.at < stop {
             if let Some(prefix) = self.prefix.as_ref().filter(|_| run.state.is_start() && !was_sought) {
@@ -204,8 +212,12 @@ impl Scanner {
                 continue;
             }
             was_sought = false;
-            let next = self.forward.next_state(&mut caches.forward, run.state, text[run.at]);
-            run.state = next.map_err(|_| Spent)?;
+            let (next, made) = step(&self.forward, &mut caches.forward, run.state, text[run.at])?;
+            run.state = next;
+            if made {
+                slice.spend(self.state());
+                stop = begun.saturating_add(slice.left()).min(text.len());
+            }
             if run.state.is_tagged() {
                 if run.state.is_match() {
                     run.best = Some(run.at);
@@ -237,10 +249,14 @@ impl Scanner {
         slice: &mut Slice,
     ) -> Result<bool, Spent> {
         let begun = run.at;
-        let stop = begun.saturating_sub(slice.left()).max(from);
+        let mut stop = begun.saturating_sub(slice.left()).max(from);
         while run.at > stop {
-            let next = self.backward.next_state(&mut caches.backward, run.state, text[run.at - 1]);
-            run.state = next.map_err(|_| Spent)?;
+            let (next, made) = step(&self.backward, &mut caches.backward, run.state, text[run.at - 1])?;
+            run.state = next;
+            if made {
+                slice.spend(self.state());
+                stop = begun.saturating_sub(slice.left()).max(from);
+            }
             if run.state.is_match() {
                 run.best = Some(run.at);
             } else if run.state.is_dead() {
@@ -280,6 +296,23 @@ impl Scanner {
         };
         slots.chunks(2).map(of).collect()
     }
+}
+
+/// The state behind a byte, and whether that had to be found out. Behind a state of a match or a beginning this is seen
+/// only if the state is new.
+#[inline]
+fn step(dfa: &DFA, cache: &mut Cache, state: LazyStateID, byte: u8) -> Result<(LazyStateID, bool), Spent> {
+    let before = if state.is_tagged() {
+        Some(cache.memory_usage())
+    } else {
+        let next = dfa.next_state_untagged(cache, state, byte);
+        if !next.is_unknown() {
+            return Ok((next, false));
+        }
+        None
+    };
+    let next = dfa.next_state(cache, state, byte).map_err(|_| Spent)?;
+    Ok((next, before.is_none_or(|before| cache.memory_usage() != before)))
 }
 
 /// A part of a search in one direction.

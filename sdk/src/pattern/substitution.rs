@@ -493,6 +493,30 @@ mod tests {
     }
 
     #[test]
+    fn states_that_have_to_be_made_count() {
+        let mut random = fastrand::Rng::with_seed(7);
+        let text: Vec<u8> = (0..SLICE / 16).map(|_| *random.choice(b"ab").unwrap()).collect();
+        let slices = |pattern, text: &[u8]| sliced((pattern, "-", true), text, usize::MAX, SLICE).2;
+        // Hardly a state comes twice, and each costs more the longer the pattern is.
+        for (pattern, least) in [("a.{50}c", 4), ("a.{100}c", 8), ("a.{1000}c", 64)] {
+            let slices = slices(pattern, &text);
+            assert!((least..8 * least).contains(&slices), "{pattern}: {slices}");
+        }
+        // Backwards, too, where a pattern that takes few states forwards may take many.
+        let match_at = [&text[..30], b"a", &text[31..], b"d"].concat();
+        for (pattern, text, many) in
+            [("(?m)^[ab]{30}a[ab]*d", &match_at, true), ("(?m)^[ab]{30}c[ab]*d", &match_at, false)]
+        {
+            let slices = slices(pattern, text);
+            assert_eq!(slices > 4, many, "{pattern}: {slices}");
+        }
+        // States that are known cost nothing.
+        for pattern in ["c", "[ab]c", "a[ab]{2}c"] {
+            assert_eq!(slices(pattern, &text), 1, "{pattern}");
+        }
+    }
+
+    #[test]
     fn a_search_stops_when_its_slice_is_used_up() {
         let text = vec![b'b'; 16 * SLICE];
         let slices = |pattern, replacement, text: &[u8]| {
