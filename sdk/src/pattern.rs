@@ -10,6 +10,7 @@
 //! without the `u` option, texts are bytes and `\w`, `\d`, `\s` mean ASCII, and `$` holds before a newline that ends
 //! the text as well as at its end; beside look-around it holds at the end alone.
 
+mod groups;
 mod scan;
 mod substitution;
 

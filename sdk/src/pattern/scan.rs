@@ -10,16 +10,12 @@ use regex_automata::hybrid::LazyStateID;
 use regex_automata::hybrid::dfa::{Cache, Config, DFA};
 use regex_automata::nfa::thompson::{self, WhichCaptures};
 use regex_automata::util::prefilter::Prefilter;
-use regex_automata::util::primitives::NonMaxUsize;
 use regex_automata::util::syntax;
 use regex_automata::{Anchored, Input, MatchKind, Span, meta};
-use smallvec::SmallVec;
 
+use super::groups::{Finder, Threads};
 use super::substitution::Slice;
 use super::{Groups, SIZE_LIMIT, Spent};
-
-/// Finding the groups costs so many times what finding the match does.
-const GROUPS: usize = 8;
 
 /// What making a state costs beside the states of the pattern that it stands for.
 const STATE: usize = 64;
@@ -36,7 +32,7 @@ pub(super) struct Scanner {
     /// A match can only begin where the text does.
     at_begin: bool,
     /// Finds the groups of a match whose place is known.
-    groups: Option<meta::Regex>,
+    groups: Option<Finder>,
     /// The states of the pattern: a search for which nothing is prepared may have to go through all of them at a byte.
     states: usize,
 }
@@ -72,12 +68,12 @@ impl Scanner {
     pub(super) fn new(pattern: &str, case_insensitive: bool, with_groups: bool) -> Option<Scanner> {
         let syntax = syntax::Config::new().unicode(false).utf8(false).case_insensitive(case_insensitive);
         let hir = syntax::parse_with(pattern, &syntax).ok()?;
-        let nfa = |reverse: bool| {
+        let nfa = |reverse: bool, captures| {
             let config = thompson::Config::new()
                 .utf8(false)
                 .reverse(reverse)
                 .nfa_size_limit(Some(SIZE_LIMIT))
-                .which_captures(WhichCaptures::None);
+                .which_captures(captures);
             thompson::Compiler::new().configure(config).build_from_hir(&hir).ok()
         };
         let dfa = |kind, reverse: bool| {
@@ -87,11 +83,12 @@ impl Scanner {
                 .specialize_start_states(!reverse)
                 .skip_cache_capacity_check(true)
                 .minimum_cache_clear_count(None);
-            DFA::builder().configure(config).build_from_nfa(nfa(reverse)?).ok()
+            DFA::builder().configure(config).build_from_nfa(nfa(reverse, WhichCaptures::None)?).ok()
         };
         let groups = || {
             let config = meta::Config::new().utf8_empty(false).nfa_size_limit(Some(SIZE_LIMIT));
-            meta::Builder::new().configure(config).build_from_hir(&hir).ok()
+            let regex = meta::Builder::new().configure(config).build_from_hir(&hir).ok()?;
+            Some(Finder::new(nfa(false, WhichCaptures::All)?, regex))
         };
         let forward = dfa(MatchKind::LeftmostFirst, false)?;
         Some(Scanner {
@@ -280,21 +277,16 @@ impl Scanner {
         Ok(true)
     }
 
-    /// The groups of a match that was found.
-    pub(super) fn groups(&self, text: &[u8], (begin, end): (usize, usize), slice: &mut Slice) -> Groups {
-        let whole = Some((begin, end));
-        let Some(regex) = &self.groups else { return Groups::from_iter([whole]) };
-        // Several states are kept at each byte.
-        slice.spend((end - begin).saturating_mul(GROUPS));
-        let input = Input::new(text).range(begin..end).anchored(Anchored::Yes);
-        let mut slots: SmallVec<[_; 16]> = SmallVec::from_elem(None, regex.group_info().slot_len());
-        if regex.search_slots(&input, &mut slots).is_none() {
-            return Groups::from_iter([whole]);
-        }
-        let of = |pair: &[Option<NonMaxUsize>]| {
-            Some((pair.first()?.as_ref()?.get(), pair.get(1)?.as_ref()?.get()))
-        };
-        slots.chunks(2).map(of).collect()
+    /// Goes on with the groups of a match that was found. None if the slice is used up before they are known.
+    pub(super) fn groups(
+        &self,
+        threads: &mut Option<Box<Threads>>,
+        text: &[u8],
+        whole: (usize, usize),
+        slice: &mut Slice,
+    ) -> Option<Groups> {
+        let Some(finder) = &self.groups else { return Some(Groups::from_iter([Some(whole)])) };
+        finder.find(threads, text, whole, slice)
     }
 }
 

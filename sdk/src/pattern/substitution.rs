@@ -5,6 +5,7 @@
 
 use model::Invalid;
 
+use super::groups::Threads;
 use super::scan::{Caches, Found, Place, Scanner};
 use super::{Captures, Engine, Pattern, Replacement, Spent, Unreplaced, earlier};
 
@@ -42,6 +43,9 @@ pub struct Progress {
     /// What was found in the whole text, while it is searched without its last newline.
     whole: Option<Option<(usize, usize)>>,
     caches: Option<Box<Caches>>,
+    /// A match whose groups are being found, and whether that is in the text without its last newline.
+    grouped: Option<((usize, usize), bool)>,
+    threads: Option<Box<Threads>>,
 }
 
 impl Default for Slice {
@@ -161,9 +165,33 @@ impl Substitution {
                 return Ok(found);
             }
         }
+        let before = self.pattern.before_newline(text).filter(|before| progress.from <= before.len());
+        if progress.grouped.is_none() {
+            let Some(found) = self.find(scanner, progress, text, before, slice)? else { return Ok(None) };
+            let Some(found) = found else { return Ok(Some(None)) };
+            progress.grouped = Some(found);
+        }
+        let Some((whole, is_before)) = progress.grouped else { return Ok(None) };
+        let within = before.filter(|_| is_before).unwrap_or(text);
+        let Some(groups) = scanner.groups(&mut progress.threads, within, whole, slice) else {
+            return Ok(None);
+        };
+        (progress.grouped, progress.threads) = (None, None);
+        Ok(Some(Some(Captures { text, groups })))
+    }
+
+    /// Goes on to the place of the next match, and whether it is one in the text without its last newline.
+    #[expect(clippy::type_complexity, reason = "not yet, none, or a match")]
+    fn find(
+        &self,
+        scanner: &Scanner,
+        progress: &mut Progress,
+        text: &[u8],
+        before: Option<&[u8]>,
+        slice: &mut Slice,
+    ) -> Result<Option<Option<((usize, usize), bool)>>, Spent> {
         let Progress { from, place, whole, caches, .. } = progress;
         let caches = caches.get_or_insert_with(|| Box::new(scanner.caches()));
-        let before = self.pattern.before_newline(text).filter(|before| *from <= before.len());
         let first = match *whole {
             Some(first) => first,
             None => {
@@ -179,15 +207,15 @@ impl Substitution {
                 first
             }
         };
-        let (mut found, mut within) = (first, text);
+        let mut found = first.map(|first| (first, false));
         if let (Some(before), true) = (before, whole.is_some()) {
             let Some(second) = scanner.find(caches, place, before, *from, slice)? else { return Ok(None) };
             (*place, *whole) = (Place::Begin, None);
             if earlier(first, second.whole) != first {
-                (found, within) = (second.whole, before);
+                found = second.whole.map(|second| (second, true));
             }
         }
-        Ok(Some(found.map(|whole| Captures { text, groups: scanner.groups(within, whole, slice) })))
+        Ok(Some(found))
     }
 
     /// The same for a text that is so short that a search of all of it is within the slice, at worst: `regex` keeps
@@ -530,7 +558,15 @@ mod tests {
         // A match costs more than its bytes, and most where it is looked at again for its groups.
         assert!(slices("b", "-", &text[..SLICE]) > MATCH);
         assert_eq!(slices("[b]+", "$0", &text[..SLICE / 4]), 1);
-        assert_eq!(slices("(b+)", "$1", &text[..SLICE / 4]), 2);
+        // One whose groups are looked for is not left to the end, however long it is, nor what is tried in vain.
+        for pattern in ["(b+)", "(?s)b(.*)b", "(?s)((?:b|bc|.)*)b"] {
+            let (short, long) =
+                (slices(pattern, "$1", &text[..SLICE / 4]), slices(pattern, "$1", &text[..SLICE]));
+            assert!(
+                (2..20).contains(&short) && (4 * short - 4..=4 * short + 2).contains(&long),
+                "{pattern}: {short}, {long}"
+            );
+        }
         // What is read in vain behind a match counts: each costs the rest of the text.
         assert!(slices("b.*c|b", "-", &text[..4096]) >= 4096 * 4096 / 2 / SLICE);
         // With what looks around, others have their turn after each search.
