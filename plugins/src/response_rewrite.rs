@@ -500,7 +500,7 @@ mod tests {
         }
     }
 
-    /// What lies here while others have their turn counts: the body and what is made of it.
+    /// What lies here while others have their turn counts: the body, what is made of it, and what the search keeps.
     #[test]
     fn a_long_body_is_filtered_in_slices() {
         const LENGTH: usize = 1 << 20;
@@ -519,7 +519,9 @@ mod tests {
             let mut chunk = chunk(&vec![b'a'; LENGTH], true);
             assert!(matches!(stage.body_action(&mut x, &mut chunk), Step::Wait) != refused);
             if !refused {
-                assert_eq!(x.world().budget().taken(), 2 * LENGTH);
+                // And some states of the search.
+                let taken = x.world().budget().taken();
+                assert!((2 * LENGTH + 100..2 * LENGTH + 10_000).contains(&taken), "{taken}");
                 assert!(chunk.data.is_empty() && !chunk.refused);
                 assert!(matches!(now(stage.wait_body(&mut x, &mut chunk)), Step::Next));
                 assert_eq!((chunk.data.len(), chunk.data.last()), (LENGTH + 1, Some(&b'e')));

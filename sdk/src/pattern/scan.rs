@@ -17,6 +17,9 @@ use super::groups::{Finder, Threads};
 use super::substitution::Slice;
 use super::{Groups, SIZE_LIMIT, Spent};
 
+/// The memory of the states of one direction, beyond which they are forgotten and made again; more where a pattern is so
+/// long that a few of its states take more.
+pub(super) const CACHE: usize = 256 << 10;
 /// What making a state costs beside the states of the pattern that it stands for.
 const STATE: usize = 64;
 
@@ -63,6 +66,13 @@ pub(super) struct Found {
     pub(super) read: usize,
 }
 
+impl Caches {
+    /// The memory they take.
+    pub(super) fn held(&self) -> usize {
+        self.forward.memory_usage() + self.backward.memory_usage()
+    }
+}
+
 impl Scanner {
     /// None if there is no such automaton: for a pattern that asks for word boundaries of Unicode.
     pub(super) fn new(pattern: &str, case_insensitive: bool, with_groups: bool) -> Option<Scanner> {
@@ -77,10 +87,11 @@ impl Scanner {
             thompson::Compiler::new().configure(config).build_from_hir(&hir).ok()
         };
         let dfa = |kind, reverse: bool| {
-            // One that gives up is not wanted: what takes more states than it holds forgets some.
+            // It must never give up. When its memory is full, it forgets its states and makes them again.
             let config = Config::new()
                 .match_kind(kind)
                 .specialize_start_states(!reverse)
+                .cache_capacity(CACHE)
                 .skip_cache_capacity_check(true)
                 .minimum_cache_clear_count(None);
             DFA::builder().configure(config).build_from_nfa(nfa(reverse, WhichCaptures::None)?).ok()

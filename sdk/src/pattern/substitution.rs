@@ -69,9 +69,11 @@ impl Slice {
 }
 
 impl Progress {
-    /// The memory of what is written.
+    /// The memory of what is written, and of what the search keeps.
     pub fn held(&self) -> usize {
-        self.out.capacity()
+        let caches = self.caches.as_ref().map_or(0, |caches| caches.held());
+        let threads = self.threads.as_ref().map_or(0, |threads| threads.held());
+        self.out.capacity() + caches + threads
     }
 
     /// The new text, once it is whole.
@@ -269,6 +271,7 @@ impl Substitution {
 mod tests {
     use model::lookaround::{ANYWHERE, AT_BEGIN, BACK_AND_FORTH};
 
+    use super::super::scan::CACHE;
     use super::*;
 
     /// What comes of a text, with slices of so many steps, and the new text as far as it is written; and how many
@@ -542,6 +545,27 @@ mod tests {
         for pattern in ["c", "[ab]c", "a[ab]{2}c"] {
             assert_eq!(slices(pattern, &text), 1, "{pattern}");
         }
+    }
+
+    #[test]
+    fn what_a_search_keeps_is_counted_and_bounded() {
+        let mut random = fastrand::Rng::with_seed(7);
+        let text: Vec<u8> = (0..SLICE).map(|_| *random.choice(b"<ab").unwrap()).collect();
+        let held = |pattern, replacement, text: &[u8]| {
+            let substitution = Substitution::new(pattern, false, replacement, true).unwrap();
+            let (mut progress, mut most) = (Progress::default(), 0);
+            while substitution.go_on(&mut progress, text, usize::MAX, &mut Slice(SLICE)).is_none() {
+                most = most.max(progress.held() - progress.out.capacity());
+            }
+            most
+        };
+        for (pattern, least) in [("<[^>]{0,200}>", CACHE / 2), ("b[^>]{0,20}>", 1000)] {
+            let held = held(pattern, "-", &text[..SLICE / 8]);
+            assert!((least..=3 * CACHE).contains(&held), "{pattern}: {held}");
+        }
+        // The places of groups, for each state.
+        let (few, many) = (held("(?s)<(.*)b", "$1", &text), held("(?s)<(.*)(.{0,100}b)", "$1", &text));
+        assert!(many > few + 100 * 6 * size_of::<usize>(), "{few}, {many}");
     }
 
     #[test]
