@@ -339,7 +339,9 @@ impl ResponseRewrite {
                 Some(Err(Unreplaced::Spent)) => work.undecided = true,
                 Some(Ok(_)) => {}
             }
-            *body = std::mem::take(&mut work.progress).into_text();
+            if let Some(text) = std::mem::take(&mut work.progress).into_text() {
+                *body = text;
+            }
             work.filter += 1;
         }
         Filtered::Body(std::mem::take(body), work.undecided)
@@ -508,7 +510,7 @@ mod tests {
             let mut probe = Probe::get("/hello");
             probe.world.budget = Budget::new(most);
             let filters = json!([
-                {"regex": "a.*c|b", "replace": "d"},
+                {"regex": "^.|a.*c|b", "replace": "d", "scope": "global"},
                 {"regex": "z", "replace": ""},
                 {"regex": "$", "replace": "e", "scope": "global"},
             ]);
@@ -530,6 +532,24 @@ mod tests {
             drop(x);
             assert!(refused || probe.world.turns.get() > 8, "{} turns", probe.world.turns.get());
         }
+    }
+
+    /// A filter that finds nothing takes no memory for a new body, and hands on the old one as it lies.
+    #[test]
+    fn a_body_without_matches_stays_where_it_is() {
+        const LENGTH: usize = 1 << 20;
+        let mut probe = Probe::get("/hello");
+        probe.world.budget = Budget::new(LENGTH + 10_000);
+        let filters = json!([{"regex": "a.*c|b", "replace": "d"}, {"regex": "[yz]", "replace": ""}]);
+        let stage: ResponseRewrite = probe.stage(json!({"filters": filters})).unwrap();
+        let mut x = probe.exchange();
+        respond(&mut x, 200, &[("Content-Length", &LENGTH.to_string())]);
+        stage.header_filter(&mut x);
+        let mut whole = chunk(&vec![b'a'; LENGTH], true);
+        assert!(matches!(stage.body_action(&mut x, &mut whole), Step::Wait));
+        let body = stage.held(&mut x).unwrap().body.as_ptr();
+        assert!(matches!(now(stage.wait_body(&mut x, &mut whole)), Step::Next));
+        assert_eq!((whole.data.as_ptr(), whole.data.len(), whole.refused), (body, LENGTH, false));
     }
 
     #[test]

@@ -76,9 +76,9 @@ impl Progress {
         self.out.capacity() + caches + threads
     }
 
-    /// The new text, once it is whole.
-    pub fn into_text(self) -> Vec<u8> {
-        self.out
+    /// The new text, once it is whole; none if it is the old one, in which nothing was replaced.
+    pub fn into_text(self) -> Option<Vec<u8>> {
+        (self.count > 0).then_some(self.out)
     }
 }
 
@@ -86,7 +86,7 @@ impl Substitution {
     /// All matches are replaced, or the first.
     ///
     /// # Errors
-    /// A pattern or a replacement that is none.
+    /// The pattern or the replacement cannot be read, or the pattern is too large.
     pub fn new(
         pattern: &str,
         case_insensitive: bool,
@@ -105,7 +105,8 @@ impl Substitution {
     }
 
     /// Goes on replacing in this text, which is the same each time. None if the slice is used up before all is done;
-    /// else how many matches were replaced. The new text may be so many bytes long.
+    /// else how many matches were replaced. The new text may be so many bytes long; where nothing is
+    /// replaced, there is none.
     ///
     /// # Errors
     /// As [`Unreplaced`] says.
@@ -116,9 +117,6 @@ impl Substitution {
         most: usize,
         slice: &mut Slice,
     ) -> Option<Result<usize, Unreplaced>> {
-        if progress.out.capacity() == 0 {
-            progress.out.reserve_exact(text.len());
-        }
         let mut spent = false;
         while progress.from <= text.len() && (self.global || progress.count == 0) {
             if slice.is_over() {
@@ -138,6 +136,9 @@ impl Substitution {
             if progress.out.len() + before.len() + self.replacement.len(&captures) > most {
                 return Some(Err(Unreplaced::TooLong));
             }
+            if progress.count == 0 {
+                progress.out.reserve_exact(text.len());
+            }
             progress.out.extend_from_slice(before);
             self.replacement.expand(&captures, &mut progress.out);
             progress.count += 1;
@@ -145,12 +146,16 @@ impl Substitution {
             // An empty match must not be found again at the same place.
             progress.from = if end == start { end + 1 } else { end };
         }
+        let outcome = if spent { Err(Unreplaced::Spent) } else { Ok(progress.count) };
+        if progress.count == 0 {
+            return Some(outcome);
+        }
         let rest = &text[progress.copied..];
         if progress.out.len() + rest.len() > most {
             return Some(Err(Unreplaced::TooLong));
         }
         progress.out.extend_from_slice(rest);
-        Some(if spent { Err(Unreplaced::Spent) } else { Ok(progress.count) })
+        Some(outcome)
     }
 
     /// Goes on with the search for the next match; none within none if the slice is used up.
@@ -286,7 +291,12 @@ mod tests {
         let mut progress = Progress::default();
         for slices in 1.. {
             if let Some(outcome) = substitution.go_on(&mut progress, text, most, &mut Slice(slice)) {
-                return (outcome, progress.into_text(), slices);
+                assert!(progress.count > 0 || progress.out.capacity() == 0);
+                let out = match outcome {
+                    Err(Unreplaced::TooLong) => progress.out,
+                    _ => progress.into_text().unwrap_or_else(|| text.to_vec()),
+                };
+                return (outcome, out, slices);
             }
         }
         unreachable!("it came to no end");
@@ -317,7 +327,7 @@ mod tests {
     #[test]
     fn what_would_be_too_long_is_not_made() {
         for (text, most, made) in
-            [("axx", 11, true), ("axx", 10, false), ("aaaa", 4, true), ("aaaa", 3, false)]
+            [("axx", 11, true), ("axx", 10, false), ("xaaa", 8, true), ("xaaa", 7, false), ("aaaa", 3, true)]
         {
             assert_eq!(
                 replace(("x", "-----", true), text.as_bytes(), most).0.is_ok(),
