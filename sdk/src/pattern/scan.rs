@@ -102,12 +102,18 @@ impl Scanner {
             Some(Finder::new(nfa(false, WhichCaptures::All)?, regex))
         };
         let forward = dfa(MatchKind::LeftmostFirst, false)?;
+        let at_begin = forward.get_nfa().is_always_start_anchored();
+        // Where there is one place for a match, it is looked at, and nothing is sought behind it.
+        let prefix = Some(&hir)
+            .filter(|_| !at_begin)
+            .and_then(|hir| Prefilter::from_hir_prefix(MatchKind::LeftmostFirst, hir))
+            .filter(Prefilter::is_fast);
         Some(Scanner {
-            at_begin: forward.get_nfa().is_always_start_anchored(),
+            at_begin,
             states: forward.get_nfa().states().len(),
             forward,
             backward: dfa(MatchKind::All, true)?,
-            prefix: Prefilter::from_hir_prefix(MatchKind::LeftmostFirst, &hir).filter(Prefilter::is_fast),
+            prefix,
             groups: if with_groups { Some(groups()?) } else { None },
         })
     }

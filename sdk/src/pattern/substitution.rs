@@ -589,6 +589,16 @@ mod tests {
             let slices = slices(pattern, "-", &text);
             assert!((least..=least + 2).contains(&slices), "{pattern}: {slices}");
         }
+        // Where a match can only be at the beginning, no more is read.
+        for pattern in ["^abc", r"\Aabc|^bca", "^bbc"] {
+            let mut slice = Slice(SLICE);
+            let substitution = Substitution::new(pattern, false, "-", true).unwrap();
+            assert_eq!(
+                substitution.go_on(&mut Progress::default(), &text, usize::MAX, &mut slice),
+                Some(Ok(0))
+            );
+            assert!(slice.left() > SLICE - 1000, "{pattern}: {} steps left", slice.left());
+        }
         // A match costs more than its bytes, and most where it is looked at again for its groups.
         assert!(slices("b", "-", &text[..SLICE]) > MATCH);
         assert_eq!(slices("[b]+", "$0", &text[..SLICE / 4]), 1);
