@@ -2,7 +2,10 @@
 //!
 //! Settings and order as in APISIX 3.18. Compressed bodies are not decoded: a response with a
 //! Content-Encoding passes unfiltered, and the error log says so. A body that filters look at is
-//! held whole; what a worker holds in all is bounded by `nginx_config.http.held_bodies`.
+//! held whole; what a worker holds in all is bounded by `nginx_config.http.held_bodies`. While
+//! filters work, this counts the body, the new one that a filter writes once it has found a match,
+//! and what its search keeps: for most patterns, half a MiB at most. Filters work in slices of about
+//! a millisecond, between which the worker serves others, and no longer than `plugin_wait_timeout`.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -328,7 +331,8 @@ impl ResponseRewrite {
     fn filter(&self, Held { body, memory, work, .. }: &mut Held, budget: &Budget) -> Filtered {
         let mut slice = Slice::default();
         while let Some(filter) = self.filters.get(work.filter) {
-            // What it may be in the place of what there is; while others have their turn both lie here, and count.
+            // The new body will replace the old one, so it may take the memory of that, too. When the filter gives
+            // way, both are in memory and both count.
             let most = budget.left() + body.capacity() + work.progress.held();
             match filter.go_on(&mut work.progress, body, most, &mut slice) {
                 None if memory.resize(budget, body.capacity() + work.progress.held()).is_err() => {
