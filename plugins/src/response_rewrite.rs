@@ -2,7 +2,10 @@
 //!
 //! Settings and order as in APISIX 3.18. Compressed bodies are not decoded: a response with a
 //! Content-Encoding passes unfiltered, and the error log says so. A body that filters look at is
-//! held whole; what a worker holds in all is bounded by `nginx_config.http.held_bodies`.
+//! held whole; what a worker holds in all is bounded by `nginx_config.http.held_bodies`. While
+//! filters work, this counts the body, the new one that a filter writes once it has found a match,
+//! and what its search keeps: for most patterns, half a MiB at most. Filters work in slices of about
+//! a millisecond, between which the worker serves others, and no longer than `plugin_wait_timeout`.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -328,7 +331,8 @@ impl ResponseRewrite {
     fn filter(&self, Held { body, memory, work, .. }: &mut Held, budget: &Budget) -> Filtered {
         let mut slice = Slice::default();
         while let Some(filter) = self.filters.get(work.filter) {
-            // What it may be in the place of what there is; while others have their turn both lie here, and count.
+            // The new body will replace the old one, so it may take the memory of that, too. When the filter gives
+            // way, both are in memory and both count.
             let most = budget.left() + body.capacity() + work.progress.held();
             match filter.go_on(&mut work.progress, body, most, &mut slice) {
                 None if memory.resize(budget, body.capacity() + work.progress.held()).is_err() => {
@@ -339,7 +343,9 @@ impl ResponseRewrite {
                 Some(Err(Unreplaced::Spent)) => work.undecided = true,
                 Some(Ok(_)) => {}
             }
-            *body = std::mem::take(&mut work.progress).into_text();
+            if let Some(text) = std::mem::take(&mut work.progress).into_text() {
+                *body = text;
+            }
             work.filter += 1;
         }
         Filtered::Body(std::mem::take(body), work.undecided)
@@ -500,7 +506,7 @@ mod tests {
         }
     }
 
-    /// What lies here while others have their turn counts: the body and what is made of it.
+    /// What lies here while others have their turn counts: the body, what is made of it, and what the search keeps.
     #[test]
     fn a_long_body_is_filtered_in_slices() {
         const LENGTH: usize = 1 << 20;
@@ -508,7 +514,7 @@ mod tests {
             let mut probe = Probe::get("/hello");
             probe.world.budget = Budget::new(most);
             let filters = json!([
-                {"regex": "a.*c|b", "replace": "d"},
+                {"regex": "^.|a.*c|b", "replace": "d", "scope": "global"},
                 {"regex": "z", "replace": ""},
                 {"regex": "$", "replace": "e", "scope": "global"},
             ]);
@@ -519,7 +525,9 @@ mod tests {
             let mut chunk = chunk(&vec![b'a'; LENGTH], true);
             assert!(matches!(stage.body_action(&mut x, &mut chunk), Step::Wait) != refused);
             if !refused {
-                assert_eq!(x.world().budget().taken(), 2 * LENGTH);
+                // And some states of the search.
+                let taken = x.world().budget().taken();
+                assert!((2 * LENGTH + 100..2 * LENGTH + 10_000).contains(&taken), "{taken}");
                 assert!(chunk.data.is_empty() && !chunk.refused);
                 assert!(matches!(now(stage.wait_body(&mut x, &mut chunk)), Step::Next));
                 assert_eq!((chunk.data.len(), chunk.data.last()), (LENGTH + 1, Some(&b'e')));
@@ -528,6 +536,24 @@ mod tests {
             drop(x);
             assert!(refused || probe.world.turns.get() > 8, "{} turns", probe.world.turns.get());
         }
+    }
+
+    /// A filter that finds nothing takes no memory for a new body, and hands on the old one as it lies.
+    #[test]
+    fn a_body_without_matches_stays_where_it_is() {
+        const LENGTH: usize = 1 << 20;
+        let mut probe = Probe::get("/hello");
+        probe.world.budget = Budget::new(LENGTH + 10_000);
+        let filters = json!([{"regex": "a.*c|b", "replace": "d"}, {"regex": "[yz]", "replace": ""}]);
+        let stage: ResponseRewrite = probe.stage(json!({"filters": filters})).unwrap();
+        let mut x = probe.exchange();
+        respond(&mut x, 200, &[("Content-Length", &LENGTH.to_string())]);
+        stage.header_filter(&mut x);
+        let mut whole = chunk(&vec![b'a'; LENGTH], true);
+        assert!(matches!(stage.body_action(&mut x, &mut whole), Step::Wait));
+        let body = stage.held(&mut x).unwrap().body.as_ptr();
+        assert!(matches!(now(stage.wait_body(&mut x, &mut whole)), Step::Next));
+        assert_eq!((whole.data.as_ptr(), whole.data.len(), whole.refused), (body, LENGTH, false));
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! without the `u` option, texts are bytes and `\w`, `\d`, `\s` mean ASCII, and `$` holds before a newline that ends
 //! the text as well as at its end; beside look-around it holds at the end alone.
 
+mod groups;
 mod scan;
 mod substitution;
 
@@ -228,6 +229,14 @@ impl Pattern {
             Engine::Backtracking(_, longest) if text.len() > longest.answer => Err(Spent),
             _ => self.captures_from(text, from),
         }
+    }
+
+    /// The place of the first match; none for a pattern that looks around.
+    fn find_from(&self, text: &[u8], from: usize) -> Option<(usize, usize)> {
+        let Engine::Linear(regex) = &self.engine else { return None };
+        let find = |text: &[u8]| regex.find_at(text, from).map(|found| (found.start(), found.end()));
+        let before = self.before_newline(text).filter(|text| from <= text.len());
+        earlier(find(text), before.and_then(find))
     }
 
     fn captures_from<'t>(&self, text: &'t [u8], from: usize) -> Result<Option<Captures<'t>>, Spent> {

@@ -10,16 +10,18 @@ use regex_automata::hybrid::LazyStateID;
 use regex_automata::hybrid::dfa::{Cache, Config, DFA};
 use regex_automata::nfa::thompson::{self, WhichCaptures};
 use regex_automata::util::prefilter::Prefilter;
-use regex_automata::util::primitives::NonMaxUsize;
 use regex_automata::util::syntax;
 use regex_automata::{Anchored, Input, MatchKind, Span, meta};
-use smallvec::SmallVec;
 
+use super::groups::{Finder, Threads};
 use super::substitution::Slice;
 use super::{Groups, SIZE_LIMIT, Spent};
 
-/// Finding the groups costs so many times what finding the match does.
-const GROUPS: usize = 8;
+/// The memory of the states of one direction, beyond which they are forgotten and made again; more where a pattern is so
+/// long that a few of its states take more.
+pub(super) const CACHE: usize = 256 << 10;
+/// What making a state costs beside the states of the pattern that it stands for.
+const STATE: usize = 64;
 
 /// A pattern's automata.
 #[derive(Debug)]
@@ -33,7 +35,9 @@ pub(super) struct Scanner {
     /// A match can only begin where the text does.
     at_begin: bool,
     /// Finds the groups of a match whose place is known.
-    groups: Option<meta::Regex>,
+    groups: Option<Finder>,
+    /// The states of the pattern: a search for which nothing is prepared may have to go through all of them at a byte.
+    states: usize,
 }
 
 /// What a search has found out about states, kept from match to match.
@@ -62,44 +66,74 @@ pub(super) struct Found {
     pub(super) read: usize,
 }
 
+impl Caches {
+    /// The memory they take.
+    pub(super) fn held(&self) -> usize {
+        self.forward.memory_usage() + self.backward.memory_usage()
+    }
+}
+
 impl Scanner {
     /// None if there is no such automaton: for a pattern that asks for word boundaries of Unicode.
     pub(super) fn new(pattern: &str, case_insensitive: bool, with_groups: bool) -> Option<Scanner> {
         let syntax = syntax::Config::new().unicode(false).utf8(false).case_insensitive(case_insensitive);
         let hir = syntax::parse_with(pattern, &syntax).ok()?;
-        let nfa = |reverse: bool| {
+        let nfa = |reverse: bool, captures| {
             let config = thompson::Config::new()
                 .utf8(false)
                 .reverse(reverse)
                 .nfa_size_limit(Some(SIZE_LIMIT))
-                .which_captures(WhichCaptures::None);
+                .which_captures(captures);
             thompson::Compiler::new().configure(config).build_from_hir(&hir).ok()
         };
         let dfa = |kind, reverse: bool| {
-            // One that gives up is not wanted: what takes more states than it holds forgets some.
+            // It must never give up. When its memory is full, it forgets its states and makes them again.
             let config = Config::new()
                 .match_kind(kind)
                 .specialize_start_states(!reverse)
+                .cache_capacity(CACHE)
                 .skip_cache_capacity_check(true)
                 .minimum_cache_clear_count(None);
-            DFA::builder().configure(config).build_from_nfa(nfa(reverse)?).ok()
+            DFA::builder().configure(config).build_from_nfa(nfa(reverse, WhichCaptures::None)?).ok()
         };
         let groups = || {
             let config = meta::Config::new().utf8_empty(false).nfa_size_limit(Some(SIZE_LIMIT));
-            meta::Builder::new().configure(config).build_from_hir(&hir).ok()
+            let regex = meta::Builder::new().configure(config).build_from_hir(&hir).ok()?;
+            Some(Finder::new(nfa(false, WhichCaptures::All)?, regex))
         };
         let forward = dfa(MatchKind::LeftmostFirst, false)?;
+        let at_begin = forward.get_nfa().is_always_start_anchored();
+        // Where there is one place for a match, it is looked at, and nothing is sought behind it.
+        let prefix = Some(&hir)
+            .filter(|_| !at_begin)
+            .and_then(|hir| Prefilter::from_hir_prefix(MatchKind::LeftmostFirst, hir))
+            .filter(Prefilter::is_fast);
         Some(Scanner {
-            at_begin: forward.get_nfa().is_always_start_anchored(),
+            at_begin,
+            states: forward.get_nfa().states().len(),
             forward,
             backward: dfa(MatchKind::All, true)?,
-            prefix: Prefilter::from_hir_prefix(MatchKind::LeftmostFirst, &hir).filter(Prefilter::is_fast),
+            prefix,
             groups: if with_groups { Some(groups()?) } else { None },
         })
     }
 
     pub(super) fn caches(&self) -> Caches {
         Caches { forward: self.forward.create_cache(), backward: self.backward.create_cache() }
+    }
+
+    /// The steps of a search in one go through so many bytes, at worst.
+    pub(super) fn steps(&self, length: usize) -> usize {
+        length.saturating_mul(self.states)
+    }
+
+    /// The steps of making a state, at worst.
+    fn state(&self) -> usize {
+        STATE + self.states
+    }
+
+    pub(super) fn finds_groups(&self) -> bool {
+        self.groups.is_some()
     }
 
     /// Goes on with the search for the first match from a place on. None if the slice is used up before it is at its
@@ -175,7 +209,7 @@ impl Scanner {
         slice: &mut Slice,
     ) -> Result<bool, Spent> {
         let begun = run.at;
-        let stop = begun.saturating_add(slice.left()).min(text.len());
+        let mut stop = begun.saturating_add(slice.left()).min(text.len());
         let mut was_sought = false;
         while run.at < stop {
             if let Some(prefix) = self.prefix.as_ref().filter(|_| run.state.is_start() && !was_sought) {
@@ -192,8 +226,12 @@ impl Scanner {
                 continue;
             }
             was_sought = false;
-            let next = self.forward.next_state(&mut caches.forward, run.state, text[run.at]);
-            run.state = next.map_err(|_| Spent)?;
+            let (next, made) = step(&self.forward, &mut caches.forward, run.state, text[run.at])?;
+            run.state = next;
+            if made {
+                slice.spend(self.state());
+                stop = begun.saturating_add(slice.left()).min(text.len());
+            }
             if run.state.is_tagged() {
                 if run.state.is_match() {
                     run.best = Some(run.at);
@@ -225,10 +263,14 @@ impl Scanner {
         slice: &mut Slice,
     ) -> Result<bool, Spent> {
         let begun = run.at;
-        let stop = begun.saturating_sub(slice.left()).max(from);
+        let mut stop = begun.saturating_sub(slice.left()).max(from);
         while run.at > stop {
-            let next = self.backward.next_state(&mut caches.backward, run.state, text[run.at - 1]);
-            run.state = next.map_err(|_| Spent)?;
+            let (next, made) = step(&self.backward, &mut caches.backward, run.state, text[run.at - 1])?;
+            run.state = next;
+            if made {
+                slice.spend(self.state());
+                stop = begun.saturating_sub(slice.left()).max(from);
+            }
             if run.state.is_match() {
                 run.best = Some(run.at);
             } else if run.state.is_dead() {
@@ -252,22 +294,34 @@ impl Scanner {
         Ok(true)
     }
 
-    /// The groups of a match that was found.
-    pub(super) fn groups(&self, text: &[u8], (begin, end): (usize, usize), slice: &mut Slice) -> Groups {
-        let whole = Some((begin, end));
-        let Some(regex) = &self.groups else { return Groups::from_iter([whole]) };
-        // Several states are kept at each byte.
-        slice.spend((end - begin).saturating_mul(GROUPS));
-        let input = Input::new(text).range(begin..end).anchored(Anchored::Yes);
-        let mut slots: SmallVec<[_; 16]> = SmallVec::from_elem(None, regex.group_info().slot_len());
-        if regex.search_slots(&input, &mut slots).is_none() {
-            return Groups::from_iter([whole]);
-        }
-        let of = |pair: &[Option<NonMaxUsize>]| {
-            Some((pair.first()?.as_ref()?.get(), pair.get(1)?.as_ref()?.get()))
-        };
-        slots.chunks(2).map(of).collect()
+    /// Goes on with the groups of a match that was found. None if the slice is used up before they are known.
+    pub(super) fn groups(
+        &self,
+        threads: &mut Option<Box<Threads>>,
+        text: &[u8],
+        whole: (usize, usize),
+        slice: &mut Slice,
+    ) -> Option<Groups> {
+        let Some(finder) = &self.groups else { return Some(Groups::from_iter([Some(whole)])) };
+        finder.find(threads, text, whole, slice)
     }
+}
+
+/// The state behind a byte, and whether that had to be found out. Behind a state of a match or a beginning this is seen
+/// only if the state is new.
+#[inline]
+fn step(dfa: &DFA, cache: &mut Cache, state: LazyStateID, byte: u8) -> Result<(LazyStateID, bool), Spent> {
+    let before = if state.is_tagged() {
+        Some(cache.memory_usage())
+    } else {
+        let next = dfa.next_state_untagged(cache, state, byte);
+        if !next.is_unknown() {
+            return Ok((next, false));
+        }
+        None
+    };
+    let next = dfa.next_state(cache, state, byte).map_err(|_| Spent)?;
+    Ok((next, before.is_none_or(|before| cache.memory_usage() != before)))
 }
 
 /// A part of a search in one direction.

@@ -5,6 +5,7 @@
 
 use model::Invalid;
 
+use super::groups::Threads;
 use super::scan::{Caches, Found, Place, Scanner};
 use super::{Captures, Engine, Pattern, Replacement, Spent, Unreplaced, earlier};
 
@@ -42,6 +43,9 @@ pub struct Progress {
     /// What was found in the whole text, while it is searched without its last newline.
     whole: Option<Option<(usize, usize)>>,
     caches: Option<Box<Caches>>,
+    /// A match whose groups are being found, and whether that is in the text without its last newline.
+    grouped: Option<((usize, usize), bool)>,
+    threads: Option<Box<Threads>>,
 }
 
 impl Default for Slice {
@@ -65,14 +69,16 @@ impl Slice {
 }
 
 impl Progress {
-    /// The memory of what is written.
+    /// The memory of what is written, and of what the search keeps.
     pub fn held(&self) -> usize {
-        self.out.capacity()
+        let caches = self.caches.as_ref().map_or(0, |caches| caches.held());
+        let threads = self.threads.as_ref().map_or(0, |threads| threads.held());
+        self.out.capacity() + caches + threads
     }
 
-    /// The new text, once it is whole.
-    pub fn into_text(self) -> Vec<u8> {
-        self.out
+    /// The new text, once it is whole; none if it is the old one, in which nothing was replaced.
+    pub fn into_text(self) -> Option<Vec<u8>> {
+        (self.count > 0).then_some(self.out)
     }
 }
 
@@ -80,7 +86,7 @@ impl Substitution {
     /// All matches are replaced, or the first.
     ///
     /// # Errors
-    /// A pattern or a replacement that is none.
+    /// The pattern or the replacement cannot be read, or the pattern is too large.
     pub fn new(
         pattern: &str,
         case_insensitive: bool,
@@ -99,7 +105,8 @@ impl Substitution {
     }
 
     /// Goes on replacing in this text, which is the same each time. None if the slice is used up before all is done;
-    /// else how many matches were replaced. The new text may be so many bytes long.
+    /// else how many matches were replaced. The new text may be so many bytes long; where nothing is
+    /// replaced, there is none.
     ///
     /// # Errors
     /// As [`Unreplaced`] says.
@@ -110,9 +117,6 @@ impl Substitution {
         most: usize,
         slice: &mut Slice,
     ) -> Option<Result<usize, Unreplaced>> {
-        if progress.out.capacity() == 0 {
-            progress.out.reserve_exact(text.len());
-        }
         let mut spent = false;
         while progress.from <= text.len() && (self.global || progress.count == 0) {
             if slice.is_over() {
@@ -132,6 +136,9 @@ impl Substitution {
             if progress.out.len() + before.len() + self.replacement.len(&captures) > most {
                 return Some(Err(Unreplaced::TooLong));
             }
+            if progress.count == 0 {
+                progress.out.reserve_exact(text.len());
+            }
             progress.out.extend_from_slice(before);
             self.replacement.expand(&captures, &mut progress.out);
             progress.count += 1;
@@ -139,12 +146,16 @@ impl Substitution {
             // An empty match must not be found again at the same place.
             progress.from = if end == start { end + 1 } else { end };
         }
+        let outcome = if spent { Err(Unreplaced::Spent) } else { Ok(progress.count) };
+        if progress.count == 0 {
+            return Some(outcome);
+        }
         let rest = &text[progress.copied..];
         if progress.out.len() + rest.len() > most {
             return Some(Err(Unreplaced::TooLong));
         }
         progress.out.extend_from_slice(rest);
-        Some(if spent { Err(Unreplaced::Spent) } else { Ok(progress.count) })
+        Some(outcome)
     }
 
     /// Goes on with the search for the next match; none within none if the slice is used up.
@@ -155,9 +166,39 @@ impl Substitution {
         slice: &mut Slice,
     ) -> Result<Option<Option<Captures<'t>>>, Spent> {
         let Some(scanner) = &self.scanner else { return self.in_one_go(progress, text, slice).map(Some) };
+        if progress.caches.is_none() {
+            let found = self.at_once(scanner, progress.from, text, slice);
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        let before = self.pattern.before_newline(text).filter(|before| progress.from <= before.len());
+        if progress.grouped.is_none() {
+            let Some(found) = self.find(scanner, progress, text, before, slice)? else { return Ok(None) };
+            let Some(found) = found else { return Ok(Some(None)) };
+            progress.grouped = Some(found);
+        }
+        let Some((whole, is_before)) = progress.grouped else { return Ok(None) };
+        let within = before.filter(|_| is_before).unwrap_or(text);
+        let Some(groups) = scanner.groups(&mut progress.threads, within, whole, slice) else {
+            return Ok(None);
+        };
+        (progress.grouped, progress.threads) = (None, None);
+        Ok(Some(Some(Captures { text, groups })))
+    }
+
+    /// Goes on to the place of the next match, and whether it is one in the text without its last newline.
+    #[expect(clippy::type_complexity, reason = "not yet, none, or a match")]
+    fn find(
+        &self,
+        scanner: &Scanner,
+        progress: &mut Progress,
+        text: &[u8],
+        before: Option<&[u8]>,
+        slice: &mut Slice,
+    ) -> Result<Option<Option<((usize, usize), bool)>>, Spent> {
         let Progress { from, place, whole, caches, .. } = progress;
         let caches = caches.get_or_insert_with(|| Box::new(scanner.caches()));
-        let before = self.pattern.before_newline(text).filter(|before| *from <= before.len());
         let first = match *whole {
             Some(first) => first,
             None => {
@@ -173,15 +214,42 @@ impl Substitution {
                 first
             }
         };
-        let (mut found, mut within) = (first, text);
+        let mut found = first.map(|first| (first, false));
         if let (Some(before), true) = (before, whole.is_some()) {
             let Some(second) = scanner.find(caches, place, before, *from, slice)? else { return Ok(None) };
             (*place, *whole) = (Place::Begin, None);
             if earlier(first, second.whole) != first {
-                (found, within) = (second.whole, before);
+                found = second.whole.map(|second| (second, true));
             }
         }
-        Ok(Some(found.map(|whole| Captures { text, groups: scanner.groups(within, whole, slice) })))
+        Ok(Some(found))
+    }
+
+    /// The same for a text that is so short that a search of all of it is within the slice, at worst: `regex` keeps
+    /// what it finds out about states from text to text, which costs less than to find it out for each. None if the
+    /// text is too long for that.
+    fn at_once<'t>(
+        &self,
+        scanner: &Scanner,
+        from: usize,
+        text: &'t [u8],
+        slice: &mut Slice,
+    ) -> Option<Option<Captures<'t>>> {
+        let searches = 1 + usize::from(self.pattern.ends);
+        let steps = scanner.steps(text.len() - from + 1).saturating_mul(searches);
+        if steps.saturating_mul(1 + usize::from(scanner.finds_groups())) > slice.left() {
+            return None;
+        }
+        slice.spend(steps);
+        if !scanner.finds_groups() {
+            let found = self.pattern.find_from(text, from);
+            return Some(found.map(|whole| Captures { text, groups: [Some(whole)].into_iter().collect() }));
+        }
+        let found = self.pattern.captures_from(text, from).ok()?;
+        if let Some((start, end)) = found.as_ref().map(Captures::whole) {
+            slice.spend(scanner.steps(end - start));
+        }
+        Some(found)
     }
 
     /// The same for a pattern that looks around.
@@ -208,6 +276,7 @@ impl Substitution {
 mod tests {
     use model::lookaround::{ANYWHERE, AT_BEGIN, BACK_AND_FORTH};
 
+    use super::super::scan::CACHE;
     use super::*;
 
     /// What comes of a text, with slices of so many steps, and the new text as far as it is written; and how many
@@ -222,7 +291,12 @@ mod tests {
         let mut progress = Progress::default();
         for slices in 1.. {
             if let Some(outcome) = substitution.go_on(&mut progress, text, most, &mut Slice(slice)) {
-                return (outcome, progress.into_text(), slices);
+                assert!(progress.count > 0 || progress.out.capacity() == 0);
+                let out = match outcome {
+                    Err(Unreplaced::TooLong) => progress.out,
+                    _ => progress.into_text().unwrap_or_else(|| text.to_vec()),
+                };
+                return (outcome, out, slices);
             }
         }
         unreachable!("it came to no end");
@@ -253,7 +327,7 @@ mod tests {
     #[test]
     fn what_would_be_too_long_is_not_made() {
         for (text, most, made) in
-            [("axx", 11, true), ("axx", 10, false), ("aaaa", 4, true), ("aaaa", 3, false)]
+            [("axx", 11, true), ("axx", 10, false), ("xaaa", 8, true), ("xaaa", 7, false), ("aaaa", 3, true)]
         {
             assert_eq!(
                 replace(("x", "-----", true), text.as_bytes(), most).0.is_ok(),
@@ -403,6 +477,11 @@ mod tests {
             "é",
             "b$|a",
             r"b\z|a",
+            "a.{3}c",
+            "b{1,4}(a{2}|c{1,2})?",
+            "(?:(a){1,3}|(b){2}){2}",
+            "(a|ab){2,5}?(c{0,2})",
+            r"^(\w{1,3}\s?){2,}$",
         ];
         let mut random = fastrand::Rng::with_seed(7);
         for round in 0..60 {
@@ -430,6 +509,76 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_prepared_for_a_short_text() {
+        let page = "hello from behind the gateway\n".repeat(30);
+        let prepared = |pattern, replacement, text: &str| {
+            let substitution = Substitution::new(pattern, false, replacement, true).unwrap();
+            let mut progress = Progress::default();
+            let outcome =
+                substitution.go_on(&mut progress, text.as_bytes(), usize::MAX, &mut Slice::default());
+            assert!(outcome.is_none_or(|outcome| outcome.is_ok()), "{pattern}");
+            progress.caches.is_some()
+        };
+        for (pattern, replacement) in
+            [("absent", "-"), ("behind", "afar"), (r"(\w+) the", "$1 a"), ("y\n$", "y"), ("a.{50}c", "-")]
+        {
+            let page = if replacement == "$1 a" { &page[..300] } else { &page };
+            assert!(!prepared(pattern, replacement, page), "{pattern}");
+        }
+        // What might take longer than a slice is, be it the text or the searches of all matches.
+        for (pattern, text) in
+            [("absent", page.repeat(100)), ("a.{1000}c", page.clone()), ("a", "a".repeat(4096))]
+        {
+            assert!(prepared(pattern, "-", &text), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn states_that_have_to_be_made_count() {
+        let mut random = fastrand::Rng::with_seed(7);
+        let text: Vec<u8> = (0..SLICE / 16).map(|_| *random.choice(b"ab").unwrap()).collect();
+        let slices = |pattern, text: &[u8]| sliced((pattern, "-", true), text, usize::MAX, SLICE).2;
+        // Hardly a state comes twice, and each costs more the longer the pattern is.
+        for (pattern, least) in [("a.{50}c", 4), ("a.{100}c", 8), ("a.{1000}c", 64)] {
+            let slices = slices(pattern, &text);
+            assert!((least..8 * least).contains(&slices), "{pattern}: {slices}");
+        }
+        // Backwards, too, where a pattern that takes few states forwards may take many.
+        let match_at = [&text[..30], b"a", &text[31..], b"d"].concat();
+        for (pattern, text, many) in
+            [("(?m)^[ab]{30}a[ab]*d", &match_at, true), ("(?m)^[ab]{30}c[ab]*d", &match_at, false)]
+        {
+            let slices = slices(pattern, text);
+            assert_eq!(slices > 4, many, "{pattern}: {slices}");
+        }
+        // States that are known cost nothing.
+        for pattern in ["c", "[ab]c", "a[ab]{2}c"] {
+            assert_eq!(slices(pattern, &text), 1, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn what_a_search_keeps_is_counted_and_bounded() {
+        let mut random = fastrand::Rng::with_seed(7);
+        let text: Vec<u8> = (0..SLICE).map(|_| *random.choice(b"<ab").unwrap()).collect();
+        let held = |pattern, replacement, text: &[u8]| {
+            let substitution = Substitution::new(pattern, false, replacement, true).unwrap();
+            let (mut progress, mut most) = (Progress::default(), 0);
+            while substitution.go_on(&mut progress, text, usize::MAX, &mut Slice(SLICE)).is_none() {
+                most = most.max(progress.held() - progress.out.capacity());
+            }
+            most
+        };
+        for (pattern, least) in [("<[^>]{0,200}>", CACHE / 2), ("b[^>]{0,20}>", 1000)] {
+            let held = held(pattern, "-", &text[..SLICE / 8]);
+            assert!((least..=3 * CACHE).contains(&held), "{pattern}: {held}");
+        }
+        // The places of groups, for each state.
+        let (few, many) = (held("(?s)<(.*)b", "$1", &text), held("(?s)<(.*)(.{0,100}b)", "$1", &text));
+        assert!(many > few + 100 * 6 * size_of::<usize>(), "{few}, {many}");
+    }
+
+    #[test]
     fn a_search_stops_when_its_slice_is_used_up() {
         let text = vec![b'b'; 16 * SLICE];
         let slices = |pattern, replacement, text: &[u8]| {
@@ -440,10 +589,28 @@ mod tests {
             let slices = slices(pattern, "-", &text);
             assert!((least..=least + 2).contains(&slices), "{pattern}: {slices}");
         }
+        // Where a match can only be at the beginning, no more is read.
+        for pattern in ["^abc", r"\Aabc|^bca", "^bbc"] {
+            let mut slice = Slice(SLICE);
+            let substitution = Substitution::new(pattern, false, "-", true).unwrap();
+            assert_eq!(
+                substitution.go_on(&mut Progress::default(), &text, usize::MAX, &mut slice),
+                Some(Ok(0))
+            );
+            assert!(slice.left() > SLICE - 1000, "{pattern}: {} steps left", slice.left());
+        }
         // A match costs more than its bytes, and most where it is looked at again for its groups.
         assert!(slices("b", "-", &text[..SLICE]) > MATCH);
         assert_eq!(slices("[b]+", "$0", &text[..SLICE / 4]), 1);
-        assert_eq!(slices("(b+)", "$1", &text[..SLICE / 4]), 2);
+        // One whose groups are looked for is not left to the end, however long it is, nor what is tried in vain.
+        for pattern in ["(b+)", "(?s)b(.*)b", "(?s)((?:b|bc|.)*)b"] {
+            let (short, long) =
+                (slices(pattern, "$1", &text[..SLICE / 4]), slices(pattern, "$1", &text[..SLICE]));
+            assert!(
+                (2..20).contains(&short) && (4 * short - 4..=4 * short + 2).contains(&long),
+                "{pattern}: {short}, {long}"
+            );
+        }
         // What is read in vain behind a match counts: each costs the rest of the text.
         assert!(slices("b.*c|b", "-", &text[..4096]) >= 4096 * 4096 / 2 / SLICE);
         // With what looks around, others have their turn after each search.
