@@ -465,6 +465,20 @@ mod tests {
             filter(&stage, &mut x, &mut chunk);
             assert_eq!(chunk.refused, refused, "{length} {grown}");
         }
+        // The memory counts that a text has, which may be more than its bytes.
+        for (length, refused) in [(2000, false), (2800, true)] {
+            let mut probe = Probe::get("/hello");
+            probe.world.budget = Budget::new(10_000);
+            let filters = json!([{"regex": "a", "replace": "bbb", "scope": "global"}]);
+            let stage: ResponseRewrite = probe.stage(json!({"filters": filters})).unwrap();
+            let mut x = probe.exchange();
+            respond(&mut x, 200, &[]);
+            stage.header_filter(&mut x);
+            let mut chunk = chunk(&vec![b'a'; length], true);
+            filter(&stage, &mut x, &mut chunk);
+            assert_eq!((chunk.refused, chunk.data.len()), (refused, 3 * length));
+            assert_eq!(chunk.data.capacity() > 10_000, refused);
+        }
     }
 
     #[test]
