@@ -479,6 +479,28 @@ mod tests {
     }
 
     #[test]
+    fn only_a_search_with_a_bound_may_be_spent() {
+        for (pattern, may) in [("a(b|c)*$", false), ("a(?=b)", true), (r"(a)\1", true)] {
+            let compiled = Pattern::new(pattern, false).unwrap();
+            assert_eq!((compiled.may_be_spent(), compiled.as_str()), (may, pattern));
+        }
+    }
+
+    #[test]
+    fn a_match_has_its_groups_and_is_replaced_in_its_text() {
+        for pattern in ["(b)(x)?c", "(b)(x)?(?=c)c"] {
+            let pattern = Pattern::new(pattern, false).unwrap();
+            let captures = pattern.captures(b"abcd", &Searches::default()).unwrap().unwrap();
+            assert_eq!(captures.count(), 3, "{pattern:?}");
+            let groups = [0, 1, 2, 3].map(|index| captures.group(index));
+            assert_eq!(groups, [Some(b"bc".as_slice()), Some(b"b"), None, None], "{pattern:?}");
+            let mut out = b"/".to_vec();
+            captures.replace(&Replacement::parse("<$1$2>").unwrap(), &mut out);
+            assert_eq!(out, b"/a<b>d", "{pattern:?}");
+        }
+    }
+
+    #[test]
     fn a_replacement_names_groups() {
         for bad in ["$", "$x", "${1", "${x}", "a$", "$99999999999999999999"] {
             assert!(Replacement::parse(bad).is_err(), "{bad}");

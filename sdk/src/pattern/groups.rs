@@ -56,6 +56,11 @@ enum Frame {
     Restore(usize, usize),
 }
 
+/// The memory of what a list has, and has room for.
+fn room<T>(list: &Vec<T>) -> usize {
+    list.capacity() * size_of::<T>()
+}
+
 impl List {
     fn new(states: usize) -> List {
         List { states: Vec::new(), places: Vec::new(), index: vec![0; states], seen: Vec::new() }
@@ -79,20 +84,15 @@ impl List {
     }
 
     fn held(&self) -> usize {
-        (self.states.capacity() + self.seen.capacity()) * size_of::<StateID>()
-            + self.places.capacity() * size_of::<usize>()
-            + self.index.capacity() * size_of::<u32>()
+        [room(&self.states), room(&self.places), room(&self.index), room(&self.seen)].into_iter().sum()
     }
 }
 
 impl Threads {
     /// The memory it takes.
     pub(super) fn held(&self) -> usize {
-        let places = self.current.capacity() + self.best.as_ref().map_or(0, Vec::capacity);
-        self.now.held()
-            + self.next.held()
-            + self.stack.capacity() * size_of::<Frame>()
-            + places * size_of::<usize>()
+        let best = self.best.as_ref().map_or(0, room);
+        [self.now.held(), self.next.held(), room(&self.stack), room(&self.current), best].into_iter().sum()
     }
 
     /// Comes to a state at a place, and to those behind it that nothing has to be read for. Returns the steps that took.
@@ -171,7 +171,7 @@ impl Finder {
         loop {
             let steps = self.step(threads, text, end);
             slice.spend(steps);
-            if threads.at == end || threads.now.states.is_empty() {
+            if threads.at == end {
                 break;
             }
             threads.at += 1;
@@ -180,7 +180,8 @@ impl Finder {
             }
         }
         let group = |pair: &[usize]| match *pair {
-            [begin, end] if begin != NOWHERE && end != NOWHERE => Some((begin, end)),
+            // A way that went into a group and to the end of the match came out of the group, too.
+            [begin, end] if end != NOWHERE => Some((begin, end)),
             _ => None,
         };
         Some(match &threads.best {
@@ -245,5 +246,71 @@ impl Finder {
             Some((pair.first()?.as_ref()?.get(), pair.get(1)?.as_ref()?.get()))
         };
         slots.chunks(2).map(group).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finder(pattern: &str) -> Finder {
+        Finder::new(NFA::new(pattern).unwrap(), meta::Regex::new(pattern).unwrap())
+    }
+
+    #[test]
+    fn all_that_is_kept_is_held() {
+        let list = |states, places, index, seen| List {
+            states: Vec::with_capacity(states),
+            places: Vec::with_capacity(places),
+            index: vec![0; index],
+            seen: Vec::with_capacity(seen),
+        };
+        let mut threads = Threads {
+            at: 0,
+            now: list(1, 20, 300, 4000),
+            next: list(2, 30, 400, 5000),
+            stack: Vec::with_capacity(60_000),
+            current: vec![0; 700_000],
+            best: None,
+        };
+        assert_eq!(threads.now.held(), 4 * (1 + 300 + 4000) + 8 * 20);
+        assert_eq!(threads.next.held(), 4 * (2 + 400 + 5000) + 8 * 30);
+        let held = threads.now.held() + threads.next.held() + size_of::<Frame>() * 60_000 + 8 * 700_000;
+        assert_eq!(threads.held(), held);
+        threads.best = Some(vec![0; 3]);
+        assert_eq!(threads.held(), held + 8 * 3);
+    }
+
+    #[test]
+    fn a_short_match_is_found_at_once_if_the_slice_lasts_for_it() {
+        let (finder, text) = (finder("(b+)c"), b"aabbca");
+        // As if every state were looked at before and behind every byte.
+        let steps = 4 * finder.nfa.states().len();
+        let groups = Groups::from_iter([Some((2, 5)), Some((2, 4))]);
+        let (mut threads, mut slice) = (None, Slice::of(steps));
+        assert_eq!(finder.find(&mut threads, text, (2, 5), &mut slice), Some(groups.clone()));
+        assert!(threads.is_none());
+        assert_eq!(slice.left(), 0);
+        let mut slice = Slice::of(steps - 1);
+        while finder.find(&mut threads, text, (2, 5), &mut slice).is_none() {}
+        assert!(threads.is_some());
+    }
+
+    #[test]
+    fn every_state_that_is_come_to_is_a_step() {
+        // One that has begun is not found at once, whatever the slice is. Every place is a step, and so is each state
+        // there; of those behind it, each that is come to, its places if it reads a byte or is the end, and each way but
+        // the first where there are many. What stands behind the match counts nothing.
+        for (pattern, text, whole, steps) in [
+            ("(b)c", b"abca".as_slice(), (1, 3), (1 + 1 + 2 + 4) + (1 + 1 + 2 + 4) + (1 + 1)),
+            ("(?:(ab))+", b"abac", (0, 2), (1 + 1 + 1 + 4) + (1 + 1 + 6 + 2 * 4) + (1 + 2)),
+            ("(?:(aa)|(bb)|(cc)|(dd))+", b"aabb", (0, 4), 175),
+        ] {
+            let finder = finder(pattern);
+            let (mut threads, mut slice) = (Some(Box::new(finder.begin(text, whole.0))), Slice::of(10_000));
+            let groups = finder.find(&mut threads, text, whole, &mut slice).unwrap();
+            assert_eq!(groups, finder.at_once(text, whole), "{pattern}");
+            assert_eq!(10_000 - slice.left(), steps, "{pattern}");
+        }
     }
 }

@@ -214,11 +214,10 @@ impl Scanner {
         while run.at < stop {
             if let Some(prefix) = self.prefix.as_ref().filter(|_| run.state.is_start() && !was_sought) {
                 // One that begins before the stop may end behind it.
-                let longest = prefix.max_needle_len().max(1);
-                let until = text.len().min(stop.saturating_add(longest - 1));
+                let until = text.len().min(stop.saturating_add(prefix.max_needle_len()));
                 let found = prefix.find(text, Span { start: run.at, end: until });
-                let next = found.map_or(stop, |found| found.start);
-                was_sought = next < stop;
+                let next = found.map_or(stop, |found| found.start.min(stop));
+                was_sought = true;
                 if next > run.at {
                     run.at = next;
                     run.state = self.begin(caches, text, next)?;
@@ -329,4 +328,43 @@ struct Run {
     state: LazyStateID,
     at: usize,
     best: Option<usize>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The steps of two searches after one another, and what they found.
+    fn steps(pattern: &str, text: &[u8], from: usize) -> [(usize, Option<(usize, usize)>); 2] {
+        let scanner = Scanner::new(pattern, false, false).unwrap();
+        let mut caches = scanner.caches();
+        [(); 2].map(|()| {
+            let mut slice = Slice::of(10_000);
+            let found =
+                scanner.find(&mut caches, &mut Place::Begin, text, from, &mut slice).unwrap().unwrap();
+            (10_000 - slice.left(), found.whole)
+        })
+    }
+
+    #[test]
+    fn what_is_known_costs_the_bytes_that_are_read() {
+        for (pattern, text, from, read, whole) in [
+            // A state tells of a match with the byte behind it, so one byte more is read, forwards and backwards.
+            ("[ab]+", b"cccabab".as_slice(), 1, 6 + 5, Some((3, 7))),
+            ("[ab]+", b"cccababcccc", 1, 7 + 5, Some((3, 7))),
+            // The text has no more, and the search goes back to where it began.
+            ("[ab]+", b"abab", 1, 3 + 3, Some((1, 4))),
+            ("[ab]+", b"cccc", 1, 3, None),
+            // Where it can only begin at one place, there is no way back.
+            ("^[ab]+", b"ababcccc", 0, 5, Some((0, 4))),
+            ("^[ab]+", b"caba", 0, 0, None),
+        ] {
+            assert_eq!(steps(pattern, text, from)[1], (read, whole), "{pattern} in {}", text.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn no_state_is_made_for_what_stands_before_a_match() {
+        assert_eq!(steps("ca", b"bcbccbcb", 1), [(7, None); 2]);
+    }
 }

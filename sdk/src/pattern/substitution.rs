@@ -55,6 +55,11 @@ impl Default for Slice {
 }
 
 impl Slice {
+    #[cfg(test)]
+    pub(super) fn of(steps: usize) -> Slice {
+        Slice(steps)
+    }
+
     pub(super) fn left(&self) -> usize {
         self.0
     }
@@ -73,7 +78,7 @@ impl Progress {
     pub fn held(&self) -> usize {
         let caches = self.caches.as_ref().map_or(0, |caches| caches.held());
         let threads = self.threads.as_ref().map_or(0, |threads| threads.held());
-        self.out.capacity() + caches + threads
+        [self.out.capacity(), caches, threads].into_iter().sum()
     }
 
     /// The new text, once it is whole; none if it is the old one, in which nothing was replaced.
@@ -618,5 +623,44 @@ mod tests {
         assert_eq!(slices("(?<=b)b", "-", &text[..100]), 1);
         // A pattern that is searched for in one go is left after each match.
         assert_eq!(slices(r"(?u:\b)b", "-", b"b b b"), 4);
+    }
+
+    #[test]
+    fn a_short_text_is_searched_at_once_if_the_slice_lasts_for_it() {
+        for (pattern, replacement, from, times) in
+            [("b", "-", 0, 1), ("b", "-", 2, 1), ("b$", "-", 2, 2), ("(b)", "$1", 2, 1), ("(b)$", "$1", 0, 2)]
+        {
+            let substitution = Substitution::new(pattern, false, replacement, true).unwrap();
+            let scanner = substitution.scanner.as_ref().unwrap();
+            let text = b"aaaab";
+            // As if every state were looked at before and behind every byte; with groups the match is looked at again.
+            let search = times * scanner.steps(text.len() - from + 1);
+            let (needed, spent) =
+                if replacement == "-" { (search, search) } else { (2 * search, search + scanner.steps(1)) };
+            let mut slice = Slice(needed);
+            let found = substitution.at_once(scanner, from, text, &mut slice).unwrap().unwrap();
+            assert_eq!(found.whole(), (4, 5), "{pattern}");
+            assert_eq!(needed - slice.left(), spent, "{pattern}, {from}");
+            let mut slice = Slice(needed - 1);
+            assert!(substitution.at_once(scanner, from, text, &mut slice).is_none(), "{pattern}, {from}");
+            assert_eq!(slice.left(), needed - 1, "{pattern}, {from}");
+        }
+    }
+
+    #[test]
+    fn what_looks_around_spends_what_it_read_from_its_place_on() {
+        let substitution = Substitution::new("(?<=b)b", false, "-", true).unwrap();
+        let (progress, mut slice) = (Progress { from: 2, ..Progress::default() }, Slice(SLICE));
+        let found = substitution.in_one_go(&progress, b"bbbaabb", &mut slice).unwrap().unwrap();
+        assert_eq!((found.whole(), SLICE - slice.left()), ((2, 3), BACKTRACKING));
+    }
+
+    #[test]
+    fn a_new_text_that_is_no_longer_takes_no_more_room() {
+        let text = [&[b'a'; 49], b"x".as_slice(), &[b'a'; 50]].concat();
+        let substitution = Substitution::new("x", false, "-", true).unwrap();
+        let mut progress = Progress::default();
+        assert_eq!(substitution.go_on(&mut progress, &text, 100, &mut Slice(SLICE)), Some(Ok(1)));
+        assert_eq!(progress.out.capacity(), 100);
     }
 }
