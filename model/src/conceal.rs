@@ -150,6 +150,8 @@ mod tests {
             ("token_uri: http://a", "token_uri: http://a"),
             ("host: [http://a:b:c@d, http://e:80/f@g]", "host: [http://a:***@d, http://e:80/f@g]"),
             ("uri: 'https://a@b'", "uri: 'https://a@b'"),
+            ("uri: https://user:pass@host.example", "uri: https://user:****@host.example"),
+            ("desc: mail a:b@c.example", "desc: mail a:b@c.example"),
             (r#"secret: 'it\'s"#, r#"secret: '***'s"#),
         ] {
             assert_eq!(concealed(line, "/routes/0"), shown);
