@@ -449,33 +449,28 @@ mod tests {
     #[test]
     fn a_body_that_grows_is_paid_for() {
         // It may take the place of the body, and not more between two filters either.
-        for (length, grown, refused) in [(1000, 2, false), (3000, 2, false), (1000, 40, true)] {
+        let filtered = |filters: Value, length: usize| {
             let mut probe = Probe::get("/hello");
-            probe.world.budget = sdk::budget::Budget::new(10_000);
+            probe.world.budget = Budget::new(10_000);
+            let stage: ResponseRewrite = probe.stage(json!({"filters": filters})).unwrap();
+            let mut x = probe.exchange();
+            respond(&mut x, 200, &[]);
+            stage.header_filter(&mut x);
+            let mut chunk = chunk(&vec![b'a'; length], true);
+            filter(&stage, &mut x, &mut chunk);
+            chunk
+        };
+        for (length, grown, refused) in [(1000, 2, false), (3000, 2, false), (1000, 40, true)] {
             let filters = json!([
                 {"regex": "a", "replace": "b".repeat(grown), "scope": "global"},
                 {"regex": "b{40}", "replace": "", "scope": "global"},
                 {"regex": "z", "replace": ""},
             ]);
-            let stage: ResponseRewrite = probe.stage(json!({"filters": filters})).unwrap();
-            let mut x = probe.exchange();
-            respond(&mut x, 200, &[]);
-            stage.header_filter(&mut x);
-            let mut chunk = chunk(&vec![b'a'; length], true);
-            filter(&stage, &mut x, &mut chunk);
-            assert_eq!(chunk.refused, refused, "{length} {grown}");
+            assert_eq!(filtered(filters, length).refused, refused, "{length} {grown}");
         }
         // The memory counts that a text has, which may be more than its bytes.
         for (length, refused) in [(2000, false), (2800, true)] {
-            let mut probe = Probe::get("/hello");
-            probe.world.budget = Budget::new(10_000);
-            let filters = json!([{"regex": "a", "replace": "bbb", "scope": "global"}]);
-            let stage: ResponseRewrite = probe.stage(json!({"filters": filters})).unwrap();
-            let mut x = probe.exchange();
-            respond(&mut x, 200, &[]);
-            stage.header_filter(&mut x);
-            let mut chunk = chunk(&vec![b'a'; length], true);
-            filter(&stage, &mut x, &mut chunk);
+            let chunk = filtered(json!([{"regex": "a", "replace": "bbb", "scope": "global"}]), length);
             assert_eq!((chunk.refused, chunk.data.len()), (refused, 3 * length));
             assert_eq!(chunk.data.capacity() > 10_000, refused);
         }

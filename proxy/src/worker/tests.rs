@@ -160,19 +160,23 @@ fn served_once(addr: SocketAddr) -> TcpStream {
     client
 }
 
-#[test]
-fn a_draining_worker_waits_for_a_first_request_and_for_no_other() {
-    let addr = free();
+/// A worker that waits hours for its clients, but not for one that is idle when it drains.
+fn patient(addr: SocketAddr) -> Settings {
     let hours = Duration::from_secs(7200);
-    let settings = Settings {
+    Settings {
         listen: vec![Listener::http(addr)],
         idle_grace: Duration::from_millis(50),
         keepalive_timeout: hours,
         header_timeout: hours,
         drain_timeout: hours,
         ..Settings::default()
-    };
-    let (workers, _publisher) = start(settings, 1);
+    }
+}
+
+#[test]
+fn a_draining_worker_waits_for_a_first_request_and_for_no_other() {
+    let addr = free();
+    let (workers, _publisher) = start(patient(addr), 1);
     let workers = workers.unwrap();
     let mut idle = served_once(addr);
     // It was accepted, and has not asked yet.
@@ -248,15 +252,7 @@ fn who_has_waited_too_long_for_a_slow_worker_is_turned_away() {
 #[test]
 fn idle_clients_are_closed_soon_also_where_another_process_serves_from_now_on() {
     let addr = free();
-    let hours = Duration::from_secs(7200);
-    let settings = Settings {
-        listen: vec![Listener::http(addr)],
-        idle_grace: Duration::from_millis(50),
-        keepalive_timeout: hours,
-        drain_timeout: hours,
-        ..Settings::default()
-    };
-    let (workers, _publisher) = start(settings, 1);
+    let (workers, _publisher) = start(patient(addr), 1);
     let workers = workers.unwrap();
     let mut idle = served_once(addr);
     // For a moment behind a request it looks by itself. Where that is not over yet, it ends all the same.
