@@ -10,6 +10,7 @@ mod members;
 mod parse;
 mod run;
 mod tokens;
+mod value;
 mod xml;
 
 use base64::Engine;
@@ -25,7 +26,8 @@ use smallvec::SmallVec;
 
 use crate::tree;
 use parse::Template;
-use run::{Input, Parts, Table};
+use run::Input;
+use value::{Parts, Table};
 
 /// The stage.
 pub struct BodyTransformer {
@@ -297,16 +299,16 @@ impl Transform {
 fn read(x: &Exchange<'_>, format: Format, kind: &[u8], body: &[u8]) -> Result<(Table, Option<Parts>), String> {
     match format {
         Format::Json => match tree::read(body)? {
-            Value::Object(members) => Ok((run::of_members(members), None)),
+            Value::Object(members) => Ok((value::of_members(members), None)),
             Value::Array(list) => {
-                let list = list.into_iter().map(run::of_json).collect();
+                let list = list.into_iter().map(value::of_json).collect();
                 Ok((Table::of_list(list, true), None))
             }
             _ => Err("it is neither an object nor a list".into()),
         },
         Format::Xml => xml::read(body).map(|fields| (fields, None)),
-        Format::Encoded => Ok((run::of_members(tree::form(body)), None)),
-        Format::Args => Ok((run::of_members(tree::form(x.query())), None)),
+        Format::Encoded => Ok((value::of_members(tree::form(body)), None)),
+        Format::Args => Ok((value::of_members(tree::form(x.query())), None)),
         Format::Multipart => {
             let mut all = Vec::new();
             let boundary = multipart::parts(kind, body, |name, value| {
@@ -316,12 +318,12 @@ fn read(x: &Exchange<'_>, format: Format, kind: &[u8], body: &[u8]) -> Result<(T
             let boundary = boundary.map_err(|_| "the parts cannot be told apart")?.to_vec();
             let mut fields = Table::default();
             for (name, value) in &all {
-                let value = run::text(value);
+                let value = value::text(value);
                 match fields.map.get_mut(&name[..]) {
-                    Some(run::Value::Table(list)) => list.borrow_mut().list.push(value),
+                    Some(value::Value::Table(list)) => list.borrow_mut().list.push(value),
                     Some(first) => {
                         let list = vec![first.clone(), value];
-                        *first = run::table(Table::of_list(list, false));
+                        *first = value::table(Table::of_list(list, false));
                     }
                     None => fields.map.insert(name.clone().into(), value),
                 }

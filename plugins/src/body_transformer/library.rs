@@ -2,7 +2,8 @@
 
 use std::cell::RefCell;
 
-use super::run::{DEEPEST, Parts, Run, Value, arithmetic, name_of, of_json, text, truth};
+use super::run::{DEEPEST, Run};
+use super::value::{Parts, Value, arithmetic, name_of, of_json, text, truth};
 use crate::tree::escape;
 
 /// Functions by name; those of modules with the module's.

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use indexmap::IndexMap;
 
-use super::run::Value;
+use super::value::Value;
 
 /// A name may be as long as a body, so tables that are copies of each other share it.
 #[derive(Debug, Default)]

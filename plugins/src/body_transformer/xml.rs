@@ -9,7 +9,7 @@ use indexmap::IndexMap;
 use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
 
-use super::run::{Table, Value, table, text};
+use super::value::{Table, Value, table, text};
 
 /// What may stand in each other at most.
 const DEEPEST: usize = 128;
