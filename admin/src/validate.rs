@@ -70,11 +70,11 @@ impl Mistake {
         let collection = self.collection;
         let mut invalid = self.invalid.under(&format!("/{collection}/{index}"));
         if let Some(id) = id.filter(|id| !id.is_empty()) {
-            let whose = format!("his is the item of {collection} with the id {id}");
+            let item = format!("is the item of {collection} with the id {id}");
             invalid.hint = Some(match invalid.hint {
-                None => format!("t{whose}"),
-                Some(help) if help.ends_with(['?', '.']) => format!("{help} T{whose}"),
-                Some(help) => format!("{help}; t{whose}"),
+                None => format!("this {item}"),
+                Some(help) if help.ends_with(['?', '.']) => format!("{help} This {item}"),
+                Some(help) => format!("{help}; this {item}"),
             });
         }
         invalid
