@@ -11,7 +11,6 @@ mod deny;
 mod docs;
 mod fuzz;
 mod gen_docs;
-mod mutants;
 mod new_plugin;
 mod run;
 mod shell;
@@ -37,7 +36,7 @@ cargo x COMMAND
                       fail when they are stale
   new-plugin NAME [--priority N]
                       a plugin's file, its line in the list, its case
-  tidy                walls between the rooms, file sizes, banned words
+  tidy                walls between the rooms, file sizes, banned words, plain English
   fuzz [TARGET] [--seconds N]
                       run one or all fuzz targets, 60 seconds each by default
   exchanges [N]       random bytes from both sides of a worker, over HTTP/1 and
@@ -45,9 +44,6 @@ cargo x COMMAND
   soak [--short] [GOAL...]
                       what docs/reliability.md promises, measured at length
   deny                licences, bans, sources and advisories of all dependencies
-  mutants [ROOM...] [--file WORD] [--since REVISION] [--shard K/N] [--missed] [--quick]
-                      break the code in one place after another and list what no
-                      test notices; see CONTRIBUTING.md
   help                this text
 ";
 
@@ -69,7 +65,6 @@ fn main() -> ExitCode {
         "exchanges" => fuzz::exchanges(rest),
         "soak" => soak::soak(rest),
         "deny" => deny::deny(),
-        "mutants" => mutants::command(rest),
         "help" | "-h" | "--help" => {
             print!("{HELP}");
             Ok(())

@@ -1,25 +1,28 @@
 //! `cargo x tidy`: the house rules that reading files can prove.
 //!
-//! The rules stand in `xtask/walls.toml`; here is only how they are checked.
+//! The rules stand in `xtask/walls.toml` and `xtask/words.toml`; here is only how they are checked.
 //! Nothing is compiled and nothing is changed.
 
 mod bans;
 mod rules;
 mod source;
 mod walls;
+mod words;
 
 use crate::shell::{output, root};
 use anyhow::{Context, Result, bail};
 use rules::Rules;
 use source::Source;
+use std::path::Path;
 use std::process::Command;
+use words::Words;
 
 pub fn tidy() -> Result<()> {
     let root = root();
-    let text =
-        std::fs::read_to_string(root.join("xtask/walls.toml")).context("cannot read xtask/walls.toml")?;
-    let rules: Rules = toml::from_str(&text).context("xtask/walls.toml")?;
-    let sources = sources(&root)?;
+    let rules: Rules = load(&root, "xtask/walls.toml")?;
+    let words: Words = load(&root, "xtask/words.toml")?;
+    let sources: Vec<_> =
+        files(&root, "*.rs")?.into_iter().map(|(path, text)| Source::new(path, text)).collect();
 
     let mut wrong = walls::check(&rules)?;
     for source in &sources {
@@ -34,6 +37,7 @@ pub fn tidy() -> Result<()> {
         }
         wrong.extend(bans::check(&rules, source));
     }
+    wrong.extend(words::check(&words, &sources, &files(&root, "*.md")?));
     if !wrong.is_empty() {
         bail!("{} found:\n  {}", wrong.len(), wrong.join("\n  "));
     }
@@ -41,18 +45,19 @@ pub fn tidy() -> Result<()> {
     Ok(())
 }
 
-/// Every Rust file git knows or would take, in a stable order.
-fn sources(root: &std::path::Path) -> Result<Vec<Source>> {
+fn load<T: serde::de::DeserializeOwned>(root: &Path, path: &str) -> Result<T> {
+    let text = std::fs::read_to_string(root.join(path)).with_context(|| format!("cannot read {path}"))?;
+    toml::from_str(&text).with_context(|| path.to_owned())
+}
+
+/// Path and text of every file of a pattern that git tracks or would add, in a stable order.
+fn files(root: &Path, pattern: &str) -> Result<Vec<(String, String)>> {
     let mut git = Command::new("git");
-    git.current_dir(root).args(["ls-files", "--cached", "--others", "--exclude-standard", "*.rs"]);
+    git.current_dir(root).args(["ls-files", "--cached", "--others", "--exclude-standard", pattern]);
     let mut paths: Vec<_> = output(&mut git)?.lines().map(str::to_owned).collect();
     paths.sort();
     paths.dedup();
-    let mut sources = Vec::new();
-    for path in paths {
-        // A file deleted but still listed by git is not there to be read.
-        let Ok(text) = std::fs::read_to_string(root.join(&path)) else { continue };
-        sources.push(Source::new(path, text));
-    }
-    Ok(sources)
+    // A file that was deleted may still be listed by git.
+    let read = |path: String| std::fs::read_to_string(root.join(&path)).ok().map(|text| (path, text));
+    Ok(paths.into_iter().filter_map(read).collect())
 }

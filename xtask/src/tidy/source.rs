@@ -24,6 +24,12 @@ impl Source {
         Source { path, text, code, production_lines }
     }
 
+    /// The text with its code blanked: comments and strings, with lines kept.
+    pub fn prose(&self) -> String {
+        let letters = self.text.chars().zip(self.code.chars());
+        letters.map(|(letter, code)| if code == letter && letter != '\n' { ' ' } else { letter }).collect()
+    }
+
     pub fn has_module_doc(&self) -> bool {
         self.text
             .lines()
@@ -134,6 +140,12 @@ mod tests {
         assert_eq!(blank("r#\"a\"b\"# c"), "         c");
         assert_eq!(blank("'a' '\\n' &'static str for"), "         &'static str for");
         assert_eq!(blank("bar(r, b)"), "bar(r, b)");
+    }
+
+    #[test]
+    fn prose_is_comments_and_texts() {
+        let source = Source::new("a.rs".into(), "let a = \"b c\"; // d\nfn e() {}\n".into());
+        assert_eq!(source.prose(), "        \"b c\"  // d\n         \n");
     }
 
     #[test]
