@@ -43,8 +43,8 @@ pub struct Declarative {
     pub diagnostics: Vec<Diagnostic>,
     /// Those of the others whose key could be read: what they were before can still be used.
     pub refused: Vec<Key>,
-    /// Kinds of which nothing could be read, as their section is misspelled or no list: what there was before can
-    /// still be used.
+    /// Kinds of which nothing could be read, as their section is no list, or is absent beside a misspelled one:
+    /// their previous resources can still be used.
     pub unread: Vec<Kind>,
     /// What the good ones ask for in vain, in the order of the file.
     pub warnings: Vec<Diagnostic>,
@@ -73,7 +73,7 @@ pub struct Sections {
     pub rejected: Vec<Invalid>,
     /// The keys of items that were left out, where they could be read.
     pub refused: Vec<Key>,
-    /// Kinds whose section is misspelled or no list.
+    /// Kinds whose section is no list, or is absent beside a misspelled one.
     pub unread: Vec<Kind>,
     /// What has no effect, and why.
     pub ignored: Vec<Invalid>,
@@ -150,7 +150,10 @@ fn sections(document: Cow<'_, Value>, plugins: &[&str]) -> Result<Sections, Inva
     match document {
         Cow::Borrowed(Value::Object(map)) => Ok(read(map, plugins)),
         Cow::Owned(Value::Object(map)) => {
-            map.into_iter().for_each(|(name, value)| sections.read(&name, Cow::Owned(value), plugins));
+            let present = present(&map);
+            for (name, value) in map {
+                sections.read(&name, Cow::Owned(value), plugins, &present);
+            }
             Ok(sections)
         }
         // A file of nothing but `#END` is an empty configuration.
@@ -165,17 +168,27 @@ fn sections(document: Cow<'_, Value>, plugins: &[&str]) -> Result<Sections, Inva
 ///
 /// An item's id is its `id`, or a consumer's `username`, or `arr_` and its place
 /// from 1, as in APISIX. Credentials stand among consumers with an id
-/// `user/credentials/id`; the id of a secret is `manager/id`.
+/// `user/credentials/id`; the id of a secret is `manager/id`. A key that starts with `x-` or `.` is ignored: it
+/// holds values for YAML's anchors.
 pub fn read(document: &Map<String, Value>, plugins: &[&str]) -> Sections {
     let mut sections = Sections::default();
+    let present = present(document);
     for (name, value) in document {
-        sections.read(name, Cow::Borrowed(value), plugins);
+        sections.read(name, Cow::Borrowed(value), plugins, &present);
     }
     sections
 }
 
+/// The kinds that have a section of their own.
+fn present(document: &Map<String, Value>) -> Vec<Kind> {
+    document.keys().filter_map(|name| kind_of_section(name)).collect()
+}
+
 impl Sections {
-    fn read(&mut self, name: &str, value: Cow<'_, Value>, plugins: &[&str]) {
+    fn read(&mut self, name: &str, value: Cow<'_, Value>, plugins: &[&str], present: &[Kind]) {
+        if name.starts_with("x-") || name.starts_with('.') {
+            return;
+        }
         let mut pointer = String::new();
         push_pointer(&mut pointer, name);
         if name == "plugins" {
@@ -183,7 +196,8 @@ impl Sections {
         } else if let Some(kind) = kind_of_section(name) {
             self.read_items(kind, value, &pointer);
         } else if name.strip_suffix("_conf_version").is_none_or(|section| !is_section(section)) {
-            self.unread.extend(meant(name).and_then(kind_of_section));
+            let misspelled = meant(name).and_then(kind_of_section);
+            self.unread.extend(misspelled.filter(|kind| !present.contains(kind)));
             self.rejected.push(unknown_section(name).at(pointer));
         }
     }
@@ -514,6 +528,27 @@ consumers:
             ]
         );
         assert_eq!(declarative.diagnostics[0].hint.as_deref(), Some("did you mean `routes`?"));
+    }
+
+    #[test]
+    fn a_holder_of_anchors_is_ignored_and_a_misspelled_section_counts_only_without_the_real_one() {
+        let unread = |text: &str| {
+            let text = format!("{text}\n#END\n");
+            let read = [Declarative::parse, Declarative::load].map(|read| {
+                let read = read("apisix.yaml", &text, Format::Yaml, PLUGINS, &|_| None).unwrap();
+                (read.unread, read.diagnostics.len())
+            });
+            assert_eq!(read[0], read[1], "{text}");
+            read[0].clone()
+        };
+        for name in ["x-consumers", "x-route", "x-plugins", ".routes", ".x", "x-"] {
+            assert_eq!(unread(&format!("{name}: &a [{{}}]\nroutes: []")), (vec![], 0), "{name}");
+            assert_eq!(unread(&format!("{name}: {{}}")), (vec![], 0), "{name}");
+        }
+        assert_eq!(unread("rotues: []"), (vec![Kind::Route], 1));
+        assert_eq!(unread("rotues: []\nroutes: []"), (vec![], 1));
+        assert_eq!(unread("routes:\nrotues: []"), (vec![], 1));
+        assert_eq!(unread("rotues: []\nroutes: {a: 1}"), (vec![Kind::Route], 2));
     }
 
     #[test]
