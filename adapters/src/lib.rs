@@ -17,7 +17,6 @@ mod kubernetes;
 mod nacos;
 pub mod ocsp;
 pub mod secrets;
-mod tars;
 #[cfg(test)]
 mod testing;
 
@@ -48,7 +47,6 @@ pub fn registries(
             "eureka" => eureka::Eureka::new(config, trust).map(|it| Arc::new(it) as _),
             "kubernetes" => kubernetes::Kubernetes::new(config, trust, env).map(|it| Arc::new(it) as _),
             "nacos" => nacos::Nacos::new(config, trust).map(|it| Arc::new(it) as _),
-            "tars" => tars::Tars::new(config).map(|it| Arc::new(it) as _),
             _ => Err("this version does not have that registry".to_owned()),
         };
         match made {

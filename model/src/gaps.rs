@@ -83,7 +83,7 @@ pub const DISCOVERY: &Gap = &Gap {
     effect: Effect::Refused,
     asked_by: &[Ask::UpstreamOther(
         "discovery_type",
-        &["dns", "consul", "consul_kv", "eureka", "kubernetes", "nacos", "tars"],
+        &["dns", "consul", "consul_kv", "eureka", "kubernetes", "nacos"],
     )],
 };
 

@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use std::process::Command;
 
 /// Program and the Debian package that brings it.
-const DEBIAN: [(&str, &str); 12] = [
+const DEBIAN: [(&str, &str); 10] = [
     ("curl", "curl"),
     ("ab", "apache2-utils"),
     ("python3", "python3-minimal"),
@@ -14,8 +14,6 @@ const DEBIAN: [(&str, &str); 12] = [
     ("h2load", "nghttp2-client"),
     ("go", "golang-go"),
     ("openssl", "openssl"),
-    ("mariadbd", "mariadb-server-core"),
-    ("mariadb", "mariadb-client-core"),
     ("redis-cli", "redis-tools"),
     // The server under another name: its own package would start one.
     ("redis-check-rdb", "redis-tools"),

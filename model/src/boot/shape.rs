@@ -117,7 +117,7 @@ impl Shape {
             Shape::Buckets => buckets(value).map(drop),
             Shape::Protocols => list(value, streams::protocol).map(drop),
             Shape::NoRegistry => Err(Invalid::new("this version does not have that service registry")
-                .expected("one of consul, consul_kv, dns, eureka, kubernetes, nacos, tars")),
+                .expected("one of consul, consul_kv, dns, eureka, kubernetes, nacos")),
             Shape::Id => id(value).map(drop),
         }
     }

@@ -596,11 +596,14 @@ discovery:
         (10, "`discovery.kubernetes.shared_size` has no effect", ""),
     ];
     assert_eq!(told, expected);
-    let asked = "discovery: {consul_kv: {servers: [a], keepalive: false}, kubernetes: {service: {schema: http}}, tars: null}";
+    let asked =
+        "discovery: {consul_kv: {servers: [a], keepalive: false}, kubernetes: {service: {schema: http}}}";
     assert!(Boot::parse("config.yaml", asked, PLUGINS, &lookup).unwrap().1.is_empty());
-    for (wrong, at) in
-        [("{zookeeper: {}}", "/discovery/zookeeper"), ("{consul: {timeout: 5}}", "/discovery/consul/timeout")]
-    {
+    for (wrong, at) in [
+        ("{tars: {}}", "/discovery/tars"),
+        ("{zookeeper: {}}", "/discovery/zookeeper"),
+        ("{consul: {timeout: 5}}", "/discovery/consul/timeout"),
+    ] {
         let found = refusals(&format!("discovery: {wrong}\n"));
         assert_eq!((found.len(), &*found[0].pointer), (1, at));
     }
