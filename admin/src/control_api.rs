@@ -1,6 +1,7 @@
 //! The control API (`127.0.0.1:9090`): what the program runs, for operators and tests.
 //!
-//! It reads; all it can start is that files are read again.
+//! It reads; all it can start is that files are read again, that no new clients are sent here, and that the
+//! store's file is copied beside itself.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -83,6 +84,17 @@ impl ControlApi {
             (&Method::POST, ["v1", "reload"]) => match self.program.reload().await {
                 Ok(message) => ok(&json!({ "message": message })),
                 Err(reason) => Err(ErrorAnswer::new(StatusCode::UNPROCESSABLE_ENTITY, reason)),
+            },
+            // The copy stays in the data folder, sealed, where only its owner reads it.
+            (&Method::POST, ["v1", "backup"]) => match self.store.copy().await? {
+                Some(copy) => {
+                    tracing::info!("the store was copied to {} for {peer}", copy.display());
+                    ok(&json!({ "copy": copy.display().to_string() }))
+                }
+                None => Err(ErrorAnswer::new(
+                    StatusCode::BAD_REQUEST,
+                    "the resources of this gateway are not in an embedded store",
+                )),
             },
             (&Method::GET, ["v1", "drain"]) => ok(&self.drain()),
             (method @ (&Method::POST | &Method::DELETE), ["v1", "drain"]) => {

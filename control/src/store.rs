@@ -394,6 +394,12 @@ pub trait Store: Send + Sync + fmt::Debug {
         Box::pin(async { Ok(Vec::new()) })
     }
 
+    /// Writes a consistent copy of the store's file beside it and returns its path; `None` where resources are not
+    /// in a file of this store's own.
+    fn copy(&self) -> Answer<'_, Option<PathBuf>> {
+        Box::pin(async { Ok(None) })
+    }
+
     /// Follows the store: first a [`Change::Reset`] with everything, then each change in order.
     /// A follower that falls far behind gets a `Reset` again instead of what it missed.
     fn watch(&self) -> Changes;

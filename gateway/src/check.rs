@@ -97,13 +97,13 @@ fn unchecked(found: &Found) -> Option<String> {
         Provider::Embedded => {}
         Provider::Etcd => {
             let place = crate::etcd::place(&found.boot);
-            return Some(format!("resources are in {}, which was not asked", place.display()));
+            return Some(format!("resources are in {}; `check` does not connect to it", place.display()));
         }
         Provider::Yaml | Provider::Json => return None,
     }
     let store = found.data.join("store.redb");
     let resources = match store.exists() {
-        true => format!("resources are in {}, checked when they were written", store.display()),
+        true => format!("resources are in {}, not checked again: the store is in use", store.display()),
         false => "there are no resources yet".to_owned(),
     };
     Some(match &found.config {

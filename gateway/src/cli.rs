@@ -68,6 +68,34 @@ pub enum Command {
         /// A new file instead of the standard output; only its owner may read it
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
+        /// Leaves out the private keys of ssl resources and upstreams, which a running gateway does not show
+        ///
+        /// Where a store has such a resource with the same certificate, its key stays when the file is written
+        /// back.
+        #[arg(long)]
+        without_keys: bool,
+    },
+    /// Writes the store, its keys and the admin key to one file; a running gateway goes on serving
+    ///
+    /// The file is a tar archive that only its owner may read. It decrypts the store, so keep it as safe as the data
+    /// folder. config.yaml is not in it.
+    Backup {
+        /// A new file, such as sluice.backup
+        file: PathBuf,
+        #[command(flatten)]
+        files: Files,
+    },
+    /// Puts a backup into the data folder of a gateway that is stopped, after reading all of it
+    ///
+    /// Nothing is replaced unless the whole backup can be read.
+    Restore {
+        /// A file written by `sluice backup`
+        file: PathBuf,
+        #[command(flatten)]
+        files: Files,
+        /// Replaces the store and the keys in a data folder that is not empty
+        #[arg(long)]
+        force: bool,
     },
     /// Makes the running instance serve what a declarative file holds, and nothing else
     Apply {

@@ -220,8 +220,21 @@ pub fn send(
     headers: &[(&str, &str)],
     body: &str,
 ) -> anyhow::Result<(u16, String)> {
+    send_for(PATIENCE, address, method, path, key, headers, body)
+}
+
+/// The same, waiting up to `patience` for the answer and between two pieces of it.
+pub fn send_for(
+    patience: Duration,
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    key: Option<&str>,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> anyhow::Result<(u16, String)> {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let key = key.map(|key| format!("X-API-KEY: {key}\r\n")).unwrap_or_default();
     let more: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();

@@ -8,6 +8,7 @@
 mod access_log;
 mod acme;
 mod analysis;
+mod backup;
 mod check;
 mod cli;
 mod etcd;
@@ -57,7 +58,11 @@ pub fn main() -> ExitCode {
         Command::Status { files, json } => instance::status(&files, json),
         Command::Reload(files) => instance::reload(&files),
         Command::Upgrade(files) => instance::upgrade(&files),
-        Command::Export { files, output } => instance::export::export(&files, output.as_deref()),
+        Command::Export { files, output, without_keys } => {
+            instance::export::export(&files, output.as_deref(), without_keys)
+        }
+        Command::Backup { file, files } => backup::backup(&file, &files),
+        Command::Restore { file, files, force } => backup::restore(&file, &files, force),
         Command::Apply { file, files, dry_run, confirm, max_error_rate, max_p99, window } => {
             let confirm = confirm.map(|mut confirm| {
                 let bounds = [("max-error-rate", max_error_rate), ("max-p99", max_p99), ("window", window)];

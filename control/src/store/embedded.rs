@@ -7,7 +7,7 @@
 //! the file. One process at a time may hold it; nothing here talks to other
 //! machines.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, channel, sync_channel};
 use std::thread::{self, JoinHandle};
@@ -28,6 +28,7 @@ use super::{
 mod disk;
 mod layout;
 mod leases;
+pub mod restore;
 mod seal;
 #[cfg(test)]
 mod tests;
@@ -62,6 +63,9 @@ enum Job {
         until: Revision,
         limit: usize,
         reply: Reply<Vec<Record>, StoreError>,
+    },
+    Copy {
+        reply: Reply<PathBuf, StoreError>,
     },
     /// Closes the file until the sender is gone, or for ever if it says so.
     Release {
@@ -152,6 +156,10 @@ impl Store for Embedded {
 
     fn history(&self, after: Revision, until: Revision, limit: usize) -> Answer<'_, Vec<Record>> {
         Box::pin(self.ask(move |reply| Job::History { after, until, limit, reply }))
+    }
+
+    fn copy(&self) -> Answer<'_, Option<PathBuf>> {
+        Box::pin(async { self.ask(|reply| Job::Copy { reply }).await.map(Some) })
     }
 
     fn watch(&self) -> Changes {
@@ -276,6 +284,7 @@ impl Writer {
                 Job::History { after, until, limit, reply } => {
                     answering(reply, self.disk.records(after, until, limit))
                 }
+                Job::Copy { reply } => answering(reply, self.disk.copy()),
                 Job::Release { reply, .. } => answering(reply, Err(handed_over())),
             })
             .collect();
@@ -331,6 +340,7 @@ impl Job {
         match self {
             Job::Write { reply, .. } => drop(reply.send(Err(handed_over().into()))),
             Job::History { reply, .. } => drop(reply.send(Err(handed_over()))),
+            Job::Copy { reply } => drop(reply.send(Err(handed_over()))),
             Job::Release { reply, .. } => drop(reply.send(Err(handed_over()))),
         }
     }

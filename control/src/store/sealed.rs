@@ -8,6 +8,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures_util::stream;
@@ -161,6 +162,10 @@ impl Store for Sealed {
             }
             Ok(records)
         })
+    }
+
+    fn copy(&self) -> Answer<'_, Option<PathBuf>> {
+        self.inner.copy()
     }
 
     fn watch(&self) -> Changes {

@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use control::store::StoreError;
 use model::boot::Provider;
 use model::{Desired, Diagnostic, Entry, Invalid, Key, Resource, Severity};
 use snapshot::analysis::{Code, Finding};
@@ -17,7 +18,7 @@ use crate::instance::export;
 use crate::wiring;
 
 /// The store's file, how many resources it holds and what is to be said of them. `None` if there is no store, or
-/// it cannot be opened: a running gateway has it, as a rule.
+/// another process, as a rule a running gateway, has it open.
 ///
 /// # Errors
 /// A plugin's schema that does not compile, or TLS settings that cannot be used.
@@ -26,8 +27,16 @@ pub fn check(found: &Found, analyses: bool) -> anyhow::Result<Option<(PathBuf, u
     if found.boot.provider != Provider::Embedded || !file.exists() {
         return Ok(None);
     }
-    let Ok((held, _)) = export::of_folder(&found.boot, &found.data) else { return Ok(None) };
     let name = file.display().to_string();
+    let held = match export::of_folder(&found.boot, &found.data) {
+        Ok((held, _)) => held,
+        Err(error) => {
+            return Ok(match error.downcast_ref() {
+                Some(StoreError::Locked { .. }) => None,
+                _ => Some((file, 0, vec![Diagnostic::new(Severity::Error, &name, format!("{error:#}"))])),
+            });
+        }
+    };
     let tell = |severity, key: &Key, invalid: &Invalid| {
         let at = if invalid.pointer.is_empty() { String::new() } else { format!("; at {}", invalid.pointer) };
         Diagnostic::new(severity, &name, format!("{key}: {}{at}", invalid.reason))

@@ -23,25 +23,33 @@ use crate::files::Found;
 use crate::{etcd, say, wiring};
 
 /// Writes the resources to standard output, or to a file that only its owner may read: they hold
-/// the keys of consumers. False if the files are wrong.
+/// the keys of consumers. Private keys are left out `without_keys`. False if the files are wrong.
 ///
 /// # Errors
 /// No store, nobody who gives what is in it, a file that cannot be written.
-pub fn export(files: &Files, output: Option<&Path>) -> anyhow::Result<bool> {
+pub fn export(files: &Files, output: Option<&Path>, without_keys: bool) -> anyhow::Result<bool> {
     let Some(found) = of_instance(files, Act::Ask)? else { return Ok(false) };
     if matches!(found.boot.provider, Provider::Yaml | Provider::Json) {
         let file = found.resources.unwrap_or_default();
         bail!("there is nothing to export: the resources are in {}", file.display());
     }
-    let held = held(&found)?;
-    if !held.concealed.is_empty() {
+    let mut held = held(&found)?;
+    if without_keys {
+        held.take_out_keys();
+    } else if !held.concealed.is_empty() {
         bail!(
             "a running gateway has the store open, and its Admin API shows no private keys: a copy would be without \
-             those of {}, and not load again\n  help: stop the gateway first; then its data folder is read",
+             those of {}, and not load again\n  help: `sluice backup` copies all of the store; --without-keys exports \
+             the rest; for a file with the keys, stop the gateway first",
             names(&held.concealed)
         );
     }
-    let text = yaml(&held);
+    let mut text = yaml(&held);
+    if !held.concealed.is_empty() {
+        let lacking = format!("without the private keys of {}", names(&held.concealed));
+        text.insert_str(0, &format!("# Written {lacking}.\n"));
+        say::err(format_args!("warning: {lacking}"));
+    }
     let Some(output) = output else {
         say::out(text.trim_end());
         return Ok(true);
@@ -63,6 +71,18 @@ pub struct Held {
     pub plugins: Option<Vec<String>>,
     /// What is here without its private keys: no API shows them.
     pub concealed: Vec<Key>,
+}
+
+impl Held {
+    /// Leaves what the Admin API of a running gateway shows.
+    fn take_out_keys(&mut self) {
+        for (key, value) in &mut self.items {
+            if private_keys::stand_in(key.kind, value) {
+                private_keys::take_out(key.kind, value);
+                self.concealed.push(key.clone());
+            }
+        }
+    }
 }
 
 /// So many resources are named in a message.

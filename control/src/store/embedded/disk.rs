@@ -2,7 +2,7 @@
 //! durable before it returns. Nothing here decides what is written; `layout.rs` says how.
 
 use std::cell::Cell;
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{self, DirBuilder, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,7 +14,8 @@ use redb::{
 };
 use serde_json::Value;
 
-use super::layout::{FORMAT, HISTORY, Loaded, history_path, is_new, load, write};
+use super::layout::{FORMAT, HISTORY, Loaded, copy, history_path, is_new, load, write};
+use super::restore;
 use super::seal::Seal;
 use crate::store::{Change, History, Record, Revision, StoreError};
 
@@ -45,6 +46,7 @@ impl Disk {
     /// Opens `folder/store.redb`, making both if they are not there.
     pub fn open(folder: &Path) -> Result<(Disk, Loaded), StoreError> {
         make_folder(folder)?;
+        restore::finish(folder).map_err(|error| folder_error(folder, &error))?;
         Disk::open_with(folder.join("store.redb"), Box::new(open_file))
     }
 
@@ -207,6 +209,29 @@ impl Disk {
         })
     }
 
+    /// Writes what the file holds after the last commit to `store.copy` beside it, over an earlier copy, and
+    /// returns the path. The copy is sealed with the same key.
+    ///
+    /// # Errors
+    /// The file cannot be read, or the copy not be written; then no copy is left.
+    pub fn copy(&mut self) -> Result<PathBuf, StoreError> {
+        if self.database.is_none() {
+            self.reopen()?;
+        }
+        let (path, partial) = (self.path.with_extension("copy"), self.path.with_extension("copy.new"));
+        let made = self.guarded(|database, _| copy(database, &make_file(&partial)?));
+        let move_there = || {
+            fs::rename(&partial, &path)?;
+            fs::File::open(self.folder())?.sync_all()
+        };
+        let made = made.and_then(|()| move_there().map_err(|error| self.explain_io(&error)));
+        if made.is_err() {
+            // What is left of it may fill the disk.
+            let _ = fs::remove_file(&partial);
+        }
+        made.map(|()| path)
+    }
+
     fn reopen(&mut self) -> Result<Loaded, StoreError> {
         let opened = catch_unwind(AssertUnwindSafe(|| (self.open)(&self.path)));
         let database = opened.unwrap_or_else(|_| Err(corrupted())).map_err(|e| self.explain_open(e))?;
@@ -309,7 +334,7 @@ pub(super) fn make_folder(folder: &Path) -> Result<(), StoreError> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|error| folder_error(folder, &error))
 }
 
-fn folder_error(path: &Path, error: &io::Error) -> StoreError {
+pub(super) fn folder_error(path: &Path, error: &io::Error) -> StoreError {
     let hint = match error.kind() {
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
             "; let this user write there, or choose another folder with --data"
@@ -323,7 +348,7 @@ fn folder_error(path: &Path, error: &io::Error) -> StoreError {
 }
 
 /// Opens a file that is there.
-fn open_file(path: &Path) -> Result<Database, DatabaseError> {
+pub(super) fn open_file(path: &Path) -> Result<Database, DatabaseError> {
     let file = OpenOptions::new().read(true).write(true).open(path)?;
     // redb would take it for a new one.
     if file.metadata()?.len() == 0 {
@@ -338,7 +363,11 @@ fn make_file(path: &Path) -> Result<Database, DatabaseError> {
     // The file holds credentials: nobody else may read it.
     let file =
         OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
-    // Takes the lock, so that nothing is cut off that somebody else is making.
+    // redb takes its lock later; until then nothing may be cut off that another process is making. Where the file
+    // system has no such locks, redb has none either.
+    if matches!(file.try_lock(), Err(TryLockError::WouldBlock)) {
+        return Err(DatabaseError::DatabaseAlreadyOpen);
+    }
     let backend = FileBackend::new(file)?;
     backend.set_len(0)?;
     builder().create_with_backend(backend)

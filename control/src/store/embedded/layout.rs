@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 
 use model::Key;
 use redb::{
-    CommitError, Database, Durability, ReadableDatabase, ReadableTable, ReadableTableMetadata,
-    TableDefinition, TableError, TransactionError,
+    CommitError, Database, Durability, ReadTransaction, ReadableDatabase, ReadableTable,
+    ReadableTableMetadata, TableDefinition, TableError, TransactionError, WriteTransaction,
 };
 use serde_json::Value;
 use snapshot::parallel;
@@ -40,6 +40,37 @@ pub(in crate::store) struct Loaded {
     pub(super) commits: u64,
     /// Bytes of the history in the file.
     pub(super) history_bytes: u64,
+}
+
+/// Copies one file's rows, notes, history and meta, still sealed, into a new file in one durable transaction.
+pub(super) fn copy(from: &Database, to: &Database) -> Result<(), redb::Error> {
+    let (from, mut to) = (from.begin_read()?, to.begin_write()?);
+    to.set_durability(Durability::Immediate)?;
+    copy_table(&from, &to, ROWS)?;
+    copy_table(&from, &to, HISTORY)?;
+    copy_table(&from, &to, META)?;
+    copy_table(&from, &to, NOTES)?;
+    to.commit()?;
+    Ok(())
+}
+
+fn copy_table<K: redb::Key + 'static, V: redb::Value + 'static>(
+    from: &ReadTransaction,
+    to: &WriteTransaction,
+    definition: TableDefinition<K, V>,
+) -> Result<(), redb::Error> {
+    let from = match from.open_table(definition) {
+        Ok(table) => table,
+        // A new store has no tables, one of an earlier release fewer.
+        Err(TableError::TableDoesNotExist(_)) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    let mut to = to.open_table(definition)?;
+    for entry in from.iter()? {
+        let (key, value) = entry?;
+        to.insert(key.value(), value.value())?;
+    }
+    Ok(())
 }
 
 /// Whether nothing was ever written.

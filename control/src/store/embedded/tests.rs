@@ -196,6 +196,19 @@ async fn a_start_that_was_cut_off_is_begun_again() {
     }
 }
 
+#[test]
+fn a_store_that_another_process_is_making_is_left_to_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store.redb.new");
+    let other = std::fs::File::create_new(&path).unwrap();
+    other.try_lock().unwrap();
+    std::fs::write(&path, "half made").unwrap();
+    assert!(matches!(Embedded::open(folder.path()), Err(StoreError::Locked { .. })));
+    assert_eq!(std::fs::read(&path).unwrap(), b"half made");
+    drop(other);
+    assert!(Embedded::open(folder.path()).is_ok());
+}
+
 #[tokio::test]
 async fn a_store_that_is_deleted_while_it_is_open_takes_no_writes() {
     let folder = tempfile::tempdir().unwrap();
@@ -453,4 +466,29 @@ async fn what_another_wrote_before_a_store_was_taken_back_is_taken_over() {
     assert!(matches!(changes.next().await, Some(Change::Reset { .. })));
     drop(store);
     assert_eq!(Embedded::open(folder.path()).unwrap().list(Kind::Route, "").await.unwrap().0, items);
+}
+
+#[tokio::test]
+async fn a_copy_of_an_open_store_holds_what_was_written_before_it() {
+    let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let store = Embedded::open(folder.path()).unwrap();
+    put(&store, "1").await.unwrap();
+    note(&store, "kept").await;
+    store.put_plugins(vec!["cors".to_owned()]).await.unwrap();
+    let copy = store.copy().await.unwrap().unwrap();
+    put(&store, "2").await.unwrap();
+    let contents = restore::contents(&copy).unwrap();
+    assert_eq!((contents.resources, contents.revision), (vec![(Kind::Route, 1)], 2));
+    // The next copy replaces it.
+    assert_eq!(store.copy().await.unwrap().unwrap(), copy);
+    assert_eq!(restore::contents(&copy).unwrap().resources, [(Kind::Route, 2)]);
+    std::fs::rename(&copy, other.path().join("store.redb")).unwrap();
+    std::fs::copy(folder.path().join("store.key"), other.path().join("store.key")).unwrap();
+    let copied = Embedded::open(other.path()).unwrap();
+    assert_eq!(copied.list(Kind::Route, "").await.unwrap(), store.list(Kind::Route, "").await.unwrap());
+    assert_eq!(copied.note("a").await.unwrap().as_deref(), Some("kept"));
+    assert_eq!(copied.plugins().await.unwrap(), Some(vec!["cors".to_owned()]));
+    let records = copied.history(0, 9, 9).await.unwrap();
+    assert_eq!(records, store.history(0, 9, 9).await.unwrap());
+    assert!(records.len() >= 2);
 }
