@@ -126,8 +126,17 @@ pub fn check(path: &Path, boot: &Boot, analyses: bool) -> anyhow::Result<(usize,
         }
     };
     let catalog = wiring::catalog(boot)?;
-    if matches!(form, Some(Form::EtcdLines | Form::EtcdJson)) {
-        decrypt(&mut items, boot, &*catalog, &name, &mut found)?;
+    match form {
+        Some(Form::EtcdLines | Form::EtcdJson) => decrypt(&mut items, boot, &*catalog, &name, &mut found)?,
+        // Written by hand, as a file of resources is: most secrets in it are in the clear.
+        _ => {
+            let opener = wiring::opener(boot, &*catalog)?;
+            for item in &mut items {
+                if let Some(value) = opener.opened(&item.key, &item.value) {
+                    item.value = value;
+                }
+            }
+        }
     }
     let mut desired = Desired::default();
     for item in &items {
