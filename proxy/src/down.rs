@@ -121,6 +121,18 @@ impl Downstream<'_> {
         }
     }
 
+    /// Ends this client's connection once what has begun on it is served: the client is to connect again.
+    #[cold]
+    pub(crate) fn end_gently(&mut self) {
+        match self {
+            Downstream::H1(conn) => conn.distrust(),
+            Downstream::H2(stream) => stream.end_connection(),
+            Downstream::H3(stream) => stream.end_connection(),
+            #[cfg(feature = "testing")]
+            Downstream::Frames(conn) => conn.distrust(),
+        }
+    }
+
     /// Ends when the client is gone, or has closed its sending side a while ago. To be polled beside
     /// whatever else the exchange waits for; dropping it loses nothing.
     pub(crate) async fn gone(&mut self, worker: &Worker) {

@@ -87,6 +87,13 @@ pub struct ClientRules {
     pub skip: Vec<Pattern>,
 }
 
+impl ClientRules {
+    /// A digest of the authorities and the depth, on which a verdict depends.
+    pub fn digest(&self) -> &[u8; 32] {
+        self.verifier.digest()
+    }
+}
+
 impl Certificate {
     /// For a handshake on a listener that speaks HTTP/1 alone, or HTTP/2 as well.
     pub fn config(&self, h2: bool) -> Arc<ServerConfig> {
@@ -252,7 +259,7 @@ pub(crate) fn certificate(parts: Parts<'_>, settings: &TlsSettings) -> Result<Ce
     match &settings.tickets {
         Some(tickets) => {
             // A session is resumed only where clients would prove themselves in the same way.
-            let rules = client.as_ref().map(|(verifier, _)| verifier.digest());
+            let rules = client.as_ref().map(|(verifier, _)| verifier.digest_for_tickets());
             config.ticketer = tickets.bound_to(rules.unwrap_or_default());
         }
         None => config.send_tls13_tickets = 0,

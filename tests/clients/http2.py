@@ -20,10 +20,11 @@ class Stream:
 
 
 class Connection:
-    def __init__(self, address, window=None):
+    def __init__(self, address, window=None, over=None):
+        """`over` is a connection that there is already, over TLS maybe."""
         host, port = address.rsplit(":", 1)
         self.address = address
-        self.socket = socket.create_connection((host, int(port)))
+        self.socket = over or socket.create_connection((host, int(port)))
         self.socket.settimeout(20)
         # What is wrong with a head is for the gateway to find.
         config = h2.config.H2Configuration(

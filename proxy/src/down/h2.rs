@@ -162,6 +162,9 @@ impl Task<'_> {
             {
                 self.flood(connection, flood);
             }
+            if shared.streams.are_ending() {
+                self.close_gently(connection);
+            }
             if let Some(window) = shared.windows.shrink() {
                 connection.set_target_window_size(window);
             }

@@ -199,6 +199,9 @@ impl Task<'_> {
     /// Whether the connection's time is over, in one way or another.
     fn poll_time(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let (shared, clock) = (self.shared, &self.shared.worker.clock);
+        if shared.streams.are_ending() {
+            self.close_gently();
+        }
         if let Some(Closing::Until(until)) = self.closing
             && clock.is_over(until)
         {

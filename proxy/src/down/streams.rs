@@ -17,12 +17,20 @@ pub(super) struct Streams {
     worker: Rc<Worker>,
     open: Cell<usize>,
     begun: Cell<u64>,
+    /// See [`Streams::end`].
+    ending: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
 impl Streams {
     pub(super) fn new(worker: &Rc<Worker>) -> Streams {
-        Streams { worker: worker.clone(), open: Cell::new(0), begun: Cell::new(0), waker: RefCell::default() }
+        Streams {
+            worker: worker.clone(),
+            open: Cell::new(0),
+            begun: Cell::new(0),
+            ending: Cell::new(false),
+            waker: RefCell::default(),
+        }
     }
 
     /// Streams that are being served.
@@ -35,6 +43,19 @@ impl Streams {
     #[inline]
     pub(super) fn begun(&self) -> u64 {
         self.begun.get()
+    }
+
+    /// Has the connection closed gently.
+    #[cold]
+    pub(super) fn end(&self) {
+        self.ending.set(true);
+        self.wake();
+    }
+
+    /// Whether no more streams are to begin.
+    #[inline]
+    pub(super) fn are_ending(&self) -> bool {
+        self.ending.get()
     }
 
     /// Notes the connection's own task.

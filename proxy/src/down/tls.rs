@@ -178,6 +178,7 @@ pub(super) fn session(
             Some(b"http/1.0") => "http/1.0",
             _ => "",
         },
+        rules: certificate.client.as_ref().map(|rules| *rules.digest()),
         verdict: if certificate.client.is_some() { certificate.verdict(sent, now) } else { Verdict::None },
         certificate: sent.and_then(|sent| client_certificate(sent.first()?)).map(Box::new),
     }

@@ -148,9 +148,12 @@ pub(crate) async fn drive(
         (Flow::Reply(reply), _) => answer::send(worker, down, &mut x, chains, reply, Source::Plugin).await,
         (Flow::Fault(failed), _) => {
             fault = Some(failed);
-            if matches!(failed.kind, FaultKind::BadRequest(_)) {
+            match failed.kind {
                 // Who sends what servers read in different ways may mean the next request in two ways, too.
-                down.distrust();
+                FaultKind::BadRequest(_) => down.distrust(),
+                // Only another handshake changes that.
+                FaultKind::RulesChanged => down.end_gently(),
+                _ => {}
             }
             let reply = answer::of_fault(failed);
             answer::send(worker, down, &mut x, chains, reply, Source::Gateway).await

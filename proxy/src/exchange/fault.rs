@@ -41,6 +41,8 @@ pub enum FaultKind {
     HandshakeTimeout,
     /// Its certificate was asked for and is not there, or not trusted, or proves another host's client.
     NotProven(&'static str),
+    /// Its TLS handshake followed rules for client certificates that are no longer those of the host.
+    RulesChanged,
     /// Its connection was set up for another host, which did not prove the client as this one demands.
     Misdirected,
     HeadTimeout,
@@ -259,6 +261,7 @@ impl FaultKind {
             | FaultKind::BadClientHello(_)
             | FaultKind::BadProtocol(_)
             | FaultKind::PrereadTimeout
+            | FaultKind::RulesChanged
             | FaultKind::NotProven(_) => 400,
             // There is nobody to tell a status.
             FaultKind::NoCertificate | FaultKind::HandshakeFailed(_) | FaultKind::HandshakeTimeout => 0,
@@ -329,6 +332,9 @@ impl FaultKind {
             FaultKind::NoCertificate => "failed to match any SSL certificate by SNI",
             FaultKind::HandshakeTimeout => "the TLS handshake did not end in time",
             FaultKind::Misdirected => OTHER_HOST,
+            FaultKind::RulesChanged => {
+                "the rules for client certificates have changed since the TLS handshake; connect again"
+            }
             FaultKind::HandshakeFailed(why)
             | FaultKind::BrokenRule(why)
             | FaultKind::TlsFailed(why)

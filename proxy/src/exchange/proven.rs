@@ -52,6 +52,7 @@ pub(super) fn check(
 pub(crate) fn check_stream(snapshot: &Snapshot, session: &TlsSession) -> Result<(), Fault> {
     let certificate = snapshot.certificates.find(session.server_name.as_deref());
     match certificate.and_then(|certificate| certificate.client.as_ref()) {
+        Some(rules) if !follows(session, rules) => Err(Fault::client(FaultKind::RulesChanged)),
         Some(_) if session.verdict != Verdict::Success => {
             Err(Fault::client(FaultKind::NotProven("client certificate verification is not passed")))
         }
@@ -59,14 +60,22 @@ pub(crate) fn check_stream(snapshot: &Snapshot, session: &TlsSession) -> Result<
     }
 }
 
+/// Whether the handshake followed these rules. A verdict under other rules, such as those of an authority that was
+/// withdrawn since, is worth nothing.
+fn follows(session: &TlsSession, rules: &ClientRules) -> bool {
+    session.rules.as_ref() == Some(rules.digest())
+}
+
 fn judge(rules: &ClientRules, session: &TlsSession, path: &[u8], searches: &Searches) -> Result<(), Fault> {
-    if session.verdict == Verdict::Success || skips(&rules.skip, path, searches) {
+    let follows = follows(session, rules);
+    if follows && session.verdict == Verdict::Success || skips(&rules.skip, path, searches) {
         return Ok(());
     }
-    Err(Fault::client(FaultKind::NotProven(match session.verdict {
-        Verdict::Failed(_) => "client certificate verification is not passed",
-        _ => "client certificate was not present",
-    })))
+    Err(Fault::client(match session.verdict {
+        _ if !follows => FaultKind::RulesChanged,
+        Verdict::Failed(_) => FaultKind::NotProven("client certificate verification is not passed"),
+        _ => FaultKind::NotProven("client certificate was not present"),
+    }))
 }
 
 /// Whether a path needs no certificate. It needs one where a search gives up.

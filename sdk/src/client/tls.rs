@@ -16,6 +16,9 @@ pub struct TlsSession {
     /// `h3`, `h2`, `http/1.1` or empty.
     pub alpn: &'static str,
     pub verdict: Verdict,
+    /// A digest of the rules that the verdict follows: the authorities and the depth. `None` where the client was
+    /// not asked for a certificate.
+    pub rules: Option<[u8; 32]>,
     /// The client's own, believed or not.
     pub certificate: Option<Box<ClientCertificate>>,
 }

@@ -103,6 +103,8 @@ pub struct Clients {
     depth: u64,
     /// A client without a good certificate is refused in the handshake.
     mandatory: bool,
+    /// Of what a verdict follows: the authorities and the depth.
+    digest: [u8; 32],
     subjects: Vec<DistinguishedName>,
     algorithms: WebPkiSupportedAlgorithms,
 }
@@ -118,6 +120,7 @@ impl Clients {
         let subject = |anchor: &TrustAnchor<'_>| DistinguishedName::in_sequence(&anchor.subject);
         Clients {
             subjects: authorities.anchors.iter().map(subject).collect(),
+            digest: digest([&depth.to_be_bytes()[..], &authorities.digest()]),
             authorities,
             depth,
             mandatory,
@@ -125,9 +128,14 @@ impl Clients {
         }
     }
 
-    pub(super) fn digest(&self) -> [u8; 32] {
-        let rules = [u8::from(self.mandatory)];
-        digest([&rules[..], &self.depth.to_be_bytes(), &self.authorities.digest()])
+    pub(super) fn digest(&self) -> &[u8; 32] {
+        &self.digest
+    }
+
+    /// A digest of the rules that sessions are bound to: a ticket of a client without a certificate is worth nothing
+    /// where a certificate is mandatory.
+    pub(super) fn digest_for_tickets(&self) -> [u8; 32] {
+        digest([&[u8::from(self.mandatory)][..], &self.digest])
     }
 
     fn check(&self, chain: &[CertificateDer<'_>], now: UnixTime) -> Result<(), CertificateError> {

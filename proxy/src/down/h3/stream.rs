@@ -58,6 +58,12 @@ impl Stream {
     pub(in crate::down) fn body_received(&self) -> u64 {
         self.input.received()
     }
+
+    /// See [`Downstream::end_gently`].
+    #[cold]
+    pub(in crate::down) fn end_connection(&self) {
+        self.shared.streams.end();
+    }
 }
 
 async fn serve(shared: Rc<Shared>, send: SendStream, recv: RecvStream, requests: u64) {
