@@ -6,6 +6,7 @@ use admin::Told;
 use model::Desired;
 use model::boot::{Boot, Provider};
 use sdk::Catalog;
+use sdk::sink::Folders;
 use snapshot::analysis::{Analysis, Of, analyse};
 use snapshot::router::Options;
 
@@ -41,7 +42,7 @@ pub fn of(desired: &Desired, boot: &Boot, catalog: &Arc<plugins::Catalog>) -> An
 ///
 /// # Errors
 /// A plugin's schema that does not compile.
-pub fn told(desired: &Desired, boot: &Boot) -> anyhow::Result<Told> {
-    let analysis = of(desired, boot, &wiring::catalog(boot)?);
+pub fn told(desired: &Desired, boot: &Boot, folders: &Arc<Folders>) -> anyhow::Result<Told> {
+    let analysis = of(desired, boot, &wiring::checking(boot, folders)?);
     Ok(Told { text: analysis.to_string(), value: analysis.to_json() })
 }

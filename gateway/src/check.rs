@@ -28,7 +28,7 @@ use crate::{say, wiring};
 pub fn run(files: &Files, strict: bool, analyses: bool) -> anyhow::Result<bool> {
     let dumps = dumps::find(files.path.as_deref());
     let (mut all, mut told) = (Vec::new(), Vec::new());
-    let mut boot = Boot::default();
+    let (mut boot, mut folders) = (Boot::default(), Arc::default());
     if !are_all(files.path.as_deref(), &dumps) {
         let mut found = match files::find(files) {
             Ok(found) => found,
@@ -44,7 +44,7 @@ pub fn run(files: &Files, strict: bool, analyses: bool) -> anyhow::Result<bool> 
             told.push(format!("{} is valid", config.display()));
         }
         for file in found.resources.iter().cloned().chain(beside(&found)) {
-            let catalog = wiring::catalog(&found.boot)?;
+            let catalog = wiring::checking(&found.boot, &found.folders())?;
             let checked = check_resources(&file, &found.boot, &catalog, analyses);
             let (count, diagnostics) = checked.unwrap_or_else(|diagnostics| (0, diagnostics));
             told.extend(valid(&file, count, &diagnostics, strict));
@@ -57,11 +57,12 @@ pub fn run(files: &Files, strict: bool, analyses: bool) -> anyhow::Result<bool> 
             }
             None => told.extend(unchecked(&found)),
         }
+        folders = found.folders();
         all.splice(..0, found.warnings.into_iter().chain(starts));
         boot = found.boot;
     }
     for file in &dumps {
-        let (count, diagnostics) = dumps::check(file, &boot, analyses)?;
+        let (count, diagnostics) = dumps::check(file, &boot, &folders, analyses)?;
         told.extend(valid(file, count, &diagnostics, strict));
         all.extend(diagnostics);
     }
@@ -148,9 +149,9 @@ pub fn report(mut diagnostics: Vec<Diagnostic>, strict: bool) -> bool {
 ///
 /// # Errors
 /// A plugin's schema that does not compile.
-pub fn resources(path: &Path, boot: &Boot) -> anyhow::Result<bool> {
-    let catalog = wiring::catalog(boot)?;
-    let diagnostics = match check_resources(path, boot, &catalog, false) {
+pub fn resources(path: &Path, found: &Found) -> anyhow::Result<bool> {
+    let catalog = wiring::checking(&found.boot, &found.folders())?;
+    let diagnostics = match check_resources(path, &found.boot, &catalog, false) {
         Ok((_, diagnostics)) | Err(diagnostics) => diagnostics,
     };
     Ok(report(diagnostics, false))

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use admin::{Question, Told};
@@ -12,6 +13,7 @@ use control::store::{Opener, Row, Store};
 use model::boot::{Boot, Provider};
 use model::declarative::{Declarative, Format};
 use sdk::build::Names;
+use sdk::sink::Folders;
 use serde_json::Value;
 use snapshot::compile::Compiler;
 use snapshot::explain::{self, Of};
@@ -28,17 +30,22 @@ use crate::{check, say, wiring};
 ///
 /// # Errors
 /// A certificate of the boot file that cannot be read, or a plugin's schema that does not compile.
-fn compiler(boot: &Boot) -> anyhow::Result<Compiler> {
+fn compiler(boot: &Boot, folders: &Arc<Folders>) -> anyhow::Result<Compiler> {
     let settings = wiring::compile_settings(boot, crate::tls::settings(boot)?);
-    Ok(Compiler::new(wiring::catalog(boot)?, settings))
+    Ok(Compiler::new(wiring::checking(boot, folders)?, settings))
 }
 
 /// What a store held after a revision.
 ///
 /// # Errors
 /// The store does not know it.
-pub async fn at(boot: &Boot, store: &dyn Store, revision: u64) -> Result<Look, String> {
-    let mut compiler = compiler(boot).map_err(|error| format!("{error:#}"))?;
+pub async fn at(
+    boot: &Boot,
+    folders: &Arc<Folders>,
+    store: &dyn Store,
+    revision: u64,
+) -> Result<Look, String> {
+    let mut compiler = compiler(boot, folders).map_err(|error| format!("{error:#}"))?;
     Look::at(store, revision, &mut compiler, &Unasked).await.map_err(|error| error.to_string())
 }
 
@@ -118,7 +125,7 @@ fn by_file(found: &Found, asked: &Explain, question: &Question) -> anyhow::Resul
     }
     let opener = wiring::opener(&found.boot, &*wiring::catalog(&found.boot)?)?;
     let Some((rows, plugins)) = rows_of(file, &opener) else { return Ok(Some(None)) };
-    let look = Look::of_rows(rows, plugins, 0, &mut compiler(&found.boot)?, &Unasked);
+    let look = Look::of_rows(rows, plugins, 0, &mut compiler(&found.boot, &found.folders())?, &Unasked);
     let limits = wiring::request_limits(&found.boot);
     let told = explain(&look, limits, question.clone()).map_err(anyhow::Error::msg)?;
     Ok(Some(Some(told)))
@@ -179,7 +186,7 @@ fn by_instance(found: &Found, asked: &Explain, question: Question) -> anyhow::Re
     }
     let held = held(found)?;
     let rows = held.items.into_iter().map(|(key, value)| row(key, &value)).collect();
-    let look = Look::of_rows(rows, held.plugins, 0, &mut compiler(&found.boot)?, &Unasked);
+    let look = Look::of_rows(rows, held.plugins, 0, &mut compiler(&found.boot, &found.folders())?, &Unasked);
     let limits = wiring::request_limits(&found.boot);
     let told = explain(&look, limits, question).map_err(anyhow::Error::msg)?;
     print(&told, asked.json)
@@ -351,7 +358,7 @@ mod tests {
         let first = inner.put(route("first"), value("/first"), Expect::Any, None).await.unwrap();
         inner.put(route("second"), value("/second"), Expect::Any, None).await.unwrap();
         let store = Busy { inner, wrote: AtomicBool::new(false) };
-        let look = at(&Boot::default(), &store, first.modified).await.unwrap();
+        let look = at(&Boot::default(), &Arc::default(), &store, first.modified).await.unwrap();
         let there = ["first", "second", "late"].map(|id| look.desired.get(Kind::Route, id).is_some());
         assert_eq!(there, [true, false, false], "{:?}", look.rejected);
     }

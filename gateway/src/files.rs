@@ -1,10 +1,12 @@
 //! Which files a start reads: the boot file, the declarative resources, the data folder.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use model::boot::{Boot, Provider, Role};
 use model::yaml::{self, Variables};
 use model::{Diagnostic, Invalid, Severity, Source};
+use sdk::sink::Folders;
 use serde_json::Value;
 
 use crate::access_log;
@@ -21,6 +23,14 @@ pub struct Found {
     pub resources: Option<PathBuf>,
     /// Where the embedded store and the generated key are.
     pub data: PathBuf,
+}
+
+impl Found {
+    /// Where plugins may write files.
+    pub fn folders(&self) -> Arc<Folders> {
+        let Found { boot, config, resources, data, .. } = self;
+        Arc::new(crate::log_folders::of(boot, config.as_deref(), resources.as_deref(), data))
+    }
 }
 
 const DEFAULT_CONFIG: &str = "conf/config.yaml";

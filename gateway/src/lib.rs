@@ -18,6 +18,7 @@ mod handoff;
 mod instance;
 mod lifecycle;
 mod listeners;
+mod log_folders;
 mod logfile;
 mod logging;
 mod memory;

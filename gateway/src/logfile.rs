@@ -8,8 +8,11 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use model::Invalid;
 use rustix::fs::{Access, AtFlags, CWD};
-use sdk::sink::{Intake, Next, Taken};
+use sdk::sink::{Folders, Intake, LogFile, Next, Taken};
+
+use crate::log_folders;
 
 /// The place a log is written to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +23,13 @@ pub enum Place {
         path: PathBuf,
         /// The folder is ours to make: the path was relative.
         make_folder: bool,
+    },
+    /// A plugin's file in one of the folders for such files.
+    OfPlugin {
+        folder: PathBuf,
+        below: PathBuf,
+        /// The folder lies in the data folder, so it is made.
+        makes_folder: bool,
     },
 }
 
@@ -35,16 +45,20 @@ impl Place {
         }
     }
 
-    /// Reads what a plugin's configuration says: as in APISIX, a relative path is one from the folder
-    /// the gateway was started in. The folder `logs` is made there, since that of APISIX always has one.
-    pub fn of_plugin(written: &str) -> Place {
-        match Place::new(written, Path::new("")) {
-            Place::File { path, .. } => {
-                let make_folder = path.parent() == Some(Path::new("logs"));
-                Place::File { path, make_folder }
-            }
-            output => output,
-        }
+    /// Reads what a plugin's configuration says.
+    ///
+    /// # Errors
+    /// A file that plugins must not write.
+    pub fn of_plugin(written: &str, folders: &Folders) -> Result<Place, Invalid> {
+        Ok(match folders.file(written)? {
+            LogFile::Stdout => Place::Stdout,
+            LogFile::Stderr => Place::Stderr,
+            LogFile::File { folder, below } => Place::OfPlugin {
+                makes_folder: Path::new(folder).starts_with(folders.base()),
+                folder: folder.into(),
+                below: below.into(),
+            },
+        })
     }
 
     /// Opens it for appending; makes the file if there is none. Opening a FIFO waits for a reader.
@@ -59,6 +73,9 @@ impl Place {
                     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
                 }
                 File::options().append(true).create(true).mode(0o640).open(path)
+            }
+            Place::OfPlugin { folder, below, makes_folder } => {
+                log_folders::open(folder, below, *makes_folder)
             }
         }
     }
@@ -82,8 +99,12 @@ impl Place {
     /// Whether opening it may wait for somebody else.
     pub fn is_fifo(&self) -> bool {
         use std::os::unix::fs::FileTypeExt;
-        let Place::File { path, .. } = self else { return false };
-        std::fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo())
+        let found = match self {
+            Place::File { path, .. } => std::fs::metadata(path),
+            Place::OfPlugin { folder, below, .. } => std::fs::symlink_metadata(folder.join(below)),
+            Place::Stdout | Place::Stderr => return false,
+        };
+        found.is_ok_and(|found| found.file_type().is_fifo())
     }
 }
 
@@ -93,6 +114,7 @@ impl std::fmt::Display for Place {
             Place::Stdout => f.write_str("standard output"),
             Place::Stderr => f.write_str("standard error"),
             Place::File { path, .. } => path.display().fmt(f),
+            Place::OfPlugin { folder, below, .. } => folder.join(below).display().fmt(f),
         }
     }
 }
@@ -238,9 +260,26 @@ mod tests {
         ] {
             assert_eq!(Place::new(written, Path::new("/data")), expected, "{written}");
         }
-        for (written, expected) in [("a.log", file("a.log", false)), ("/dev/stdout", Place::Stdout)] {
-            assert_eq!(Place::of_plugin(written), expected, "{written}");
+    }
+
+    #[test]
+    fn of_the_folders_of_plugins_those_in_the_data_folder_are_made() {
+        let listed = ["/data/logs", "/var/log"].map(|path| (path.to_owned(), path.to_owned()));
+        let folders = Folders::new("/data", listed, []);
+        let place = |folder: &str, makes_folder| Place::OfPlugin {
+            folder: folder.into(),
+            below: "a.log".into(),
+            makes_folder,
+        };
+        for (written, expected) in [
+            ("logs/a.log", place("/data/logs", true)),
+            ("/var/log/a.log", place("/var/log", false)),
+            ("/dev/stdout", Place::Stdout),
+            ("/dev/stderr", Place::Stderr),
+        ] {
+            assert_eq!(Place::of_plugin(written, &folders), Ok(expected), "{written}");
         }
+        assert!(Place::of_plugin("a.log", &folders).is_err());
     }
 
     #[test]

@@ -15,6 +15,7 @@ use model::boot::{Boot, Provider};
 use proxy::Watch;
 use sdk::catalog::About;
 use sdk::meters::{Meters, Trials};
+use sdk::sink::Folders;
 use serde_json::{Map, Value, json};
 use snapshot::swap::Observer;
 use tokio::sync::Semaphore;
@@ -53,6 +54,8 @@ pub struct Running {
     pub listed: Mutex<Option<Vec<String>>>,
     pub info: Arc<ServerInfo>,
     pub meters: Arc<Meters>,
+    /// Where plugins may write files.
+    pub folders: Arc<Folders>,
     /// The plugins that are built in.
     pub about: Vec<About>,
     /// Explaining a past revision loads and compiles a whole configuration, and the analysis looks through one.
@@ -212,9 +215,10 @@ impl Program for Running {
         Box::pin(async move {
             let look = match question.revision {
                 Some(revision) => {
-                    let (boot, store) = (self.boot.clone(), self.store.clone());
+                    let (boot, folders, store) =
+                        (self.boot.clone(), self.folders.clone(), self.store.clone());
                     let runtime = tokio::runtime::Handle::current();
-                    let look = move || runtime.block_on(explain::at(&boot, &*store, revision));
+                    let look = move || runtime.block_on(explain::at(&boot, &folders, &*store, revision));
                     self.long.run(look).await.ok_or("a mistake of the gateway: explaining this failed")??
                 }
                 None => self.pipeline.look().await.ok_or("the gateway stops")?,
@@ -232,8 +236,9 @@ impl Program for Running {
     fn analysis(&self) -> Telling<'_> {
         Box::pin(async move {
             let look = self.pipeline.look().await.ok_or("the gateway stops")?;
-            let boot = self.boot.clone();
-            let told = self.long.run(move || crate::analysis::told(&look.desired.apart(), &boot)).await;
+            let (boot, folders) = (self.boot.clone(), self.folders.clone());
+            let analyse = move || crate::analysis::told(&look.desired.apart(), &boot, &folders);
+            let told = self.long.run(analyse).await;
             let told = told.ok_or("a mistake of the gateway: the analysis failed")?;
             told.map_err(|error| format!("{error:#}"))
         })

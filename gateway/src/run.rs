@@ -78,6 +78,7 @@ async fn serve(
     began: Instant,
     mut inherited: Inherited,
 ) -> anyhow::Result<()> {
+    let folders = found.folders();
     let Found { boot, config, resources, data, .. } = found;
     let place = match (&resources, boot.provider) {
         (Some(file), _) => file.clone(),
@@ -90,7 +91,8 @@ async fn serve(
         config.as_ref().map_or_else(|| "its defaults".to_owned(), |path| path.display().to_string()),
         place.display()
     );
-    let deliveries = Deliveries::start(usize::try_from(boot.http.held_log_entries).unwrap_or(usize::MAX))?;
+    let held = usize::try_from(boot.http.held_log_entries).unwrap_or(usize::MAX);
+    let deliveries = Deliveries::start(held, folders.clone())?;
     let access_log = AccessLog::start(&boot, &data)?;
     let stream_log = AccessLog::start_for_streams(&boot, &data)?;
     let logged = access_log.as_ref().map(AccessLog::sink);
@@ -108,7 +110,7 @@ async fn serve(
         }
     };
     let signals = Signals::new(reopen).context("cannot install signal handlers")?;
-    let services = Services { sinks: deliveries.sinks(), ..wiring::services(&boot)? };
+    let services = Services { sinks: deliveries.sinks(), ..wiring::services(&boot, &folders)? };
     let catalog = wiring::catalog_with(&boot, services.clone());
     inherited.ask_for_store()?;
     // The certificates that the system trusts take as long to read as a store of ten thousand routes.
@@ -202,6 +204,7 @@ async fn serve(
         info: Arc::new(ServerInfo::new(&boot, data.clone(), etcd.clone())),
         meters: services.meters.clone(),
         about: catalog.about(),
+        folders,
         long: OneAtATime::default(),
     });
     let kept_copy = etcd.clone();

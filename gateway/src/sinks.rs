@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use adapters::Trust;
 use anyhow::Context;
-use sdk::sink::{Intake, Sinks, Target};
+use sdk::sink::{Folders, Intake, Sinks, Target};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, LocalSet};
 
@@ -33,11 +33,11 @@ pub struct Deliveries {
 }
 
 impl Deliveries {
-    /// Starts them, with sinks that hold at most so many bytes together.
+    /// Starts them, with sinks that hold at most `most` bytes together, and files in these folders alone.
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub fn start(most: usize) -> anyhow::Result<Deliveries> {
+    pub fn start(most: usize, folders: Arc<Folders>) -> anyhow::Result<Deliveries> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -51,7 +51,9 @@ impl Deliveries {
         let for_servers = trust.clone();
         std::thread::Builder::new()
             .name("log-sinks".into())
-            .spawn(move || LocalSet::new().block_on(&runtime, serve(started, stopping, for_servers, done)))
+            .spawn(move || {
+                LocalSet::new().block_on(&runtime, serve(started, stopping, for_servers, folders, done))
+            })
             .context("cannot start the thread of the log sinks")?;
         Ok(Deliveries { sinks, trust, stop, ended })
     }
@@ -89,6 +91,7 @@ async fn serve(
     mut started: mpsc::UnboundedReceiver<Intake>,
     mut stopping: watch::Receiver<bool>,
     trust: Arc<OnceLock<Trust>>,
+    folders: Arc<Folders>,
     done: Sender<()>,
 ) {
     let mut tasks = JoinSet::new();
@@ -100,7 +103,7 @@ async fn serve(
                 Target::File { path } => {
                     files.retain(|thread: &std::thread::JoinHandle<()>| !thread.is_finished());
                     if files.len() < FILES {
-                        files.extend(write(&path, intake, done.clone()));
+                        files.extend(write(&path, &folders, intake, done.clone()));
                     } else {
                         tracing::error!("plugins already write to {FILES} files, the maximum: entries for {path} are dropped");
                     }
@@ -124,8 +127,20 @@ fn told_panic(ended: Result<(), tokio::task::JoinError>) {
 }
 
 /// Starts the thread of a file.
-fn write(path: &str, intake: Intake, done: Sender<()>) -> Option<std::thread::JoinHandle<()>> {
-    let writer = Writer::new("file-logger", Place::of_plugin(path), None);
+fn write(
+    path: &str,
+    folders: &Folders,
+    intake: Intake,
+    done: Sender<()>,
+) -> Option<std::thread::JoinHandle<()>> {
+    let place = match Place::of_plugin(path, folders) {
+        Ok(place) => place,
+        Err(invalid) => {
+            tracing::error!("{path} is not written, and its entries are dropped: {invalid}");
+            return None;
+        }
+    };
+    let writer = Writer::new("file-logger", place, None);
     let thread = std::thread::Builder::new().name("log-file".into()).spawn(move || {
         writer.run(&intake);
         drop(done);

@@ -15,6 +15,7 @@ use sdk::catalog::Subsystem;
 use sdk::counters::{Counters, Gauges, Paces, Table, Tallies};
 use sdk::endpoint::MetricsPage;
 use sdk::meters::Meters;
+use sdk::sink::Folders;
 use serde_json::{Map, Value, json};
 use snapshot::certs::{CommonTls, TlsSettings};
 use snapshot::plan::Timeouts;
@@ -26,7 +27,7 @@ use snapshot::upstream::Keepalive;
 ///
 /// # Errors
 /// An attribute of the boot file that does not fit.
-pub fn services(boot: &Boot) -> anyhow::Result<Services> {
+pub fn services(boot: &Boot, folders: &Arc<Folders>) -> anyhow::Result<Services> {
     let table = |name: &str| match boot.http.shared_dicts.get(name) {
         Some(&bytes) => Table::sized(bytes).map_err(|invalid| {
             anyhow::anyhow!("nginx_config.http.lua_shared_dict.{name} in config.yaml: {invalid}")
@@ -40,6 +41,7 @@ pub fn services(boot: &Boot) -> anyhow::Result<Services> {
         tallies: Arc::new(Tallies::over(table("plugin-api-breaker")?)),
         meters: Arc::new(Meters::new(meters(boot)?)),
         sinks: Arc::default(),
+        folders: folders.clone(),
         states: Default::default(),
         others: Shared::default()
             .with(Arc::new(Caches::new(cache_zones(boot))))
@@ -72,9 +74,17 @@ fn meters(boot: &Boot) -> anyhow::Result<sdk::meters::Settings> {
 ///
 /// # Errors
 /// A plugin's schema that does not compile.
-pub fn catalog(boot: &Boot) -> anyhow::Result<Arc<plugins::Catalog>> {
+pub fn checking(boot: &Boot, folders: &Arc<Folders>) -> anyhow::Result<Arc<plugins::Catalog>> {
     let caches = Arc::new(Caches::for_checking(cache_zones(boot)));
-    Ok(catalog_with(boot, Services { others: Shared::default().with(caches), ..services(boot)? }))
+    Ok(catalog_with(boot, Services { others: Shared::default().with(caches), ..services(boot, folders)? }))
+}
+
+/// The plugins where nothing is checked but what they say of themselves is read.
+///
+/// # Errors
+/// A plugin's schema that does not compile.
+pub fn catalog(boot: &Boot) -> anyhow::Result<Arc<plugins::Catalog>> {
+    checking(boot, &Arc::default())
 }
 
 /// The plugins of a gateway that serves.

@@ -9,6 +9,19 @@ use crate::Resource;
 /// What a reference to a secret manager begins with.
 pub const SECRET: &str = "$secret://";
 
+/// What a reference to the environment begins with, in any case.
+pub const ENV: &str = "$env://";
+
+/// Whether a text refers to a secret manager or to the environment.
+pub fn refers(text: &str) -> bool {
+    is_env(text) || text.starts_with(SECRET)
+}
+
+/// Whether a text refers to the environment.
+pub fn is_env(text: &str) -> bool {
+    text.get(..ENV.len()).is_some_and(|start| start.eq_ignore_ascii_case(ENV))
+}
+
 /// A reference, taken apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reference<'a> {

@@ -226,7 +226,11 @@ impl sdk::Catalog for Catalog {
             return match (self.find(name), self.find_stream(name), Absent::find(name)) {
                 (Err(_), Ok(stream), _) => stream.metadata_schema().check(&or_empty(config)),
                 (Err(_), Err(_), Some(known)) => self.absent.check(known, config, place),
-                (plugin, ..) => plugin?.metadata_schema().check(&or_empty(config)),
+                (plugin, ..) => {
+                    let (plugin, config) = (plugin?, or_empty(config));
+                    plugin.metadata_schema().check(&config)?;
+                    plugin.row.check_metadata(&config, &Build::new(&UNOWNED, &self.services, &NoNames))
+                }
             };
         }
         let empty_list = config.as_array().is_some_and(Vec::is_empty);

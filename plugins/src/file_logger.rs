@@ -51,25 +51,34 @@ impl Plugin for FileLogger {
         Some(json!({"type": "object", "properties": properties}))
     }
 
+    fn check_metadata(metadata: &Value, cx: &Build<'_>) -> Result<(), Invalid> {
+        match metadata.get("path").and_then(Value::as_str) {
+            Some(path) => cx.log_file(path).map(drop).map_err(|invalid| invalid.at("/path")),
+            None => Ok(()),
+        }
+    }
+
     fn build(config: Config, cx: &mut Build<'_>) -> Result<FileLogger, Invalid> {
-        let only = config.only.map(|only| only.iter().map(|one| logger::expr("match", one)).collect()).transpose()?;
+        let only = config
+            .only
+            .map(|only| only.iter().map(|one| logger::expr("match", one)).collect())
+            .transpose()?;
         let logger = Logger::build(config.options, cx)?;
         let metadata = || cx.metadata().and_then(|metadata| metadata.get("path")).and_then(Value::as_str);
-        let path = match config.path.as_deref().or_else(metadata) {
-            Some(path) if path.is_empty() || path.contains('\0') => {
-                return Err(Invalid::new("this is not a valid file path").at("/path"));
-            }
-            Some(path) => path.to_owned(),
+        let target = match config.path.as_deref().or_else(metadata) {
+            Some(path) => cx.log_file(path).map_err(|invalid| invalid.at("/path"))?,
             // A check does not see the metadata.
-            None if cx.owner.collection.is_empty() => String::new(),
+            None if cx.owner.collection.is_empty() => Target::File { path: String::new() },
             None => {
-                return Err(Invalid::new("property \"path\" is not set in either the plugin conf or the metadata"));
+                return Err(Invalid::new(
+                    "property \"path\" is not set in either the plugin conf or the metadata",
+                ));
             }
         };
         let sink = cx.sink(Spec {
             plugin: Self::NAME,
             owner: None,
-            target: Target::File { path },
+            target,
             batching: Batching::at_once("file logger"),
             joined: Joined::PLAIN,
             // An entry in the queue takes some 80 bytes beside its text.
@@ -116,18 +125,34 @@ mod tests {
         let build = |config, metadata: Option<Value>| {
             probe.stage_with::<FileLogger>(config, metadata.as_ref(), &FixedNames::default()).map(drop)
         };
-        assert_eq!(build(json!({"path": "a.log"}), None), Ok(()));
-        assert_eq!(build(json!({}), Some(json!({"path": "a.log"}))), Ok(()));
+        assert_eq!(build(json!({"path": "logs/a.log"}), None), Ok(()));
+        assert_eq!(build(json!({}), Some(json!({"path": "logs/a.log"}))), Ok(()));
         let catalog = crate::Catalog::new(probe.services.clone(), Default::default());
-        assert_eq!(sdk::Catalog::check(&catalog, "file-logger", &json!({}), sdk::catalog::Place::Route), Ok(()));
+        assert_eq!(
+            sdk::Catalog::check(&catalog, "file-logger", &json!({}), sdk::catalog::Place::Route),
+            Ok(())
+        );
         assert_eq!(
             build(json!({}), None).unwrap_err().reason,
             "property \"path\" is not set in either the plugin conf or the metadata"
         );
-        for config in [json!({"path": ""}), json!({"path": "a\u{0}b"})] {
-            assert_eq!(build(config, None).unwrap_err().pointer, "/path");
+        for path in ["", "a\u{0}b", "a.log", "/data/store.key", "logs/../store.key"] {
+            let config = json!({"path": path});
+            assert_eq!(build(config.clone(), None).unwrap_err().pointer, "/path", "{path}");
+            assert_eq!(build(json!({}), Some(config.clone())).unwrap_err().pointer, "/path", "{path}");
+            let check = |place| sdk::Catalog::check(&catalog, "file-logger", &config, place);
+            assert_eq!(check(sdk::catalog::Place::Metadata).unwrap_err().pointer, "/path", "{path}");
+            assert_eq!(check(sdk::catalog::Place::Route).unwrap_err().pointer, "/path", "{path}");
         }
-        let invalid = build(json!({"path": "a", "match": [[["arg_a", "~~~", "b"]]]}), None).unwrap_err();
-        assert!(invalid.reason.starts_with("failed to validate the 'match' expression: "), "{}", invalid.reason);
+        // A check does not see what a reference stands for.
+        let config = json!({"path": "$env://LOG"});
+        assert_eq!(sdk::Catalog::check(&catalog, "file-logger", &config, sdk::catalog::Place::Route), Ok(()));
+        assert_eq!(build(config, None).unwrap_err().pointer, "/path");
+        let invalid = build(json!({"path": "logs/a", "match": [[["arg_a", "~~~", "b"]]]}), None).unwrap_err();
+        assert!(
+            invalid.reason.starts_with("failed to validate the 'match' expression: "),
+            "{}",
+            invalid.reason
+        );
     }
 }

@@ -12,7 +12,7 @@ use crate::chain::Chain;
 use crate::counters::{Counters, Gauges, Paces, Tallies};
 use crate::endpoint::Served;
 use crate::meters::Meters;
-use crate::sink::Sinks;
+use crate::sink::{Folders, Sinks};
 use crate::state::{States, WorkerState};
 use crate::upstream::{UpstreamHandle, Upstreams};
 use crate::world::Target;
@@ -39,6 +39,8 @@ pub struct Services {
     pub tallies: Arc<Tallies>,
     pub meters: Arc<Meters>,
     pub sinks: Arc<Sinks>,
+    /// Where plugins may write files: file-logger.
+    pub folders: Arc<Folders>,
     pub states: Arc<States>,
     /// What the program offers beside these; see [`Build::service`].
     pub others: Shared,
@@ -72,6 +74,11 @@ impl Services {
             tallies: Arc::default(),
             meters: Arc::default(),
             sinks: Arc::default(),
+            folders: Arc::new(Folders::new(
+                "/data",
+                [("/data/logs".to_owned(), "/data/logs".to_owned())],
+                ["/data".to_owned()],
+            )),
             states: Arc::default(),
             others: Shared::default(),
         }

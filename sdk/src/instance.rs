@@ -161,6 +161,14 @@ pub trait Factory: Send + Sync {
         None
     }
 
+    /// See [`Plugin::check_metadata`].
+    ///
+    /// # Errors
+    /// What the schema cannot tell.
+    fn check_metadata(&self, _metadata: &Value, _cx: &Build<'_>) -> Result<(), Invalid> {
+        Ok(())
+    }
+
     /// See [`Plugin::endpoint`].
     fn endpoint(&self, _attr: Option<&Value>) -> Option<Endpoint> {
         None
@@ -220,6 +228,10 @@ impl<P: Plugin> Factory for Linked<P> {
 
     fn metadata_schema(&self) -> Option<Value> {
         P::metadata_schema()
+    }
+
+    fn check_metadata(&self, metadata: &Value, cx: &Build<'_>) -> Result<(), Invalid> {
+        P::check_metadata(metadata, cx)
     }
 
     fn endpoint(&self, attr: Option<&Value>) -> Option<Endpoint> {

@@ -50,6 +50,14 @@ pub trait Plugin: Sized + Send + Sync + 'static {
         None
     }
 
+    /// Checks its plugin metadata beyond [`Plugin::metadata_schema`], which it has passed.
+    ///
+    /// # Errors
+    /// What the schema cannot tell; names the field by JSON pointer.
+    fn check_metadata(_metadata: &Value, _cx: &Build<'_>) -> Result<(), Invalid> {
+        Ok(())
+    }
+
     /// The path at which it answers by itself ([`Plugin::serve`]), given its `plugin_attr`.
     fn endpoint(_attr: Option<&Value>) -> Option<Endpoint> {
         None

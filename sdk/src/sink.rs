@@ -10,6 +10,7 @@
 //! lines in a buffer of each worker, its [`Outlet`], and hands over whole buffers.
 
 mod batch;
+mod folders;
 mod outlet;
 mod queue;
 mod registry;
@@ -19,9 +20,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use model::Invalid;
 use serde_json::Value;
 
 pub use batch::{Batching, Gathering};
+pub use folders::{Folders, LogFile, SETTING as FOLDERS_SETTING};
 pub use outlet::{Bounds, Outlet};
 pub use queue::{Intake, Next, Room, Sink, Taken, of_buffers};
 pub use registry::{Entries, Sinks, Start};
@@ -49,7 +52,7 @@ pub struct Spec {
 /// Where entries go.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Target {
-    /// Lines are appended to a file, each as soon as it comes.
+    /// Lines are appended to a file, each as soon as it comes. That of a plugin is from [`Build::log_file`].
     File { path: String },
     /// A batch is the body of a POST.
     Http {
@@ -150,6 +153,18 @@ impl Build<'_> {
             None => Arc::default(),
         };
         self.services.sinks.open(spec, addresses)
+    }
+
+    /// The file that a path in the settings stands for, one in the folders for files of plugins.
+    ///
+    /// # Errors
+    /// A path outside of these folders, or one of the gateway's own files.
+    pub fn log_file(&self, path: &str) -> Result<Target, Invalid> {
+        // A check sees references that are replaced before anything is built.
+        if self.owner.collection.is_empty() && model::references::refers(path) {
+            return Ok(Target::File { path: String::new() });
+        }
+        Ok(Target::File { path: self.services.folders.file(path)?.to_string() })
     }
 
     fn addresses(&self, host: &str) -> Vec<IpAddr> {

@@ -4,6 +4,8 @@
 //! A key is the name of a secret, and behind its first slash a field where the secret is a JSON object.
 
 use std::collections::HashMap;
+use std::io::{self, Read};
+use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::rand::SystemRandom;
@@ -28,6 +30,8 @@ const GRANT: &str = "urn:ietf:params:oauth:grant-type:jwt-bearer";
 const MARGIN: u64 = 60;
 /// Accounts whose tokens are kept.
 const MOST_ACCOUNTS: usize = 64;
+/// The longest file of an account, in bytes.
+const LONGEST_FILE: u64 = 64 << 10;
 
 /// Access tokens of service accounts, by everything they were asked for with.
 #[derive(Debug, Default)]
@@ -96,7 +100,7 @@ async fn account(gcp: &Gcp) -> Result<GcpAuth, Failure> {
     let failed = |why: String| Failure::Unavailable(format!("auth_file {path}: {why}"));
     let file = path.clone();
     // The disk may be slow.
-    let read = tokio::task::spawn_blocking(move || std::fs::read(file)).await;
+    let read = tokio::task::spawn_blocking(move || read(Path::new(&file))).await;
     let text = read.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))?;
     let found: FileAccount =
         serde_json::from_slice(&text).map_err(|_| failed("it is no service account".to_owned()))?;
@@ -113,6 +117,20 @@ async fn account(gcp: &Gcp) -> Result<GcpAuth, Failure> {
         },
         entries_uri: default(found.entries_uri, "https://secretmanager.googleapis.com/v1"),
     })
+}
+
+/// Reads the file of an account: a small regular one, since a holder of the admin key names it.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    // Opening a FIFO would wait for a writer.
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    std::fs::File::open(path)?.take(LONGEST_FILE + 1).read_to_end(&mut text)?;
+    if text.len() as u64 > LONGEST_FILE {
+        return Err(io::Error::other(format!("it is longer than {LONGEST_FILE} bytes")));
+    }
+    Ok(text)
 }
 
 /// What Google writes into the file of an account, and what APISIX takes from there besides.
@@ -190,4 +208,22 @@ fn assertion(account: &GcpAuth, scope: &str, now: u64) -> Result<String, Failure
     pair.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), text.as_bytes(), &mut signature)
         .map_err(|_| wrong("signing with it failed"))?;
     Ok(format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_small_regular_file_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("account.json");
+        std::fs::write(&file, "{}").unwrap();
+        assert_eq!(read(&file).unwrap(), b"{}");
+        std::fs::write(&file, vec![b' '; LONGEST_FILE as usize + 1]).unwrap();
+        assert_eq!(read(&file).unwrap_err().to_string(), "it is longer than 65536 bytes");
+        for other in [folder.path(), Path::new("/dev/zero")] {
+            assert_eq!(read(other).unwrap_err().to_string(), "it is not a regular file");
+        }
+    }
 }

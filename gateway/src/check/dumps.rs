@@ -13,6 +13,7 @@ use model::boot::Boot;
 use model::yaml::{self, Variables};
 use model::{Desired, Diagnostic, Document, Entry, Invalid, Key, Kind, Position, Resource, Severity, Source};
 use sdk::Catalog;
+use sdk::sink::Folders;
 use serde_json::{Map, Value, json};
 use snapshot::analysis::{Code, Finding};
 use snapshot::compile::{Compiler, Touched};
@@ -93,7 +94,12 @@ fn key_of(path: &str) -> Option<Key> {
 ///
 /// # Errors
 /// A plugin's schema that does not compile, or TLS settings that cannot be used.
-pub fn check(path: &Path, boot: &Boot, analyses: bool) -> anyhow::Result<(usize, Vec<Diagnostic>)> {
+pub fn check(
+    path: &Path,
+    boot: &Boot,
+    folders: &Arc<Folders>,
+    analyses: bool,
+) -> anyhow::Result<(usize, Vec<Diagnostic>)> {
     let name = path.display().to_string();
     let text = match files::read(path) {
         Ok(text) => text,
@@ -125,7 +131,7 @@ pub fn check(path: &Path, boot: &Boot, analyses: bool) -> anyhow::Result<(usize,
             source.at(severity, document.nearest_position(&invalid.pointer), invalid)
         }
     };
-    let catalog = wiring::catalog(boot)?;
+    let catalog = wiring::checking(boot, folders)?;
     match form {
         Some(Form::EtcdLines | Form::EtcdJson) => decrypt(&mut items, boot, &*catalog, &name, &mut found)?,
         // Written by hand, as a file of resources is: most secrets in it are in the clear.

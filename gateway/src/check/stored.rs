@@ -54,7 +54,7 @@ pub fn check(found: &Found, analyses: bool) -> anyhow::Result<Option<(PathBuf, u
             Err(invalid) => told.push(tell(Severity::Error, key, &invalid)),
         }
     }
-    let catalog = wiring::catalog(&found.boot)?;
+    let catalog = wiring::checking(&found.boot, &found.folders())?;
     let settings = wiring::compile_settings(&found.boot, crate::tls::settings(&found.boot)?);
     let mut compiler = Compiler::new(catalog.clone(), settings);
     let compiled = compiler.compile(&desired, &Touched::all(), &NoNames, 1);

@@ -31,7 +31,7 @@ pub fn apply(files: &Files, file: &Path, dry: bool, confirm: Option<&str>) -> an
         bail!("the resources are in {}: change that file", file.display());
     }
     // Everything a start would say of such a file, references among it included.
-    if !check::resources(file, &found.boot)? {
+    if !check::resources(file, &found)? {
         return Ok(false);
     }
     let Some(wanted) = etcd::source(&found, file)? else { return Ok(false) };

@@ -38,6 +38,11 @@ fn tcp(port: u16, keep: bool) -> Target {
     Target::Tcp { host: "logs.example".to_owned(), port, tls: None, timeout: COMES, keep }
 }
 
+fn start(most: usize) -> anyhow::Result<Deliveries> {
+    let folder = std::fs::canonicalize(std::env::temp_dir())?.to_str().unwrap().to_owned();
+    Deliveries::start(most, Arc::new(Folders::new("/", [(folder.clone(), folder)], [])))
+}
+
 fn open(deliveries: &Deliveries, spec: Spec) -> Sink {
     let port = spec.target.server().map_or(0, |(_, port)| port);
     deliveries.sinks().open(spec, [SocketAddr::from(([127, 0, 0, 1], port))].into())
@@ -101,7 +106,7 @@ const BUSY: &str = "HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nbusy";
 
 #[test]
 fn a_full_batch_is_posted_as_a_json_array_and_the_connection_is_kept() {
-    let deliveries = Deliveries::start(1 << 20).unwrap();
+    let deliveries = start(1 << 20).unwrap();
     let (port, told) = server(&[OK]);
     let sink = open(&deliveries, spec(http(port), batches_of(2)));
     push(&sink, &["{\"a\":1}", "{\"a\":2}"]);
@@ -125,7 +130,7 @@ fn a_full_batch_is_posted_as_a_json_array_and_the_connection_is_kept() {
 
 #[test]
 fn what_fails_is_tried_again_and_given_up_after_that() {
-    let deliveries = Deliveries::start(1 << 20).unwrap();
+    let deliveries = start(1 << 20).unwrap();
     let (port, told) = server(&[BUSY, OK, BUSY]);
     let twice = Batching { max_retry_count: 1, retry_delay: 0, ..batches_of(1) };
     let sink = open(&deliveries, spec(http(port), twice));
@@ -150,7 +155,7 @@ fn what_fails_is_tried_again_and_given_up_after_that() {
 
 #[test]
 fn a_kept_connection_that_was_closed_costs_nothing() {
-    let deliveries = Deliveries::start(1 << 20).unwrap();
+    let deliveries = start(1 << 20).unwrap();
     // The second request finds its connection closed without an answer.
     let (port, told) = server(&[OK, "", OK]);
     let sink = open(&deliveries, spec(http(port), batches_of(1)));
@@ -169,7 +174,7 @@ fn a_kept_connection_that_was_closed_costs_nothing() {
 
 #[test]
 fn what_was_gathered_is_delivered_when_its_sink_closes_and_when_the_gateway_ends() {
-    let deliveries = Deliveries::start(1 << 20).unwrap();
+    let deliveries = start(1 << 20).unwrap();
     let (port, told) = server(&[OK]);
     let closes = open(&deliveries, spec(http(port), batches_of(1000)));
     let stays = open(&deliveries, spec(http(port), batches_of(999)));
@@ -183,7 +188,7 @@ fn what_was_gathered_is_delivered_when_its_sink_closes_and_when_the_gateway_ends
 
 #[test]
 fn nobody_waits_for_retries_at_the_end() {
-    let deliveries = Deliveries::start(1 << 20).unwrap();
+    let deliveries = start(1 << 20).unwrap();
     let (port, told) = server(&[BUSY]);
     let for_ever = Batching { max_retry_count: 1000, retry_delay: 1000, ..batches_of(1) };
     let sink = open(&deliveries, spec(http(port), for_ever));
@@ -195,7 +200,7 @@ fn nobody_waits_for_retries_at_the_end() {
 
 #[test]
 fn tcp_has_a_connection_for_each_batch_or_keeps_one() {
-    let deliveries = Deliveries::start(1 << 20).unwrap();
+    let deliveries = start(1 << 20).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let fresh = open(&deliveries, spec(tcp(port, false), batches_of(2)));
@@ -232,7 +237,7 @@ fn tcp_has_a_connection_for_each_batch_or_keeps_one() {
 
 #[test]
 fn each_entry_is_a_datagram() {
-    let deliveries = Deliveries::start(1 << 20).unwrap();
+    let deliveries = start(1 << 20).unwrap();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(COMES)).unwrap();
     let port = socket.local_addr().unwrap().port();
@@ -251,7 +256,7 @@ fn each_entry_is_a_datagram() {
 fn lines_are_appended_to_a_file_that_may_be_moved_away() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.log");
-    let deliveries = Deliveries::start(1 << 20).unwrap();
+    let deliveries = start(1 << 20).unwrap();
     let target = Target::File { path: path.to_str().unwrap().to_owned() };
     let sink = open(&deliveries, spec(target, Batching::at_once("file")));
     push(&sink, &["one\n", "two\n"]);
@@ -280,7 +285,7 @@ fn lines_are_appended_to_a_file_that_may_be_moved_away() {
 fn a_file_that_cannot_be_opened_costs_entries_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("not/there/a.log");
-    let deliveries = Deliveries::start(1 << 20).unwrap();
+    let deliveries = start(1 << 20).unwrap();
     let target = Target::File { path: path.to_str().unwrap().to_owned() };
     let sink = open(&deliveries, spec(target, Batching::at_once("file")));
     push(&sink, &["one\n"]);
@@ -320,7 +325,7 @@ fn a_server_over_tls_that_reads_late_gets_all_of_a_batch() {
         rustls::StreamOwned::new(tls, stream).read_to_end(&mut got).map(|_| got.len())
     });
 
-    let deliveries = Deliveries::start(8 << 20).unwrap();
+    let deliveries = start(8 << 20).unwrap();
     deliveries.trust(crate::wiring::trust(&common));
     let tls = Some(sdk::sink::Tls { name: None, verify: false });
     let target = Target::Tcp { host: "logs.example".to_owned(), port, tls, timeout: COMES, keep: false };

@@ -286,6 +286,8 @@ pub const ROWS: &[Row] = &[
     used("plugin_attr.prometheus.default_buckets", Shape::Buckets),
     idle("plugin_attr.prometheus.llm_prompt_tokens_buckets", "there are no AI metrics yet"),
     idle("plugin_attr.prometheus.llm_completion_tokens_buckets", "there are no AI metrics yet"),
+    // Ours.
+    used("plugin_attr.file-logger.allowed_paths", Shape::Texts),
     // Read by the plugin; the size is ours.
     used("plugin_attr.forward-auth.max_resp_body_size", Shape::Size),
     used("plugin_attr.proxy-mirror.timeout.connect", Shape::Time),

@@ -14,7 +14,7 @@ use crate::syslog::Syslog;
 use crate::tcp_logger::TcpLogger;
 
 fn plugin(probe: &Probe, mut config: Value, metadata: Option<Value>) -> FileLogger {
-    config["path"] = json!("a.log");
+    config["path"] = json!("logs/a.log");
     probe.stage_with(config, metadata.as_ref(), &FixedNames::default()).unwrap()
 }
 
@@ -345,8 +345,8 @@ fn loggers_put_their_entries_into_the_sinks_they_asked_for() {
     let unnamed = json!({"tls": true, "tls_options": ""});
     for ((spec, entry), target, joined) in [
         (
-            logged::<FileLogger>(json!({"path": "a.log"})),
-            Target::File { path: "a.log".to_owned() },
+            logged::<FileLogger>(json!({"path": "logs/a.log"})),
+            Target::File { path: "/data/logs/a.log".to_owned() },
             Joined::PLAIN,
         ),
         (logged::<HttpLogger>(json!({"uri": "http://127.0.0.1:5/in", "timeout": 1})), http, Joined::ARRAY),

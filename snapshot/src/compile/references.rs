@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 
 use model::Invalid;
-use model::references::SECRET;
+use model::references::{ENV, SECRET, is_env, refers};
 use sdk::build::Names;
 use serde_json::Value;
 
@@ -107,16 +107,6 @@ fn look_up(reference: &str, env: &Env) -> Result<String, Invalid> {
             .expected(format!("a JSON object with the text `{field}`"))
             .got(format!("`{reference}`"))),
     }
-}
-
-const ENV: &str = "$env://";
-
-fn refers(text: &str) -> bool {
-    is_env(text) || text.starts_with(SECRET)
-}
-
-fn is_env(text: &str) -> bool {
-    text.get(..ENV.len()).is_some_and(|start| start.eq_ignore_ascii_case(ENV))
 }
 
 #[cfg(test)]

@@ -1,0 +1,160 @@
+//! The folders in which plugins may write files (`plugin_attr.file-logger.allowed_paths`), and how a file in
+//! them is opened: no link below such a folder is followed, so none leads out of it.
+
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use model::Boot;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, openat, statat};
+use rustix::io::Errno;
+use sdk::sink::{FOLDERS_SETTING, Folders};
+use serde_json::Value;
+
+/// Without the setting: the folder of logs in the data folder, and the machine's.
+const DEFAULT: [&str; 2] = ["logs", "/var/log"];
+
+/// The folders that the boot file lists, and what of the gateway's own must not be written. `config` is the boot
+/// file, `resources` the declarative file.
+pub fn of(boot: &Boot, config: Option<&Path>, resources: Option<&Path>, data: &Path) -> Folders {
+    let base = real(data);
+    let setting = boot.plugin_attr.get("file-logger").and_then(|attr| attr.get("allowed_paths"));
+    let listed: Vec<&str> = match setting.and_then(Value::as_array) {
+        Some(listed) => listed.iter().filter_map(Value::as_str).collect(),
+        None => DEFAULT.to_vec(),
+    };
+    let listed = listed.into_iter().filter(|path| !path.is_empty()).map(|path| {
+        let path = base.join(path);
+        (text(&path), text(&real(&path)))
+    });
+    let mut own = vec![base.clone()];
+    let folder = |file: &Path| file.parent().map(real);
+    own.extend([config, resources].into_iter().flatten().filter_map(folder));
+    let logs = [&boot.http.access_log, &boot.streams.access_log].into_iter().flatten();
+    let logs = logs.map(|log| log.path.as_str()).chain(boot.error_log.as_deref());
+    own.extend(logs.map(|path| real(&base.join(path))));
+    own.extend(boot.proxy_cache.zones.iter().filter_map(|zone| Some(real(&zone.disk.as_ref()?.path))));
+    Folders::new(&text(&base), listed.collect::<Vec<_>>(), own.iter().map(|path| text(path)))
+}
+
+/// An absolute path with its links resolved, as far as it exists.
+fn real(path: &Path) -> PathBuf {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let mut there = path.as_path();
+    loop {
+        if let Ok(found) = std::fs::canonicalize(there) {
+            return path.strip_prefix(there).map_or(found.clone(), |rest| found.join(rest));
+        }
+        match there.parent() {
+            Some(parent) => there = parent,
+            None => return path,
+        }
+    }
+}
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+/// Opens the file `below` a listed folder for appending, and makes it if it does not exist. `makes_folder`: the
+/// listed folder is made as well.
+///
+/// # Errors
+/// A part of the path that is a link or no folder, besides what opening files fails with.
+pub fn open(folder: &Path, below: &Path, makes_folder: bool) -> io::Result<File> {
+    if makes_folder {
+        // The data folder may be among them, and is its owner's alone.
+        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    }
+    let only_path = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    // The listed folder itself may be a link.
+    let mut within = rustix::fs::open(folder, only_path, Mode::empty())?;
+    let (parents, name) = match (below.parent(), below.file_name()) {
+        (Some(parents), Some(name)) => (parents, name),
+        _ => return Err(io::ErrorKind::InvalidInput.into()),
+    };
+    for part in parents {
+        within = openat(&within, part, only_path | OFlags::NOFOLLOW, Mode::empty()).map_err(|error| {
+            let is_link = statat(&within, part, AtFlags::SYMLINK_NOFOLLOW)
+                .is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::Symlink);
+            if is_link { link(Path::new(part)) } else { error.into() }
+        })?;
+    }
+    let append = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOCTTY;
+    match openat(&within, name, append | OFlags::NOFOLLOW, Mode::from_raw_mode(0o640)) {
+        Ok(file) => Ok(File::from(file)),
+        Err(Errno::LOOP) => Err(link(Path::new(name))),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn link(part: &Path) -> io::Error {
+    io::Error::other(format!(
+        "{} is a symbolic link; list the folder it leads to in {FOLDERS_SETTING}",
+        part.display()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn the_default_is_the_data_folder_s_logs_and_the_machine_s() {
+        let folder = tempfile::tempdir().unwrap();
+        let there = std::fs::canonicalize(folder.path()).unwrap();
+        // The data folder is reached through a link.
+        std::fs::create_dir(there.join("disk")).unwrap();
+        symlink(there.join("disk"), there.join("data")).unwrap();
+        let config = there.join("config.yaml");
+        let folders = of(&Boot::default(), Some(&config), None, &there.join("data"));
+        let file = |path: &Path| folders.file(path.to_str().unwrap()).map(|file| file.to_string());
+        let expected = Ok(there.join("disk/logs/a.log").to_str().unwrap().to_owned());
+        assert_eq!(file(Path::new("logs/a.log")), expected);
+        assert_eq!(file(&there.join("disk/logs/a.log")), expected);
+        assert_eq!(file(Path::new("/var/log/a.log")).map(drop), Ok(()));
+        for refused in ["a.log", "logs/access.log", "store.key", "../config.yaml", "/etc/a.log"] {
+            assert!(file(Path::new(refused)).is_err(), "{refused}");
+        }
+        assert!(file(&config).is_err());
+    }
+
+    #[test]
+    fn the_setting_is_the_whole_list() {
+        let text = "plugin_attr: {file-logger: {allowed_paths: [/srv/logs, own]}}\n";
+        let (boot, _) = Boot::parse("config.yaml", text, &plugins::names(), &|_| None).unwrap();
+        let folders = of(&boot, None, None, Path::new("/no-such-folder/data"));
+        assert_eq!(folders.file("/srv/logs/a").unwrap().to_string(), "/srv/logs/a");
+        assert_eq!(folders.file("own/a").unwrap().to_string(), "/no-such-folder/data/own/a");
+        assert!(folders.file("/var/log/a").is_err() && folders.file("logs/a").is_err());
+    }
+
+    #[test]
+    fn no_link_below_the_folder_is_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (there, other) = (folder.path().join("logs"), folder.path().join("other"));
+        std::fs::create_dir_all(there.join("deep")).unwrap();
+        std::fs::create_dir(&other).unwrap();
+        std::fs::write(other.join("a.log"), "").unwrap();
+        symlink(other.join("a.log"), there.join("file.log")).unwrap();
+        symlink(other.join("new.log"), there.join("dangling.log")).unwrap();
+        symlink(&other, there.join("folder")).unwrap();
+        // The listed folder itself may be one.
+        symlink(&there, folder.path().join("listed")).unwrap();
+        let open = |below: &str| super::open(&folder.path().join("listed"), Path::new(below), false);
+        assert!(open("a.log").is_ok() && open("deep/a.log").is_ok());
+        for (below, part) in
+            [("file.log", "file.log"), ("dangling.log", "dangling.log"), ("folder/a.log", "folder")]
+        {
+            let error = open(below).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{part} is a symbolic link")), "{below}: {error}");
+        }
+        assert!(!other.join("new.log").exists());
+        assert_eq!(open("a.log/b").unwrap_err().kind(), io::ErrorKind::NotADirectory);
+        assert_eq!(open("deep").unwrap_err().kind(), io::ErrorKind::IsADirectory);
+        assert_eq!(open("absent/a").unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}

@@ -1,0 +1,203 @@
+//! The folders in which plugins may write files. Only paths are compared here; the program opens the files,
+//! without following links below these folders.
+
+use std::fmt;
+
+use model::Invalid;
+
+/// The setting that lists the folders.
+pub const SETTING: &str = "plugin_attr.file-logger.allowed_paths";
+
+/// Folders in which plugins may write files, and files in them that belong to the gateway.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Folders {
+    /// The folder in which relative paths begin, absolute.
+    base: String,
+    listed: Vec<Listed>,
+    /// Files and folders of the gateway itself, with all links resolved.
+    own: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Listed {
+    /// As paths name it.
+    name: String,
+    /// The same folder with all links resolved.
+    real: String,
+}
+
+/// A file that a plugin may write, or an output of the process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LogFile<'a> {
+    Stdout,
+    Stderr,
+    File {
+        /// The listed folder.
+        folder: &'a str,
+        /// The path below it, without `.`, `..` and empty components.
+        below: String,
+    },
+}
+
+impl Folders {
+    /// Relative paths begin in `base`, an absolute path. `listed` has each folder as it is written and with its
+    /// links resolved, both absolute; `own` are files and folders of the gateway, which are refused unless they
+    /// contain the listed folder.
+    pub fn new(
+        base: &str,
+        listed: impl IntoIterator<Item = (String, String)>,
+        own: impl IntoIterator<Item = String>,
+    ) -> Folders {
+        let listed = listed.into_iter().flat_map(|(name, real)| {
+            let (name, real) = (normalized(&name), normalized(&real));
+            // A path that was resolved before is found again.
+            let again = Listed { name: real.clone(), real: real.clone() };
+            [Some(Listed { name: name.clone(), real: real.clone() }), (name != real).then_some(again)]
+        });
+        let own = own.into_iter().map(|path| normalized(&path)).collect();
+        Folders { base: base.to_owned(), listed: listed.flatten().collect(), own }
+    }
+
+    /// The folder in which relative paths begin.
+    pub fn base(&self) -> &str {
+        &self.base
+    }
+
+    /// Returns the file that a path from a plugin's configuration stands for.
+    ///
+    /// # Errors
+    /// A path outside of the folders, or one of the gateway's own files.
+    pub fn file(&self, path: &str) -> Result<LogFile<'_>, Invalid> {
+        match path {
+            "/dev/stdout" => return Ok(LogFile::Stdout),
+            "/dev/stderr" => return Ok(LogFile::Stderr),
+            "" => return Err(Invalid::new("a file path must not be empty")),
+            path if path.contains('\0') => return Err(Invalid::new("a file path must not contain NUL")),
+            _ => {}
+        }
+        let absolute = match path.starts_with('/') {
+            true => normalized(path),
+            false => normalized(&format!("{}/{path}", self.base)),
+        };
+        let found = self.listed.iter().filter_map(|listed| Some((listed, below(&absolute, &listed.name)?)));
+        let found = found.filter(|(_, rest)| !rest.is_empty()).max_by_key(|(listed, _)| listed.name.len());
+        let Some((Listed { real, .. }, rest)) = found else {
+            let folders: Vec<&str> = self.listed.iter().map(|listed| listed.name.as_str()).collect();
+            return Err(Invalid::new("plugins must not write files outside of the allowed folders")
+                .got(path)
+                .expected(format!("a file in {}, or /dev/stdout or /dev/stderr", folders.join(", ")))
+                .hint(format!("the allowed folders are those of `{SETTING}` in config.yaml")));
+        };
+        let whole = format!("{real}/{rest}");
+        let own = self.own.iter().any(|own| below(&whole, own).is_some() && own.len() >= real.len());
+        if own {
+            return Err(Invalid::new("plugins must not write the gateway's own files").got(path));
+        }
+        Ok(LogFile::File { folder: real, below: rest.to_owned() })
+    }
+}
+
+impl fmt::Display for LogFile<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LogFile::Stdout => f.write_str("/dev/stdout"),
+            LogFile::Stderr => f.write_str("/dev/stderr"),
+            LogFile::File { folder, below } => write!(f, "{folder}/{below}"),
+        }
+    }
+}
+
+/// An absolute path without `.`, `..`, empty components and a slash at its end; the root is empty.
+fn normalized(path: &str) -> String {
+    let mut parts = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => _ = parts.pop(),
+            part => parts.push(part),
+        }
+    }
+    parts.iter().fold(String::new(), |whole, part| whole + "/" + part)
+}
+
+/// What of `path` lies below `folder`: empty if they are the same.
+fn below<'a>(path: &'a str, folder: &str) -> Option<&'a str> {
+    let rest = path.strip_prefix(folder)?;
+    if rest.is_empty() { Some(rest) } else { rest.strip_prefix('/') }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folders() -> Folders {
+        let listed = [("/d/data/logs", "/d/data/logs"), ("/var/log", "/disk/log")];
+        let own = ["/d", "/d/data", "/d/data/logs/access.log", "/disk/log/gateway"];
+        let listed = listed.map(|(name, real)| (name.to_owned(), real.to_owned()));
+        Folders::new("/d/data", listed, own.map(str::to_owned))
+    }
+
+    #[test]
+    fn files_lie_in_listed_folders() {
+        let folders = folders();
+        for (path, expected) in [
+            ("logs/a.log", "/d/data/logs/a.log"),
+            ("./logs//b/../a.log", "/d/data/logs/a.log"),
+            ("/d/data/logs/b/a.log", "/d/data/logs/b/a.log"),
+            ("/var/log/a.log", "/disk/log/a.log"),
+            ("/disk/log/a.log", "/disk/log/a.log"),
+            ("logs/access.log.1", "/d/data/logs/access.log.1"),
+            ("/dev/stdout", "/dev/stdout"),
+            ("/dev/stderr", "/dev/stderr"),
+        ] {
+            assert_eq!(folders.file(path).unwrap().to_string(), expected, "{path}");
+            assert_eq!(folders.file(expected).unwrap().to_string(), expected, "found again");
+        }
+        let file = LogFile::File { folder: "/disk/log", below: "b/a.log".to_owned() };
+        assert_eq!(folders.file("/var/log/b/a.log"), Ok(file));
+    }
+
+    #[test]
+    fn others_are_refused() {
+        let folders = folders();
+        for path in [
+            "a.log",
+            "store.key",
+            "/etc/passwd",
+            "logs",
+            "logs/",
+            "logs/.",
+            "logs/../store.key",
+            "/var/log",
+            "/var/log/../lib/a",
+            "/var/logs/a",
+            "/var/lo",
+            "/d/config.yaml",
+            "/",
+            "..",
+            "/dev/null",
+        ] {
+            let invalid = folders.file(path).unwrap_err();
+            assert_eq!(
+                invalid.reason, "plugins must not write files outside of the allowed folders",
+                "{path}"
+            );
+        }
+        for path in ["logs/access.log", "/d/data/logs/./access.log", "/var/log/gateway/a"] {
+            let invalid = folders.file(path).unwrap_err();
+            assert_eq!(invalid.reason, "plugins must not write the gateway's own files", "{path}");
+        }
+        assert!(folders.file("").is_err() && folders.file("logs/a\0b").is_err());
+    }
+
+    #[test]
+    fn a_list_that_is_too_wide_does_not_reach_the_gateway_s_files() {
+        for wide in ["/", "/d", "/d/data"] {
+            let own = ["/d/data", "/d/config.yaml"].map(str::to_owned);
+            let folders = Folders::new("/d/data", [(wide.to_owned(), wide.to_owned())], own);
+            assert!(folders.file("store.key").is_err(), "{wide}");
+            assert!(folders.file("/d/config.yaml").is_err(), "{wide}");
+            assert_eq!(folders.file("/d/other/a").is_ok(), wide != "/d/data", "{wide}");
+        }
+    }
+}
