@@ -25,6 +25,7 @@ mod memory;
 mod metrics;
 mod mistakes;
 mod notices;
+mod pool;
 mod program;
 mod run;
 mod say;

@@ -35,7 +35,7 @@ use crate::program::{OneAtATime, Running};
 use crate::server_info::ServerInfo;
 use crate::sinks::Deliveries;
 use crate::upgrade::{self, Inherited, Side, Upgrade, notify};
-use crate::{acme, check, etcd, listeners, logging, memory, metrics, say, server_info, tls, wiring};
+use crate::{acme, check, etcd, listeners, logging, memory, metrics, pool, say, server_info, tls, wiring};
 
 /// How long a start waits for the first snapshot before it serves without one.
 const FIRST_SNAPSHOT: Duration = Duration::from_secs(5);
@@ -145,6 +145,7 @@ async fn serve(
     let count = wiring::worker_count(&boot);
     let mut settings = wiring::proxy_settings(&boot, Vec::new(), count);
     settings.reuse_port = reuse_port;
+    settings.pool = pool::start(wiring::background_threads(&boot, count))?;
     settings.access_log = access_log.as_ref().map(AccessLog::for_workers);
     settings.streams.access_log = stream_log.as_ref().map(AccessLog::for_workers);
     let tls = tls.await.context("reading the trusted certificates failed")??;

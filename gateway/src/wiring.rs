@@ -407,6 +407,14 @@ pub fn worker_count(boot: &Boot) -> usize {
     }
 }
 
+/// Threads of the background pool: by default one for every two workers, and at least one.
+pub fn background_threads(boot: &Boot, workers: usize) -> usize {
+    match boot.http.background_threads {
+        boot::Workers::Count(count) => usize::from(count.max(1)),
+        boot::Workers::Auto => (workers / 2).max(1),
+    }
+}
+
 /// Prints every built plugin's schemas, for the documentation.
 ///
 /// # Errors
@@ -469,6 +477,14 @@ mod tests {
         let (file, own) = (proxy_settings(&Boot::default(), Vec::new(), 1), proxy::Settings::default());
         assert_eq!(file.half_close_timeout, own.half_close_timeout);
         assert_eq!((file.linger_timeout, file.linger_bytes), (own.linger_timeout, own.linger_bytes));
+    }
+
+    #[test]
+    fn there_is_a_background_thread_for_every_two_workers() {
+        let threads = |text: &str| [1, 2, 3, 8].map(|workers| background_threads(&boot(text), workers));
+        assert_eq!(threads("nginx_config: {http: {background_threads: auto}}"), [1, 1, 1, 4]);
+        assert_eq!(threads("nginx_config: {http: {background_threads: 3}}"), [3; 4]);
+        assert_eq!(background_threads(&Boot::default(), 8), 4);
     }
 
     #[test]

@@ -111,6 +111,12 @@ pub(crate) fn signaller() -> Signaller {
 /// A worker's end of it.
 pub(crate) type Signal = tokio::sync::watch::Receiver<crate::workers::Stage>;
 
+/// Permits that all workers share, given in the order in which they are asked for.
+pub(crate) use tokio::sync::Semaphore as Permits;
+
+/// A value that is sent once, from any thread.
+pub(crate) use tokio::sync::oneshot;
+
 /// Waits until the signal holds another value than before.
 pub(crate) async fn changed(signal: &mut Signal) -> crate::workers::Stage {
     if signal.changed().await.is_err() {

@@ -14,6 +14,7 @@ use wire::target::{Doubtful, PathRules};
 
 use crate::handoff::Handoff;
 use crate::listener::Listener;
+use crate::pool::Pool;
 use crate::proxy_header::ProxyProtocol;
 use crate::stream::Streams;
 
@@ -69,6 +70,8 @@ pub struct Settings {
     pub half_close_timeout: Duration,
     /// What a plugin waits for in one phase may take so long (`plugin_wait_timeout`).
     pub plugin_wait_timeout: Duration,
+    /// Threads for long work.
+    pub pool: Pool,
     /// The first part of a short response waits a little for the rest (`proxy_buffering`).
     pub gathers: bool,
     /// After an error answer, at most so many bytes of the rest of the request are read …
@@ -288,6 +291,7 @@ impl Default for Settings {
             bounds: sdk::Bounds::DEFAULT,
             half_close_timeout: Duration::from_secs(2),
             plugin_wait_timeout: Duration::from_secs(600),
+            pool: Pool::default(),
             gathers: true,
             linger_bytes: 64 << 10,
             linger_timeout: Duration::from_secs(1),

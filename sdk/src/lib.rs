@@ -26,6 +26,7 @@ pub mod instance;
 pub mod log_entry;
 pub mod log_format;
 pub mod meters;
+pub mod offload;
 pub mod pattern;
 pub mod phase;
 pub mod plugin;

@@ -10,7 +10,7 @@ use model::Invalid;
 use serde_json::Value;
 use wire::{Fields, Method, Span};
 
-use crate::budget::Budget;
+use crate::budget::{Budget, Held};
 use crate::build::{Build, Names, Owner, Services};
 use crate::chain::LocalFuture;
 use crate::client::Client;
@@ -18,6 +18,7 @@ use crate::consumers::{Consumer, Consumers, Identity};
 use crate::engine::Messages;
 use crate::exchange::{Body, Chunk, Exchange, RouteInfo, RouteNames, Source};
 use crate::meters::Shard;
+use crate::offload::{Job, Output, Turn};
 use crate::plugin::Plugin;
 use crate::state::WorkerStates;
 use crate::world::{Fetch, FetchError, Fetched, World};
@@ -61,6 +62,10 @@ pub struct FakeWorld {
     pub slept: RefCell<Vec<Duration>>,
     /// How often a stage gave way; it goes on at once.
     pub turns: Cell<usize>,
+    /// How many jobs were handed over; each runs at once.
+    pub jobs: Cell<usize>,
+    /// Jobs find their turn over whenever they ask.
+    pub short_turns: Cell<bool>,
     pub states: WorkerStates,
     pub shard: Shard,
     pub budget: Budget,
@@ -76,6 +81,8 @@ impl Default for FakeWorld {
             sent: RefCell::default(),
             slept: RefCell::default(),
             turns: Cell::default(),
+            jobs: Cell::default(),
+            short_turns: Cell::default(),
             states: WorkerStates::default(),
             shard: Shard::default(),
             budget: Budget::new(1 << 30),
@@ -102,6 +109,13 @@ impl World for FakeWorld {
     fn give_way(&self) -> LocalFuture<'static, ()> {
         self.turns.set(self.turns.get() + 1);
         Box::pin(async {})
+    }
+
+    fn run_job(&self, job: Job, held: Held) -> LocalFuture<'static, (Output, Held)> {
+        self.jobs.set(self.jobs.get() + 1);
+        let over = self.short_turns.get();
+        let output = job(&Turn::new(&move || over));
+        Box::pin(async move { (output, held) })
     }
 
     fn fetch(&self, request: Fetch) -> LocalFuture<'static, Result<Fetched, FetchError>> {

@@ -12,6 +12,7 @@ use crate::chain::LocalFuture;
 use crate::client::Client;
 use crate::exchange::Exchange;
 use crate::meters::Shard;
+use crate::offload::{Job, Output};
 use crate::state::WorkerStates;
 use crate::verdict::Bounds;
 
@@ -32,6 +33,9 @@ pub trait World {
     /// Lets everything else on this worker have its turn: between the slices of work that takes longer than about
     /// a millisecond in all.
     fn give_way(&self) -> LocalFuture<'static, ()>;
+
+    /// Runs a job on the background thread pool. For [`World::offload`](dyn World::offload), which plugins call.
+    fn run_job(&self, job: Job, held: Held) -> LocalFuture<'static, (Output, Held)>;
 
     /// Sends a request through the worker's own connections and gives the whole answer. Exchanges
     /// are bounded, and so is with them what they wait for.

@@ -5,6 +5,8 @@ use std::time::Duration;
 use indexmap::IndexMap;
 use ipnet::IpNet;
 
+use super::Workers;
+
 /// `nginx_config.http`: limits of requests and connections.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Http {
@@ -26,6 +28,8 @@ pub struct Http {
     pub half_close_timeout: Duration,
     /// What a plugin waits for in one phase may take so long.
     pub plugin_wait_timeout: Duration,
+    /// Threads of the process for long work, such as compression at a high level (ours).
+    pub background_threads: Workers,
     /// How long the rest of a refused request is read, so that its answer arrives …
     pub lingering_time: Duration,
     /// … and how much of it at most (ours).

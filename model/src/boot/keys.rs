@@ -224,6 +224,7 @@ pub const ROWS: &[Row] = &[
     used("nginx_config.http.held_log_entries", Shape::Size),
     used("nginx_config.http.half_close_timeout", Shape::Time),
     used("nginx_config.http.plugin_wait_timeout", Shape::Time),
+    used("nginx_config.http.background_threads", Shape::Workers),
     used("nginx_config.http.lingering_bytes", Shape::Size),
     // nginx's.
     used("nginx_config.http.lingering_time", Shape::Time),

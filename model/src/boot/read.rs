@@ -387,6 +387,7 @@ fn http(http: File<'_>) -> Result<Http, Invalid> {
         send_timeout: http.time("/send_timeout", 10),
         half_close_timeout: http.time("/half_close_timeout", 2),
         plugin_wait_timeout: http.time("/plugin_wait_timeout", 600),
+        background_threads: http.read("/background_threads", shape::workers).unwrap_or(Workers::Auto),
         lingering_time: http.time("/lingering_time", 1),
         lingering_bytes: size("/lingering_bytes").unwrap_or(64 << 10),
         client_max_body_size: size("/client_max_body_size").filter(|bytes| *bytes > 0),

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use sdk::budget::Budget;
+use sdk::budget::{Budget, Held};
 use sdk::meters::Shard;
+use sdk::offload::{Job, Output};
 use sdk::state::WorkerStates;
 use sdk::world::{Fetch, FetchError, Fetched};
 use sdk::{Client, Exchange, World};
@@ -31,6 +32,10 @@ impl World for Worker {
 
     fn give_way(&self) -> sdk::chain::LocalFuture<'static, ()> {
         Box::pin(rt::events())
+    }
+
+    fn run_job(&self, job: Job, held: Held) -> sdk::chain::LocalFuture<'static, (Output, Held)> {
+        Box::pin(self.settings.pool.clone().run(job, held))
     }
 
     fn fetch(&self, request: Fetch) -> sdk::chain::LocalFuture<'static, Result<Fetched, FetchError>> {

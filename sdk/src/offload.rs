@@ -1,0 +1,77 @@
+//! Long work on the background thread pool.
+//!
+//! A worker serves many exchanges on one thread, so work of more than about a millisecond (a high compression level, a
+//! search in a long body) runs on threads beside it. [`World::offload`](crate::World) takes a closure that owns all it
+//! needs, and gives its output back to the exchange that waits.
+
+use std::any::Any;
+
+use crate::budget::Held;
+use crate::chain::LocalFuture;
+use crate::world::World;
+
+/// A piece of work for the pool, and what it gives back. It owns all it needs: the exchange may end before it.
+pub type Job = Box<dyn FnOnce(&Turn<'_>) -> Output + Send>;
+
+/// See [`Job`].
+pub type Output = Box<dyn Any + Send>;
+
+/// How long a running job may keep its thread.
+pub struct Turn<'a>(&'a dyn Fn() -> bool);
+
+impl<'a> Turn<'a> {
+    pub fn new(is_over: &'a dyn Fn() -> bool) -> Turn<'a> {
+        Turn(is_over)
+    }
+
+    /// Whether the job should return: other jobs have waited for some milliseconds, or its exchange has ended. A job
+    /// that can take long asks between its steps, returns how far it is, and is handed over again behind the others.
+    pub fn is_over(&self) -> bool {
+        (self.0)()
+    }
+}
+
+impl std::fmt::Debug for Turn<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Turn").field("is_over", &self.is_over()).finish()
+    }
+}
+
+impl dyn World + '_ {
+    /// Runs a closure on the background thread pool and gives back its output, and `held`, which is what its memory
+    /// counts as meanwhile. Jobs run in the order in which they are handed over. If the future is dropped, as happens
+    /// when the client goes away and after `plugin_wait_timeout`, a job that waits is dropped with it; one that runs
+    /// ends on its own, and its memory counts until then. A panic in the closure continues in the future.
+    pub fn offload<T, F>(&self, held: Held, job: F) -> impl Future<Output = (T, Held)> + use<T, F>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Turn<'_>) -> T + Send + 'static,
+    {
+        let running: LocalFuture<'static, (Output, Held)> =
+            self.run_job(Box::new(move |turn| Box::new(job(turn))), held);
+        async move {
+            let (output, held) = running.await;
+            (*output.downcast().expect("what the closure gave, which is a T"), held)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::budget::Held;
+    use crate::testing::{Probe, now};
+
+    #[test]
+    fn a_job_gives_back_its_output_and_what_it_counted_as() {
+        let mut probe = Probe::default();
+        let x = probe.exchange();
+        let mut held = Held::default();
+        held.resize(x.world().budget(), 10).unwrap();
+        let text = String::from("abc");
+        let (length, held) =
+            now(x.world().offload(held, move |turn| text.len() + usize::from(turn.is_over())));
+        assert_eq!((length, x.world().budget().taken()), (3, 10));
+        drop(held);
+        assert_eq!(x.world().budget().taken(), 0);
+    }
+}
