@@ -11,10 +11,10 @@ use proxy::{Pool, Work};
 /// How much further down than workers the threads are (nice).
 const NICE: i32 = 5;
 
-/// Starts so many threads. They end with the process.
+/// Starts this number of threads. They end with the process.
 ///
 /// # Errors
-/// How many of them could be started, and why no more.
+/// The number that could be started, and why no more.
 pub fn start(threads: usize) -> std::io::Result<Pool> {
     let (hand, handed): (Sender<Work>, Receiver<Work>) = channel();
     let handed = Arc::new(Mutex::new(handed));

@@ -12,6 +12,7 @@ mod absent;
 mod agree;
 mod auth;
 mod catalog;
+mod decode;
 mod edits;
 mod encoding;
 mod limits;

@@ -15,7 +15,7 @@ use sdk::offload::{Job, Output, Turn};
 
 use crate::rt::{self, Permits, oneshot};
 
-/// What a thread of the pool does next. It does not panic.
+/// A piece of work for a thread of the pool. It does not panic.
 pub type Work = Box<dyn FnOnce() + Send>;
 
 /// A job that asks is told to let others run after this time.
@@ -36,7 +36,7 @@ impl Default for Pool {
 }
 
 impl Pool {
-    /// `start` hands a piece of work to one of so many threads. It is never called for more than that at once, and
+    /// `start` hands a piece of work to one of the threads. It is never called for more pieces at once than there are, and
     /// must not wait.
     pub fn new(threads: usize, start: impl Fn(Work) + Send + Sync + 'static) -> Pool {
         let permits = threads.clamp(1, Permits::MAX_PERMITS);

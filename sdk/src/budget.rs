@@ -47,6 +47,11 @@ impl Budget {
 }
 
 impl Held {
+    /// Bytes of this part.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Makes this part so many bytes in all.
     ///
     /// # Errors

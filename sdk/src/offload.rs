@@ -37,6 +37,42 @@ impl std::fmt::Debug for Turn<'_> {
     }
 }
 
+/// How far a piece of long work goes before it stops, to go on later.
+#[derive(Debug)]
+pub enum Until<'a> {
+    /// On a worker: this number of steps; those of [`Until::ON_WORKER`] take about a millisecond.
+    Steps(u64),
+    /// On the pool: until its turn is over.
+    Turn(&'a Turn<'a>),
+}
+
+impl Until<'_> {
+    /// The work that a worker may do itself in one go. A step is the work of an automaton at one byte in one state.
+    pub const ON_WORKER: Until<'static> = Until::Steps(1 << 20);
+
+    /// Whether a part that costs so much at worst may begin now.
+    pub fn allows(&self, worst: u64) -> bool {
+        match self {
+            Until::Steps(left) => worst <= *left,
+            Until::Turn(_) => true,
+        }
+    }
+
+    pub fn spend(&mut self, steps: u64) {
+        if let Until::Steps(left) = self {
+            *left = left.saturating_sub(steps);
+        }
+    }
+
+    /// Whether the work is to stop behind the part that was done.
+    pub fn is_over(&self) -> bool {
+        match self {
+            Until::Steps(left) => *left == 0,
+            Until::Turn(turn) => turn.is_over(),
+        }
+    }
+}
+
 impl dyn World + '_ {
     /// Runs a closure on the background thread pool and gives back its output, and `held`, which is what its memory
     /// counts as meanwhile. Jobs run in the order in which they are handed over. If the future is dropped, as happens
@@ -51,7 +87,7 @@ impl dyn World + '_ {
             self.run_job(Box::new(move |turn| Box::new(job(turn))), held);
         async move {
             let (output, held) = running.await;
-            (*output.downcast().expect("what the closure gave, which is a T"), held)
+            (*output.downcast().expect("the closure gives a T"), held)
         }
     }
 }

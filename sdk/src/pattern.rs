@@ -10,8 +10,6 @@
 //! without the `u` option, texts are bytes and `\w`, `\d`, `\s` mean ASCII, and `$` holds before a newline that ends
 //! the text as well as at its end; beside look-around it holds at the end alone.
 
-mod groups;
-mod scan;
 mod substitution;
 
 use std::cell::Cell;
@@ -22,7 +20,7 @@ use model::lookaround::{AT_BEGIN, Growth, longest_answer, may_be_catastrophic};
 use regex::bytes;
 use smallvec::SmallVec;
 
-pub use substitution::{Progress, Slice, Substitution};
+pub use substitution::{Progress, Replaced, Substitution};
 
 /// Steps a backtracking search may take: a few milliseconds.
 const BACKTRACK_LIMIT: usize = 100_000;
@@ -103,15 +101,6 @@ impl Longest {
 /// A search took all the steps it may and came to no end, or would read too much with each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spent;
-
-/// Why not all matches of a text were replaced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unreplaced {
-    /// It would be longer than it may be. Not all of it is written.
-    TooLong,
-    /// A search was given up ([`Spent`]). All of the text is written, unchanged from where that search began.
-    Spent,
-}
 
 /// Where a match and its groups lie in the text; group 0 is the whole match.
 #[derive(Debug, Clone)]

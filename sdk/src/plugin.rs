@@ -19,8 +19,8 @@ use wire::target::Doubtful;
 /// `build` runs when the configuration changes, on the control thread; what it
 /// prepares is then only read. The phase functions run on a worker: they must
 /// not block, lock, read files or make system calls, and should not allocate
-/// on their common path. What takes longer than about a millisecond is done in slices,
-/// in a wait ([`crate::World::give_way`]).
+/// on their common path. What takes longer than about a millisecond runs on the
+/// background threads, in a wait ([`crate::offload`]).
 pub trait Plugin: Sized + Send + Sync + 'static {
     /// APISIX's name of it.
     const NAME: &'static str;

@@ -60,8 +60,6 @@ pub struct FakeWorld {
     pub sent: RefCell<Vec<Fetch>>,
     /// Every sleep; it ends at once, and the clock has moved by its time.
     pub slept: RefCell<Vec<Duration>>,
-    /// How often a stage gave way; it goes on at once.
-    pub turns: Cell<usize>,
     /// How many jobs were handed over; each runs at once.
     pub jobs: Cell<usize>,
     /// Jobs find their turn over whenever they ask.
@@ -80,7 +78,6 @@ impl Default for FakeWorld {
             answers: RefCell::default(),
             sent: RefCell::default(),
             slept: RefCell::default(),
-            turns: Cell::default(),
             jobs: Cell::default(),
             short_turns: Cell::default(),
             states: WorkerStates::default(),
@@ -103,11 +100,6 @@ impl World for FakeWorld {
     fn sleep(&self, time: Duration) -> LocalFuture<'static, ()> {
         self.slept.borrow_mut().push(time);
         self.now_ms.set(self.now_ms.get().saturating_add(time.as_millis() as u64));
-        Box::pin(async {})
-    }
-
-    fn give_way(&self) -> LocalFuture<'static, ()> {
-        self.turns.set(self.turns.get() + 1);
         Box::pin(async {})
     }
 

@@ -30,10 +30,6 @@ pub trait World {
     /// whatever a plugin waits for when the client goes away.
     fn sleep(&self, time: Duration) -> LocalFuture<'static, ()>;
 
-    /// Lets everything else on this worker have its turn: between the slices of work that takes longer than about
-    /// a millisecond in all.
-    fn give_way(&self) -> LocalFuture<'static, ()>;
-
     /// Runs a job on the background thread pool. For [`World::offload`](dyn World::offload), which plugins call.
     fn run_job(&self, job: Job, held: Held) -> LocalFuture<'static, (Output, Held)>;
 

@@ -30,10 +30,6 @@ impl World for Worker {
         Box::pin(rt::sleep(time))
     }
 
-    fn give_way(&self) -> sdk::chain::LocalFuture<'static, ()> {
-        Box::pin(rt::events())
-    }
-
     fn run_job(&self, job: Job, held: Held) -> sdk::chain::LocalFuture<'static, (Output, Held)> {
         Box::pin(self.settings.pool.clone().run(job, held))
     }

@@ -39,10 +39,6 @@ impl World for Apart {
         Box::pin(std::future::pending())
     }
 
-    fn give_way(&self) -> LocalFuture<'static, ()> {
-        Box::pin(async {})
-    }
-
     fn run_job(&self, job: Job, held: Held) -> LocalFuture<'static, (Output, Held)> {
         let output = job(&Turn::new(&|| false));
         Box::pin(async move { (output, held) })
