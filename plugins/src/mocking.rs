@@ -11,7 +11,7 @@ use std::time::Duration;
 use model::Invalid;
 use sdk::chain::{Phase, Phases};
 use sdk::template::Template;
-use sdk::{Build, Exchange, Plugin, Reply, Step};
+use sdk::{Build, Exchange, Plugin, Reply, Step, SureAnswer};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -109,6 +109,10 @@ impl Plugin for Mocking {
             mock_header: config.with_mock_header,
             headers,
         })
+    }
+
+    fn sure_answer(&self, _x: &Exchange<'_>) -> Option<SureAnswer> {
+        Some(SureAnswer::Status(self.status))
     }
 
     fn access(&self, x: &mut Exchange<'_>) -> Step {

@@ -5,7 +5,7 @@
 use model::Invalid;
 use sdk::chain::{Phase, Phases};
 use sdk::endpoint::Served;
-use sdk::{Build, Exchange, Plugin, Reply, Step};
+use sdk::{Build, Exchange, Plugin, Reply, Step, SureAnswer};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -34,6 +34,10 @@ impl Plugin for PublicApi {
 
     fn build(config: Config, cx: &mut Build<'_>) -> Result<PublicApi, Invalid> {
         Ok(PublicApi { path: config.uri, all: cx.endpoints() })
+    }
+
+    fn sure_answer(&self, x: &Exchange<'_>) -> Option<SureAnswer> {
+        Some(self.served(x).map_or(SureAnswer::Status(404), |_| SureAnswer::Unknown))
     }
 
     fn access(&self, x: &mut Exchange<'_>) -> Step {
@@ -84,9 +88,11 @@ mod tests {
         let chain = catalog().chain(&[Configured { name: "public-api", config, owner: &owner }], &scope).unwrap();
         let mut probe = Probe::request(method, path, &[]);
         let mut x = probe.exchange();
+        let sure = chain.stages().next().unwrap().instance().sure_answer(&x);
         let found = |step| !matches!(step, Step::Reply(reply) if reply.status == 404);
         let at_once = found(chain.run(Phase::Access, &mut 0, &mut x));
         let stage = chain.stages().next().unwrap();
+        assert_eq!(sure, Some(if at_once { SureAnswer::Unknown } else { SureAnswer::Status(404) }));
         [at_once, found(now(stage.instance().wait(Phase::Access, &mut x)))]
     }
 

@@ -21,7 +21,7 @@ use crate::endpoint::Endpoint;
 use crate::exchange::{Chunk, Exchange};
 use crate::phase::{Phase, Phases};
 use crate::plugin::Plugin;
-use crate::step::Step;
+use crate::step::{Step, SureAnswer};
 
 /// One configured plugin. The functions mean what those of [`Plugin`] mean.
 pub trait Instance: Any + Send + Sync {
@@ -34,6 +34,11 @@ pub trait Instance: Any + Send + Sync {
     /// See [`Plugin::is_pure`].
     fn is_pure(&self) -> bool {
         false
+    }
+
+    /// See [`Plugin::sure_answer`].
+    fn sure_answer(&self, _x: &Exchange<'_>) -> Option<SureAnswer> {
+        None
     }
 
     /// Asks it in one of the phases before the upstream.
@@ -87,6 +92,10 @@ impl<P: Plugin> Instance for P {
 
     fn is_pure(&self) -> bool {
         Plugin::is_pure(self)
+    }
+
+    fn sure_answer(&self, x: &Exchange<'_>) -> Option<SureAnswer> {
+        Plugin::sure_answer(self, x)
     }
 
     fn ask(&self, phase: Phase, x: &mut Exchange<'_>) -> Step {

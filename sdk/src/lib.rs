@@ -55,7 +55,7 @@ pub use header::{HeaderName, Named};
 pub use instance::{Factory, Instance};
 pub use phase::{Phase, Phases};
 pub use plugin::Plugin;
-pub use step::{Reply, Step};
+pub use step::{Reply, Step, SureAnswer};
 pub use upload::RequestFilter;
 pub use upstream::UpstreamHandle;
 pub use verdict::{Bounds, Unjudged, Verdict};

@@ -11,7 +11,7 @@ use crate::consumers::Credential;
 use crate::endpoint::Endpoint;
 use crate::exchange::{Chunk, Exchange};
 use crate::phase::{Phase, Phases};
-use crate::step::Step;
+use crate::step::{Step, SureAnswer};
 use wire::target::Doubtful;
 
 /// A native plugin, and at the same time one configured instance of it.
@@ -93,6 +93,12 @@ pub trait Plugin: Sized + Send + Sync + 'static {
     /// resources with the same settings share it.
     fn is_pure(&self) -> bool {
         false
+    }
+
+    /// Whether an instance that is not pure is certain to answer this request before the upstream, and the status if
+    /// that is known already. Explanations ask this in a phase of the instance; it may change nothing.
+    fn sure_answer(&self, _x: &Exchange<'_>) -> Option<SureAnswer> {
+        None
     }
 
     fn rewrite(&self, _x: &mut Exchange<'_>) -> Step {

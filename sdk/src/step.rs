@@ -24,6 +24,15 @@ pub enum Step {
     Refuse(Unjudged),
 }
 
+/// What is known of an answer before it is made; see [`crate::Plugin::sure_answer`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SureAnswer {
+    /// It has this status.
+    Status(u16),
+    /// Its status is decided with the request.
+    Unknown,
+}
+
 /// An answer made by the gateway. Fields set earlier by
 /// [`crate::Exchange::set_response_header`] are laid over it, and the header
 /// and body filters of the chain see it as any other answer.

@@ -199,10 +199,17 @@ fn walk<'s>(of: Of<'s>, question: &Question, x: &mut Exchange<'s>, out: &mut Exp
     match plan {
         None if out.answer.is_none() => {
             let body = "{\"error_msg\":\"404 Route Not Found\"}".to_owned();
-            out.answer = Some(Answer { status: 404, body, by: None });
+            out.answer = Some(Answer { status: Some(404), body, by: None });
         }
         Some(plan) if out.answer.is_none() => target::tell(of, plan, x, out),
         _ => {}
+    }
+    // The one that answers may be undecided itself.
+    let by = out.answer.as_ref().map(|answer| answer.by.as_ref().map(|(plugin, _)| plugin.as_str()));
+    if let Some(by) = by
+        && out.stages.iter().any(|stage| stage.ran == Ran::Undecided && by != Some(stage.name))
+    {
+        out.notes.push("a plugin before it may answer instead: that is decided with the request".to_owned());
     }
 }
 

@@ -62,7 +62,7 @@ fn each_candidate_says_what_it_fails() {
     assert_eq!(shown, expected);
     assert_eq!(told.candidates[2].why, "it takes POST, PUT");
     assert_eq!(told.candidates[3].why, "[\"http_y\",\"==\",\"2\"] does not hold: http_y is `3`");
-    assert!(told.candidates[4].why.contains("whatever the priority (of priority 9)"), "{told}");
+    assert!(told.candidates[4].why.contains("regardless of priority (this one has 9)"), "{told}");
     let others: Vec<(&str, Fate)> = told.others.iter().map(|one| (one.route.as_str(), one.fate)).collect();
     let expected =
         [("host", Fate::Failed("host")), ("off", Fate::Failed("disabled")), ("path", Fate::Failed("uri"))];
@@ -154,7 +154,7 @@ fn what_is_refused_before_a_route_is_looked_for() {
         assert!(told.route.is_none() && told.upstream.is_none());
     }
     let none = ask("routes: []\n", "GET", "/x", &[]);
-    assert_eq!(none.answer.map(|answer| answer.status), Some(404));
+    assert_eq!(none.answer.and_then(|answer| answer.status), Some(404));
 }
 
 #[test]

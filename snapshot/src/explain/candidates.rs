@@ -111,10 +111,8 @@ fn same(a: &Tried<'_>, b: &Tried<'_>) -> bool {
 
 fn chosen(tried: &Tried<'_>) -> String {
     match tried.key {
-        PathKey::Exact => {
-            "this very path; an exact path goes before every pattern, whatever its priority".to_owned()
-        }
-        PathKey::Begins(_) => "the first pattern that matches, the longest fixed beginning first".to_owned(),
+        PathKey::Exact => "exact path; exact paths beat patterns regardless of priority".to_owned(),
+        PathKey::Begins(_) => "the matching pattern with the longest literal prefix".to_owned(),
     }
 }
 
@@ -122,7 +120,7 @@ fn chosen(tried: &Tried<'_>) -> String {
 fn before(first: &Tried<'_>, other: &Tried<'_>) -> String {
     let rank = |tried: &Tried<'_>| match tried.priority {
         0 => String::new(),
-        priority => format!(" (of priority {priority})"),
+        priority => format!(" (this one has {priority})"),
     };
     if first.id == other.id {
         return format!("it is tried under {} first", first.uri);
@@ -130,17 +128,17 @@ fn before(first: &Tried<'_>, other: &Tried<'_>) -> String {
     let it = format!("routes/{}", first.id);
     if first.tree != other.tree {
         let (a, b) = (tree(first), tree(other));
-        return format!("{it} stands under {a}, which goes before {b}, whatever the path and the priority");
+        return format!("{it} stands under {a}, which beats {b} regardless of path and priority");
     }
     match (first.key, other.key) {
         (PathKey::Exact, PathKey::Begins(_)) => {
             format!(
-                "{it} has this very path, which goes before every pattern, whatever the priority{}",
+                "{it} has the exact path; exact paths beat patterns regardless of priority{}",
                 rank(other)
             )
         }
         (PathKey::Begins(Reverse(a)), PathKey::Begins(Reverse(b))) if a != b => format!(
-            "{it} has the longer fixed beginning {}, which goes first, whatever the priority{}",
+            "{it} has the longer literal prefix {}, which wins regardless of priority{}",
             &first.uri[..a],
             rank(other)
         ),

@@ -1,7 +1,7 @@
 //! Which plugins would run, where each comes from, and what those answer that can be asked.
 
 use model::{Desired, Entry, Key, Kind, Resource};
-use sdk::{Chain, Exchange, Phase, Reply, Step, Unjudged};
+use sdk::{Chain, Exchange, Phase, Reply, Step, SureAnswer, Unjudged};
 use serde_json::{Value, json};
 
 use super::{Explanation, Of, Question, printable, read_body, shown};
@@ -41,7 +41,8 @@ pub enum Ran {
 /// An answer that the upstream does not give.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
-    pub status: u16,
+    /// `None` if it is decided with the request.
+    pub status: Option<u16>,
     pub body: String,
     /// The plugin, and the resource it stands in; the gateway itself if there is none.
     pub by: Option<(String, String)>,
@@ -139,9 +140,6 @@ pub(super) fn tell(
     }
     walk.rest(global, Whose::Global);
     walk.rest(chain, later);
-    if walk.undecided && walk.answer.is_some() {
-        out.notes.push("a plugin before it may answer instead: that is decided with the request".to_owned());
-    }
     out.consumer = consumer;
     out.stages = walk.stages;
     out.answer = walk.answer;
@@ -189,18 +187,29 @@ impl Walk<'_, '_> {
         // A body is read once at most, so this ends.
         for _ in 0..3 {
             let mut ran = Ran::Filtered;
+            let mut sure = None;
             let step = stage.run(phase, x, |instance, x| {
                 if instance.is_pure() {
                     ran = Ran::Passes;
                     return instance.ask(phase, x);
                 }
                 ran = Ran::Undecided;
+                sure = instance.phases().has(phase).then(|| instance.sure_answer(x)).flatten();
                 Step::Next
             });
             match step {
                 Step::Next => {
-                    self.undecided |= ran == Ran::Undecided;
-                    return ran;
+                    let Some(sure) = sure else {
+                        self.undecided |= ran == Ran::Undecided;
+                        return ran;
+                    };
+                    let status = match sure {
+                        SureAnswer::Status(status) => Some(status),
+                        SureAnswer::Unknown => None,
+                    };
+                    let by = Some((stage.name().to_owned(), from.to_owned()));
+                    self.answer = Some(Answer { status, body: String::new(), by });
+                    return status.map_or(ran, Ran::Answers);
                 }
                 Step::Reply(reply) => {
                     self.answer = Some(answer(&reply, stage.name(), from));
@@ -209,7 +218,7 @@ impl Walk<'_, '_> {
                 Step::Refuse(why) => {
                     let body = why.as_str().to_owned();
                     let by = Some((stage.name().to_owned(), from.to_owned()));
-                    self.answer = Some(Answer { status: why.status(), body, by });
+                    self.answer = Some(Answer { status: Some(why.status()), body, by });
                     return Ran::Refuses(why);
                 }
                 Step::Body(_) => read_body(x, self.question),
@@ -302,5 +311,5 @@ fn answer(reply: &Reply, plugin: &str, from: &str) -> Answer {
         Some((_, to)) => format!("Location: {}", shown(to)),
         None => printable(String::from_utf8_lossy(&reply.body).trim_end()),
     };
-    Answer { status: reply.status, body, by: Some((plugin.to_owned(), from.to_owned())) }
+    Answer { status: Some(reply.status), body, by: Some((plugin.to_owned(), from.to_owned())) }
 }

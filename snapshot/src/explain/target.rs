@@ -80,7 +80,7 @@ pub(super) fn tell(of: Of<'_>, plan: &Plan, x: &mut Exchange<'_>, out: &mut Expl
         Ok(upstream) => upstream,
         Err(failure) => {
             let (status, why) = words(failure);
-            out.answer = Some(Answer { status, body: why.to_owned(), by: None });
+            out.answer = Some(Answer { status: Some(status), body: why.to_owned(), by: None });
             return;
         }
     };

@@ -34,7 +34,11 @@ impl fmt::Display for Explanation {
                     Some((plugin, from)) => format!(" by {plugin} of {from}"),
                     None => " by the gateway".to_owned(),
                 };
-                writeln!(f, "answer     {}{by}: {}", answer.status, answer.body)?;
+                let body = if answer.body.is_empty() { String::new() } else { format!(": {}", answer.body) };
+                match answer.status {
+                    Some(status) => writeln!(f, "answer     {status}{by}{body}")?,
+                    None => writeln!(f, "answer     decided at request time{by}")?,
+                }
             }
             (None, Some(target)) => write_target(f, target)?,
             (None, None) => {}
