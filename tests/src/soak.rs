@@ -1,9 +1,9 @@
 //! What the gateway promises about lasting, measured: each goal of `docs/reliability.md`.
 //!
 //! A goal starts a gateway of its own, does to it what the promise is about, and says what was
-//! measured against what was promised. It has two sizes. The short form runs with the cases and
-//! judges only what is true or false on any machine: nothing lost, nothing leaked, others served.
-//! Times and rates are figures: `cargo x soak` judges them, on a machine that is otherwise idle.
+//! measured against what was promised. It has two sizes. The short form (`--short`, in CI) judges
+//! only what is true or false on any machine: nothing lost, nothing leaked, others served. Times
+//! and rates are figures: the long form judges them, on a machine that is otherwise idle.
 
 mod bulk;
 mod changes;
@@ -111,7 +111,7 @@ impl Row {
         }
     }
 
-    /// A time or a rate: judged by `cargo x soak` and never by `cargo x test`.
+    /// A time or a rate: judged by the long form alone.
     pub fn figure(id: &'static str, what: &str, wanted: &str, measured: impl ToString, met: bool) -> Row {
         Row { figure: true, ..Row::new(id, what, wanted, measured, met) }
     }
@@ -174,7 +174,7 @@ pub fn main() -> ExitCode {
         }
     }
     print!("\n{}", table(&rows));
-    failed |= rows.iter().any(|row| !row.met);
+    failed |= rows.iter().any(|row| !row.met && (long || !row.figure));
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 

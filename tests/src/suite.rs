@@ -1,22 +1,44 @@
-//! All cases and the short forms of the goals: found, run side by side, reported.
+//! All cases: found, run side by side, reported.
+//!
+//! A case with the standard ports runs in a network namespace of its own, in a second process of
+//! this program. Where the system refuses namespaces, those cases run one after the other.
 
-use crate::case::Case;
+use crate::case::{Case, Ports};
 use crate::examples::{self, By};
 use crate::run;
-use crate::soak::{GOALS, Goal, Row};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Gateways at once, unless `CASE_JOBS` says otherwise.
 const JOBS: usize = 4;
+/// Cases named at the end as the slowest.
+const SLOWEST: usize = 20;
+/// Set in a process that runs one case in a namespace of its own.
+const ALONE: &str = "SLUICE_CASE_ALONE";
 
 struct Found {
     name: String,
     what: What,
-    serial: bool,
+    order: Order,
+}
+
+/// Beside which other cases a case can run.
+#[derive(Clone, Copy, PartialEq)]
+enum Order {
+    SideBySide,
+    /// Side by side if it gets its own network, since it takes fixed ports.
+    OwnNetwork,
+    /// After all others, alone.
+    Serial,
+}
+
+struct Outcome {
+    name: String,
+    time: Duration,
+    failures: Vec<String>,
 }
 
 enum What {
@@ -24,8 +46,6 @@ enum What {
     Case(PathBuf),
     /// The example on a plugin's page.
     Example(PathBuf, By),
-    /// A goal, in its short form.
-    Goal(&'static Goal),
 }
 
 /// Lists, runs, reports. Words on the command line are parts of names, or with `--exact` names.
@@ -54,16 +74,36 @@ pub fn main() -> ExitCode {
         }
     };
     let start = Instant::now();
-    let failed = run_all(&cases, &program);
-    for (name, failures) in &failed {
-        println!("\nFAILED {name}");
-        for failure in failures {
+    let outcomes = run_all(&cases, &program);
+    report(&outcomes, start.elapsed());
+    if outcomes.iter().all(|outcome| outcome.failures.is_empty()) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// Prints the slowest cases, the failures and the counts.
+fn report(outcomes: &[Outcome], total: Duration) {
+    if outcomes.len() > SLOWEST {
+        let mut slowest: Vec<_> = outcomes.iter().collect();
+        slowest.sort_by_key(|outcome| std::cmp::Reverse(outcome.time));
+        let slowest: Vec<_> = slowest
+            .iter()
+            .take(SLOWEST)
+            .map(|outcome| format!("{} {:.1} s", outcome.name, outcome.time.as_secs_f64()))
+            .collect();
+        println!("\nslowest: {}", slowest.join(", "));
+    }
+    let failed: Vec<_> = outcomes.iter().filter(|outcome| !outcome.failures.is_empty()).collect();
+    for outcome in &failed {
+        println!("\nFAILED {}", outcome.name);
+        for failure in &outcome.failures {
             println!("    {}", failure.replace('\n', "\n    "));
         }
     }
-    let seconds = start.elapsed().as_secs_f64();
-    println!("\n{} passed, {} failed ({seconds:.1} s)", cases.len() - failed.len(), failed.len());
-    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let passed = outcomes.len() - failed.len();
+    println!("\n{passed} passed, {} failed ({:.1} s)", failed.len(), total.as_secs_f64());
 }
 
 /// The root of the repository.
@@ -96,15 +136,14 @@ pub fn program() -> Result<PathBuf, String> {
 fn find(folder: &Path) -> Vec<Found> {
     let cases = files(folder).into_iter().map(|(name, path)| {
         // A file that does not read is run, and fails by name.
-        let serial = Case::load(&path).is_ok_and(|case| case.serial);
-        Found { name, what: What::Case(path), serial }
+        let order = match Case::load(&path) {
+            Ok(case) if case.serial => Order::Serial,
+            Ok(case) if case.ports == Ports::Standard => Order::OwnNetwork,
+            _ => Order::SideBySide,
+        };
+        Found { name, what: What::Case(path), order }
     });
-    // What is measured wants the machine for itself.
-    let goals = GOALS.iter().map(|goal| {
-        let name = format!("soak/{}", goal.name);
-        Found { name, what: What::Goal(goal), serial: true }
-    });
-    cases.chain(examples()).chain(goals).collect()
+    cases.chain(examples()).collect()
 }
 
 /// The examples of all plugins' pages, by each of their two ways.
@@ -116,7 +155,7 @@ fn examples() -> impl Iterator<Item = Found> {
         [(By::Admin, "curl"), (By::Yaml, "yaml")].map(|(by, way)| Found {
             name: format!("examples/{name}-{way}"),
             what: What::Example(page.clone(), by),
-            serial: false,
+            order: Order::SideBySide,
         })
     })
 }
@@ -127,17 +166,36 @@ impl Found {
         match &self.what {
             What::Case(path) => run::run(Case::load(path), path, program),
             What::Example(page, by) => run::run(examples::case(page, *by), page, program),
-            What::Goal(goal) => match goal.run(program, false, false) {
-                // Figures belong to `cargo x soak`: here the machine may be busy with anything.
-                Ok(rows) => rows.iter().filter(|row| !row.met && !row.figure).map(missed).collect(),
-                Err(error) => vec![format!("{error:#}")],
-            },
+        }
+    }
+
+    /// Runs it by this program in a new network namespace; gives the failures.
+    fn run_in_own_network(&self, program: &Path) -> Vec<String> {
+        let output = std::env::current_exe().and_then(|this| {
+            own_network(&this)
+                .args(["--exact", &self.name])
+                .env(ALONE, "1")
+                .env("SLUICE_BIN", program)
+                .output()
+        });
+        match output {
+            Ok(output) if output.status.success() => Vec::new(),
+            Ok(output) => {
+                vec![String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()]
+            }
+            Err(error) => vec![format!("cannot start another process for this case: {error}")],
         }
     }
 }
 
-fn missed(row: &Row) -> String {
-    format!("{}, {}: promised {}, measured {}", row.id, row.what, row.wanted, row.measured)
+/// A command that runs `program` in a network namespace with a loopback device alone.
+fn own_network(program: &Path) -> Command {
+    let mut command = Command::new("unshare");
+    if !rustix::process::geteuid().is_root() {
+        command.args(["--user", "--map-root-user"]);
+    }
+    command.args(["--net", "sh", "-c", "ip link set lo up && exec \"$0\" \"$@\""]).arg(program);
+    command
 }
 
 /// Every `*.yaml` below a folder, named by its path, in order.
@@ -165,32 +223,43 @@ fn files_of(folder: &Path, extension: &str) -> Vec<(String, PathBuf)> {
 }
 
 /// Side by side first, then one by one those that need to be alone.
-fn run_all(cases: &[Found], program: &Path) -> Vec<(String, Vec<String>)> {
+fn run_all(cases: &[Found], program: &Path) -> Vec<Outcome> {
     let jobs = std::env::var("CASE_JOBS").ok().and_then(|jobs| jobs.parse().ok()).unwrap_or(JOBS);
-    let (serial, side_by_side): (Vec<_>, Vec<_>) = cases.iter().partition(|case| case.serial);
-    let mut failed = several(&side_by_side, program, jobs);
-    failed.extend(several(&serial, program, 1));
-    failed.sort();
-    failed
+    let alone = std::env::var_os(ALONE).is_some();
+    let networks = !alone
+        && cases.iter().any(|case| case.order == Order::OwnNetwork)
+        && own_network(Path::new("true")).status().is_ok_and(|status| status.success());
+    let run = |case: &Found| match case.order {
+        Order::OwnNetwork if networks => case.run_in_own_network(program),
+        _ => case.run(program),
+    };
+    let (side_by_side, serial): (Vec<_>, Vec<_>) = cases.iter().partition(|case| match case.order {
+        Order::SideBySide => true,
+        Order::OwnNetwork => networks,
+        Order::Serial => false,
+    });
+    let mut outcomes = several(&side_by_side, run, jobs);
+    outcomes.extend(several(&serial, run, 1));
+    outcomes.sort_by(|a, b| a.name.cmp(&b.name));
+    outcomes
 }
 
-fn several(cases: &[&Found], program: &Path, jobs: usize) -> Vec<(String, Vec<String>)> {
+fn several(cases: &[&Found], run: impl Fn(&Found) -> Vec<String> + Sync, jobs: usize) -> Vec<Outcome> {
     let next = AtomicUsize::new(0);
-    let failed = Mutex::new(Vec::new());
+    let outcomes = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..jobs.min(cases.len()) {
             scope.spawn(|| {
                 while let Some(case) = cases.get(next.fetch_add(1, Ordering::SeqCst)) {
                     let start = Instant::now();
-                    let failures = case.run(program);
+                    let failures = run(case);
+                    let (name, time) = (case.name.clone(), start.elapsed());
                     let verdict = if failures.is_empty() { "ok    " } else { "FAILED" };
-                    println!("{verdict} {} ({:.2} s)", case.name, start.elapsed().as_secs_f64());
-                    if !failures.is_empty() {
-                        failed.lock().expect("no holder panics").push((case.name.clone(), failures));
-                    }
+                    println!("{verdict} {name} ({:.2} s)", time.as_secs_f64());
+                    outcomes.lock().expect("no holder panics").push(Outcome { name, time, failures });
                 }
             });
         }
     });
-    failed.into_inner().expect("no holder panics")
+    outcomes.into_inner().expect("no holder panics")
 }

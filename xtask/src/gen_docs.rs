@@ -10,19 +10,32 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::path::Path;
+use std::process::Command;
 
 pub fn command(args: &[String]) -> Result<()> {
     match args {
         [] => write(),
-        [flag] if flag == "--check" => check(),
+        [flag] if flag == "--check" => check_with(&mut built_here()),
         _ => bail!("usage: cargo x gen [--check]"),
     }
 }
 
-/// Fails when a page on disk is not what would be generated.
-pub fn check() -> Result<()> {
+/// Fails when a page on disk is not what this gateway would generate.
+pub fn check(gateway: &Path) -> Result<()> {
+    check_with(&mut Command::new(gateway))
+}
+
+/// The gateway, built if needed.
+fn built_here() -> Command {
+    let mut command = cargo();
+    command.args(["run", "--package", "gateway", "--"]);
+    command
+}
+
+fn check_with(gateway: &mut Command) -> Result<()> {
     let folder = root().join("docs/plugins");
-    let pages = pages()?;
+    let pages = pages(gateway)?;
     let mut stale: Vec<_> = pages
         .iter()
         .filter(|(name, text)| std::fs::read_to_string(folder.join(name)).ok().as_ref() != Some(text))
@@ -47,7 +60,7 @@ pub fn check() -> Result<()> {
 fn write() -> Result<()> {
     let folder = root().join("docs/plugins");
     std::fs::create_dir_all(folder.join("stream"))?;
-    for (name, text) in pages()? {
+    for (name, text) in pages(&mut built_here())? {
         std::fs::write(folder.join(&name), text).with_context(|| format!("writing {name}"))?;
         println!("docs/plugins/{name}");
     }
@@ -104,8 +117,8 @@ fn part<'p>(page: &'p str, heading: &str) -> Option<&'p str> {
     Some(rest.split("\n## ").next().unwrap_or(rest).trim())
 }
 
-fn pages() -> Result<BTreeMap<String, String>> {
-    let printed = output(cargo().args(["run", "--quiet", "--package", "gateway", "--", "schema"]))?;
+fn pages(gateway: &mut Command) -> Result<BTreeMap<String, String>> {
+    let printed = output(gateway.arg("schema"))?;
     let mut plugins: BTreeMap<String, Plugin> =
         serde_json::from_str(&printed).context("reading what `sluice schema` printed")?;
     if plugins.is_empty() {

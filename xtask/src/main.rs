@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod build;
 mod check;
 mod deny;
 mod docs;
@@ -18,13 +19,14 @@ mod soak;
 mod test;
 mod tidy;
 mod tools;
+mod units;
 
 use std::process::ExitCode;
 
 const HELP: &str = "\
 cargo x COMMAND
 
-  check               format, clippy with warnings as errors, tidy, unit tests
+  check               format, tidy, clippy with warnings as errors, unit tests
   test [FILTER]       all of that, the document checks, then the cases; installs
                       what the tests need where it is missing. With FILTER: only
                       the cases whose name contains it
@@ -42,7 +44,8 @@ cargo x COMMAND
   exchanges [N]       random bytes from both sides of a worker, over HTTP/1 and
                       over HTTP/2, in N exchanges each, a million by default
   soak [--short] [GOAL...]
-                      what docs/reliability.md promises, measured at length
+                      what docs/reliability.md promises, measured at length; with
+                      --short in minutes, on the build that tests use
   deny                licences, bans, sources and advisories of all dependencies
   help                this text
 ";

@@ -45,12 +45,12 @@ pub fn output(command: &mut Command) -> Result<String> {
 }
 
 /// Prints a heading, runs one stage, prints how long it took.
-pub fn stage(name: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
+pub fn stage<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     println!("\n== {name}");
     let start = Instant::now();
-    work().with_context(|| format!("stage `{name}`"))?;
+    let done = work().with_context(|| format!("stage `{name}`"))?;
     println!("== {name}: done in {:.1} s", start.elapsed().as_secs_f64());
-    Ok(())
+    Ok(done)
 }
 
 pub fn show(command: &Command) -> String {

@@ -1,10 +1,11 @@
-//! `cargo x test`: every check there is, ending with the cases.
+//! `cargo x test`: every check, ending with the cases.
 //!
-//! A tool a test needs is installed here; one that cannot be had is a failure
-//! and never a reason to skip.
+//! A tool that a test needs is installed here; one that cannot be installed is
+//! a failure and never a reason to skip.
 
-use crate::shell::{cargo, output, root, run, stage};
-use crate::{check, docs, gen_docs, tidy, tools};
+use crate::build::{self, Built};
+use crate::shell::{output, root, run, stage};
+use crate::{check, docs, gen_docs, tidy, tools, units};
 use anyhow::{Result, bail};
 use std::process::Command;
 
@@ -13,7 +14,8 @@ pub fn test(args: &[String]) -> Result<()> {
         [] => everything(),
         [filter] if !filter.starts_with('-') => {
             stage("tools", tools::install)?;
-            stage("cases", || cases(&[filter]))
+            let built = stage("build and lints", build::workspace)?;
+            stage("cases", || cases(&built, &[filter]))
         }
         _ => bail!("usage: cargo x test [FILTER]"),
     }
@@ -23,24 +25,21 @@ fn everything() -> Result<()> {
     stage("tools", tools::install)?;
     stage("format", check::format)?;
     stage("tidy", tidy::tidy)?;
-    stage("clippy", check::clippy)?;
-    stage("unit tests", check::units)?;
+    let built = stage("build and lints", build::workspace)?;
+    stage("unit tests", || units::run(&built.tests))?;
     stage("documents", docs::check)?;
-    stage("samples", samples)?;
-    stage("generated pages", gen_docs::check)?;
-    stage("cases", || cases(&[]))
+    stage("samples", || samples(&built))?;
+    stage("generated pages", || gen_docs::check(&built.gateway))?;
+    stage("cases", || cases(&built, &[]))
 }
 
-/// Those whose name contains one of the words, or all.
-fn cases(words: &[&str]) -> Result<()> {
-    let mut command = cargo();
-    command.args(["test", "--package", "tests", "--test", "cases", "--quiet", "--"]);
-    command.args(words);
-    run(&mut command)
+/// The cases whose name contains one of the words, or all.
+fn cases(built: &Built, words: &[&str]) -> Result<()> {
+    run(Command::new(&built.cases).current_dir(root()).env("SLUICE_BIN", &built.gateway).args(words))
 }
 
 /// Every configuration under `conf/` passes `sluice check`.
-fn samples() -> Result<()> {
+fn samples(built: &Built) -> Result<()> {
     let conf = root().join("conf");
     let mut folders = vec![conf.clone(), conf.join("declarative"), conf.join("production")];
     for entry in std::fs::read_dir(conf.join("seeds"))? {
@@ -50,14 +49,13 @@ fn samples() -> Result<()> {
         }
     }
     folders.sort();
-    run(cargo().args(["build", "--package", "gateway", "--quiet"]))?;
     for folder in folders {
         let generate = folder.join("generate");
         if generate.exists() {
             let text = output(&mut Command::new(&generate))?;
             std::fs::write(folder.join("apisix.yaml"), text)?;
         }
-        run(cargo().args(["run", "--package", "gateway", "--quiet", "--", "check"]).arg(&folder))?;
+        run(Command::new(&built.gateway).current_dir(root()).arg("check").arg(&folder))?;
     }
     Ok(())
 }

@@ -5,11 +5,12 @@ use anyhow::{Result, bail};
 use std::process::Command;
 
 /// Program and the Debian package that brings it.
-const DEBIAN: [(&str, &str); 10] = [
+const DEBIAN: [(&str, &str); 11] = [
     ("curl", "curl"),
     ("ab", "apache2-utils"),
     ("python3", "python3-minimal"),
     ("strace", "strace"),
+    ("ip", "iproute2"),
     ("nghttp", "nghttp2-client"),
     ("h2load", "nghttp2-client"),
     ("go", "golang-go"),
