@@ -30,7 +30,7 @@ pub struct TestBinary {
 /// A line of cargo's JSON output, as far as it is used here.
 #[derive(Deserialize)]
 #[serde(tag = "reason", rename_all = "kebab-case")]
-enum Message {
+enum Line {
     CompilerMessage {
         message: Diagnostic,
     },
@@ -73,12 +73,12 @@ pub fn workspace() -> Result<Built> {
     let (mut warnings, mut executables) = (0, Vec::new());
     for line in BufReader::new(stdout).lines() {
         match serde_json::from_str(&line?) {
-            Ok(Message::CompilerMessage { message }) => {
+            Ok(Line::CompilerMessage { message }) => {
                 // A dependency's warnings are not in the output: cargo caps their lints.
                 warnings += usize::from(message.level == "warning");
                 eprint!("{}", message.rendered.unwrap_or_default());
             }
-            Ok(Message::CompilerArtifact { manifest_path, target, profile, executable: Some(path) }) => {
+            Ok(Line::CompilerArtifact { manifest_path, target, profile, executable: Some(path) }) => {
                 let folder = manifest_path.parent().unwrap_or(Path::new("/")).to_path_buf();
                 executables.push((folder, target, profile, path));
             }
