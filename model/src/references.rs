@@ -9,7 +9,7 @@ use crate::Resource;
 /// What a reference to a secret manager begins with.
 pub const SECRET: &str = "$secret://";
 
-/// What a reference to the environment begins with, in any case.
+/// The prefix of a reference to the environment, in any case.
 pub const ENV: &str = "$env://";
 
 /// Whether a text refers to a secret manager or to the environment.

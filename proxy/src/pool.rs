@@ -18,7 +18,7 @@ use crate::rt::{self, Permits, oneshot};
 /// A piece of work for a thread of the pool. It does not panic.
 pub type Work = Box<dyn FnOnce() + Send>;
 
-/// A job that asks is told to let others run after this time.
+/// How long a job may run before it should let others run.
 const TURN: Duration = Duration::from_millis(20);
 
 /// Threads that the gateway has made, and how work reaches them.

@@ -226,7 +226,7 @@ impl Disk {
         };
         let made = made.and_then(|()| move_there().map_err(|error| self.explain_io(&error)));
         if made.is_err() {
-            // What is left of it may fill the disk.
+            // A partial file may fill the disk.
             let _ = fs::remove_file(&partial);
         }
         made.map(|()| path)

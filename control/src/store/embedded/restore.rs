@@ -14,12 +14,12 @@ use super::Disk;
 use super::disk::{folder_error, make_folder, open_file};
 use crate::store::{Revision, StoreError};
 
-/// The folder in the data folder into which a backup is unpacked. What is in it has no effect.
+/// The folder in the data folder into which a backup is unpacked. Its content has no effect.
 pub const STAGED: &str = "restore.new";
 /// The same folder once its files are complete: they replace those of the data folder.
 pub const READY: &str = "restore.ready";
 
-/// What a file of the embedded store holds.
+/// The content of a file of the embedded store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contents {
     /// Kinds that have resources, with their number.
