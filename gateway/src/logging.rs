@@ -152,7 +152,13 @@ fn tell_lost(lost: &AtomicU64) {
 }
 
 fn write_fault(record: &FaultRecord) {
-    let FaultRecord { fault, status, limit, client, upstream, route, request } = record;
+    let FaultRecord { fault, status, limit, client, upstream, route, request, tls } = record;
+    // Fields of TLS stand in the line where they are known.
+    let sni = tls.server.as_deref();
+    let (subject, issuer) = match &tls.certificate {
+        Some((subject, issuer)) => (Some(&**subject), Some(&**issuer)),
+        None => (None, None),
+    };
     let mut words = fault.kind.words().to_owned();
     if let FaultKind::Skipped { plugin, .. } = fault.kind {
         tracing::warn!(target: REQUEST, plugin, %client, route, request, "{words}");
@@ -170,12 +176,16 @@ fn write_fault(record: &FaultRecord) {
             tracing::info!(target: REQUEST, status, %client, route, request, "{words}");
         }
         (Blame::Client, _) | (_, FaultKind::NoRoute) => {
-            tracing::warn!(target: REQUEST, status, %client, route, request, "refused: {words}")
+            tracing::warn!(
+                target: REQUEST, status, %client, route, request, sni, subject, issuer, "refused: {words}"
+            );
         }
         (Blame::Upstream, _) => {
-            tracing::error!(target: REQUEST, status, upstream, %client, route, request, "{words}");
+            tracing::error!(target: REQUEST, status, upstream, %client, route, request, sni, "{words}");
         }
-        (Blame::Gateway, _) => tracing::error!(target: REQUEST, status, %client, route, request, "{words}"),
+        (Blame::Gateway, _) => {
+            tracing::error!(target: REQUEST, status, %client, route, request, sni, "{words}");
+        }
     }
 }
 

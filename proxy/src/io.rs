@@ -7,9 +7,9 @@ use std::io::IoSlice;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::buffers::Buffer;
+use crate::buffers::{Buffer, Lent};
 use crate::clock::Waiter;
-use crate::rt::{ReadHalf, WriteHalf};
+use crate::rt::{Io, ReadHalf, WriteHalf};
 use crate::worker::Worker;
 
 /// Why a read or write did not happen.
@@ -126,6 +126,24 @@ pub(crate) async fn read_now(from: &mut ReadHalf<'_>, buffer: &mut Buffer) -> Op
     .await
 }
 
+/// Ends the sending direction, then reads and drops what the other side still sends, so that the close does not
+/// become a reset that takes the last bytes with it (RFC 9112 section 9.6).
+pub(crate) async fn linger(worker: &Worker, waiter: &Waiter, io: &mut Io) {
+    let (mut from, mut to) = io.split();
+    let deadline = worker.clock.after(worker.settings.linger_timeout);
+    let _ = waiter.until(deadline, |cx| to.poll_shutdown(cx)).await;
+    let mut lent = Lent::none(&worker.buffers);
+    let buffer = lent.get();
+    let mut dropped = 0;
+    while dropped < worker.settings.linger_bytes {
+        buffer.consume(buffer.len());
+        match read_until(waiter, &mut from, buffer, deadline).await {
+            Ok(n) if n > 0 => dropped += n,
+            _ => break,
+        }
+    }
+}
+
 /// How a connection came to its end while nobody wanted to read from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
@@ -177,7 +195,6 @@ fn poll_into(
 mod tests {
     use super::*;
     use crate::Settings;
-    use crate::rt::Io;
     use crate::rt::memory::{Schedule, pair};
     use crate::testing::{beside_worker, spawn, turn};
 

@@ -39,7 +39,7 @@ mod workers;
 #[cfg(debug_assertions)]
 #[doc(hidden)]
 pub use clock::clock_reads;
-pub use exchange::fault::{Blame, Fault, FaultKind, FaultRecord, Flood};
+pub use exchange::fault::{Blame, Fault, FaultKind, FaultRecord, Flood, TlsNames};
 pub use exchange::live::Explain;
 pub use handoff::{Admission, Handoff, HandoffFuture, HandoffReply, HandoffRequest};
 pub use listener::{Listener, Traffic, Versions};

@@ -134,6 +134,12 @@ pub fn client_certificate(der: &CertificateDer<'_>) -> Option<ClientCertificate>
     peer::read(der)
 }
 
+/// Subject and issuer of the client's certificate that a handshake on this thread has just refused, if there is one and
+/// it can be read.
+pub fn take_refused() -> Option<(String, String)> {
+    peer::names(&verify::take_refused()?)
+}
+
 /// Certificates by server name. Copies share what they have in common.
 #[derive(Debug, Clone, Default)]
 pub struct Certificates {

@@ -22,7 +22,7 @@ use crate::clock::Waiter;
 use crate::exchange::Scratch;
 use crate::exchange::answer;
 use crate::exchange::drive::{self, Outcome};
-use crate::exchange::fault::{Fault, FaultKind, FaultRecord};
+use crate::exchange::fault::{Fault, FaultKind, FaultRecord, TlsNames};
 use crate::h1::{Body, Writer};
 use crate::io::{self, Failed};
 use crate::rt::Io;
@@ -240,7 +240,7 @@ pub(crate) async fn turn_away(worker: Rc<Worker>, io: Io, client: Client) {
     let after = refuse(&worker, &mut down, &client, fault, &mut scratch).await;
     worker.give_scratch(scratch);
     if let After::Linger = after {
-        linger(&worker, &mut down).await;
+        io::linger(&worker, &down.waiters[0], &mut down.io).await;
     }
     if let Some(buffer) = down.buffer.take() {
         worker.buffers.give(buffer);
@@ -299,7 +299,12 @@ async fn active(worker: &Rc<Worker>, down: &mut Conn, client: &Client) -> Ended 
     };
     match after {
         After::Next | After::Close => {}
-        After::Linger => linger(worker, down).await,
+        After::Linger => {
+            if let Some(buffer) = down.buffer.take() {
+                worker.buffers.give(buffer);
+            }
+            io::linger(worker, &down.waiters[0], &mut down.io).await;
+        }
         After::Abort => down.io.abort(),
         After::Tunnel(tunnel) => {
             let early = down.buffer.take();
@@ -366,6 +371,7 @@ fn tell_refused(
         upstream: None,
         route: String::new(),
         request: line.escape_ascii().take(200).map(char::from).collect(),
+        tls: TlsNames::default(),
     });
     if let Some(log) = &worker.access_log {
         let (sent, body_sent) = sizes;
@@ -488,23 +494,6 @@ async fn read_head(worker: &Worker, down: &mut Conn, head: &mut RequestHead) -> 
             Ok(0) | Err(Failed::Closed | Failed::Broken) => return Head::Gone,
             Ok(_) => {}
             Err(Failed::Timeout) => return Head::Refused(FaultKind::HeadTimeout),
-        }
-    }
-}
-
-/// Says that nothing more will come, then reads and drops what the client still sends, so
-/// that the close does not become a reset that takes the answer with it (RFC 9112 section 9.6).
-async fn linger(worker: &Worker, down: &mut Conn) {
-    let (mut from, mut to) = down.io.split();
-    let deadline = worker.clock.after(worker.settings.linger_timeout);
-    let _ = down.waiters[0].until(deadline, |cx| to.poll_shutdown(cx)).await;
-    let buffer = down.buffer.get_or_insert_with(|| worker.buffers.take());
-    let mut dropped = 0;
-    while dropped < worker.settings.linger_bytes {
-        buffer.consume(buffer.len());
-        match io::read_until(&down.waiters[0], &mut from, buffer, deadline).await {
-            Ok(n) if n > 0 => dropped += n,
-            _ => break,
         }
     }
 }

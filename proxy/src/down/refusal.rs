@@ -6,7 +6,7 @@ use sdk::Client;
 use sdk::engine::Messages;
 
 use crate::access_log::Refused;
-use crate::exchange::fault::{Fault, FaultKind, FaultRecord};
+use crate::exchange::fault::{Fault, FaultKind, FaultRecord, TlsNames};
 use crate::worker::Worker;
 
 /// Tells of what came in a protocol without request lines, in `received` bytes.
@@ -46,13 +46,13 @@ pub(super) fn tell_of_end(worker: &Worker, client: &Client, kind: FaultKind) {
         upstream: None,
         route: String::new(),
         request: String::new(),
+        tls: TlsNames::default(),
     });
 }
 
-/// Tells of a client that was cut off before anything was asked for, by the name of the server it wanted. Only the
-/// error log is told: there is no request.
+/// Reports a client that was refused by its handshake. Only in the error log: there is no request.
 #[cold]
-pub(super) fn tell_of_handshake(worker: &Worker, client: &Client, fault: Fault, name: Option<&str>) {
+pub(super) fn tell_of_handshake(worker: &Worker, client: &Client, fault: Fault, tls: TlsNames) {
     (worker.settings.on_fault)(FaultRecord {
         fault,
         status: 0,
@@ -60,6 +60,7 @@ pub(super) fn tell_of_handshake(worker: &Worker, client: &Client, fault: Fault, 
         client: client.ip(),
         upstream: None,
         route: String::new(),
-        request: name.unwrap_or_default().to_owned(),
+        request: String::new(),
+        tls,
     });
 }

@@ -13,10 +13,11 @@ use snapshot::certs::{Certificate, client_certificate};
 use super::refusal::tell_of_handshake;
 use super::{h1, h2};
 use crate::exchange::answer::PLAIN_HTTP;
-use crate::exchange::fault::{Fault, FaultKind};
+use crate::exchange::fault::{Fault, FaultKind, TlsNames};
 use crate::exchange::proven;
+use crate::io;
 use crate::rt::Io;
-use crate::rt::tls::{HandshakeError, accept};
+use crate::rt::tls::{HandshakeError, Refused, accept};
 use crate::worker::Worker;
 
 /// Does the handshake and serves what comes behind it. Whoever takes too long for the handshake is
@@ -44,10 +45,11 @@ pub(crate) async fn serve_stream(
     port: crate::stream::StreamPort,
 ) {
     let shaken = Box::pin(shake(&worker, io, &client, b"", Certificate::config_of_streams)).await;
-    let Some((io, session)) = shaken else { return };
+    let Some((mut io, session)) = shaken else { return };
     if let Err(fault) = proven::check_stream(&worker.lease(), &session) {
         worker.shard.request_refused();
-        return tell_of_handshake(&worker, &client, fault, session.server_name.as_deref());
+        tell_of_handshake(&worker, &client, fault, TlsNames::of(&session));
+        return io::linger(&worker, &worker.clock.waiter(), &mut io).await;
     }
     client.session = Some(Arc::new(session));
     crate::stream::tcp::serve(worker, io, client, listener, port).await;
@@ -91,7 +93,7 @@ async fn shake(
         worker.shard.waiting(-1);
         shaken
     };
-    let kind = match shaken {
+    let (kind, names, left) = match shaken {
         Ok(Some(Ok(io))) => {
             let (certificate, name) = chosen?;
             let now = worker.clock.coarse_unix_ms() / 1000;
@@ -102,23 +104,36 @@ async fn shake(
         }
         // It gave way to others.
         Ok(None) => return None,
-        Ok(Some(Err(HandshakeError::NoCertificate))) if asked.is_none() => FaultKind::HandshakeFailed(
-            "the client named no server (SNI), as by an IP address, and `apisix.ssl.fallback_sni` names none for it",
-        ),
-        Ok(Some(Err(HandshakeError::NoCertificate))) => FaultKind::NoCertificate,
-        // Who connects and goes without a word is a probe, and told of by nobody.
-        Ok(Some(Err(HandshakeError::Transport))) => {
+        // A client that connects and leaves without a byte is a probe, and not logged.
+        Ok(Some(Err(Refused { error: HandshakeError::Transport, .. }))) => {
             worker.shard.handshake(false, false);
             return None;
         }
-        Ok(Some(Err(HandshakeError::PlainHttp))) => {
-            FaultKind::HandshakeFailed("the client sent a plain HTTP request to an HTTPS port")
+        Ok(Some(Err(Refused { error, io }))) => {
+            let (kind, error) = match &error {
+                HandshakeError::NoCertificate if asked.is_none() => (
+                    FaultKind::HandshakeFailed(
+                        "the client named no server (SNI), as by an IP address, and `apisix.ssl.fallback_sni` names none for it",
+                    ),
+                    None,
+                ),
+                HandshakeError::NoCertificate | HandshakeError::Transport => (FaultKind::NoCertificate, None),
+                HandshakeError::PlainHttp => (
+                    FaultKind::HandshakeFailed("the client sent a plain HTTP request to an HTTPS port"),
+                    None,
+                ),
+                HandshakeError::Tls(error) => (FaultKind::HandshakeFailed(client_fault(error)), Some(error)),
+            };
+            (kind, TlsNames::refused(asked.as_deref(), error), Some(io))
         }
-        Ok(Some(Err(HandshakeError::Tls(error)))) => FaultKind::HandshakeFailed(client_fault(&error)),
-        Err(_) => FaultKind::HandshakeTimeout,
+        Err(_) => (FaultKind::HandshakeTimeout, TlsNames::refused(asked.as_deref(), None), None),
     };
     worker.shard.handshake(false, false);
-    tell_of_handshake(worker, client, Fault::client(kind), asked.as_deref());
+    tell_of_handshake(worker, client, Fault::client(kind), names);
+    if let Some(mut io) = left {
+        // A client of TLS 1.3 has sent its first requests before it can know that its certificate is refused.
+        io::linger(worker, &waiter, &mut io).await;
+    }
     None
 }
 

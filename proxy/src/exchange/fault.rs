@@ -4,6 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use sdk::Unjudged;
+use sdk::client::TlsSession;
 use snapshot::Failure;
 use snapshot::load::Limit;
 use wire::client_hello;
@@ -226,6 +227,46 @@ pub struct FaultRecord {
     pub route: String,
     /// Method and path, shortened.
     pub request: String,
+    /// Of a refusal that TLS has to do with.
+    pub tls: TlsNames,
+}
+
+/// The names in a client's TLS handshake, as far as they are known.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TlsNames {
+    /// The server that the client asked for (SNI).
+    pub server: Option<Box<str>>,
+    /// Subject and issuer of its certificate (RFC 2253), shortened.
+    pub certificate: Option<(String, String)>,
+}
+
+impl TlsNames {
+    #[cold]
+    pub(crate) fn of(session: &TlsSession) -> TlsNames {
+        let certificate = session.certificate.as_deref();
+        TlsNames {
+            server: session.server_name.clone(),
+            certificate: certificate
+                .map(|certificate| (shortened(&certificate.subject), shortened(&certificate.issuer))),
+        }
+    }
+
+    /// Those of a handshake that failed with this error. To be called at once: a certificate is noted until the next
+    /// one is refused.
+    #[cold]
+    pub(crate) fn refused(server: Option<&str>, error: Option<&rustls::Error>) -> TlsNames {
+        let noted = snapshot::certs::take_refused();
+        let names = noted.filter(|_| matches!(error, Some(rustls::Error::InvalidCertificate(_))));
+        TlsNames {
+            server: server.map(Into::into),
+            certificate: names.map(|(subject, issuer)| (shortened(&subject), shortened(&issuer))),
+        }
+    }
+}
+
+/// The beginning of a name, of any length.
+fn shortened(name: &str) -> String {
+    name.chars().take(200).collect()
 }
 
 impl Fault {

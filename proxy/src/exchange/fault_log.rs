@@ -2,7 +2,7 @@
 
 use sdk::Exchange;
 
-use super::fault::{Fault, FaultKind, FaultRecord};
+use super::fault::{Fault, FaultKind, FaultRecord, TlsNames};
 use crate::worker::Worker;
 
 /// Tells of a failed exchange.
@@ -38,5 +38,19 @@ pub(crate) fn record(worker: &Worker, x: &Exchange<'_>, fault: Fault) -> FaultRe
         upstream: x.upstream_addr(),
         route: x.route().map(|route| route.id.to_string()).unwrap_or_default(),
         request,
+        tls: tls(x, fault.kind),
+    }
+}
+
+/// The names of a handshake that a refusal follows from, and the server that the client of a stream asked for.
+fn tls(x: &Exchange<'_>, kind: FaultKind) -> TlsNames {
+    if let Some(stream) = x.stream() {
+        return TlsNames { server: stream.server_name.clone(), certificate: None };
+    }
+    match (kind, x.client().session.as_deref()) {
+        (FaultKind::NotProven(_) | FaultKind::RulesChanged | FaultKind::Misdirected, Some(session)) => {
+            TlsNames::of(session)
+        }
+        _ => TlsNames::default(),
     }
 }

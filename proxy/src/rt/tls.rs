@@ -15,7 +15,7 @@ use rustls::{AlertDescription, CommonState, Connection};
 
 use super::io::Io;
 
-pub(crate) use handshake::{HandshakeError, accept, connect};
+pub(crate) use handshake::{HandshakeError, Refused, accept, connect};
 
 /// Read from the transport at once: a whole record.
 const READ: usize = 5 + (16 << 10) + 256;

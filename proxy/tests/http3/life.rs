@@ -284,7 +284,7 @@ fn a_handshake_that_fails_is_told() {
         let fault = || {
             let all: Vec<_> = told.try_iter().collect();
             assert_eq!(all.len(), 1, "{all:?}");
-            (all[0].fault.kind, all[0].request.clone())
+            (all[0].fault.kind, all[0].tls.server.as_deref().unwrap_or_default().to_owned())
         };
         let plain = || TransportConfig::default();
         // Alerts are RFC 8446's: unrecognized_name, no_application_protocol.

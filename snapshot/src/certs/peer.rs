@@ -29,6 +29,12 @@ pub(super) fn read(der: &CertificateDer<'_>) -> Option<ClientCertificate> {
     })
 }
 
+/// The subject and the issuer.
+pub(super) fn names(der: &CertificateDer<'_>) -> Option<(String, String)> {
+    let (_, read) = x509_parser::parse_x509_certificate(der).ok()?;
+    Some((distinguished(read.subject()), distinguished(read.issuer())))
+}
+
 /// A name as RFC 2253 has it: the most special part first.
 fn distinguished(name: &X509Name<'_>) -> String {
     let mut out = String::new();

@@ -1,5 +1,6 @@
 //! Who is trusted: authorities, and the verification of clients and servers.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -95,6 +96,20 @@ fn is_current(der: &CertificateDer<'_>, now: UnixTime) -> Result<(), Certificate
     }
 }
 
+thread_local! {
+    /// The last client's certificate that was refused on this thread. rustls reports only why.
+    static REFUSED: RefCell<Option<CertificateDer<'static>>> = const { RefCell::new(None) };
+}
+
+fn note_refused(certificate: &CertificateDer<'_>) {
+    REFUSED.set(Some(certificate.clone().into_owned()));
+}
+
+/// Takes the client's certificate that a handshake on this thread has just refused.
+pub(super) fn take_refused() -> Option<CertificateDer<'static>> {
+    REFUSED.take()
+}
+
 /// Verifies clients.
 #[derive(Debug)]
 pub struct Clients {
@@ -169,7 +184,7 @@ impl ClientCertVerifier for Clients {
         // Where a bad certificate may do for some paths, requests are judged, not the handshake.
         if self.mandatory {
             let chain: Vec<_> = std::iter::once(end).chain(between).cloned().collect();
-            self.check(&chain, now)?;
+            self.check(&chain, now).inspect_err(|_| note_refused(end))?;
         }
         Ok(ClientCertVerified::assertion())
     }
@@ -180,7 +195,7 @@ impl ClientCertVerifier for Clients {
         cert: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, cert, signed, &self.algorithms)
+        verify_tls12_signature(message, cert, signed, &self.algorithms).inspect_err(|_| note_refused(cert))
     }
 
     fn verify_tls13_signature(
@@ -189,7 +204,7 @@ impl ClientCertVerifier for Clients {
         cert: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, cert, signed, &self.algorithms)
+        verify_tls13_signature(message, cert, signed, &self.algorithms).inspect_err(|_| note_refused(cert))
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

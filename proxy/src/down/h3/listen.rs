@@ -20,7 +20,7 @@ use wire::h3::code;
 use super::tls::{Crypto, Seen, serve_here};
 use super::{FIRST_WINDOW, ONE_WAY, serve};
 use crate::down::refusal::tell_of_handshake;
-use crate::exchange::fault::{Fault, FaultKind};
+use crate::exchange::fault::{Fault, FaultKind, TlsNames};
 use crate::rt::{self, quic};
 use crate::settings::Settings;
 use crate::worker::{Handed, Worker};
@@ -280,7 +280,9 @@ async fn shake(
 fn fail(worker: &Worker, client: &Client, seen: &Seen, kind: Option<FaultKind>) {
     worker.shard.handshake(false, false);
     let Some(kind) = kind else { return };
-    tell_of_handshake(worker, client, Fault::client(kind), seen.name.get().map(|name| &**name));
+    let server = seen.name.get().cloned();
+    let names = seen.names.get().cloned().unwrap_or(TlsNames { server, certificate: None });
+    tell_of_handshake(worker, client, Fault::client(kind), names);
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use snapshot::certs::Certificate;
 use wire::client_hello;
 
 use crate::down::tls::{client_fault, session};
-use crate::exchange::fault::FaultKind;
+use crate::exchange::fault::{FaultKind, TlsNames};
 use crate::worker::Worker;
 
 /// Alerts (RFC 8446 section 6.2).
@@ -51,6 +51,8 @@ pub(super) struct Crypto {
 pub(super) struct Seen {
     pub(super) name: OnceLock<Box<str>>,
     pub(super) fault: OnceLock<FaultKind>,
+    /// The names in it, where a fault follows from them.
+    pub(super) names: OnceLock<TlsNames>,
 }
 
 impl Crypto {
@@ -180,6 +182,8 @@ impl Session {
         let State::Chosen(chosen) = &mut self.state else { return Ok(()) };
         if let Err(error) = chosen.tls.read_hs(buf) {
             let alert = chosen.tls.alert().map_or(DECODE_ERROR, u8::from);
+            let names = TlsNames::refused(chosen.name.as_deref(), Some(&error));
+            let _ = self.crypto.seen.names.set(names);
             return Err(self.fail(alert, FaultKind::HandshakeFailed(client_fault(&error))));
         }
         Ok(())

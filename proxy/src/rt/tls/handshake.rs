@@ -25,6 +25,14 @@ pub(crate) enum HandshakeError {
     Tls(rustls::Error),
 }
 
+/// A client's handshake that failed.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) error: HandshakeError,
+    /// The transport. The client may have to read an alert there.
+    pub(crate) io: Io,
+}
+
 impl From<io::Error> for HandshakeError {
     fn from(_: io::Error) -> HandshakeError {
         HandshakeError::Transport
@@ -40,21 +48,24 @@ pub(crate) async fn accept(
     mut io: Io,
     plain: &[u8],
     choose: impl FnOnce(&ClientHello<'_>) -> Option<Arc<ServerConfig>>,
-) -> Result<Io, HandshakeError> {
+) -> Result<Io, Refused> {
     let mut acceptor = Acceptor::default();
     let mut surplus = Vec::new();
     let mut begun = false;
     let accepted =
-        poll_fn(|cx| poll_hello(&mut io, &mut acceptor, &mut begun, plain, &mut surplus, cx)).await?;
+        match poll_fn(|cx| poll_hello(&mut io, &mut acceptor, &mut begun, plain, &mut surplus, cx)).await {
+            Ok(accepted) => accepted,
+            Err(error) => return Err(Refused { error, io }),
+        };
     let Some(config) = choose(&accepted.client_hello()) else {
         say(&mut io, &UNRECOGNIZED_NAME).await;
-        return Err(HandshakeError::NoCertificate);
+        return Err(Refused { error: HandshakeError::NoCertificate, io });
     };
     let session = match accepted.into_connection(config) {
         Ok(session) => session,
         Err((error, alert)) => {
             say(&mut io, &bytes_of(alert)).await;
-            return Err(HandshakeError::Tls(error));
+            return Err(Refused { error: HandshakeError::Tls(error), io });
         }
     };
     shake(io, Connection::Server(session), surplus).await
@@ -67,7 +78,7 @@ pub(crate) async fn connect(
     name: ServerName<'static>,
 ) -> Result<Io, HandshakeError> {
     let session = ClientConnection::new(config, name).map_err(HandshakeError::Tls)?;
-    shake(io, Connection::Client(session), Vec::new()).await
+    shake(io, Connection::Client(session), Vec::new()).await.map_err(|refused| refused.error)
 }
 
 /// Reads until the client's first message is whole.
@@ -123,8 +134,8 @@ pub(super) fn is_http(bytes: &[u8]) -> bool {
 }
 
 /// Does the handshake, whatever it takes, and sends what it leaves to be sent.
-async fn shake(mut io: Io, mut session: Connection, mut surplus: Vec<u8>) -> Result<Io, HandshakeError> {
-    poll_fn(|cx| {
+async fn shake(mut io: Io, mut session: Connection, mut surplus: Vec<u8>) -> Result<Io, Refused> {
+    let shaken = poll_fn(|cx| {
         loop {
             // The surplus first: it was read before.
             let taken = std::mem::take(&mut surplus);
@@ -150,8 +161,11 @@ async fn shake(mut io: Io, mut session: Connection, mut surplus: Vec<u8>) -> Res
             }
         }
     })
-    .await?;
-    Ok(Io::Tls(Box::new(Tls::new(io, session, &surplus))))
+    .await;
+    match shaken {
+        Ok(()) => Ok(Io::Tls(Box::new(Tls::new(io, session, &surplus)))),
+        Err(error) => Err(Refused { error, io }),
+    }
 }
 
 /// Gives the session what was read, as long as the handshake runs; the rest is kept.

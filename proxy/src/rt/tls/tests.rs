@@ -303,7 +303,7 @@ fn handshakes_fail_with_a_reason() {
                 assert_eq!(hello.server_name(), Some("server.test"));
                 None
             });
-            assert!(matches!(refused.await, Err(HandshakeError::NoCertificate)));
+            assert!(matches!(refused.await, Err(Refused { error: HandshakeError::NoCertificate, .. })));
         });
         let refused = connect(Io::Memory(other), client(&[]), name("server.test")).await;
         let alert = rustls::Error::AlertReceived(rustls::AlertDescription::UnrecognisedName);
@@ -312,7 +312,8 @@ fn handshakes_fail_with_a_reason() {
         let (one, other) = memory::pair(Schedule::default(), Schedule::default());
         rt::spawn(async move {
             let refused = accept(Io::Memory(one), b"", |_| Some(server(TLS13))).await;
-            assert!(matches!(refused, Err(HandshakeError::Tls(rustls::Error::AlertReceived(_)))));
+            let error = refused.map(drop).unwrap_err().error;
+            assert!(matches!(error, HandshakeError::Tls(rustls::Error::AlertReceived(_))));
         });
         let refused = connect(Io::Memory(other), client(&[]), name("another.test")).await;
         assert!(matches!(refused, Err(HandshakeError::Tls(rustls::Error::InvalidCertificate(_)))));
@@ -323,7 +324,7 @@ fn handshakes_fail_with_a_reason() {
             other.shut_down();
             let refused =
                 accept(Io::Memory(one), b"", |_| unreachable!("there is no hello")).await.unwrap_err();
-            assert_eq!(matches!(refused, HandshakeError::Tls(_)), is_tls, "{refused:?}");
+            assert_eq!(matches!(refused.error, HandshakeError::Tls(_)), is_tls, "{refused:?}");
         }
     })
     .unwrap();
