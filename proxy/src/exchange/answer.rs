@@ -13,6 +13,7 @@ use wire::{Method, Name};
 use super::drive::Outcome;
 use super::fault::{Fault, FaultKind};
 use super::fault_log::tell;
+use super::forward::asks_for_tunnel;
 use super::live;
 use super::phases::{self, Chains, Flow};
 use crate::down::Downstream;
@@ -153,6 +154,9 @@ async fn make(
     if !(200..=999).contains(&x.status()) {
         // A stage's own: it would not end the exchange.
         x.engine_mut().messages.response.status = 500;
+    }
+    if matches!(x.status(), 200..=299) && asks_for_tunnel(x.request()) {
+        body = refused(worker, x, Fault::client(FaultKind::NoSwitch));
     }
     if has_no_content(x.status()) {
         body = Bytes::new();

@@ -65,6 +65,10 @@ pub enum FaultKind {
     /// It took too long to read the response.
     ClientSlow,
     MethodNotAllowed,
+    /// It asks for a tunnel (RFC 8441, RFC 9220) on a route that takes none.
+    NoWebsocket,
+    /// It asks for a tunnel, and was answered with success but without one, which its client would take for one.
+    NoSwitch,
     // the upstream
     ConnectRefused,
     ConnectFailed,
@@ -80,6 +84,11 @@ pub enum FaultKind {
     BadResponse(Refusal),
     /// The connection ended within the response's body.
     Truncated,
+    /// The stream or the HTTP/2 connection ended before the response head was there, and how. The server may have
+    /// processed the request.
+    Ended(&'static str),
+    /// What came on the stream breaks a rule of HTTP/2 by itself, or its head is too large.
+    BrokenStream,
     /// The server refused the request without looking at it, or said that it takes no more.
     Unprocessed,
     /// 101 that nobody asked for.
@@ -313,6 +322,7 @@ impl FaultKind {
             FaultKind::Unjudged(why) => why.status(),
             FaultKind::ClientGone => 499,
             FaultKind::MethodNotAllowed => 405,
+            FaultKind::NoWebsocket => 501,
             FaultKind::ConnectTimeout
             | FaultKind::SendTimeout
             | FaultKind::ReadTimeout
@@ -323,10 +333,13 @@ impl FaultKind {
             | FaultKind::TlsFailed(_)
             | FaultKind::BadServerProtocol(_)
             | FaultKind::ClosedEarly
+            | FaultKind::Ended(_)
+            | FaultKind::BrokenStream
             | FaultKind::BadResponse(_)
             | FaultKind::Truncated
             | FaultKind::UnaskedInterim
             | FaultKind::WrongAccept
+            | FaultKind::NoSwitch
             | FaultKind::TooManyInterim
             | FaultKind::NoTunnels
             | FaultKind::Unprocessed
@@ -379,6 +392,7 @@ impl FaultKind {
             FaultKind::HandshakeFailed(why)
             | FaultKind::BrokenRule(why)
             | FaultKind::TlsFailed(why)
+            | FaultKind::Ended(why)
             | FaultKind::NotProven(why)
             | FaultKind::BadProtocol(why)
             | FaultKind::BadServerProtocol(why) => why,
@@ -389,6 +403,8 @@ impl FaultKind {
             FaultKind::ClientGone => "the client closed the connection",
             FaultKind::ClientSlow => "the client did not read the response in time",
             FaultKind::MethodNotAllowed => "CONNECT and TRACE are not served",
+            FaultKind::NoWebsocket => "the route does not take WebSocket",
+            FaultKind::NoSwitch => "the request asked for a WebSocket, and the answer is not one",
             FaultKind::ConnectRefused => "the upstream refused the connection",
             FaultKind::ConnectFailed => "the upstream could not be reached",
             FaultKind::NoDescriptor => "no file descriptor is left for a connection to the upstream",
@@ -399,6 +415,9 @@ impl FaultKind {
             FaultKind::BadResponse(Refusal::TooManyFields) => "the upstream's response has too many headers",
             FaultKind::BadResponse(Refusal::HeadTooLarge) => "the upstream's response head is too large",
             FaultKind::BadResponse(_) => "the upstream's response is not valid HTTP",
+            FaultKind::BrokenStream => {
+                "the upstream's response is not valid HTTP/2, or its head is too large"
+            }
             FaultKind::Truncated => "the upstream's response was truncated",
             FaultKind::Unprocessed => "the upstream refused the request without processing it",
             FaultKind::UnaskedInterim => "the upstream switched protocols without being asked",

@@ -13,7 +13,7 @@ use std::time::Duration;
 use sdk::exchange::{self, Body, Chunk};
 use sdk::{Exchange, Phase, Reply, RequestFilter};
 use snapshot::{Endpoint, PassHost, Plan, Snapshot, Upstream};
-use wire::{Framing, Name};
+use wire::{Framing, Name, Version};
 
 use super::fault::{Blame, Fault, FaultKind};
 use super::outbound::{self, Outbound};
@@ -127,6 +127,9 @@ impl Forward<'_> {
         x: &mut Exchange<'_>,
     ) -> Result<Forwarded, Fault> {
         let worker = self.worker;
+        if !self.plan.websocket && asks_for_tunnel(x.request()) {
+            return Err(Fault::client(FaultKind::NoWebsocket));
+        }
         let upstream = match x.engine().forward.upstream {
             None => self.snapshot.upstream(self.plan),
             Some(chosen) => self.snapshot.chosen(chosen),
@@ -444,4 +447,11 @@ fn asks_for_websocket(head: &wire::RequestHead) -> bool {
     head.upgrade
         && matches!(head.framing, Framing::None | Framing::Length(0))
         && head.fields.get(Name::Upgrade).is_some_and(|value| value.eq_ignore_ascii_case(b"websocket"))
+}
+
+/// Whether the client asks for its stream to become a tunnel (RFC 8441, RFC 9220). It takes every answer of success for
+/// one, so none may be given that is not.
+#[inline]
+pub(super) fn asks_for_tunnel(head: &wire::RequestHead) -> bool {
+    head.upgrade && head.version >= Version::Http2
 }

@@ -12,6 +12,7 @@ use wire::{Framing, Method, Name, Version};
 use super::add_trailers;
 use super::answer;
 use super::fault::{Fault, FaultKind};
+use super::forward::asks_for_tunnel;
 use super::live;
 use super::phases::{Chains, Flow};
 use super::upload::UploadState;
@@ -222,6 +223,9 @@ impl Delivery<'_, '_, '_> {
             std::str::from_utf8(value).ok()?.parse().ok()
         };
         match head.status {
+            200..=299 if asks_for_tunnel(x.request()) => {
+                return Err(Fault::client(FaultKind::NoSwitch).into());
+            }
             204 | 304 => return Ok(Size::None),
             // No content either, but clients differ on whether it needs saying (RFC 9110 section 15.3.6).
             205 => return Ok(Size::Exactly(0)),

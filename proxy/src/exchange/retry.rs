@@ -55,6 +55,8 @@ pub(crate) fn decide(fault: Fault, tried: Try, repeatable: bool) -> Again {
                 Again::NextServer
             }
         }
+        // Shared connections end for other reasons than that they were idle.
+        FaultKind::Ended(_) if !tried.sent || repeatable => Again::NextServer,
         FaultKind::ReadTimeout | FaultKind::SendTimeout if repeatable => Again::NextServer,
         _ => Again::No,
     }
@@ -122,6 +124,17 @@ mod tests {
         assert_eq!(decide(refused, FRESH, Method::Post), Again::NextServer);
         assert_eq!(decide(refused, Try { reused: true, ..FRESH }, Method::Post), Again::SameServer);
         assert_eq!(decide(refused, Try { body_lost: true, ..FRESH }, Method::Post), Again::No);
+    }
+
+    #[test]
+    fn what_ended_on_a_shared_connection_is_a_retry_like_others() {
+        let ended = Fault::upstream(FaultKind::Ended("reset"));
+        for tried in [FRESH, Try { reused: true, ..FRESH }] {
+            assert_eq!(decide(ended, tried, Method::Get), Again::NextServer);
+            assert_eq!(decide(ended, tried, Method::Post), Again::No);
+            assert_eq!(decide(ended, Try { sent: false, ..tried }, Method::Post), Again::NextServer);
+            assert_eq!(decide(Fault::upstream(FaultKind::BrokenStream), tried, Method::Get), Again::No);
+        }
     }
 
     #[test]

@@ -203,15 +203,27 @@ impl State {
         Ok(())
     }
 
-    /// Why there is no response.
+    /// Why there is no response. The connection may have ended because of another stream: the library ends it for
+    /// most broken rules, whichever stream they were broken on.
     #[cold]
     fn fault(&self, error: &h2::Error) -> Fault {
-        let refused = error.is_remote() && error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM);
-        Fault::upstream(if refused || self.place.link().left_out(self.number) {
+        let (link, reason) = (self.place.link(), error.reason());
+        let refused = error.is_remote() && error.is_reset() && reason == Some(Reason::REFUSED_STREAM);
+        Fault::upstream(if refused || link.left_out(self.number) {
             FaultKind::Unprocessed
         } else if error.is_reset() && error.is_library() {
-            // It is malformed, or its head is too large.
-            FaultKind::BadResponse(Refusal::StatusLine)
+            FaultKind::BrokenStream
+        } else if let Some(reason) = reason {
+            let ends = if error.is_reset() {
+                Ends::StreamReset
+            } else if error.is_library() {
+                Ends::RuleBroken
+            } else {
+                Ends::GoneAway
+            };
+            FaultKind::Ended(ends.words(reason))
+        } else if self.place.reused && !self.place.may_have_been_gone() {
+            FaultKind::Ended("the upstream closed the HTTP/2 connection before it responded")
         } else {
             FaultKind::ClosedEarly
         })
@@ -311,6 +323,52 @@ impl Sender<'_> {
     /// Sends a head that a body follows, but not yet.
     pub(crate) fn flush(&mut self) -> Result<(), Failed> {
         self.state.borrow_mut().send_head(false)
+    }
+}
+
+/// How a stream ended before the head of its response was there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ends {
+    /// The server has reset it.
+    StreamReset,
+    /// The server broke a rule, which ended the connection.
+    RuleBroken,
+    /// The server has ended the connection by GOAWAY.
+    GoneAway,
+}
+
+impl Ends {
+    /// For the log, with the error's name (RFC 9113 section 7).
+    fn words(self, reason: Reason) -> &'static str {
+        macro_rules! words {
+            ($($name:ident)*) => {
+                match (self, reason) {
+                    $(
+                        (Ends::StreamReset, Reason::$name) => {
+                            concat!("the upstream reset the stream before it responded (", stringify!($name), ")")
+                        }
+                        (Ends::RuleBroken, Reason::$name) => concat!(
+                            "the upstream broke a rule of HTTP/2, which ended the connection and all requests on it (",
+                            stringify!($name),
+                            ")"
+                        ),
+                        (Ends::GoneAway, Reason::$name) => {
+                            concat!("the upstream ended the HTTP/2 connection before it responded (", stringify!($name), ")")
+                        }
+                    )*
+                    (Ends::StreamReset, _) => "the upstream reset the stream before it responded",
+                    (Ends::RuleBroken, _) => {
+                        "the upstream broke a rule of HTTP/2, which ended the connection and all requests on it"
+                    }
+                    (Ends::GoneAway, _) => "the upstream ended the HTTP/2 connection before it responded",
+                }
+            };
+        }
+        words!(
+            NO_ERROR PROTOCOL_ERROR INTERNAL_ERROR FLOW_CONTROL_ERROR SETTINGS_TIMEOUT STREAM_CLOSED FRAME_SIZE_ERROR
+            REFUSED_STREAM CANCEL COMPRESSION_ERROR CONNECT_ERROR ENHANCE_YOUR_CALM INADEQUATE_SECURITY
+            HTTP_1_1_REQUIRED
+        )
     }
 }
 

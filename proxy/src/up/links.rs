@@ -79,6 +79,8 @@ pub(crate) struct Place {
     send: SendRequest<Bytes>,
     /// The connection has carried a request before this one.
     pub(super) reused: bool,
+    /// Where no other was under way on it: how many it had carried with this one.
+    idle_until: Option<u64>,
 }
 
 /// Counts a place for as long as it is taken.
@@ -130,7 +132,9 @@ impl Links {
             if carried >= target.keepalive.requests {
                 link.closing.set(true);
             }
-            return Ok(Place { link: taken.keep(), send, reused: carried > 1 });
+            let reused = carried > 1;
+            let idle_until = Some(carried).filter(|_| reused && link.open.get() == 1);
+            return Ok(Place { link: taken.keep(), send, reused, idle_until });
         }
         Err(last)
     }
@@ -273,6 +277,11 @@ impl Link {
         super::tls::refusal(&line.as_ref()?.io().borrow())
     }
 
+    /// The server has said that it takes no more streams.
+    fn is_going(&self) -> bool {
+        self.line.borrow().as_ref().is_some_and(|line| line.last_stream().is_some())
+    }
+
     /// The server has said that it did not look at this stream.
     pub(super) fn left_out(&self, stream: u32) -> bool {
         let last = self.line.borrow().as_ref().and_then(|line| line.last_stream());
@@ -283,6 +292,11 @@ impl Link {
 impl Place {
     pub(super) fn link(&self) -> &Link {
         &self.link
+    }
+
+    /// The connection had been idle, and nothing but this request came since: the server may have closed it before.
+    pub(super) fn may_have_been_gone(&self) -> bool {
+        self.idle_until == Some(self.link.carried.get()) && !self.link.is_going()
     }
 
     pub(super) fn send(&mut self) -> &mut SendRequest<Bytes> {

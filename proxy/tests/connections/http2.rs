@@ -386,6 +386,25 @@ fn a_tunnel_is_a_stream() {
 }
 
 #[test]
+fn nothing_looks_like_a_tunnel_that_is_none() {
+    run(
+        "the server does not switch",
+        vec![Ask("CONNECT /ws\nsec-websocket-version: 13"), ToEnd],
+        vec![Until("\r\n\r\n"), Send(OK), ToEnd],
+        vec!["502\n", "the answer is not one"],
+        vec!["200\n"],
+    );
+    for (path, status, why) in [
+        ("/a", "501\n", "the route does not take WebSocket"),
+        ("/told-abort", "502\n", "the answer is not one"),
+        ("/told-nothing", "502\n", "the answer is not one"),
+    ] {
+        let client = vec![Ask(format!("CONNECT {path}\nsec-websocket-version: 13").leak()), ToEnd];
+        Case { client, wants: vec![status, why], silent: true, seeds: 2, ..case() }.run(path);
+    }
+}
+
+#[test]
 fn a_connection_serves_so_many_requests_and_no_more() {
     let ask = || [AskAll("GET /nowhere"), ToEnd];
     Case {

@@ -136,13 +136,18 @@ fn so_many_fields_and_interim_answers_and_no_more_are_taken() {
 #[test]
 fn what_a_server_has_not_looked_at_goes_elsewhere() {
     let breaks = |reason| vec![reset(1, reason)];
-    let no_answer = "closed the connection before it responded";
+    let no_answer = "before it responded";
     let malformed = "not valid HTTP";
     // What the first server says, whether the other is then asked to POST and to GET, and what the client is told.
     for (first, post, get, why) in [
         (breaks(Reason::REFUSED_STREAM), true, true, ""),
-        (breaks(Reason::INTERNAL_ERROR), false, true, no_answer),
-        (breaks(Reason::CANCEL), false, true, no_answer),
+        (
+            breaks(Reason::INTERNAL_ERROR),
+            false,
+            true,
+            "reset the stream before it responded (INTERNAL_ERROR)",
+        ),
+        (breaks(Reason::CANCEL), false, true, "reset the stream before it responded (CANCEL)"),
         (vec![goes(0), Close], true, true, ""),
         (vec![goes(1), Close], false, true, no_answer),
         (vec![Close], false, true, no_answer),
@@ -158,6 +163,58 @@ fn what_a_server_has_not_looked_at_goes_elsewhere() {
             Case { client, servers, wants, once: "HTTP/1.1 ", maybe: !again, seeds, ..case() }.run(&about);
         }
     }
+}
+
+#[test]
+fn without_retries_only_what_was_not_processed_is_sent_twice() {
+    for (end, again, why) in [
+        (vec![reset(3, Reason::REFUSED_STREAM)], true, ""),
+        (vec![goes(1), Close], true, ""),
+        // An idle connection that had gone, as far as can be told.
+        (vec![Close], true, ""),
+        (
+            vec![reset(3, Reason::INTERNAL_ERROR)],
+            false,
+            "reset the stream before it responded (INTERNAL_ERROR)",
+        ),
+        (vec![goes(3), Close], false, "before it responded"),
+        (vec![head(3, true, ":status: 200\ncontent-length: +5")], false, "not valid HTTP"),
+        // DATA of no stream.
+        (
+            vec![data(0, false, "x")],
+            false,
+            "broke a rule of HTTP/2, which ended the connection and all requests on it (PROTOCOL_ERROR)",
+        ),
+    ] {
+        let about = format!("{end:?}");
+        let first = [greets(), answers_to(1, "one"), vec![UntilOn(3, HEADERS)], end, vec![ToEnd]].concat();
+        let wants = if again { vec!["HTTP/1.1 200 ", "two"] } else { vec!["HTTP/1.1 502 ", why] };
+        Case {
+            client: [asks("/h2c-never", "one"), vec![ask_last("GET /h2c-never"), ToEnd]].concat(),
+            servers: vec![first, says(&answers(1, "two"))],
+            wants,
+            maybe: !again,
+            seeds: 2,
+            ..case()
+        }
+        .run(&about);
+    }
+}
+
+#[test]
+fn what_shared_a_connection_with_others_is_not_sent_twice() {
+    let both = vec![UntilOn(3, HEADERS), UntilOn(5, HEADERS), Close];
+    Case {
+        client: [asks("/h2c-never", "one"), vec![ask_last("GET /h2c-never"), ToEnd]].concat(),
+        beside: [vec![Wait(200)], asks("/h2c-never", "responded"), vec![Close]].concat(),
+        servers: vec![[greets(), answers_to(1, "one"), both].concat(), says(&answers(1, "two"))],
+        wants: vec!["HTTP/1.1 502 ", "closed the HTTP/2 connection before it responded"],
+        lacks: vec!["two"],
+        maybe: true,
+        seeds: 1,
+        ..case()
+    }
+    .run("two requests");
 }
 
 #[test]

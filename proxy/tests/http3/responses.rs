@@ -426,6 +426,12 @@ fn a_tunnel_that_is_refused_is_answered() {
             let (_send, mut recv) = tunnel(&client, &[]).await;
             assert_eq!(answer(&mut recv).await, "403 content-length: 2 | \"no\" | end");
             site.heard().await;
+            // It would be taken for one.
+            site.serves(answers("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"));
+            let (_send, mut recv) = tunnel(&client, &[]).await;
+            let taken = answer(&mut recv).await;
+            assert!(taken.starts_with("502 ") && taken.contains("the answer is not one"), "{taken}");
+            site.heard().await;
             // Nobody has asked for one, or by the wrong key.
             let agree =
                 "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
