@@ -186,6 +186,7 @@ pub fn compile_settings(boot: &Boot, tls: TlsSettings) -> snapshot::compile::Set
             idle_timeout: upstream.timeout,
             requests: upstream.requests,
         },
+        default_retries: u32::try_from(upstream.default_retries).unwrap_or(u32::MAX),
         health_checks: boot.health_checks,
         registries: boot.discovery.keys().cloned().collect(),
         tls,

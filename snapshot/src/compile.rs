@@ -76,6 +76,8 @@ pub struct Settings {
     pub timeouts: Timeouts,
     /// For upstreams without their own.
     pub keepalive: Keepalive,
+    /// The most retries of upstreams without `retries`, however many nodes they have.
+    pub default_retries: u32,
     /// `false` for `apisix.disable_upstream_healthcheck`.
     pub health_checks: bool,
     /// The service registries of the boot file.
@@ -95,6 +97,7 @@ impl Default for Settings {
             protocols: Vec::new(),
             timeouts: Timeouts::default(),
             keepalive: Keepalive::default(),
+            default_retries: 32,
             health_checks: true,
             registries: BTreeSet::new(),
             tls: TlsSettings::default(),

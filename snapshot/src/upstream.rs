@@ -51,7 +51,8 @@ pub struct Settings {
     /// How TLS is spoken to it, if it is.
     pub tls: Option<Arc<ClientTls>>,
     pub pass_host: PassHost,
-    /// Further servers to try after the first; APISIX's default is one less than there are nodes.
+    /// Further servers to try after the first; by default one less than there are nodes, as in APISIX, up to
+    /// `default_retries`.
     pub retries: u32,
     /// Bound for all tries together; zero is none.
     pub retry_timeout: Duration,

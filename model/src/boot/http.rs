@@ -145,7 +145,7 @@ pub struct RealIp {
     pub from: Vec<IpNet>,
 }
 
-/// Idle connections to upstreams that say nothing of their own.
+/// Connections to upstreams without settings of their own, and retries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UpstreamKeepalive {
     pub size: u64,
@@ -153,6 +153,8 @@ pub struct UpstreamKeepalive {
     pub timeout: Duration,
     /// Those of a worker to all upstreams together (ours).
     pub total: u64,
+    /// The most retries of upstreams without `retries` (ours).
+    pub default_retries: u64,
     /// How long a connection is waited for before one in the other address family is tried as well.
     pub attempt_delay: Duration,
 }

@@ -245,6 +245,7 @@ pub const ROWS: &[Row] = &[
     // Ours.
     used("nginx_config.http.upstream.connection_attempt_delay", Shape::Time),
     used("nginx_config.http.upstream.keepalive_total", Shape::Count { min: 0, max: 1 << 20 }),
+    used("nginx_config.http.upstream.default_retries", Shape::Count { min: 0, max: 1_000_000 }),
     idle("nginx_config.http.charset", "bodies and their types are passed on as they come"),
     idle("nginx_config.http.variables_hash_max_size", NO_NGINX),
     used("nginx_config.http.lua_shared_dict.*", Shape::Size),

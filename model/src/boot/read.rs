@@ -414,6 +414,7 @@ fn http(http: File<'_>) -> Result<Http, Invalid> {
             requests: http.count("/upstream/keepalive_requests", 1000),
             timeout: http.time("/upstream/keepalive_timeout", 60),
             total: http.count("/upstream/keepalive_total", 4096),
+            default_retries: http.count("/upstream/default_retries", 32),
             attempt_delay: http
                 .read("/upstream/connection_attempt_delay", shape::time)
                 .unwrap_or(Duration::from_millis(250)),

@@ -71,11 +71,12 @@ pub(super) fn upstream(
         (written::PassHost::Rewrite, Some(host)) => PassHost::Rewrite(host.clone()),
         _ => PassHost::Pass,
     };
-    if let Some(retries) = from.retries {
+    settings.retries = match from.retries {
         // As many as there are other nodes, however many these are.
-        let most = settings.retries.max(MAX_RETRIES);
-        settings.retries = u32::try_from(retries).unwrap_or(u32::MAX).min(most);
-    }
+        Some(retries) => u32::try_from(retries).unwrap_or(u32::MAX).min(settings.retries.max(MAX_RETRIES)),
+        // No request is to try ten thousand dead nodes.
+        None => settings.retries.min(defaults.default_retries),
+    };
     settings.retry_timeout = from.retry_timeout.unwrap_or_default();
     settings.keepalive = match &from.keepalive_pool {
         Some(pool) => Keepalive {
