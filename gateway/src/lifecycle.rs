@@ -41,6 +41,17 @@ enum Wish {
     NobodyLeft,
 }
 
+/// Keeps a write beyond `RLIMIT_FSIZE` from ending the process: it fails with `EFBIG`, as one to a full disk fails
+/// with `ENOSPC`. Nothing is logged here, as the log may be what is too large; the failed write is reported where
+/// it was made. To be called within a runtime.
+///
+/// # Errors
+/// The handler cannot be installed.
+pub fn survive_size_limit() -> std::io::Result<()> {
+    // The handler stays when this is dropped.
+    signal(SignalKind::from_raw(Raw::XFSZ.as_raw())).map(drop)
+}
+
 impl Signals {
     /// Takes them over; USR1 calls `reopen` from now on.
     pub fn new(mut reopen: impl FnMut() + Send + 'static) -> std::io::Result<Signals> {

@@ -35,7 +35,9 @@ use crate::program::{OneAtATime, Running};
 use crate::server_info::ServerInfo;
 use crate::sinks::Deliveries;
 use crate::upgrade::{self, Inherited, Side, Upgrade, notify};
-use crate::{acme, check, etcd, listeners, logging, memory, metrics, pool, say, server_info, tls, wiring};
+use crate::{
+    acme, check, etcd, lifecycle, listeners, logging, memory, metrics, pool, say, server_info, tls, wiring,
+};
 
 /// How long a start waits for the first snapshot before it serves without one.
 const FIRST_SNAPSHOT: Duration = Duration::from_secs(5);
@@ -54,10 +56,6 @@ pub fn run(start: &Start) -> anyhow::Result<bool> {
             return Ok(check::report(diagnostics, false));
         }
     };
-    logging::start(&found.boot, &found.data)?;
-    for warning in &found.warnings {
-        tracing::warn!("{}", warning.one_line());
-    }
     // The control side apart from the workers: two threads, so that a long scrape or
     // compile does not hold up an Admin request.
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -67,6 +65,15 @@ pub fn run(start: &Start) -> anyhow::Result<bool> {
         .enable_all()
         .build()
         .context("cannot start the control threads")?;
+    // Before the first line is logged: the log may be the file that may grow no more.
+    {
+        let _within = runtime.enter();
+        lifecycle::survive_size_limit().context("cannot install signal handlers")?;
+    }
+    logging::start(&found.boot, &found.data)?;
+    for warning in &found.warnings {
+        tracing::warn!("{}", warning.one_line());
+    }
     let result = runtime.block_on(serve(found, start.reuse_port, began, inherited));
     runtime.shutdown_timeout(Duration::from_secs(1));
     result.map(|()| true)
