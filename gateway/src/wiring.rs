@@ -308,6 +308,7 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<proxy::Listener>, workers: usize)
         idle_grace: http.keepalive_min_timeout,
         attempt_delay: http.upstream.attempt_delay,
         max_body: http.client_max_body_size.unwrap_or(0),
+        max_hops: http.max_hops.and_then(|hops| u16::try_from(hops).ok()).unwrap_or(u16::MAX),
         bounds: sdk::Bounds {
             body: boot.conditions.body.map_or(usize::MAX, saturating),
             graphql: saturating(boot.conditions.graphql),

@@ -324,7 +324,8 @@ fn request(x: &Exchange<'_>, batch: &Batch, item: &Item) -> Result<Fetch, &'stat
 /// write these, but it has not looked into the body.
 fn tells_of_proxies(name: &str) -> bool {
     let forwarded = name.get(..12).is_some_and(|start| start.eq_ignore_ascii_case("x-forwarded-"));
-    forwarded || name.eq_ignore_ascii_case("forwarded") || name.eq_ignore_ascii_case("x-real-ip")
+    let others = ["forwarded", "sluice-hops", "x-real-ip"];
+    forwarded || others.iter().any(|other| name.eq_ignore_ascii_case(other))
 }
 
 /// A value as Lua writes it, or each of a list.
@@ -447,7 +448,7 @@ mod tests {
     #[test]
     fn no_batch_tells_of_proxies() {
         let body = br#"{
-            "headers": {"x-forwarded-for": "9.9.9.9", "Forwarded": "for=9.9.9.9", "X-Forwarded": "stays"},
+            "headers": {"x-forwarded-for": "9.9.9.9", "Forwarded": "for=9.9.9.9", "Sluice-Hops": "0", "X-Forwarded": "stays"},
             "pipeline": [{"path": "/", "headers": {"X-Forwarded-Proto": "https", "X-FORWARDED-HOST": "evil", "x-real-ip": "9.9.9.9"}}]
         }"#;
         let (_, _, sent) = ask(body, vec![answer(200, &[], "")]);

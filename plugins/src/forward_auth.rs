@@ -209,6 +209,7 @@ impl ForwardAuth {
                 let _ = fields.set(name.as_bytes(), value);
             }
         }
+        x.count_hop(&mut fields);
         let timeout = Duration::from_millis(self.config.timeout);
         let keep = Keep {
             connections: if self.config.keepalive { self.config.keepalive_pool } else { 0 },
@@ -350,6 +351,7 @@ mod tests {
         got.sort();
         let expected = [
             ("authorization", "a"),
+            ("sluice-hops", "1"),
             ("x-client", "127.0.0.1 of !"),
             ("x-forwarded-for", "127.0.0.1"),
             ("x-forwarded-host", "example.com"),

@@ -133,6 +133,7 @@ impl Plugin for ProxyMirror {
             }
         }
         let _ = fields.append_id(Name::XRealIp, x.client().ip_text());
+        x.count_hop(&mut fields);
         if let Some(host) = x.rewritten_host() {
             let _ = fields.set(b"Host", host);
         }
@@ -254,7 +255,7 @@ mod tests {
         let sent = probe.world.sent.borrow();
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         let got: Vec<_> = sent[0].fields.iter().map(|(name, value, _)| (text(name).to_lowercase(), text(value))).collect();
-        let wanted = [("host", "a"), ("x-a", "1"), ("x-a", "2"), ("x-real-ip", "127.0.0.1")];
+        let wanted = [("host", "a"), ("x-a", "1"), ("x-a", "2"), ("x-real-ip", "127.0.0.1"), ("sluice-hops", "1")];
         assert_eq!(got, wanted.map(|(name, value)| (name.to_owned(), value.to_owned())));
     }
 

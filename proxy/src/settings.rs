@@ -55,6 +55,8 @@ pub struct Settings {
     pub keepalive_requests: u64,
     /// Largest request body in bytes; 0 is unbounded (`client_max_body_size`).
     pub max_body: u64,
+    /// Gateways that a request may have passed through, this one included; more are a loop (`max_hops`).
+    pub max_hops: u16,
     /// Bytes of bodies that a worker holds in memory at once, for conditions and stages that need
     /// them whole (`held_bodies`).
     pub held_bodies: usize,
@@ -285,6 +287,7 @@ impl Default for Settings {
             keepalive_timeout: Duration::from_secs(60),
             keepalive_requests: 10_000,
             max_body: 0,
+            max_hops: 16,
             held_bodies: 256 << 20,
             stream_windows: 256 << 20,
             upstream_windows: 256 << 20,

@@ -277,6 +277,9 @@ pub struct Forward {
     pub without: Own,
     /// Instead of the route's upstream; see [`Exchange::choose_upstream`].
     pub upstream: Option<Chosen>,
+    /// Gateways that the request has passed through, this one included, as far as they say so; 0 if it comes
+    /// straight from a client.
+    pub hops: u16,
 }
 
 /// A set of the fields by which the gateway tells the upstream of the client's connection.

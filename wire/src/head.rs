@@ -73,7 +73,8 @@ pub struct RequestHead {
     pub expect_continue: bool,
     /// `Connection: upgrade` with an `Upgrade` field.
     pub upgrade: bool,
-    /// There is an `X-Forwarded-…` or `Forwarded` field; set by [`crate::h1::hop::strip_request`].
+    /// There is an `X-Forwarded-…`, `Forwarded` or `Sluice-Hops` field; set by
+    /// [`crate::h1::hop::strip_request`].
     pub tells_of_others: bool,
 }
 

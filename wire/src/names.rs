@@ -70,6 +70,7 @@ names! {
     SecWebsocketKey = "Sec-WebSocket-Key",
     Server = "Server",
     SetCookie = "Set-Cookie",
+    SluiceHops = "Sluice-Hops",
     Te = "TE",
     Trailer = "Trailer",
     TransferEncoding = "Transfer-Encoding",

@@ -36,6 +36,8 @@ pub struct Http {
     pub lingering_bytes: u64,
     /// Bytes; `None` is no limit.
     pub client_max_body_size: Option<u64>,
+    /// Gateways of this kind that a request may pass through (ours); `None` is no limit.
+    pub max_hops: Option<u64>,
     /// Bytes of a request's head.
     pub max_head_size: u64,
     /// Header fields of a request (ours).

@@ -219,6 +219,7 @@ pub const ROWS: &[Row] = &[
     used("nginx_config.http.max_plugin_requests", Shape::Count { min: 0, max: 1 << 20 }),
     used("nginx_config.http.max_plugin_requests_per_target", Shape::Count { min: 0, max: 1 << 20 }),
     used("nginx_config.http.max_response_header_fields", Shape::Count { min: 1, max: 100_000 }),
+    used("nginx_config.http.max_hops", Shape::Count { min: 0, max: 1000 }),
     used("nginx_config.http.held_bodies", Shape::Size),
     used("nginx_config.http.stream_windows", Shape::Size),
     used("nginx_config.http.held_log_entries", Shape::Size),

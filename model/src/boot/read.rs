@@ -391,6 +391,7 @@ fn http(http: File<'_>) -> Result<Http, Invalid> {
         lingering_time: http.time("/lingering_time", 1),
         lingering_bytes: size("/lingering_bytes").unwrap_or(64 << 10),
         client_max_body_size: size("/client_max_body_size").filter(|bytes| *bytes > 0),
+        max_hops: Some(http.count("/max_hops", 16)).filter(|hops| *hops > 0),
         max_head_size,
         max_header_fields: http.count("/max_header_fields", 100),
         max_plugin_requests: http.count("/max_plugin_requests", 1024),

@@ -53,7 +53,9 @@ pub(crate) async fn drive(
     let lease = worker.lease();
     let told = trusted::client(worker, client, &messages.request);
     let client = told.as_ref().unwrap_or(client);
+    let mut hops = 0;
     if messages.request.tells_of_others {
+        hops = trusted::hops(&messages.request);
         trusted::remove_untrusted(worker, client, &mut messages.request);
     }
     let explains = match worker.settings.explain.as_deref() {
@@ -62,6 +64,7 @@ pub(crate) async fn drive(
     };
     let arrival = down.arrival();
     let mut x = Exchange::new(messages, client, &lease.consumers, &**worker);
+    x.engine_mut().forward.hops = hops;
     let timing = &mut x.engine_mut().timing;
     timing.received = arrival.head_bytes;
     timing.connection_requests = arrival.requests;
@@ -269,6 +272,10 @@ async fn prepare<'s>(
         return Flow::Fault(Fault::client(FaultKind::BadRequest(Refusal::BadPath)));
     }
     *plan = found;
+    // Behind the choice of the route, so that the log names the one that leads back here.
+    if x.engine().forward.hops > worker.settings.max_hops {
+        return Flow::Fault(Fault::client(FaultKind::LoopDetected));
+    }
     Flow::Go
 }
 

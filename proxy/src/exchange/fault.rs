@@ -69,6 +69,8 @@ pub enum FaultKind {
     NoWebsocket,
     /// It asks for a tunnel, and was answered with success but without one, which its client would take for one.
     NoSwitch,
+    /// It has passed through more gateways than a request may (`max_hops`).
+    LoopDetected,
     // the upstream
     ConnectRefused,
     ConnectFailed,
@@ -323,6 +325,7 @@ impl FaultKind {
             FaultKind::ClientGone => 499,
             FaultKind::MethodNotAllowed => 405,
             FaultKind::NoWebsocket => 501,
+            FaultKind::LoopDetected => 508,
             FaultKind::ConnectTimeout
             | FaultKind::SendTimeout
             | FaultKind::ReadTimeout
@@ -369,6 +372,7 @@ impl FaultKind {
                 ("nginx_config.http.proxy_buffer_size", settings.response.head)
             }
             FaultKind::HeldTooMuch => ("nginx_config.http.held_bodies", settings.held_bodies),
+            FaultKind::LoopDetected => ("nginx_config.http.max_hops", usize::from(settings.max_hops)),
             FaultKind::Flood(flood) => flood.limit(settings)?,
             _ => return None,
         };
@@ -405,6 +409,9 @@ impl FaultKind {
             FaultKind::MethodNotAllowed => "CONNECT and TRACE are not served",
             FaultKind::NoWebsocket => "the route does not take WebSocket",
             FaultKind::NoSwitch => "the request asked for a WebSocket, and the answer is not one",
+            FaultKind::LoopDetected => {
+                "the request has passed through too many gateways: an upstream leads back to one of them"
+            }
             FaultKind::ConnectRefused => "the upstream refused the connection",
             FaultKind::ConnectFailed => "the upstream could not be reached",
             FaultKind::NoDescriptor => "no file descriptor is left for a connection to the upstream",

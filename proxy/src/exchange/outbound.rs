@@ -69,6 +69,7 @@ impl Head for Outbound<'_, '_> {
                 | Name::Expect
                 | Name::Connection
                 | Name::Upgrade
+                | Name::SluiceHops
                 | Name::XRealIp => continue,
                 Name::XForwardedFor => {
                     forwarded_for.push(field.value);
@@ -106,6 +107,12 @@ impl Head for Outbound<'_, '_> {
         if !told.has(Own::PORT) {
             to.name(b"X-Forwarded-Port");
             to.number(u64::from(x.forwarded_port()));
+            to.end();
+        }
+        let hops = x.engine().forward.hops;
+        if hops > 0 {
+            to.name(b"Sluice-Hops");
+            to.number(u64::from(hops));
             to.end();
         }
     }

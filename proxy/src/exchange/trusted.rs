@@ -1,6 +1,11 @@
 //! hot path
 //!
 //! What a peer says of those before it, and whether it is believed.
+//!
+//! Loops are found by a count of gateways in `Sluice-Hops`. A request that comes straight from a client carries no
+//! such field to the upstream, so most servers never see one. Behind the first gateway a request has
+//! `X-Forwarded-For`, which no plugin can take away; each further gateway then writes the count, whatever the
+//! peer is trusted with. A client can only raise it, for its own request.
 
 use sdk::{Client, Named};
 use wire::{Name, RequestHead};
@@ -32,6 +37,22 @@ pub(super) fn client(worker: &Worker, client: &Client, head: &RequestHead) -> Op
     Some(told)
 }
 
+/// Gateways that the request has passed through, this one included. The largest number that stands there counts: a
+/// server on the way may have repeated the field.
+#[cold]
+pub(super) fn hops(head: &RequestHead) -> u16 {
+    let mut most = 0;
+    for value in head.fields.all_checked(Name::SluiceHops, Name::SluiceHops.as_str().as_bytes()) {
+        for number in value.split(|byte| !byte.is_ascii_digit()) {
+            let number = number.iter().fold(0u16, |number, digit| {
+                number.saturating_mul(10).saturating_add(u16::from(digit - b'0'))
+            });
+            most = most.max(number);
+        }
+    }
+    most.saturating_add(1)
+}
+
 /// Removes forwarded headers of a peer that is not trusted, before a route, a plugin or the upstream
 /// can take them for true (APISIX 3.18: `trusted_addresses`).
 #[cold]
@@ -46,4 +67,26 @@ pub(super) fn remove_untrusted(worker: &Worker, client: &Client, head: &mut Requ
         Name::XForwardedFor => trusted.is_none(),
         _ => true,
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_count_of_gateways_is_raised_by_one() {
+        for (values, hops) in [
+            (&[][..], 1),
+            (&["1"], 2),
+            (&["3", "9", "4"], 10),
+            (&["3, 12, 5"], 13),
+            (&["", "x", "-1", "+2"], 3),
+            (&["99999999999999999999"], u16::MAX),
+            (&["65535"], u16::MAX),
+        ] {
+            let mut head = RequestHead::default();
+            values.iter().for_each(|value| head.fields.append(b"sluice-hops", value.as_bytes()).unwrap());
+            assert_eq!(super::hops(&head), hops, "{values:?}");
+        }
+    }
 }

@@ -12,6 +12,10 @@ use super::{OK, case};
 const OWN: &str = "X-Real-IP: 127.0.0.1\r\nX-Forwarded-For: 127.0.0.1\r\nX-Forwarded-Proto: http\r\n\
                    X-Forwarded-Host: a\r\nX-Forwarded-Port: 9080\r\n\r\n";
 
+/// The same of a request that came by a proxy.
+const COUNTED: &str = "X-Real-IP: 127.0.0.1\r\nX-Forwarded-For: 127.0.0.1\r\nX-Forwarded-Proto: http\r\n\
+                       X-Forwarded-Host: a\r\nX-Forwarded-Port: 9080\r\nSluice-Hops: 1\r\n\r\n";
+
 /// A request with these fields, and what the server is to get among others, and what not.
 fn run(
     about: &str,
@@ -36,12 +40,12 @@ fn only_who_is_trusted_tells_of_others() {
         OF_OTHERS,
         vec![
             "X-Real-IP: 127.0.0.1\r\nX-Forwarded-For: 9.9.9.9, 127.0.0.1\r\nX-Forwarded-Proto: http\r\n\
-             X-Forwarded-Host: a\r\nX-Forwarded-Port: 9080\r\n\r\n",
+             X-Forwarded-Host: a\r\nX-Forwarded-Port: 9080\r\nSluice-Hops: 1\r\n\r\n",
         ],
         vec!["Forwarded: ", "https", "8443", "8.8.8.8"],
         |_| {},
     );
-    run("the peer is not trusted", OF_OTHERS, vec![OWN], vec!["9.9.9.9", "https", "8443"], |settings| {
+    run("the peer is not trusted", OF_OTHERS, vec![COUNTED], vec!["9.9.9.9", "https", "8443"], |settings| {
         settings.trusted = Some(Arc::new(|ip| ip != IpAddr::from([127, 0, 0, 1])));
     });
     let trusting = |settings: &mut Settings| {
@@ -52,7 +56,7 @@ fn only_who_is_trusted_tells_of_others() {
         OF_OTHERS,
         vec![
             "Forwarded: for=9.9.9.9\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: b\r\nX-Forwarded-Port: 8443\r\n\
-             X-Real-IP: 127.0.0.1\r\nX-Forwarded-For: 9.9.9.9, 127.0.0.1\r\n\r\n",
+             X-Real-IP: 127.0.0.1\r\nX-Forwarded-For: 9.9.9.9, 127.0.0.1\r\nSluice-Hops: 1\r\n\r\n",
         ],
         vec![],
         trusting,
@@ -60,7 +64,7 @@ fn only_who_is_trusted_tells_of_others() {
     run(
         "what it says without a value is not said",
         "X-Forwarded-Proto:\r\nX-Forwarded-Host:\r\nX-Forwarded-Port:\r\n",
-        vec![OWN],
+        vec![COUNTED],
         vec!["X-Forwarded-Proto: \r\n", "X-Forwarded-Host: \r\n", "X-Forwarded-Port: \r\n"],
         trusting,
     );
@@ -72,6 +76,32 @@ fn only_who_is_trusted_tells_of_others() {
         vec!["X-Forwarded-Host: a"],
         trusting,
     );
+}
+
+#[test]
+fn gateways_are_counted_whatever_the_peer_is_trusted_with() {
+    let others = "X-Forwarded-For: 9.9.9.9\r\n";
+    run("a client's own request", "", vec![OWN], vec!["Sluice-Hops"], |_| {});
+    run("it came by a proxy", others, vec!["Sluice-Hops: 1\r\n\r\n"], vec![], |_| {});
+    let counted = "Sluice-Hops: 15\r\nX-Forwarded-For: 9.9.9.9\r\n";
+    run("by gateways", counted, vec!["Sluice-Hops: 16\r\n\r\n"], vec!["Hops: 15"], |_| {});
+    run("not trusted", counted, vec!["Sluice-Hops: 16\r\n\r\n"], vec!["Hops: 15", "9.9.9.9"], |settings| {
+        settings.trusted = Some(Arc::new(|_| false));
+    });
+    run("no limit", "Sluice-Hops: 70000\r\n", vec!["Sluice-Hops: 65535\r\n\r\n"], vec![], |settings| {
+        settings.max_hops = u16::MAX;
+    });
+    Case {
+        client: vec![
+            Send("GET /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\nSluice-Hops: 16\r\n\r\n"),
+            ToEnd,
+        ],
+        wants: vec!["HTTP/1.1 508 Loop Detected\r\n", "too many gateways"],
+        silent: true,
+        seeds: 2,
+        ..case()
+    }
+    .run("by too many");
 }
 
 fn real_ip(recursive: bool, from: fn(IpAddr) -> bool) -> Option<RealIp> {

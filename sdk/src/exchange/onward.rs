@@ -4,7 +4,8 @@
 
 use std::net::SocketAddr;
 
-use wire::{Method, Span};
+use wire::h1::encode::decimal;
+use wire::{Fields, Method, Name, Span};
 
 use super::{Exchange, Try};
 use crate::upstream::UpstreamHandle;
@@ -66,6 +67,14 @@ impl Exchange<'_> {
     #[inline]
     pub fn rewritten_host(&self) -> Option<&[u8]> {
         self.engine.forward.host.map(|span| self.text(span))
+    }
+
+    /// Adds the count of gateways to the headers of a request that a plugin makes on behalf of this one, so that
+    /// it ends if it leads back here (`nginx_config.http.max_hops`).
+    pub fn count_hop(&self, fields: &mut Fields) {
+        let mut number = Vec::new();
+        decimal(u64::from(self.engine.forward.hops.max(1)), &mut number);
+        fields.set_checked(Name::SluiceHops, Name::SluiceHops.as_str().as_bytes(), &number);
     }
 
     #[inline]

@@ -126,7 +126,7 @@ const fn build() -> [u8; 256] {
     use Name::{
         Apikey, Authorization, CacheControl, Connection, ContentEncoding, ContentLength, ContentRange,
         ContentType, Cookie, Date, Expect, Forwarded, Host, Http2Settings, KeepAlive, Location, Proxy,
-        ProxyAuthenticate, ProxyAuthorization, ProxyConnection, Range, SetCookie, Te, Trailer,
+        ProxyAuthenticate, ProxyAuthorization, ProxyConnection, Range, SetCookie, SluiceHops, Te, Trailer,
         TransferEncoding, Upgrade, Via, WwwAuthenticate, XAccelBuffering, XAccelCharset, XAccelExpires,
         XAccelLimitRate, XAccelRedirect, XConsumerCustomId, XConsumerUsername, XCredentialIdentifier,
         XForwardedFor, XForwardedHost, XForwardedPort, XForwardedProto, XPad, XRealIp,
@@ -139,7 +139,7 @@ const fn build() -> [u8; 256] {
     all = mark(all, CONNECTION, &[Connection]);
     let identity = [XConsumerCustomId, XConsumerUsername, XCredentialIdentifier];
     all = mark(all, IDENTITY | WRITTEN | KEPT, &identity);
-    let told = [XForwardedFor, XForwardedHost, XForwardedPort, XForwardedProto];
+    let told = [SluiceHops, XForwardedFor, XForwardedHost, XForwardedPort, XForwardedProto];
     all = mark(all, TOLD | WRITTEN | KEPT, &told);
     all = mark(all, TOLD | KEPT, &[Forwarded]);
     all = mark(all, WRITTEN | KEPT, &[XRealIp]);
@@ -184,10 +184,10 @@ mod tests {
             ("X: 1\r\nConnection: x\r\nY: 2\r\nConnection: y\r\nZ: 3\r\n", false, "Z: 3\r\n"),
             ("Connection: Accept\r\nAccept: a\r\nUser-Agent: b\r\n", false, "User-Agent: b\r\n"),
             (
-                "Connection: Host, Content-Length, X-Forwarded-For, x-real-ip, Authorization, ,\r\n\
-                 Content-Length: 1\r\nX-Forwarded-For: c\r\nAuthorization: d\r\n",
+                "Connection: Host, Content-Length, X-Forwarded-For, x-real-ip, Authorization, , sluice-hops\r\n\
+                 Content-Length: 1\r\nX-Forwarded-For: c\r\nAuthorization: d\r\nSluice-Hops: 9\r\n",
                 false,
-                "Content-Length: 1\r\nX-Forwarded-For: c\r\nAuthorization: d\r\n",
+                "Content-Length: 1\r\nX-Forwarded-For: c\r\nAuthorization: d\r\nSluice-Hops: 9\r\n",
             ),
             (
                 "Keep-Alive: 1\r\nProxy-Connection: a\r\nTE: trailers\r\nTransfer-Encoding: chunked\r\n\
@@ -226,9 +226,14 @@ mod tests {
 
     #[test]
     fn who_tells_of_others_is_noted() {
-        for name in
-            ["Forwarded", "X-Forwarded-For", "x-forwarded-host", "X-Forwarded-Port", "X-FORWARDED-PROTO"]
-        {
+        for name in [
+            "Forwarded",
+            "Sluice-Hops",
+            "X-Forwarded-For",
+            "x-forwarded-host",
+            "X-Forwarded-Port",
+            "X-FORWARDED-PROTO",
+        ] {
             let mut head = head_with(&["Host", name]);
             strip_request(&mut head, false);
             assert!(head.tells_of_others && head.fields.len() == 2, "{name}");
