@@ -89,7 +89,7 @@ pub enum FaultKind {
     /// The stream or the HTTP/2 connection ended before the response head was there, and how. The server may have
     /// processed the request.
     Ended(&'static str),
-    /// What came on the stream breaks a rule of HTTP/2 by itself, or its head is too large.
+    /// The response on the stream breaks a rule of HTTP/2, or its head is too large.
     BrokenStream,
     /// The server refused the request without looking at it, or said that it takes no more.
     Unprocessed,

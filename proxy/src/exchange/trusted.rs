@@ -4,8 +4,8 @@
 //!
 //! Loops are found by a count of gateways in `Sluice-Hops`. A request that comes straight from a client carries no
 //! such field to the upstream, so most servers never see one. Behind the first gateway a request has
-//! `X-Forwarded-For`, which no plugin can take away; each further gateway then writes the count, whatever the
-//! peer is trusted with. A client can only raise it, for its own request.
+//! `X-Forwarded-For`, which no plugin can take away; each further gateway then writes the count, also for
+//! peers that are not trusted. A client can only raise it, for its own request.
 
 use sdk::{Client, Named};
 use wire::{Name, RequestHead};

@@ -170,7 +170,7 @@ fn without_retries_only_what_was_not_processed_is_sent_twice() {
     for (end, again, why) in [
         (vec![reset(3, Reason::REFUSED_STREAM)], true, ""),
         (vec![goes(1), Close], true, ""),
-        // An idle connection that had gone, as far as can be told.
+        // The connection was idle and may have been closed before.
         (vec![Close], true, ""),
         (
             vec![reset(3, Reason::INTERNAL_ERROR)],
