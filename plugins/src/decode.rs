@@ -56,7 +56,10 @@ pub(crate) enum Decoded {
     Cut,
     Paused,
     /// There is no room: it needs `least` bytes in all to go on; `wanted` spare the body from being moved often.
-    Full { least: usize, wanted: usize },
+    Full {
+        least: usize,
+        wanted: usize,
+    },
     /// The body is not what its coding says.
     Broken,
 }
@@ -199,7 +202,11 @@ pub(crate) mod tests {
         ] {
             let mut probe = Probe::get("/");
             let mut x = probe.exchange();
-            respond(&mut x, 200, &fields.iter().map(|coding| ("Content-Encoding", *coding)).collect::<Vec<_>>());
+            respond(
+                &mut x,
+                200,
+                &fields.iter().map(|coding| ("Content-Encoding", *coding)).collect::<Vec<_>>(),
+            );
             assert_eq!(Coded::of(&x), coded, "{fields:?}");
         }
     }
@@ -210,9 +217,15 @@ pub(crate) mod tests {
         for (coding, coded) in [(Coding::Gzip, gzip(&text)), (Coding::Brotli, brotli(&text))] {
             let decoding = |most, coded: &[u8], cut| Decoding::new(coding, coded.to_vec(), most, cut);
             for pauses in [false, true] {
-                assert!(decode(decoding(1 << 20, &coded, false), usize::MAX, pauses) == (Decoded::All, text.clone()));
+                assert!(
+                    decode(decoding(1 << 20, &coded, false), usize::MAX, pauses)
+                        == (Decoded::All, text.clone())
+                );
             }
-            assert!(decode(decoding(text.len(), &coded, false), usize::MAX, false) == (Decoded::All, text.clone()));
+            assert!(
+                decode(decoding(text.len(), &coded, false), usize::MAX, false)
+                    == (Decoded::All, text.clone())
+            );
             let short = text[..text.len() - 1].to_vec();
             assert!(decode(decoding(short.len(), &coded, false), usize::MAX, false) == (Decoded::Cut, short));
             // Its own memory counts beside the body.
