@@ -118,7 +118,7 @@ impl Known {
         match self.unseen? {
             Unseen::Everywhere(why) => Some(why),
             Unseen::OnConsumers if matches!(kind, Kind::Consumer | Kind::Credential) => {
-                Some("it identifies nobody, as no route that asks for it is served")
+                Some("routes using it are refused, so these credentials are never checked")
             }
             Unseen::OnConsumers => None,
         }
@@ -155,7 +155,7 @@ static HTTP: &[Known] = table! { "http":
     "exit-transformer" 22950 off;
     "ai" 22900 on unseen "routes are always found in a compiled tree";
     "client-control" 22000 on;
-    "proxy-buffering" 21991 on unseen "responses are streamed, but for short ones, which wait a little for their end";
+    "proxy-buffering" 21991 on unseen "responses are always streamed (short ones are held briefly)";
     "proxy-control" 21990 on unseen "request bodies are always streamed";
     "request-id" 12015 on;
     "zipkin" 12011 on unseen TRACES;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use crate::boot::{unknown_plugins, unknown_stream_plugins};
+use crate::boot::{stands_at_top, unknown_plugins, unknown_stream_plugins};
 use crate::diagnostic::{Diagnostic, Severity, Source};
 use crate::document::{Document, Lookup, Position};
 use crate::field::id_text;
@@ -350,6 +350,11 @@ fn meant(name: &str) -> Option<&'static str> {
 }
 
 fn unknown_section(name: &str) -> Invalid {
+    if stands_at_top(name) {
+        return Invalid::new(format!("`{name}` has no effect in a file of resources"))
+            .expected("a section such as `routes` and `upstreams`")
+            .hint("move it to config.yaml");
+    }
     let known: Vec<_> = known_sections().collect();
     let invalid =
         Invalid::new(format!("unknown section `{name}`")).expected(format!("one of {}", known.join(", ")));

@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 use hashbrown::HashMap;
 use indexmap::IndexMap;
 use model::apisix_plugins::{self, Facts, Known, Subsystem, is_apisix};
-use model::{Invalid, Kind, Schema};
+use model::{Invalid, Schema};
 use sdk::build::{Build, Names, Others, Owner, Services};
 use sdk::catalog::{About, Configured, Place, Scope};
 use sdk::chain::{Chain, Fitting, Stage};
@@ -532,8 +532,7 @@ pub(crate) fn blame(name: &str, invalid: Invalid) -> Invalid {
 
 /// Without its plugin a resource would do something else than it says.
 pub fn not_listed(name: &str) -> Invalid {
-    let unseen = || Absent::find(name).is_some_and(|known| known.unseen_in(Kind::Route).is_some());
-    if !ROWS.iter().any(|row| row.name() == name) && !unseen() {
+    if !ROWS.iter().any(|row| row.name() == name) {
         return unknown(name);
     }
     Invalid::new(format!("unknown plugin [{name}]: the list of plugins does not have it"))
@@ -544,10 +543,10 @@ pub fn not_listed(name: &str) -> Invalid {
 pub(crate) fn unknown(name: &str) -> Invalid {
     if is_apisix(name) {
         return Invalid::new(format!(
-            "unknown plugin [{name}]: a plugin of APISIX that this version does not have"
+            "unknown plugin [{name}]: it exists in APISIX but not in this version of Sluice"
         ))
         .got(name)
-        .hint("remove it, or keep it aside with `_meta.disable` until it is there");
+        .hint("remove it, or set `_meta: {disable: true}` until Sluice has it");
     }
     let invalid = Invalid::new(format!("unknown plugin [{name}]")).got(name);
     match model::invalid::nearest(name, ROWS.iter().map(|row| row.name())) {

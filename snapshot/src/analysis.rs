@@ -12,6 +12,7 @@ mod settings;
 mod streams;
 mod tls;
 mod unused;
+mod variables;
 
 use std::collections::BTreeMap;
 
@@ -58,6 +59,12 @@ pub enum Code {
     Unused,
     /// A setting that the plugin does not have.
     UnknownSetting,
+    /// A variable without a value in this place.
+    UnknownVariable,
+    /// `:name` in a path under a router without parameters.
+    LiteralParameter,
+    /// A rewritten path whose percent-encoding is encoded again.
+    DoubleEncoding,
     /// A server whose host is neither an address nor a name.
     NoHost,
     /// A secret is written as it is.
@@ -92,6 +99,7 @@ pub fn analyse(of: Of<'_>) -> Analysis {
     streams::look(of, &mut found);
     unused::look(of, &mut found);
     settings::look(of, &mut found);
+    variables::look(of, &mut found);
     nodes::look(of, &mut found);
     secrets::look(of, &mut found);
     tls::look(of, &mut found);
@@ -138,6 +146,9 @@ impl Code {
             Code::Ambiguous => "ambiguous",
             Code::Unused => "unused",
             Code::UnknownSetting => "unknown-setting",
+            Code::UnknownVariable => "unknown-variable",
+            Code::LiteralParameter => "literal-parameter",
+            Code::DoubleEncoding => "double-encoding",
             Code::NoHost => "no-host",
             Code::ClearSecret => "clear-secret",
             Code::ExpiredCertificate => "expired-certificate",

@@ -737,3 +737,50 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn variables_without_a_value_in_their_place() {
+    let codes = [Code::UnknownVariable, Code::LiteralParameter, Code::DoubleEncoding];
+    for (route, host_uri, with_parameter) in [
+        ("uri: '/a/:id'", "literal-parameter routes/1/uri", ""),
+        ("uris: [/b, '/a/:id/c']", "literal-parameter routes/1/uris", ""),
+        ("uri: '/a:id'", "", ""),
+        ("uri: /a, vars: [[uri_param_id, '==', '1']]", "unknown-variable routes/1/vars/0", "="),
+        (
+            "uri: /a, vars: [OR, [arg_a, '==', '1'], [AND, [uri_param_id, '==', '1'], [arg_b, '==', uri_param_x]]]",
+            "unknown-variable routes/1/vars/2/1",
+            "=",
+        ),
+        ("uri: /a, vars: [[uri_param__path, '==', /a]]", "", ""),
+        (
+            "uri: /a, plugins: {limit-count: {key: remote_adr}}",
+            "unknown-variable routes/1/plugins/limit-count/key",
+            "=",
+        ),
+        (
+            "uri: /a, plugins: {limit-req: {key: $remote_addr}}",
+            "unknown-variable routes/1/plugins/limit-req/key",
+            "=",
+        ),
+        (
+            "uri: /a, plugins: {limit-conn: {key: '$remote_addr $consumr_name', key_type: var_combination}}",
+            "unknown-variable routes/1/plugins/limit-conn/key",
+            "=",
+        ),
+        ("uri: /a, plugins: {limit-count: {key: any text, key_type: constant}}", "", ""),
+        ("uri: /a, plugins: {limit-count: {key: http_x_tenant}}", "", ""),
+        ("uri: /a, plugins: {limit-count: {key: '$remote_addr $uri', key_type: var_combination}}", "", ""),
+        (
+            "uri: /a, plugins: {proxy-rewrite: {uri: '/b$request_uri'}}",
+            "double-encoding routes/1/plugins/proxy-rewrite/uri",
+            "=",
+        ),
+        ("uri: /a, plugins: {proxy-rewrite: {uri: '/b$uri'}}", "", ""),
+    ] {
+        let text = format!("routes:\n  - {{id: 1, {UP}, {route}}}\n");
+        let expected = |text: &str| text.split_terminator(", ").map(str::to_owned).collect::<Vec<_>>();
+        assert_eq!(found(&text, Mode::HostUri, &codes), expected(host_uri), "{route}");
+        let with_parameter = if with_parameter == "=" { host_uri } else { with_parameter };
+        assert_eq!(found(&text, Mode::UriWithParameter, &codes), expected(with_parameter), "{route}");
+    }
+}

@@ -99,6 +99,10 @@ impl<'a> Findings<'a> {
                     let invalid = match keys::MOVED.iter().find(|(old, _)| *old == path) {
                         Some((_, new)) => Invalid::new(format!("unknown key `{path}`"))
                             .hint(format!("this moved to `{new}` in APISIX 3")),
+                        None if path != *name && stands_at_top(name) => Invalid::new(format!(
+                            "unknown key `{path}`"
+                        ))
+                        .hint(format!("`{name}` is a key of the top level: write it without indentation")),
                         None => Invalid::unknown_key(&path, name, siblings(&path)),
                     };
                     self.warn(ignored(invalid).at(pointer));
@@ -259,8 +263,8 @@ pub fn unknown_plugins<'a>(
         });
     }
     for (names, effect) in [
-        (lacking, "a resource that configures one of them is refused"),
-        (unseen, "a resource that configures one of them is served without it: no answer changes"),
+        (lacking, "resources using them are refused"),
+        (unseen, "resources using them are served as if the plugin were absent; logs or traces are not sent"),
     ] {
         if names.is_empty() {
             continue;
@@ -311,6 +315,11 @@ fn is_prefix(path: &str, row: &str) -> bool {
     let depth = path.split('.').count();
     let mut cut = row.match_indices('.').map(|(at, _)| at);
     cut.nth(depth - 1).is_some_and(|at| matches(path, &row[..at]))
+}
+
+/// Whether a key of this name stands at the top level of the file.
+pub fn stands_at_top(name: &str) -> bool {
+    siblings(name).any(|known| known == name)
 }
 
 /// The names known beside the last of `path`.

@@ -409,6 +409,10 @@ fn hints_lead_to_the_right_key() {
     assert_eq!(hint("plugin_attr:\n  redirct: {}\n"), "did you mean `redirect`?");
     assert_eq!(hint("apisix:\n  node_listn: 1\n"), "did you mean `node_listen`?");
     assert_eq!(hint("plugn_attr: {}\n"), "did you mean `plugin_attr`?");
+    assert_eq!(
+        hint("apisix:\n  plugins: [cors]\n"),
+        "`plugins` is a key of the top level: write it without indentation"
+    );
     assert_eq!(hint("apisix:\n  admin_key: []\n"), "this moved to `deployment.admin.admin_key` in APISIX 3");
     assert_eq!(
         hint("nginx_config:\n  http:\n    upstream:\n      keepaliv: 1\n"),

@@ -38,7 +38,7 @@ fn checks_speak_as_apisix_does() {
     assert_eq!(invalid.hint.as_deref(), Some("did you mean `key-auth`?"));
     assert!(
         reason("ldap-auth", json!({"base_dn": "o", "ldap_uri": "h"}), Place::Route)
-            .starts_with("unknown plugin [ldap-auth]: a plugin of")
+            .starts_with("unknown plugin [ldap-auth]: it exists")
     );
     let all = IndexMap::from([("key-auth".to_owned(), json!({"header": 1}))]);
     assert_eq!(catalog.check_all(&all, Place::Route).unwrap_err().pointer, "/key-auth/header");
@@ -469,8 +469,8 @@ fn a_secret_that_is_kept_elsewhere_is_judged_when_it_is_there() {
 fn a_plugin_that_is_not_listed_is_told_from_one_that_nobody_has() {
     for (name, reason) in [
         ("key-auth", "unknown plugin [key-auth]: the list of plugins does not have it"),
-        ("zipkin", "unknown plugin [zipkin]: the list of plugins does not have it"),
-        ("ldap-auth", "unknown plugin [ldap-auth]: a plugin of APISIX that this version does not have"),
+        ("zipkin", "unknown plugin [zipkin]: it exists in APISIX but not in this version of Sluice"),
+        ("ldap-auth", "unknown plugin [ldap-auth]: it exists in APISIX but not in this version of Sluice"),
         ("no-such", "unknown plugin [no-such]"),
     ] {
         assert_eq!(not_listed(name).reason, reason);
