@@ -1,9 +1,13 @@
-//! What no API gives out: private keys.
+//! Private keys: no API shows them, and a resource that is written as it was read keeps its own.
 
 use std::sync::Arc;
 
 use control::store::Stored;
-use model::private_keys;
+use model::{Key, private_keys};
+use serde_json::Value;
+
+use crate::Admin;
+use crate::answer::ErrorAnswer;
 
 /// Takes private keys out of what is shown.
 pub(crate) fn conceal(stored: &mut Stored) {
@@ -12,9 +16,22 @@ pub(crate) fn conceal(stored: &mut Stored) {
     }
 }
 
+impl Admin {
+    /// Puts the stored private keys into a resource that lacks them, where its certificates are the stored ones.
+    pub(crate) async fn put_keys_back(&self, key: &Key, value: &mut Value) -> Result<(), ErrorAnswer> {
+        if private_keys::are_missing(key.kind, value)
+            && key.check().is_ok()
+            && let Some(stored) = self.store.get(key).await?
+        {
+            private_keys::put_back(key.kind, value, &stored.value);
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use model::{Key, Kind};
+    use model::Kind;
     use serde_json::json;
 
     use super::*;

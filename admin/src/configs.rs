@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use crate::answer::{self, Answer, ErrorAnswer, said};
 use crate::author::Author;
 use crate::conceal::conceal;
-use crate::validate::{self, read_document};
+use crate::validate::{read_document, sections};
 use crate::{Admin, now};
 
 /// What the store remembers of the last document.
@@ -25,11 +25,6 @@ const NOTE: &str = "configs";
 
 /// The longest digest that is remembered.
 const MAX_DIGEST: usize = 256;
-
-/// Sections of a document; what belongs to others stands among these.
-fn sections() -> impl Iterator<Item = Kind> {
-    Kind::ALL.into_iter().filter(|kind| kind.owner().is_none())
-}
 
 fn version_name(kind: Kind) -> String {
     format!("{}_conf_version", kind.collection())
@@ -159,7 +154,7 @@ impl Admin {
         if !digest.is_empty() && last.digest == digest {
             return Ok(answer::empty(StatusCode::NO_CONTENT));
         }
-        validate::without_indexes(&mut document);
+        self.prepare(&mut document).await?;
         if let Some(error) = self.errors(&document).into_iter().next() {
             return Err(refused(error.told()).into());
         }

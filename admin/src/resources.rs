@@ -121,6 +121,7 @@ impl Admin {
             (kind, None) => return Err(said(format!("missing {kind} id"))),
             (_, Some(id)) => target.key(&id),
         };
+        self.put_keys_back(&key, &mut value).await?;
         self.check(&key, &value).await?;
         let changes = Some(key.clone());
         let decide = move |view: &dyn View, _: &mut u64| {

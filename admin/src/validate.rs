@@ -26,7 +26,7 @@ impl Admin {
     /// what they name exists is not looked at.
     pub(crate) async fn validate_all(&self, head: &Parts, body: &[u8]) -> Answer {
         let mut document = read_document(head, body)?;
-        without_indexes(&mut document);
+        self.prepare(&mut document).await?;
         let errors = self.errors(&document);
         if errors.is_empty() {
             return Ok(answer::json(StatusCode::OK, &json!({})));
@@ -34,6 +34,21 @@ impl Admin {
         let errors: Vec<Value> = errors.iter().map(Mistake::listed).collect();
         let body = json!({ "error_msg": "Configuration validation failed", "errors": errors });
         Err(ErrorAnswer::response(answer::json(StatusCode::BAD_REQUEST, &body)))
+    }
+
+    /// Takes out of a document what only APISIX's standalone mode has, and puts in the private keys that a GET
+    /// has left out.
+    pub(crate) async fn prepare(&self, document: &mut Value) -> Result<(), ErrorAnswer> {
+        without_indexes(document);
+        for kind in sections() {
+            let items = document.get_mut(kind.collection()).and_then(Value::as_array_mut);
+            for item in items.into_iter().flatten() {
+                if let Some(id) = id_of(kind, item) {
+                    self.put_keys_back(&Key::new(kind, id).or_owned(), item).await?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// All that is wrong with a document, in APISIX's order.
@@ -81,8 +96,12 @@ impl Mistake {
     }
 }
 
-/// Takes out what only a document of APISIX's standalone mode has.
-pub(crate) fn without_indexes(document: &mut Value) {
+/// Sections of a document; resources that belong to others stand among these.
+pub(crate) fn sections() -> impl Iterator<Item = Kind> {
+    Kind::ALL.into_iter().filter(|kind| kind.owner().is_none())
+}
+
+fn without_indexes(document: &mut Value) {
     let sections = document.as_object_mut().into_iter().flat_map(|sections| sections.values_mut());
     for item in sections.filter_map(Value::as_array_mut).flatten() {
         if let Some(fields) = item.as_object_mut() {
@@ -94,7 +113,7 @@ pub(crate) fn without_indexes(document: &mut Value) {
 /// All that is wrong with a document, in APISIX's order; `check` looks at one resource.
 fn errors(check: impl Fn(&Key, &Value) -> Result<(), Invalid>, document: &Value) -> Vec<Mistake> {
     let mut errors = Vec::new();
-    for kind in Kind::ALL.into_iter().filter(|kind| kind.owner().is_none()) {
+    for kind in sections() {
         let collection = kind.collection();
         let version = format!("{collection}_conf_version");
         if let Some(other) = document.get(&version).filter(|version| !version.is_number()) {
