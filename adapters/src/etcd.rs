@@ -90,6 +90,8 @@ struct Inner {
     recorded: AtomicU64,
     /// etcd lets its user write resources, and no history.
     history_refused: AtomicBool,
+    /// Held by the write that is made after it met another one.
+    turn: tokio::sync::Mutex<()>,
 }
 
 /// How it stands with etcd.
@@ -187,6 +189,7 @@ impl Inner {
             cluster: AtomicU64::new(0),
             recorded: AtomicU64::new(0),
             history_refused: AtomicBool::new(false),
+            turn: tokio::sync::Mutex::default(),
             copied: watch::Sender::new(None),
             settings,
         };

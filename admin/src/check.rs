@@ -9,19 +9,30 @@ use sdk::expr::Expr;
 use serde_json::Value;
 
 use crate::Admin;
-use crate::answer::{ErrorAnswer, said};
+use crate::answer::ErrorAnswer;
 
 impl Admin {
     /// Checks a value as far as no other resources are needed.
     pub(crate) async fn check(&self, key: &Key, value: &Value) -> Result<(), ErrorAnswer> {
+        let loaded = self.loaded_names().await?;
+        Ok(self.check_loaded_with(&loaded, key, value)?)
+    }
+
+    /// The same with the list of HTTP plugins in use, for a moment that cannot wait for it.
+    pub(crate) fn check_loaded_with(
+        &self,
+        loaded: &[&'static str],
+        key: &Key,
+        value: &Value,
+    ) -> Result<(), Invalid> {
         self.check_alone(key, value)?;
         match key.kind {
-            Kind::Ssl => self.check_stapling(value).await?,
+            Kind::Ssl => check_stapling(loaded, value)?,
             Kind::StreamRoute => {
                 self.check_stream_loaded(value)?;
                 self.check_protocol(key, value)?;
             }
-            _ => self.check_loaded(value).await?,
+            _ => self.check_loaded(loaded, value)?,
         }
         match key.kind {
             Kind::Credential => self.check_credential(value),
@@ -36,32 +47,17 @@ impl Admin {
     }
 
     /// Refuses plugins that the `plugins` list of config.yaml leaves out.
-    async fn check_loaded(&self, value: &Value) -> Result<(), ErrorAnswer> {
+    fn check_loaded(&self, loaded: &[&'static str], value: &Value) -> Result<(), Invalid> {
         let Some(plugins) = value.get("plugins").and_then(Value::as_object) else { return Ok(()) };
-        let loaded = self.loaded(Subsystem::Http).await?;
         for name in plugins.keys() {
             let known =
                 self.about.iter().any(|about| about.subsystem == Subsystem::Http && about.name == name);
-            if known && !loaded.iter().any(|about| about.name == name) {
+            if known && !loaded.contains(&name.as_str()) {
                 return Err(Invalid::new(format!("unknown plugin [{name}]"))
                     .within(name)
                     .under("/plugins")
-                    .hint("add it to `plugins` in config.yaml, then PUT /apisix/admin/plugins/reload")
-                    .into());
+                    .hint("add it to `plugins` in config.yaml, then PUT /apisix/admin/plugins/reload"));
             }
-        }
-        Ok(())
-    }
-
-    /// The field of ssl resources that only the plugin ocsp-stapling brings.
-    async fn check_stapling(&self, value: &Value) -> Result<(), ErrorAnswer> {
-        let asks = value.get("ocsp_stapling").is_some_and(|field| !field.is_null());
-        let loaded = || self.loaded(Subsystem::Http);
-        if asks && !loaded().await?.iter().any(|about| about.name == "ocsp-stapling") {
-            return Err(Invalid::new("additional properties forbidden, found ocsp_stapling")
-                .within("ocsp_stapling")
-                .hint("add ocsp-stapling to `plugins` in config.yaml, then PUT /apisix/admin/plugins/reload")
-                .into());
         }
         Ok(())
     }
@@ -107,15 +103,26 @@ impl Admin {
         Ok(())
     }
 
-    fn check_credential(&self, value: &Value) -> Result<(), ErrorAnswer> {
+    fn check_credential(&self, value: &Value) -> Result<(), Invalid> {
         let plugins = value.get("plugins").and_then(Value::as_object);
         for name in plugins.into_iter().flat_map(|plugins| plugins.keys()) {
             if !self.about.iter().any(|about| about.auth && about.name == name) {
-                return Err(said("only supports auth type plugins in consumer credential"));
+                return Err(Invalid::new("only supports auth type plugins in consumer credential"));
             }
         }
         Ok(())
     }
+}
+
+/// Refuses the field of ssl resources that only the plugin ocsp-stapling brings.
+fn check_stapling(loaded: &[&'static str], value: &Value) -> Result<(), Invalid> {
+    let asks = value.get("ocsp_stapling").is_some_and(|field| !field.is_null());
+    if asks && !loaded.contains(&"ocsp-stapling") {
+        return Err(Invalid::new("additional properties forbidden, found ocsp_stapling")
+            .within("ocsp_stapling")
+            .hint("add ocsp-stapling to `plugins` in config.yaml, then PUT /apisix/admin/plugins/reload"));
+    }
+    Ok(())
 }
 
 /// Gives a private key that was sent encrypted by the keyring as it was before, as a GET of another

@@ -1,9 +1,8 @@
 //! What a PATCH does to a stored value.
 
+use model::Invalid;
 use model::json::MAX_DEPTH;
 use serde_json::{Map, Value};
-
-use crate::answer::{ErrorAnswer, said};
 
 /// Lays `change` over `value`: objects are merged, `null` deletes, everything else replaces.
 ///
@@ -35,14 +34,16 @@ pub(crate) fn merge(value: &mut Value, change: Value) {
 /// # Errors
 /// `invalid sub-path: /a/b` where the way leads through something that is no object, and what would be nested more
 /// deeply than a body may be.
-pub(crate) fn set(value: &mut Value, path: &[String], part: Value) -> Result<(), ErrorAnswer> {
-    let invalid = |depth: usize| said(format!("invalid sub-path: /{}", path[..depth].join("/")));
+pub(crate) fn set(value: &mut Value, path: &[String], part: Value) -> Result<(), Invalid> {
+    let invalid = |depth: usize| Invalid::new(format!("invalid sub-path: /{}", path[..depth].join("/")));
     let Some((last, way)) = path.split_last() else {
         *value = part;
         return Ok(());
     };
     if path.len() + levels(&part) > MAX_DEPTH {
-        return Err(said(format!("invalid sub-path: nested too deeply, more than {MAX_DEPTH} levels")));
+        return Err(Invalid::new(format!(
+            "invalid sub-path: nested too deeply, more than {MAX_DEPTH} levels"
+        )));
     }
     let mut at = value;
     for (depth, name) in way.iter().enumerate() {
@@ -131,7 +132,7 @@ mod tests {
         let path: Vec<String> = path.split('/').map(str::to_owned).collect();
         match set(&mut value, &path, part) {
             Ok(()) => Ok(value),
-            Err(refusal) => Err(crate::resources::body_of(&refusal.into_response())),
+            Err(invalid) => Err(json!({ "error_msg": invalid.reason })),
         }
     }
 

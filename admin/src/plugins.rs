@@ -90,6 +90,11 @@ impl Admin {
             Some(names) => of_it.filter(|about| names.iter().any(|name| name == about.name)).collect(),
         })
     }
+
+    /// The names of the HTTP plugins that may be used now.
+    pub(crate) async fn loaded_names(&self) -> Result<Vec<&'static str>, ErrorAnswer> {
+        Ok(self.loaded(Subsystem::Http).await?.into_iter().map(|about| about.name).collect())
+    }
 }
 
 /// See [`Admin::reload_plugins`]; and the revision of the change.

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use control::references;
-use control::store::{Ahead, Expect, Refused, Revision, Step, StoreError, Stored, View};
+use control::store::{Ahead, Refused, Revision, Step, StoreError, Stored, View};
 use http::{Method, Response, StatusCode};
-use model::{Key, Kind};
+use model::{Invalid, Key, Kind};
 use serde_json::{Value, json};
 
 use crate::answer::{self, Answer, Envelope, ErrorAnswer, said};
@@ -17,11 +17,8 @@ use crate::conceal::conceal;
 use crate::request::Call;
 use crate::{Admin, list, now, patch, read_body};
 
-/// How often a PATCH is made again because somebody else wrote meanwhile.
-const PATCH_TRIES: usize = 32;
-
 /// What the path of a request speaks of.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Target {
     kind: Kind,
     /// The consumer of credentials, or a secret's manager.
@@ -203,12 +200,20 @@ impl Admin {
             return Err(answer::not_found());
         }
         let there = self.store.get(&key).await?.ok_or_else(answer::not_found)?;
-        let value = target.patched(&key, &there, change)?;
-        self.check(&key, &value).await?;
-        let (changes, was) = (Some(key.clone()), there.modified);
+        let (admin, loaded, target) = (self.clone(), self.loaded_names().await?, target.clone());
+        let make = move |there: &Stored| {
+            let value = target.patched(&there.key, there, change.clone())?;
+            admin.check_loaded_with(&loaded, &there.key, &value)?;
+            Ok::<_, Invalid>(value)
+        };
+        let (mut value, mut made_of) = (make(&there)?, there.modified);
+        let changes = Some(key.clone());
         let decide = move |view: &dyn View, _: &mut u64| {
-            if !Expect::Unchanged(was).holds(view.get(&key).as_ref()) {
-                return Err(StoreError::Changed.into());
+            let row = view.get(&key).ok_or(Refused::Missing(KEY_NOT_FOUND))?;
+            // Another write came first: its result is patched.
+            if row.modified != made_of {
+                made_of = row.modified;
+                value = make(&row.stored())?;
             }
             references::check(view, &key, &value)?;
             Ok(vec![Step::Put { key: key.clone(), value: value.clone(), ttl }])
@@ -226,10 +231,10 @@ impl Admin {
             intents.iter().map(|intent| (intent.method.clone(), intent.changes.clone())).collect();
         // How many steps there are after each write; the last of a write is what it answers with.
         let ends: Arc<Mutex<Vec<usize>>> = Arc::default();
-        let (author, decided) = (author.clone(), ends.clone());
+        let (by, decided) = (author.clone(), ends.clone());
         let decide = move |view: &dyn View| {
             let (mut ahead, mut numbered) = (Ahead::of(view), 0);
-            let mut steps = vec![author.step()];
+            let mut steps = vec![by.step()];
             decided.lock().unwrap_or_else(PoisonError::into_inner).clear();
             for intent in &mut intents {
                 let more = (intent.decide)(&ahead, &mut numbered)?;
@@ -237,7 +242,7 @@ impl Admin {
                 steps.extend(more);
                 decided.lock().unwrap_or_else(PoisonError::into_inner).push(steps.len());
             }
-            author.complete(view, steps)
+            by.complete(view, steps)
         };
         let written = self.store.write(Box::new(decide)).await;
         let ends = std::mem::take(&mut *ends.lock().unwrap_or_else(PoisonError::into_inner));
@@ -254,22 +259,13 @@ impl Admin {
         method: &Method,
         (value, ttl, force): (Option<Value>, Option<Duration>, bool),
     ) -> Answer {
-        let tries = if *method == Method::PATCH { PATCH_TRIES } else { 1 };
-        for _ in 0..tries {
-            let intent = self.intend(target, method, value.clone(), ttl, force).await?;
-            match self.commit(author, vec![intent]).await {
-                // Somebody else was quicker: what is there now is patched instead.
-                Err(Uncommitted { refused: Refused::Store(StoreError::Changed), .. }) => {}
-                Err(uncommitted) => return Err(uncommitted.refused.into()),
-                Ok(Committed { made, revision }) => {
-                    let made = made.into_iter().next().ok_or_else(answer::not_found)?;
-                    let response = made.answer(self.envelope())?;
-                    let key = made.key().ok_or_else(answer::not_found)?;
-                    return Ok(self.done(author, method, key, revision, response).await);
-                }
-            }
-        }
-        Err(StoreError::Changed.into())
+        let intent = self.intend(target, method, value, ttl, force).await?;
+        let committed = self.commit(author, vec![intent]).await;
+        let Committed { made, revision } = committed.map_err(|uncommitted| uncommitted.refused)?;
+        let made = made.into_iter().next().ok_or_else(answer::not_found)?;
+        let response = made.answer(self.envelope())?;
+        let key = made.key().ok_or_else(answer::not_found)?;
+        Ok(self.done(author, method, key, revision, response).await)
     }
 
     /// Logs a change that was made, and says in its answer what has become of it.
@@ -442,7 +438,7 @@ impl Target {
     }
 
     /// What a PATCH makes of what is there.
-    fn patched(&self, key: &Key, there: &Stored, change: Value) -> Result<Value, ErrorAnswer> {
+    fn patched(&self, key: &Key, there: &Stored, change: Value) -> Result<Value, Invalid> {
         let keeps_time = self.sub_path.is_empty() && change.get("update_time").is_some();
         let mut value = Value::clone(&there.value);
         if self.sub_path.is_empty() {
@@ -549,11 +545,11 @@ fn stamp(value: &mut Value, created: Option<Value>, patched: Option<bool>) {
 
 /// Gives a value its id: that of a secret names its manager, too, as APISIX stores it. An id in the path is a text,
 /// whatever the body has; of one that only the body has, an integer stays one.
-fn place_id(key: &Key, value: &mut Value, in_path: bool) -> Result<(), ErrorAnswer> {
+fn place_id(key: &Key, value: &mut Value, in_path: bool) -> Result<(), Invalid> {
     let id = if key.kind == Kind::Secret { &key.id } else { key.leaf() };
     match value.get("id") {
         Some(own) if id_text(own).as_deref() != Some(id) => {
-            return Err(said(format!("wrong {} id", key.kind)));
+            return Err(Invalid::new(format!("wrong {} id", key.kind)));
         }
         Some(_) if !in_path => {}
         _ => set_id(value, id),
@@ -573,10 +569,4 @@ fn id_text(id: &Value) -> Option<String> {
         Value::Number(number) => Some(number.to_string()),
         _ => None,
     }
-}
-
-/// Only for tests of other modules.
-#[cfg(test)]
-pub(crate) fn body_of(response: &http::Response<Bytes>) -> Value {
-    serde_json::from_slice(response.body()).unwrap_or(Value::Null)
 }

@@ -31,14 +31,39 @@ use super::{Inner, WRITE, pages, unavailable};
 /// What etcd takes in one transaction, unless it is told otherwise (`--max-txn-ops`).
 pub const MOST_AT_ONCE: usize = 128;
 
-/// How often a decision is made again because somebody else was quicker.
+/// How often a write is tried beside the writes of other gateways.
 const TRIES: u32 = 32;
+
+/// How long a write waits for others of this process.
+const TURN: Duration = Duration::from_secs(10);
+
+/// Leases that were granted for a write, by their seconds.
+type Leases = BTreeMap<u64, i64>;
 
 impl Inner {
     /// See [`Store::write`](control::store::Store::write).
     pub async fn write(self: Arc<Self>, mut decide: Decide) -> Result<Written, Refused> {
+        let mut leases = Leases::new();
+        // Most writes meet no other. Those of this process that do are made one at a time, in their order.
+        if let Some(written) = self.write_in_time(&mut decide, &mut leases, 1).await? {
+            return Ok(written);
+        }
+        let _turn = tokio::time::timeout(TURN, self.turn.lock()).await.map_err(|_| {
+            let late = format!("etcd: other writes took {} s; this write was not made", TURN.as_secs());
+            StoreError::Unavailable(late)
+        })?;
+        let written = self.write_in_time(&mut decide, &mut leases, TRIES).await?;
+        written.ok_or_else(|| StoreError::Changed.into())
+    }
+
+    async fn write_in_time(
+        self: &Arc<Self>,
+        decide: &mut Decide,
+        leases: &mut Leases,
+        tries: u32,
+    ) -> Result<Option<Written>, Refused> {
         let mut sent = false;
-        match tokio::time::timeout(WRITE, self.try_write(&mut decide, &mut sent)).await {
+        match tokio::time::timeout(WRITE, self.try_write(decide, leases, tries, &mut sent)).await {
             Ok(done) => done,
             Err(_) => {
                 let made = match sent {
@@ -52,11 +77,18 @@ impl Inner {
         }
     }
 
-    async fn try_write(self: &Arc<Self>, decide: &mut Decide, sent: &mut bool) -> Result<Written, Refused> {
+    /// `None` if another write came first in each of this many tries.
+    async fn try_write(
+        self: &Arc<Self>,
+        decide: &mut Decide,
+        leases: &mut Leases,
+        tries: u32,
+        sent: &mut bool,
+    ) -> Result<Option<Written>, Refused> {
         self.filled()?;
-        let mut leases = BTreeMap::new();
         let mut is_current = false;
-        for _ in 0..TRIES {
+        let mut lost = 0;
+        loop {
             let from_copy = self.status().from_copy;
             let decided = self.table.decide(decide, |view, ask| {
                 let looked = Looked::over(view);
@@ -79,7 +111,7 @@ impl Inner {
             }
             if plan.writes.is_empty() && plan.notes.is_empty() && plan.listed.is_none() {
                 let seen = plan.seen;
-                return Ok(plan.written(seen));
+                return Ok(Some(plan.written(seen)));
             }
             for ttl in plan.ttls() {
                 if let Entry::Vacant(place) = leases.entry(ttl) {
@@ -91,7 +123,7 @@ impl Inner {
                 Some(_) => self.value(self.layout.plugins()).await.map_err(unavailable)?,
                 None => None,
             };
-            let mut request = plan.request(&self.layout, &leases, listed.as_ref());
+            let mut request = plan.request(&self.layout, leases, listed.as_ref());
             let bytes: usize = request.success.iter().map(RequestOp::encoded_len).sum();
             let record = match request.success.len() < MOST_AT_ONCE && bytes < LARGEST {
                 true => plan.record().and_then(|record| self.record(&record)),
@@ -119,13 +151,16 @@ impl Inner {
                 }
                 // Whoever wrote reads what he wrote; if the watch is broken, without waiting for it.
                 let _ = tokio::time::timeout(ANSWER / 4, self.table.reached(revision)).await;
-                return Ok(plan.written(revision));
+                return Ok(Some(plan.written(revision)));
             }
             *sent = false;
+            lost += 1;
+            if lost == tries {
+                return Ok(None);
+            }
             self.catch_up().await?;
             is_current = true;
         }
-        Err(StoreError::Changed.into())
     }
 
     /// Waits until the table holds all that etcd holds now.
@@ -374,12 +409,7 @@ impl Plan {
     }
 
     /// `listed` is the list of plugins that etcd has, with its revision.
-    fn request(
-        &self,
-        layout: &Layout,
-        leases: &BTreeMap<u64, i64>,
-        listed: Option<&(Vec<u8>, i64)>,
-    ) -> TxnRequest {
+    fn request(&self, layout: &Layout, leases: &Leases, listed: Option<&(Vec<u8>, i64)>) -> TxnRequest {
         let mut keys = self.reads.keys.clone();
         for (key, change) in &self.writes {
             keys.insert(key.clone(), change.before.as_ref().map_or(0, |row| row.modified));
