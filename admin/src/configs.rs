@@ -169,7 +169,7 @@ impl Admin {
         };
         let (by, told) = (author.clone(), wanted.made.clone());
         let decide = move |view: &dyn View| by.complete(view, wanted.steps(view, by.step())?);
-        let written = self.store.write(Box::new(decide)).await?;
+        let written = self.write_as(author, Box::new(decide)).await?;
         author.changed(&Method::PUT, "configs", written.revision);
         let mut response = answer::empty(StatusCode::ACCEPTED);
         told.tell(&mut response);

@@ -2,13 +2,14 @@
 //!
 //! That a change waits to be confirmed is a note of the store, written in the same transaction as the
 //! change itself: it survives a restart, and no change becomes permanent by one. Every node that serves
-//! the Admin API looks at the note; whoever finds its time over, or its traffic out of bounds, puts back what
-//! the change has changed. What somebody else has changed again since is left as it is, and named.
+//! the Admin API looks at the note; the first that finds its time over, or its traffic out of bounds, undoes the
+//! change. Resources that later writes have changed or need stay as they are, and are named.
 
 use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use control::store::{Changed, Listed, Record, Refused, Step, StoreError, View, unix_ms};
+use control::store::{Decide, Record, Refused, Step, Store, StoreError, View, Written, unix_ms};
 use http::{HeaderMap, StatusCode};
 use model::{Invalid, boot};
 use sdk::meters::Trials;
@@ -18,6 +19,12 @@ use tokio::time::{Instant, MissedTickBehavior};
 use crate::Admin;
 use crate::answer::{self, Answer, ErrorAnswer, said};
 use crate::author::Author;
+
+mod start;
+mod undo;
+
+pub(crate) use start::Start;
+use undo::Plan;
 
 /// What the store remembers of a change that waits.
 const NOTE: &str = "unconfirmed";
@@ -102,10 +109,8 @@ impl Confirm {
         {
             return Ok(());
         }
-        if let Some(other) = view.note(NOTE).and_then(|text| Waiting::of_text(&text)) {
-            let reason = format!("the change after revision {} still waits to be confirmed", other.from);
-            let hint = "confirm it (`sluice confirm`) or take it back (`sluice confirm --undo`) first";
-            return Err(Invalid::new(reason).hint(hint).into());
+        if view.note(NOTE).and_then(|text| Waiting::of_text(&text)).is_some() {
+            return Err(another_waits(None).into());
         }
         let Confirm { within, bounds } = self;
         let until_ms = unix_ms().saturating_add(ms(*within));
@@ -114,6 +119,14 @@ impl Confirm {
         steps.push(Step::Note { name: NOTE, text: waiting.to_text() });
         Ok(())
     }
+}
+
+/// The refusal of a change while another one waits.
+fn another_waits(revision: Option<u64>) -> Invalid {
+    let what =
+        revision.map_or_else(|| "another change".to_owned(), |revision| format!("revision {revision}"));
+    Invalid::new(format!("{what} is waiting for `sluice confirm`; confirm or undo it first"))
+        .hint("`sluice confirm` keeps it, `sluice confirm --undo` takes it back")
 }
 
 impl Author {
@@ -189,6 +202,43 @@ impl Waiting {
     fn left(&self, now_ms: u64) -> Duration {
         Duration::from_millis(self.until_ms.saturating_sub(now_ms)).min(self.within)
     }
+
+    /// How it is called in messages: by its revision, if the history has it.
+    fn title(&self, revision: Option<u64>) -> String {
+        match revision {
+            Some(revision) => format!("revision {revision}"),
+            None => format!("the change after revision {}", self.from),
+        }
+    }
+}
+
+async fn waiting(store: &dyn Store) -> Result<Option<(String, Waiting)>, StoreError> {
+    let note = store.note(NOTE).await?;
+    Ok(note.and_then(|text| Waiting::of_text(&text).map(|waiting| (text, waiting))))
+}
+
+/// What the history has of a change that waits.
+async fn record(store: &dyn Store, waiting: &Waiting) -> Result<Option<Record>, StoreError> {
+    // Where others write to the store as well, several writes may begin from one revision.
+    let made_ms = waiting.until_ms.saturating_sub(ms(waiting.within));
+    let records = store.history(waiting.from, u64::MAX, usize::MAX).await?.into_iter();
+    let ours = records.filter(|record| record.from == waiting.from && record.author == waiting.author);
+    Ok(ours.min_by_key(|record| record.time_ms.abs_diff(made_ms)))
+}
+
+async fn revision(store: &dyn Store, waiting: &Waiting) -> Option<u64> {
+    record(store, waiting).await.ok().flatten().map(|record| record.revision)
+}
+
+/// The change that waits to be confirmed, for the status of the program.
+pub(crate) async fn shown(store: &dyn Store) -> Option<Value> {
+    let (_, waiting) = waiting(store).await.ok().flatten()?;
+    Some(json!({
+        "revision": revision(store, &waiting).await,
+        "from": waiting.from,
+        "author": waiting.author,
+        "left": waiting.left(unix_ms()).as_secs(),
+    }))
 }
 
 fn ms(time: Duration) -> u64 {
@@ -199,6 +249,7 @@ fn ms(time: Duration) -> u64 {
 struct Watch {
     text: String,
     waiting: Waiting,
+    title: String,
     deadline: Instant,
     /// What was counted at moments of the window, oldest first.
     seen: VecDeque<(Instant, Trials)>,
@@ -209,9 +260,11 @@ struct Watch {
 }
 
 impl Watch {
-    fn new(text: String, waiting: Waiting, now: Instant, now_ms: u64) -> Watch {
-        let deadline = now + waiting.left(now_ms);
-        Watch { text, waiting, deadline, seen: VecDeque::new(), given_up: false, again: None }
+    /// `before` is what was counted when the change was about to be made, where that was here.
+    fn new(text: String, waiting: Waiting, title: String, before: Option<(Instant, Trials)>) -> Watch {
+        let deadline = Instant::now() + waiting.left(unix_ms());
+        let seen = before.into_iter().collect();
+        Watch { text, waiting, title, deadline, seen, given_up: false, again: None }
     }
 
     /// Whether there is nothing to do yet.
@@ -252,11 +305,31 @@ impl Watch {
             }
         }
         (now >= self.deadline)
-            .then(|| format!("it was not confirmed within {} s", self.waiting.within.as_secs_f64()))
+            .then(|| format!("not confirmed within {} s", self.waiting.within.as_secs_f64()))
     }
 }
 
 impl Admin {
+    /// Writes what an author wants. Traffic is counted from before a change that waits to be confirmed.
+    pub(crate) async fn write_as(&self, author: &Author, decide: Decide) -> Result<Written, Refused> {
+        let Some(_) = &author.confirm else { return self.store.write(decide).await };
+        let begun = self.start.begin(&*self.program);
+        match self.store.write(decide).await {
+            Ok(written) => {
+                begun.made();
+                Ok(written)
+            }
+            Err(Refused::Invalid(invalid)) if invalid == another_waits(None) => {
+                let known = match waiting(&*self.store).await {
+                    Ok(Some((_, waiting))) => revision(&*self.store, &waiting).await,
+                    _ => None,
+                };
+                Err(another_waits(known).into())
+            }
+            Err(refused) => Err(refused),
+        }
+    }
+
     /// Undoes changes that are not confirmed, for as long as the program runs.
     pub async fn guard(self) {
         let mut tick = tokio::time::interval(LOOK);
@@ -264,23 +337,23 @@ impl Admin {
         let mut watch: Option<Watch> = None;
         loop {
             tick.tick().await;
+            let made = self.start.made();
             // Asked again in a moment if the store does not answer; what is known stays.
-            let Ok(note) = self.store.note(NOTE).await else { continue };
-            let found = note.and_then(|text| Some((Waiting::of_text(&text)?, text)));
-            let Some((waiting, text)) = found else {
-                if watch.take().is_some() {
-                    self.program.watch_traffic(false);
-                }
+            let Ok(found) = waiting(&*self.store).await else { continue };
+            let Some((text, waiting)) = found else {
+                watch = None;
+                self.start.end(made, &*self.program);
                 continue;
             };
             let watch = match watch.take().filter(|watch| watch.text == text) {
                 Some(known) => watch.insert(known),
                 None => {
-                    self.program.watch_traffic(true);
-                    let new = Watch::new(text, waiting, Instant::now(), unix_ms());
+                    let before = self.start.take(&*self.program);
+                    let title = waiting.title(revision(&*self.store, &waiting).await);
+                    let new = Watch::new(text, waiting, title, before);
                     tracing::warn!(
-                        "the change after revision {} by {:?} is undone in {:.0} s unless it is confirmed",
-                        new.waiting.from,
+                        "{} by {:?} is undone in {:.0} s unless it is confirmed",
+                        new.title,
                         new.waiting.author,
                         new.waiting.left(unix_ms()).as_secs_f64()
                     );
@@ -292,27 +365,24 @@ impl Admin {
             }
             let Some(why) = watch.verdict(Instant::now(), self.program.traffic()) else { continue };
             match self.undo(&watch.text, &watch.waiting, "", &why).await {
-                Ok(Undone { revision, left }) => {
-                    let from = watch.waiting.from;
-                    tracing::warn!(
-                        "the change after revision {from} is undone, revision {revision}: {why}{}",
-                        but(&left)
-                    );
+                Ok(Undone { change, revision, left }) => {
+                    let but = but(&left);
+                    tracing::warn!("revision {change} was undone (as revision {revision}): {why}{but}");
                 }
                 Err(Failed::Unknown) => {
                     watch.given_up = true;
                     tracing::error!(
-                        "the change after revision {} cannot be undone, as the history (sluice.history) does not \
-                         have it: {why}; put things right, then confirm it",
-                        watch.waiting.from
+                        "{} cannot be undone, as the history (sluice.history) does not have it: {why}; put things \
+                         right, then confirm it",
+                        watch.title
                     );
                 }
                 Err(Failed::Refused(why)) => {
                     if watch.refused(&why, Instant::now()) {
+                        let seconds = AGAIN.as_secs();
                         tracing::error!(
-                            "the change after revision {} is not undone yet, trying again in {} s: {why}",
-                            watch.waiting.from,
-                            AGAIN.as_secs()
+                            "{} is not undone yet, trying again in {seconds} s: {why}",
+                            watch.title
                         );
                     }
                 }
@@ -320,62 +390,40 @@ impl Admin {
         }
     }
 
-    /// Puts back what the change has changed, and has been left alone since.
+    /// Puts back what the change has changed, unless later writes have changed or need it.
     async fn undo(&self, text: &str, waiting: &Waiting, author: &str, why: &str) -> Result<Undone, Failed> {
-        let records = self.store.history(waiting.from, u64::MAX, usize::MAX).await;
-        let records = records.map_err(|error| Failed::Refused(error.into()))?;
-        // Where others write to the store as well, several writes may begin from one revision.
-        let made_ms = waiting.until_ms.saturating_sub(ms(waiting.within));
-        let ours = |record: &Record| record.from == waiting.from && record.author == waiting.author;
-        let records = records.into_iter().filter(ours);
-        let record = records.min_by_key(|record| record.time_ms.abs_diff(made_ms)).ok_or(Failed::Unknown)?;
-        let message = format!("undo of revision {}: {why}", record.revision);
+        let found = record(&*self.store, waiting).await;
+        let record = found.map_err(|error| Failed::Refused(error.into()))?.ok_or(Failed::Unknown)?;
+        let change = record.revision;
+        let message = format!("undo of revision {change}: {why}");
         let by = Step::By { author: author.to_owned(), message };
-        let left = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let left: Arc<Mutex<Vec<String>>> = Arc::default();
         let (told, text) = (left.clone(), text.to_owned());
         let decide = move |view: &dyn View| {
             if view.note(NOTE).as_deref() != Some(&text) {
                 // Confirmed meanwhile, or undone by another node.
                 return Err(StoreError::Changed.into());
             }
-            let mut steps = vec![by.clone(), Step::Note { name: NOTE, text: String::new() }];
-            let mut left = Vec::new();
-            for Changed { key, before, after } in &record.changes {
-                let parsed = |json: &str| serde_json::from_str::<Value>(json).ok();
-                let now = view.get(key).map(|row| row.value());
-                if now != after.as_deref().and_then(parsed) {
-                    left.push(key.to_string());
-                    continue;
-                }
-                match before.as_deref().and_then(parsed) {
-                    Some(value) => steps.push(Step::Put { key: key.clone(), value, ttl: None }),
-                    None => steps.push(Step::Delete { key: key.clone() }),
-                }
-            }
-            if let Some(Listed { before, after }) = &record.plugins {
-                match view.plugins() == *after {
-                    true => steps.push(Step::Plugins { names: before.clone() }),
-                    false => left.push("plugins".to_owned()),
-                }
-            }
-            *told.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = left;
-            Ok(steps)
+            let Plan { steps, left } = undo::plan(view, &record);
+            *told.lock().unwrap_or_else(PoisonError::into_inner) = left;
+            let first = [by.clone(), Step::Note { name: NOTE, text: String::new() }];
+            Ok(first.into_iter().chain(steps).collect())
         };
         let written = self.store.write(Box::new(decide)).await.map_err(Failed::Refused)?;
-        let left = std::mem::take(&mut *left.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
-        Ok(Undone { revision: written.revision, left })
+        let left = std::mem::take(&mut *left.lock().unwrap_or_else(PoisonError::into_inner));
+        Ok(Undone { change, revision: written.revision, left })
     }
 
-    async fn waiting(&self) -> Result<Option<(String, Waiting)>, ErrorAnswer> {
-        let note = self.store.note(NOTE).await?;
-        Ok(note.and_then(|text| Waiting::of_text(&text).map(|waiting| (text, waiting))))
+    async fn waiting(&self) -> Result<(String, Waiting), ErrorAnswer> {
+        waiting(&*self.store).await?.ok_or_else(nothing_waits)
     }
 
     /// `GET revisions/unconfirmed`
     pub(crate) async fn unconfirmed(&self) -> Answer {
-        let (_, waiting) = self.waiting().await?.ok_or_else(nothing_waits)?;
+        let (_, waiting) = self.waiting().await?;
         let bounds = &waiting.bounds;
         let body = json!({
+            "revision": revision(&*self.store, &waiting).await,
             "from": waiting.from,
             "author": waiting.author,
             "until": waiting.until_ms / 1000,
@@ -389,7 +437,8 @@ impl Admin {
 
     /// `POST revisions/unconfirmed/confirm`
     pub(crate) async fn confirm(&self, author: &Author) -> Answer {
-        let (text, waiting) = self.waiting().await?.ok_or_else(nothing_waits)?;
+        let (text, waiting) = self.waiting().await?;
+        let change = revision(&*self.store, &waiting).await;
         let by = author.step();
         let decide = move |view: &dyn View| match view.note(NOTE).as_deref() == Some(&text) {
             true => Ok(vec![by.clone(), Step::Note { name: NOTE, text: String::new() }]),
@@ -397,14 +446,15 @@ impl Admin {
         };
         let revision = self.store.write(Box::new(decide)).await?.revision;
         author.changed(&http::Method::POST, "revisions/unconfirmed/confirm", revision);
-        Ok(answer::json(StatusCode::OK, &json!({ "confirmed": waiting.from, "revision": revision })))
+        let body = json!({ "confirmed": change, "from": waiting.from, "revision": revision });
+        Ok(answer::json(StatusCode::OK, &body))
     }
 
     /// `POST revisions/unconfirmed/undo`
     pub(crate) async fn undo_unconfirmed(&self, author: &Author) -> Answer {
-        let (text, waiting) = self.waiting().await?.ok_or_else(nothing_waits)?;
-        let undone = self.undo(&text, &waiting, &author.name(), "it was taken back").await;
-        let Undone { revision, left } = undone.map_err(|failed| match failed {
+        let (text, waiting) = self.waiting().await?;
+        let undone = self.undo(&text, &waiting, &author.name(), "taken back").await;
+        let Undone { change, revision, left } = undone.map_err(|failed| match failed {
             Failed::Unknown => ErrorAnswer::new(
                 StatusCode::CONFLICT,
                 "the history (sluice.history) does not have the change any more: put things right, then confirm it",
@@ -414,15 +464,18 @@ impl Admin {
         author.changed(&http::Method::POST, "revisions/unconfirmed/undo", revision);
         Ok(answer::json(
             StatusCode::OK,
-            &json!({ "undone": waiting.from, "revision": revision, "left": left }),
+            &json!({ "undone": change, "from": waiting.from, "revision": revision, "left": left }),
         ))
     }
 }
 
 /// What came of an undoing.
 struct Undone {
+    /// The revision of the change.
+    change: u64,
+    /// The store's revision after the undo.
     revision: u64,
-    /// What somebody has changed since, and is as they left it.
+    /// What later writes have changed or need, which stays as it is.
     left: Vec<String>,
 }
 
@@ -435,7 +488,7 @@ enum Failed {
 fn but(left: &[String]) -> String {
     match left {
         [] => String::new(),
-        left => format!("; changed since, and left as they are: {}", left.join(", ")),
+        left => format!("; left as they are, since later writes changed or need them: {}", left.join(", ")),
     }
 }
 
@@ -468,6 +521,11 @@ mod tests {
         Waiting { from: 7, until_ms: 1_000_000, within, bounds, author: "a".to_owned() }
     }
 
+    fn watch(bounds: &str) -> Watch {
+        let waiting = Waiting { until_ms: u64::MAX, ..waiting(bounds) };
+        Watch::new(String::new(), waiting, String::new(), None)
+    }
+
     #[test]
     fn a_note_reads_back_and_a_set_clock_gives_no_more_time() {
         let waiting = waiting("5m; max-error-rate=1%; max-p99=200ms");
@@ -491,8 +549,7 @@ mod tests {
     fn time_and_bounds_decide() {
         let start = Instant::now();
         let after = |seconds| start + Duration::from_secs(seconds);
-        let mut watch =
-            Watch::new(String::new(), waiting("5m; max-error-rate=10%; max-p99=200ms"), start, 700_000);
+        let mut watch = watch("5m; max-error-rate=10%; max-p99=200ms");
         assert_eq!(watch.verdict(start, traffic(1_000, 900, 9)), None, "what was before does not count");
         assert_eq!(watch.verdict(after(1), traffic(1_019, 919, 9)), None, "too few to say anything");
         assert_eq!(watch.verdict(after(2), traffic(1_100, 905, 9)), None);
@@ -500,18 +557,25 @@ mod tests {
         assert_eq!(why, "25.00% of 200 requests failed, more than 10.00%");
         let why = watch.verdict(after(4), traffic(1_500, 900, 300_000)).unwrap();
         assert!(why.starts_with("p99 was 294 ms, more than 200 ms"), "{why}");
-        let mut watch = Watch::new(String::new(), waiting("5m"), start, 700_000);
+        let mut watch = self::watch("5m");
         assert_eq!(watch.verdict(after(299), traffic(500, 500, 1)), None);
-        assert!(
-            watch.verdict(after(300), traffic(500, 500, 1)).unwrap().contains("not confirmed within 300 s")
-        );
+        let why = watch.verdict(after(301), traffic(500, 500, 1)).unwrap();
+        assert_eq!(why, "not confirmed within 300 s");
+    }
+
+    #[test]
+    fn requests_between_the_write_and_the_first_look_count() {
+        let (start, before) = (Instant::now(), traffic(1_000, 900, 9));
+        let waiting = waiting("5m; max-error-rate=10%");
+        let mut watch = Watch::new(String::new(), waiting, String::new(), Some((start, before)));
+        let why = watch.verdict(start + LOOK, traffic(1_024, 924, 9)).unwrap();
+        assert!(why.starts_with("100.00% of 24 requests failed"), "{why}");
     }
 
     #[test]
     fn only_the_window_is_judged() {
         let start = Instant::now();
-        let mut watch =
-            Watch::new(String::new(), waiting("5m; max-error-rate=50%; window=5s"), start, 700_000);
+        let mut watch = watch("5m; max-error-rate=50%; window=5s");
         let mut total = 0;
         for second in 0..60 {
             total += 10;
@@ -525,7 +589,7 @@ mod tests {
     #[test]
     fn a_refused_undo_is_tried_again_later() {
         let start = Instant::now();
-        let mut watch = Watch::new(String::new(), waiting("5m"), start, 700_000);
+        let mut watch = watch("5m");
         assert!(!watch.rests(start));
         assert!(!watch.refused(&StoreError::Changed.into(), start), "somebody else was quicker");
         assert!(!watch.rests(start));

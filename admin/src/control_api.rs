@@ -6,6 +6,7 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use control::health::Checker;
@@ -23,7 +24,10 @@ use crate::defaults::Defaults;
 use crate::health_page::{self, Shown};
 use crate::program::{NotServed, Program, Published};
 use crate::server::{self, Limits, Listener};
-use crate::{explain, hosts, list, plugins};
+use crate::{confirm, explain, hosts, list, plugins};
+
+/// How long a status waits for a store that may be elsewhere.
+const STORE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The control API. Cheap to clone.
 #[derive(Clone)]
@@ -79,6 +83,7 @@ impl ControlApi {
                 if let Value::Object(snapshot) = snapshot(&*self.program) {
                     status.extend(snapshot);
                 }
+                status.insert("unconfirmed".to_owned(), self.unconfirmed().await);
                 ok(&Value::Object(status))
             }
             (&Method::POST, ["v1", "reload"]) => match self.program.reload().await {
@@ -183,6 +188,12 @@ impl ControlApi {
             (&Method::POST, ["v1", "gc"]) => Ok(answer::empty(StatusCode::OK)),
             _ => Err(ErrorAnswer::bare(StatusCode::NOT_FOUND)),
         }
+    }
+
+    /// The change that waits to be confirmed; null if none does, or if the store does not say.
+    async fn unconfirmed(&self) -> Value {
+        let shown = tokio::time::timeout(STORE_PATIENCE, confirm::shown(&*self.store)).await;
+        shown.ok().flatten().unwrap_or_default()
     }
 
     async fn all(&self, kind: Kind) -> Answer {

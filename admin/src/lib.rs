@@ -54,7 +54,7 @@ use tokio_rustls::rustls::ServerConfig;
 
 use answer::{Answer, ErrorAnswer};
 use author::{Author, Lines};
-use confirm::Confirm;
+use confirm::{Confirm, Start};
 use guesses::Guesses;
 use request::Call;
 
@@ -86,6 +86,7 @@ pub struct Admin {
     about: Arc<Vec<About>>,
     refused: Arc<Lines>,
     guesses: Arc<Guesses>,
+    start: Arc<Start>,
 }
 
 /// What comes of a request before its body is needed.
@@ -103,8 +104,8 @@ impl Admin {
     ) -> Admin {
         let about = Arc::new(catalog.about());
         let guesses = Arc::new(Guesses::new(config.failed_keys));
-        let (config, refused) = (Arc::new(config), Arc::default());
-        Admin { store, catalog, program, config, about, refused, guesses }
+        let (config, refused, start) = (Arc::new(config), Arc::default(), Arc::default());
+        Admin { store, catalog, program, config, about, refused, guesses, start }
     }
 
     /// Serves the API on `listener` for as long as the runtime lives.

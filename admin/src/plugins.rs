@@ -40,7 +40,11 @@ impl Admin {
             steps.push(by.step());
             by.complete(view, steps)
         };
+        let begun = author.confirm.is_some().then(|| self.start.begin(&*self.program));
         let (response, revision) = reload(&*self.store, &*self.program, &self.about, complete).await?;
+        if let Some(begun) = begun {
+            begun.made();
+        }
         author.changed(&Method::PUT, "plugins/reload", revision);
         Ok(response)
     }

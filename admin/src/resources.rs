@@ -244,7 +244,7 @@ impl Admin {
             }
             by.complete(view, steps)
         };
-        let written = self.store.write(Box::new(decide)).await;
+        let written = self.write_as(author, Box::new(decide)).await;
         let ends = std::mem::take(&mut *ends.lock().unwrap_or_else(PoisonError::into_inner));
         let mut written = written.map_err(|refused| Uncommitted { at: ends.len(), refused })?;
         let values = ends.iter().map(|end| written.values.get_mut(end - 1).and_then(Option::take));

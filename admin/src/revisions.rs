@@ -40,7 +40,9 @@ impl Admin {
                 let revision = number(Some(revision), "revision")?;
                 let records = self.store.history(revision.saturating_sub(1), revision, 1).await?;
                 let record = records.into_iter().find(|record| record.revision == revision);
-                let record = record.ok_or_else(|| missing(revision))?;
+                let Some(record) = record else {
+                    return Err(missing(revision, self.store.revision().await?));
+                };
                 let mut body = summary(&record);
                 body["changes"] = told(&record.changes, record.plugins.as_ref());
                 Ok(answer::json(StatusCode::OK, &body))
@@ -106,7 +108,7 @@ impl Admin {
                 // Somebody wrote meanwhile, and would be undone unseen.
                 false => Err(Refused::Store(StoreError::Changed)),
             };
-            after = self.store.write(Box::new(decide)).await?.revision;
+            after = self.write_as(&author, Box::new(decide)).await?.revision;
             author.changed(&Method::POST, format_args!("revisions/{revision}/rollback"), after);
         }
         let body =
@@ -141,7 +143,7 @@ impl Admin {
                 }
             }
         };
-        if known { Ok(Since { records, current }) } else { Err(missing(revision)) }
+        if known { Ok(Since { records, current }) } else { Err(missing(revision, current)) }
     }
 }
 
@@ -155,20 +157,16 @@ impl Since {
     /// Without what came after a revision.
     fn up_to(mut self, revision: u64) -> Result<Vec<Record>, ErrorAnswer> {
         if revision > self.current {
-            return Err(missing(revision));
+            return Err(missing(revision, self.current));
         }
         self.records.retain(|record| record.revision <= revision);
         Ok(self.records)
     }
 }
 
-fn missing(revision: u64) -> ErrorAnswer {
-    ErrorAnswer::new(
-        StatusCode::NOT_FOUND,
-        format!(
-            "revision {revision} is not known: no write ended with it, or it is no longer kept (sluice.history)"
-        ),
-    )
+fn missing(revision: u64, newest: u64) -> ErrorAnswer {
+    let reason = format!("there is no revision {revision} (the newest is {newest}), or it was pruned");
+    ErrorAnswer::new(StatusCode::NOT_FOUND, reason)
 }
 
 fn number(text: Option<&str>, name: &str) -> Result<u64, ErrorAnswer> {

@@ -27,8 +27,8 @@ pub struct Look {
 pub enum Unseen {
     #[error("there is no revision {0} yet; the current one is {1}")]
     Ahead(Revision, Revision),
-    #[error("revision {0} is not known: no write ended with it, or it is no longer kept (sluice.history)")]
-    Forgotten(Revision),
+    #[error("there is no revision {0} (the newest is {1}), or it was pruned")]
+    Forgotten(Revision, Revision),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -83,7 +83,7 @@ impl Look {
             None => revision == current || !store.history(0, revision, 1).await?.is_empty(),
         };
         if !is_known {
-            return Err(Unseen::Forgotten(revision));
+            return Err(Unseen::Forgotten(revision, current));
         }
         let plugins = lists_together(&records).map_or(plugins, |listed| listed.before);
         // The newest first, so that what was there before the oldest is what stays.

@@ -39,6 +39,21 @@ fn fields(kind: Kind) -> &'static [Field] {
     }
 }
 
+/// The resources that a value stored under `key` needs: those it names, and the one it belongs to.
+pub fn needed_by(key: &Key, value: &Value) -> Vec<Key> {
+    let named = |kind: Kind, id: Option<&Value>| id.and_then(id_text).map(|id| Key::new(kind, id));
+    let by_field = fields(key.kind).iter().filter_map(|field| named(field.to, value.get(field.name)));
+    let owner = key.kind.owner().zip(key.owner()).map(|(kind, id)| Key::new(kind, id));
+    let inside = [
+        named(Kind::Ssl, value.pointer(certificate_at(key.kind))),
+        named(Kind::Proto, value.pointer("/plugins/grpc-transcode/proto_id")),
+        named(Kind::StreamRoute, value.pointer("/protocol/superior_id")),
+        owner,
+    ];
+    let split = split_ids(value).map(|id| Key::new(Kind::Upstream, id));
+    by_field.chain(inside.into_iter().flatten()).chain(split).collect()
+}
+
 /// Checks what a value that is to be stored under `key` has to do with others.
 ///
 /// # Errors
@@ -117,9 +132,13 @@ fn check_exist(view: &dyn View, kind: Kind, value: &Value) -> Result<(), Refused
     check_certificate(view, kind, value)
 }
 
+fn certificate_at(kind: Kind) -> &'static str {
+    if kind == Kind::Upstream { "/tls/client_cert_id" } else { "/upstream/tls/client_cert_id" }
+}
+
 /// The certificate that is shown to the nodes of an upstream.
 fn check_certificate(view: &dyn View, kind: Kind, value: &Value) -> Result<(), Refused> {
-    let at = if kind == Kind::Upstream { "/tls/client_cert_id" } else { "/upstream/tls/client_cert_id" };
+    let at = certificate_at(kind);
     let Some(id) = value.pointer(at).and_then(id_text) else { return Ok(()) };
     let said = format!("failed to fetch ssl info by ssl id [{id}], ");
     match view.get(&Key::new(Kind::Ssl, id)) {
@@ -280,7 +299,7 @@ fn upstream_unused(view: &dyn View, id: &str) -> Result<(), Refused> {
     for (kind, word, has_field) in users {
         let rows = with(view, kind, id);
         let said = format!("can not delete this upstream, plugin in {word}");
-        none_of(&rows, |value| splits_to(value, id), &said)?;
+        none_of(&rows, |value| split_ids(value).any(|own| own == id), &said)?;
         if has_field {
             let said = format!("can not delete this upstream, {word}");
             none_of(&rows, |value| names(value, &UPSTREAM, id), &said)?;
@@ -289,13 +308,14 @@ fn upstream_unused(view: &dyn View, id: &str) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Whether the plugin traffic-split of this resource sends traffic to the upstream.
-fn splits_to(value: &Value, id: &str) -> bool {
-    let rules = value.pointer("/plugins/traffic-split/rules").and_then(Value::as_array);
-    rules.into_iter().flatten().any(|rule| {
-        let upstreams = rule.get("weighted_upstreams").and_then(Value::as_array);
-        upstreams.into_iter().flatten().any(|upstream| names(upstream, &UPSTREAM, id))
-    })
+/// The upstreams to which the plugin traffic-split of this resource sends traffic, by id.
+fn split_ids(value: &Value) -> impl Iterator<Item = String> {
+    fn list(value: Option<&Value>) -> &[Value] {
+        value.and_then(Value::as_array).map_or(&[], Vec::as_slice)
+    }
+    let rules = list(value.pointer("/plugins/traffic-split/rules")).iter();
+    let upstreams = rules.flat_map(|rule| list(rule.get("weighted_upstreams")));
+    upstreams.filter_map(|upstream| id_text(upstream.get(UPSTREAM.name)?))
 }
 
 fn unused_by(
@@ -435,6 +455,31 @@ mod tests {
         }
         for (kind, id) in [(Kind::Upstream, "4"), (Kind::Service, "t"), (Kind::Route, "r")] {
             assert_eq!(check(kind, id), Ok(()));
+        }
+    }
+
+    #[test]
+    fn all_that_a_resource_needs_is_listed() {
+        let split = json!({"rules": [{"weighted_upstreams": [{"weight": 1}, {"upstream_id": 3}]}]});
+        let route = json!({
+            "upstream_id": 1, "service_id": "s", "plugin_config_id": "p",
+            "plugins": {"traffic-split": split, "grpc-transcode": {"proto_id": "g"}},
+        });
+        for (key, value, needed) in [
+            (
+                Key::new(Kind::Route, "r"),
+                route,
+                "upstreams/1 services/s plugin_configs/p protos/g upstreams/3",
+            ),
+            (Key::new(Kind::Upstream, "u"), json!({"tls": {"client_cert_id": "c"}}), "ssls/c"),
+            (Key::new(Kind::Service, "s"), json!({"upstream": {"tls": {"client_cert_id": "c"}}}), "ssls/c"),
+            (Key::new(Kind::StreamRoute, "a"), json!({"protocol": {"superior_id": "b"}}), "stream_routes/b"),
+            (Key::credential("jack", "c"), json!({}), "consumers/jack"),
+            (Key::new(Kind::Consumer, "jack"), json!({"group_id": "x"}), "consumer_groups/x"),
+            (Key::new(Kind::Proto, "1"), json!(null), ""),
+        ] {
+            let found: Vec<String> = needed_by(&key, &value).iter().map(Key::to_string).collect();
+            assert_eq!(found.join(" "), needed, "{key}");
         }
     }
 

@@ -136,7 +136,7 @@ pub enum Command {
     History {
         #[command(flatten)]
         files: Files,
-        /// So many writes
+        /// Number of writes to list
         #[arg(short, long, default_value_t = 20)]
         limit: u32,
     },

@@ -286,8 +286,9 @@ fn lines(status: &Value) -> Vec<String> {
         format!("               {}", if counts.is_empty() { "none".to_owned() } else { counts.join(", ") }),
         format!("listens        {}", listens.join(", ")),
         format!("workers        {current} of {} on revision {published}", workers.len()),
-        format!("rejected       {}", rejected.len()),
     ];
+    lines.extend(status.get("unconfirmed").filter(|waiting| waiting.is_object()).map(unconfirmed));
+    lines.push(format!("rejected       {}", rejected.len()));
     for one in rejected {
         let part = |name: &str| one.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
         let place = part("pointer").map(|pointer| format!(" at {pointer}")).unwrap_or_default();
@@ -299,6 +300,14 @@ fn lines(status: &Value) -> Vec<String> {
         ));
     }
     lines
+}
+
+/// The line of a change that waits to be confirmed.
+fn unconfirmed(waiting: &Value) -> String {
+    let number = |name: &str| waiting.get(name).and_then(Value::as_u64);
+    let left = duration(number("left").unwrap_or_default());
+    let what = revisions::title(number("revision"), number("from"));
+    format!("unconfirmed    {what}: undone in {left} unless confirmed (sluice confirm)")
 }
 
 fn duration(seconds: u64) -> String {
@@ -325,11 +334,16 @@ mod tests {
             "listens": ["traffic http://127.0.0.1:9080"], "published": 5,
             "workers": [{"revision": 5}, {"revision": 4}],
             "rejected": [{"key": "routes/1", "pointer": "/uri", "reason": "no", "hint": null}],
+            "unconfirmed": {"revision": 5, "from": 4, "author": "admin", "left": 90},
         }));
         assert_eq!(told[0], "sluice 1.2.3, pid 7, up 1 h 2 min");
         assert_eq!(told[3].trim(), "2 routes, 1 upstream");
         assert_eq!(told[5], "workers        1 of 2 on revision 5");
-        assert_eq!(told[7], "  routes/1 at /uri: no");
+        assert_eq!(
+            told[6],
+            "unconfirmed    revision 5: undone in 1 min 30 s unless confirmed (sluice confirm)"
+        );
+        assert_eq!(told[8], "  routes/1 at /uri: no");
     }
 
     #[test]

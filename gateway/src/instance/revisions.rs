@@ -17,7 +17,7 @@ pub fn history(files: &Files, limit: u32) -> anyhow::Result<bool> {
     let Some(answer) = ask(files, "GET", &format!("revisions?limit={limit}"))? else { return Ok(false) };
     let list = answer.get("list").and_then(Value::as_array).cloned().unwrap_or_default();
     if list.is_empty() {
-        say::out("nothing was written, or no history is kept (sluice.history)");
+        say::out("No revisions: nothing was written yet, or `sluice.history` is off.");
     }
     list.iter().for_each(|record| say::out(line(record)));
     Ok(true)
@@ -57,19 +57,25 @@ pub fn rollback(files: &Files, revision: u64) -> anyhow::Result<bool> {
 pub fn confirm(files: &Files, undo: bool) -> anyhow::Result<bool> {
     let path = if undo { "revisions/unconfirmed/undo" } else { "revisions/unconfirmed/confirm" };
     let Some(answer) = ask(files, "POST", path)? else { return Ok(false) };
-    let number = |name: &str| answer.get(name).and_then(Value::as_u64).unwrap_or_default();
-    match undo {
-        false => say::out(format_args!("confirmed: the change after revision {}", number("confirmed"))),
-        true => say::out(format_args!(
-            "undone: the change after revision {}; that is revision {}",
-            number("undone"),
-            number("revision")
-        )),
+    let number = |name: &str| answer.get(name).and_then(Value::as_u64);
+    let done = if undo { "undone" } else { "confirmed" };
+    let what = title(number(done), number("from"));
+    match number("revision").filter(|_| undo) {
+        Some(revision) => say::out(format_args!("{done}: {what} (as revision {revision})")),
+        None => say::out(format_args!("{done}: {what}")),
     }
     for left in answer.get("left").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str) {
-        say::out(format_args!("changed since, and left as it is: {left}"));
+        say::out(format_args!("left as it is, since later writes changed or need it: {left}"));
     }
     Ok(true)
+}
+
+/// A change that waits to be confirmed: by its revision, if the history has it, or by the one before it.
+pub fn title(revision: Option<u64>, from: Option<u64>) -> String {
+    match revision {
+        Some(revision) => format!("revision {revision}"),
+        None => format!("the change after revision {}", from.unwrap_or_default()),
+    }
 }
 
 /// What the Admin API answers; `None` if the files are wrong, which was told.
