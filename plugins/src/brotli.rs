@@ -3,21 +3,22 @@
 //! Settings and order as in APISIX 3.18. Each piece is given on as soon as it is compressed. Stricter
 //! than there in two points: a part of a body (206) is left as it is, as its range counts plain bytes,
 //! and `br;q=0` is a no even beside `*`. The memory of a compressor counts against the worker's budget
-//! for held bodies; where there is none left, the response goes out as it is.
+//! for held bodies; where there is none left, the response goes out as it is. A piece that takes longer
+//! than about a millisecond is compressed on a background thread.
 
-use std::io::Write;
+use std::io::{self, Write};
 
 use brotli::CompressorWriter;
 use brotli::enc::BrotliEncoderParams;
 use brotli::enc::backward_references::BrotliEncoderMode;
 use model::Invalid;
 use sdk::chain::Phases;
-use sdk::{Build, Chunk, Exchange, Plugin};
+use sdk::{Build, Chunk, Exchange, Plugin, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use smallvec::SmallVec;
 
-use crate::encoding::{self, Accepted, Choice};
+use crate::encoding::{self, Accepted, Choice, Compressor};
 
 /// The stage.
 pub struct Brotli {
@@ -39,9 +40,15 @@ pub struct Config {
 struct Work {
     /// Whose: the plugin may stand on a global rule and on the route.
     stage: usize,
-    encoder: CompressorWriter<Vec<u8>>,
+    encoder: Encoder,
     /// What it counts as in the worker's budget.
-    _memory: sdk::budget::Held,
+    memory: sdk::budget::Held,
+}
+
+struct Encoder {
+    level: usize,
+    /// Gone when the stream is over.
+    writer: Option<CompressorWriter<Vec<u8>>>,
 }
 
 /// The stages at work on one exchange: one, as the other finds the response coded.
@@ -125,12 +132,10 @@ impl Plugin for Brotli {
             encoding::tell(x, "br");
             return;
         }
-        let encoder = CompressorWriter::with_params(Vec::new(), BUFFER, &params);
-        let work = Work { stage: self.id(), encoder, _memory: memory };
-        match x.note_mut::<AtWork>() {
-            Some(AtWork(all)) => all.push(work),
-            None => x.set_note(AtWork(SmallVec::from_iter([work]))),
-        }
+        let writer = Some(CompressorWriter::with_params(Vec::new(), BUFFER, &params));
+        let encoder = Encoder { level: usize::try_from(params.quality).unwrap_or_default(), writer };
+        let work = Work { stage: self.id(), encoder, memory };
+        go_on(x, work);
         self.choice.tell_vary(x);
         encoding::tell(x, "br");
     }
@@ -139,23 +144,36 @@ impl Plugin for Brotli {
         x.note::<AtWork>().is_some_and(|AtWork(all)| all.iter().any(|work| work.stage == self.id()))
     }
 
-    fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) {
+    fn body_action(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) -> Step {
         if chunk.data.is_empty() && !chunk.last {
-            return;
+            return Step::Next;
         }
-        let Some(AtWork(all)) = x.note_mut::<AtWork>() else { return };
-        let Some(index) = all.iter().position(|work| work.stage == self.id()) else { return };
-        let encoder = &mut all[index].encoder;
-        // A vector takes whatever is written.
-        let written = encoder.write_all(&chunk.data);
-        chunk.data.clear();
-        if chunk.last {
-            chunk.data = all.swap_remove(index).encoder.into_inner();
-        } else {
-            chunk.refused |= encoder.flush().is_err();
-            std::mem::swap(&mut chunk.data, encoder.get_mut());
+        let Some(mut work) = self.work(x) else { return Step::Next };
+        let is_long = work.encoder.is_long(chunk.data.len());
+        if !is_long {
+            work.encoder.code(chunk);
         }
-        chunk.refused |= written.is_err();
+        if is_long || !chunk.last {
+            go_on(x, work);
+        }
+        if is_long { Step::Wait } else { Step::Next }
+    }
+
+    async fn wait_body(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) -> Step {
+        let Some(Work { stage, encoder, memory }) = self.work(x) else { return Step::Next };
+        let (encoder, memory) = encoding::code_away(x.world(), encoder, memory, chunk).await;
+        if !chunk.last {
+            go_on(x, Work { stage, encoder, memory });
+        }
+        Step::Next
+    }
+}
+
+/// Keeps a compressor for the next piece.
+fn go_on(x: &mut Exchange<'_>, work: Work) {
+    match x.note_mut::<AtWork>() {
+        Some(AtWork(all)) => all.push(work),
+        None => x.set_note(AtWork(SmallVec::from_iter([work]))),
     }
 }
 
@@ -163,7 +181,37 @@ impl Brotli {
     fn id(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
+
+    /// Takes the compressor.
+    fn work(&self, x: &mut Exchange<'_>) -> Option<Work> {
+        let AtWork(all) = x.note_mut::<AtWork>()?;
+        let index = all.iter().position(|work| work.stage == self.id())?;
+        Some(all.swap_remove(index))
+    }
 }
+
+impl Compressor for Encoder {
+    fn cost(&self) -> u64 {
+        COSTS.get(self.level).copied().unwrap_or(COSTS[11])
+    }
+
+    fn put(&mut self, part: &[u8]) -> io::Result<()> {
+        self.writer.as_mut().map_or(Ok(()), |writer| writer.write_all(part))
+    }
+
+    fn take(&mut self, last: bool, out: &mut Vec<u8>) -> io::Result<()> {
+        if last {
+            *out = self.writer.take().map(CompressorWriter::into_inner).unwrap_or_default();
+        } else if let Some(writer) = &mut self.writer {
+            writer.flush()?;
+            std::mem::swap(out, writer.get_mut());
+        }
+        Ok(())
+    }
+}
+
+/// Nanoseconds for a byte of JSON at each level.
+const COSTS: [u64; 12] = [5, 15, 20, 20, 25, 50, 60, 100, 150, 300, 1300, 3000];
 
 /// What the encoder gives out at once.
 const BUFFER: usize = 4 << 10;
@@ -199,7 +247,7 @@ const SMALLEST_CHEAP: i32 = 17;
 mod tests {
     use std::io::Read;
 
-    use sdk::testing::{Probe, chunk, respond};
+    use sdk::testing::{Probe, chunk, now, respond};
 
     use super::*;
 
@@ -219,6 +267,13 @@ mod tests {
         out
     }
 
+    /// A piece through the stage, and through the background threads where it asks for them.
+    fn filter(stage: &Brotli, x: &mut Exchange<'_>, chunk: &mut Chunk) {
+        if matches!(stage.body_action(x, chunk), Step::Wait) {
+            assert!(matches!(now(stage.wait_body(x, chunk)), Step::Next));
+        }
+    }
+
     fn answer(config: Value, request: &[(&str, &str)], status: u16, head: &[(&str, &str)], body: &[&[u8]]) -> Option<Vec<u8>> {
         let mut probe = Probe::request("GET", "/hello", request);
         let stage: Brotli = probe.stage(config).unwrap();
@@ -233,7 +288,7 @@ mod tests {
         for (index, piece) in body.iter().enumerate() {
             let last = index + 1 == body.len();
             let mut chunk = chunk(piece, last);
-            stage.body_filter(&mut x, &mut chunk);
+            filter(&stage, &mut x, &mut chunk);
             assert!(!chunk.refused);
             assert!(!piece.is_empty() || last || chunk.data.is_empty());
             out.extend_from_slice(&chunk.data);
@@ -264,6 +319,33 @@ mod tests {
         assert_eq!(answer(json!({}), ASKS, 200, &[HTML], &[b""]).unwrap(), b"");
     }
 
+    #[test]
+    fn a_background_thread_is_for_what_takes_long() {
+        let text = b"0123456789".repeat(10_000);
+        // Parts of 16 KiB, where others wait.
+        for (level, piece, jobs) in [(4, 32 << 10, [0, 0]), (9, 1000, [0, 0]), (6, 100_000, [1, 7]), (11, 1000, [1, 1])] {
+            for (short_turns, jobs) in [false, true].into_iter().zip(jobs) {
+                let mut probe = Probe::request("GET", "/", ASKS);
+                probe.world.short_turns.set(short_turns);
+                let stage: Brotli = probe.stage(json!({"comp_level": level})).unwrap();
+                let mut x = probe.exchange();
+                respond(&mut x, 200, &[HTML]);
+                stage.header_filter(&mut x);
+                let before = x.world().budget().taken();
+                let mut first = chunk(&text[..piece], false);
+                filter(&stage, &mut x, &mut first);
+                assert!(readable(&first.data, piece) == text[..piece]);
+                assert_eq!(x.world().budget().taken(), before);
+                let mut last = chunk(b"x", true);
+                filter(&stage, &mut x, &mut last);
+                assert_eq!(x.world().budget().taken(), 0);
+                assert!(plain(&[first.data, last.data].concat()) == [&text[..piece], b"x"].concat());
+                drop(x);
+                assert_eq!(probe.world.jobs.get(), jobs, "{level}, {piece}, {short_turns}");
+            }
+        }
+    }
+
     /// Text as UTF-8, fonts and all else are looked at in different ways; what comes of it cannot be told from outside.
     #[test]
     fn the_compressor_is_told_what_was_set() {
@@ -272,18 +354,6 @@ mod tests {
             let params = Probe::get("/").stage::<Brotli>(config).unwrap().params;
             assert_eq!((params.mode as i32, params.quality, params.lgblock, params.lgwin), (told, 7, 18, 20));
             assert_eq!(params.size_hint, 1 << 16, "whatever the first piece is");
-        }
-    }
-
-    /// RFC 7932 section 9.1: the stream begins with the window's size.
-    fn window(coded: &[u8]) -> u32 {
-        match coded[0] {
-            byte if byte & 1 == 0 => 16,
-            byte if byte & 0xf == 1 => match byte >> 4 & 7 {
-                0 => 17,
-                bits => u32::from(bits) + 8,
-            },
-            byte => u32::from(byte >> 1 & 7) + 17,
         }
     }
 
@@ -311,8 +381,8 @@ mod tests {
             respond(&mut x, 200, &head);
             stage.header_filter(&mut x);
             let mut chunk = chunk(b"a body", true);
-            stage.body_filter(&mut x, &mut chunk);
-            assert_eq!(window(&chunk.data), expected, "{lgwin}, {length:?}");
+            filter(&stage, &mut x, &mut chunk);
+            assert_eq!(crate::decode::window_bits(chunk.data[0]), expected, "{lgwin}, {length:?}");
         }
     }
 

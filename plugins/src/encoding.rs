@@ -1,7 +1,10 @@
-//! What gzip and brotli have in common: which responses they code, for whom, and what becomes of
-//! the head.
+//! The common part of gzip and brotli: the choice of responses, the changes of the head, and the work
+//! on a body, piece by piece, on a background thread where it takes long.
 
-use sdk::{Exchange, Name, Version};
+use std::io;
+
+use sdk::budget::Held;
+use sdk::{Chunk, Exchange, Name, Version, World};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
@@ -65,6 +68,78 @@ impl Choice {
             let _ = x.add_response_header("Vary", b"Accept-Encoding");
         }
     }
+}
+
+/// A compressor of one response.
+pub(crate) trait Compressor: Send + Sized + 'static {
+    /// Nanoseconds for a byte, roughly.
+    fn cost(&self) -> u64;
+
+    /// Takes a part of a piece.
+    fn put(&mut self, part: &[u8]) -> io::Result<()>;
+
+    /// Exchanges an empty vector for one from which all that was put can be read; `last` ends the stream.
+    fn take(&mut self, last: bool, out: &mut Vec<u8>) -> io::Result<()>;
+
+    /// Compresses a piece.
+    fn code(&mut self, chunk: &mut Chunk) {
+        let put = self.put(&chunk.data);
+        chunk.data.clear();
+        chunk.refused |= put.and_then(|()| self.take(chunk.last, &mut chunk.data)).is_err();
+    }
+
+    /// Whether a worker has no time for a piece of this length.
+    fn is_long(&self, length: usize) -> bool {
+        self.cost().saturating_mul(length as u64) > MOST
+    }
+}
+
+/// Nanoseconds that a worker may work on a piece.
+const MOST: u64 = 1_000_000;
+/// Bytes that a compressor is given at a time on a background thread.
+const PART: usize = 16 << 10;
+
+/// Compresses a piece on the background threads. `memory` is what the compressor counts as.
+pub(crate) async fn code_away<C: Compressor>(
+    world: &dyn World,
+    mut compressor: C,
+    mut memory: Held,
+    chunk: &mut Chunk,
+) -> (C, Held) {
+    let (own, last) = (memory.bytes(), chunk.last);
+    let mut data = std::mem::take(&mut chunk.data);
+    // Where there is no room, it counts where it was held, as long as the exchange lasts.
+    let _ = memory.resize(world.budget(), own + data.capacity());
+    let mut at = 0;
+    loop {
+        let job = world.offload(memory, move |turn| {
+            let done = loop {
+                let part = &data[at..data.len().min(at + PART)];
+                at += part.len();
+                if let Err(error) = compressor.put(part) {
+                    break Some(Err(error));
+                }
+                if at == data.len() {
+                    // Not the same memory, or the compressor would keep it.
+                    data = Vec::new();
+                    break Some(compressor.take(last, &mut data));
+                }
+                if turn.is_over() {
+                    break None;
+                }
+            };
+            (compressor, data, at, done)
+        });
+        let done;
+        ((compressor, data, at, done), memory) = job.await;
+        if let Some(done) = done {
+            chunk.data = data;
+            chunk.refused |= done.is_err();
+            break;
+        }
+    }
+    let _ = memory.resize(world.budget(), own);
+    (compressor, memory)
 }
 
 /// The length of the body as its head tells it.

@@ -4,16 +4,19 @@
 //! 200, 403 and 404, no second coding, no answer to a request that came through a proxy (Via), and
 //! behind all filters of plugins. Each piece is given on as soon as it is compressed. The memory of a
 //! compressor counts against the worker's budget for held bodies; where there is none left, the
-//! response goes out as it is.
+//! response goes out as it is. A piece that takes longer than about a millisecond is compressed on a
+//! background thread.
+
+use std::io;
 
 use flate2::{Compress, Compression, FlushCompress, Status};
 use model::Invalid;
-use sdk::chain::Phases;
-use sdk::{Build, Chunk, Coder, Exchange, Method, Name, Plugin};
+use sdk::chain::{LocalFuture, Phases};
+use sdk::{Build, Chunk, Coder, Exchange, Method, Name, Plugin, Step, World};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::encoding::{self, Accepted, Choice};
+use crate::encoding::{self, Accepted, Choice, Compressor};
 
 /// The stage.
 pub struct Gzip {
@@ -63,26 +66,26 @@ impl Plugin for Gzip {
 
     fn header_filter(&self, x: &mut Exchange<'_>) {
         if self.choice.takes(x) {
-            x.encode_with(Box::new(Compressor { level: self.level, work: None }));
+            x.encode_with(Box::new(Gzipped { level: self.level, work: None }));
             self.choice.tell_vary(x);
         }
     }
 }
 
-/// One response's compressor.
-struct Compressor {
+/// One response's coder.
+struct Gzipped {
     level: u32,
-    work: Option<Work>,
+    work: Option<(Work, sdk::budget::Held)>,
 }
 
+/// Its compressor.
 struct Work {
+    level: u32,
     deflate: Compress,
     out: Vec<u8>,
-    /// What it counts as in the worker's budget.
-    _memory: sdk::budget::Held,
 }
 
-impl Coder for Compressor {
+impl Coder for Gzipped {
     fn begin(&mut self, x: &mut Exchange<'_>) -> bool {
         let takes = matches!(x.status(), 200 | 403 | 404)
             && x.method() != Method::Head
@@ -99,43 +102,75 @@ impl Coder for Compressor {
             return false;
         }
         let deflate = Compress::new_gzip(Compression::new(self.level), bits);
-        self.work = Some(Work { deflate, out: Vec::new(), _memory: memory });
+        self.work = Some((Work { level: self.level, deflate, out: Vec::new() }, memory));
         encoding::tell(x, Gzip::NAME);
         true
     }
 
-    fn encode(&mut self, chunk: &mut Chunk) {
-        let Some(work) = &mut self.work else { return };
+    fn encode(&mut self, chunk: &mut Chunk) -> Step {
+        let Some((work, _)) = &mut self.work else { return Step::Next };
         if chunk.data.is_empty() && !chunk.last {
-            return;
+            return Step::Next;
         }
-        let flush = if chunk.last { FlushCompress::Finish } else { FlushCompress::Sync };
-        work.out.clear();
-        let mut rest = &chunk.data[..];
-        loop {
-            work.out.reserve(rest.len() / 2 + 64);
-            let before = work.deflate.total_in();
-            let status = work.deflate.compress_vec(rest, &mut work.out, flush);
-            rest = &rest[(work.deflate.total_in() - before) as usize..];
-            let has_room = work.out.len() < work.out.capacity();
-            match status {
-                Ok(Status::StreamEnd) => break,
-                // Where there was room left, everything that was to be given out is.
-                Ok(_) if has_room && !chunk.last => break,
-                Ok(_) => {}
-                // Deflate cannot fail on a stream that is not over; the exchange ends rather than the body.
-                Err(_) => {
-                    chunk.refused = true;
-                    break;
-                }
-            }
+        if work.is_long(chunk.data.len()) {
+            return Step::Wait;
         }
-        std::mem::swap(&mut chunk.data, &mut work.out);
+        work.code(chunk);
         if chunk.last {
             self.work = None;
         }
+        Step::Next
+    }
+
+    fn wait<'a>(&'a mut self, world: &'a dyn World, chunk: &'a mut Chunk) -> LocalFuture<'a, ()> {
+        Box::pin(async move {
+            if let Some((work, memory)) = self.work.take() {
+                let coded = encoding::code_away(world, work, memory, chunk).await;
+                self.work = Some(coded).filter(|_| !chunk.last);
+            }
+        })
     }
 }
+
+impl Work {
+    fn compress(&mut self, mut rest: &[u8], flush: FlushCompress) -> io::Result<()> {
+        loop {
+            self.out.reserve(rest.len() / 2 + 64);
+            let before = self.deflate.total_in();
+            let status = self.deflate.compress_vec(rest, &mut self.out, flush);
+            rest = &rest[(self.deflate.total_in() - before) as usize..];
+            let has_room = self.out.len() < self.out.capacity();
+            match status {
+                Ok(Status::StreamEnd) => return Ok(()),
+                // Where there was room left, everything that was to be given out is.
+                Ok(_) if has_room && flush != FlushCompress::Finish => return Ok(()),
+                Ok(_) => {}
+                // Deflate cannot fail on a stream that is not over; the exchange ends rather than the body.
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+impl Compressor for Work {
+    fn cost(&self) -> u64 {
+        COSTS.get(self.level as usize).copied().unwrap_or(100)
+    }
+
+    fn put(&mut self, part: &[u8]) -> io::Result<()> {
+        if part.is_empty() { Ok(()) } else { self.compress(part, FlushCompress::None) }
+    }
+
+    fn take(&mut self, last: bool, out: &mut Vec<u8>) -> io::Result<()> {
+        self.compress(&[], if last { FlushCompress::Finish } else { FlushCompress::Sync })?;
+        std::mem::swap(out, &mut self.out);
+        self.out.clear();
+        Ok(())
+    }
+}
+
+/// Nanoseconds for a byte of JSON at each level.
+const COSTS: [u64; 10] = [0, 3, 10, 10, 15, 25, 30, 35, 90, 90];
 
 /// As NGINX has it, a short body gets a small window: it could use no more.
 fn window_bits(announced: Option<u64>, level: u32) -> u8 {
@@ -156,11 +191,18 @@ fn memory_for(bits: u8) -> usize {
 mod tests {
     use std::io::Read;
 
-    use sdk::testing::{Probe, chunk, respond};
+    use sdk::testing::{Probe, chunk, now, respond};
 
     use super::*;
 
     const HTML: (&str, &str) = ("Content-Type", "text/html");
+
+    /// A piece through the coder, and through the background threads where it asks for them.
+    fn code(x: &mut Exchange<'_>, chunk: &mut Chunk) {
+        if matches!(x.engine_mut().code(chunk), Step::Wait) {
+            now(x.engine_mut().wait_code(chunk));
+        }
+    }
 
     /// Whether the response was taken, its head, and its body as the client reads it.
     fn answer(config: Value, request: &[(&str, &str)], status: u16, head: &[(&str, &str)], body: &[&str]) -> Option<String> {
@@ -179,7 +221,7 @@ mod tests {
         let mut seen = String::new();
         for (index, piece) in body.iter().enumerate() {
             let mut chunk = chunk(piece.as_bytes(), index + 1 == body.len());
-            x.engine_mut().code(&mut chunk);
+            code(&mut x, &mut chunk);
             assert!(!chunk.refused);
             out.extend_from_slice(&chunk.data);
             // All that came so far can be read now.
@@ -195,6 +237,36 @@ mod tests {
     }
 
     const ASKS: &[(&str, &str)] = &[("Accept-Encoding", "gzip")];
+
+    #[test]
+    fn a_background_thread_is_for_what_takes_long() {
+        let text = b"0123456789".repeat(10_000);
+        // Parts of 16 KiB, where others wait.
+        for (level, piece, jobs) in [(1, 100_000, [0, 0]), (6, 32 << 10, [0, 0]), (6, 100_000, [1, 7]), (9, 16 << 10, [1, 1])] {
+            for (short_turns, jobs) in [false, true].into_iter().zip(jobs) {
+                let mut probe = Probe::request("GET", "/", ASKS);
+                probe.world.short_turns.set(short_turns);
+                let stage: Gzip = probe.stage(json!({"comp_level": level})).unwrap();
+                let mut x = probe.exchange();
+                respond(&mut x, 200, &[HTML]);
+                stage.header_filter(&mut x);
+                sdk::engine::begin_coding(&mut x);
+                let before = x.world().budget().taken();
+                let mut out = Vec::new();
+                for last in [false, true] {
+                    let mut chunk = chunk(&text[..piece], last);
+                    code(&mut x, &mut chunk);
+                    out.extend(chunk.data);
+                    assert_eq!(x.world().budget().taken(), if last { 0 } else { before });
+                }
+                let mut plain = Vec::new();
+                flate2::read::GzDecoder::new(&out[..]).read_to_end(&mut plain).unwrap();
+                assert!(plain == text[..piece].repeat(2));
+                drop(x);
+                assert_eq!(probe.world.jobs.get(), 2 * jobs, "{level}, {piece}, {short_turns}");
+            }
+        }
+    }
 
     /// As nginx's ngx_http_gzip_filter_memory chooses it.
     #[test]
@@ -234,7 +306,7 @@ mod tests {
         stage.header_filter(&mut x);
         sdk::engine::begin_coding(&mut x);
         let mut chunk = chunk(&noise, true);
-        x.engine_mut().code(&mut chunk);
+        code(&mut x, &mut chunk);
         assert!(chunk.data.len() > 100_000 && chunk.data.len() < 201_000, "{}", chunk.data.len());
         let mut plain = Vec::new();
         flate2::read::GzDecoder::new(&chunk.data[..]).read_to_end(&mut plain).unwrap();
@@ -310,7 +382,7 @@ mod tests {
         assert_eq!(y.response_header("Content-Encoding"), None);
         assert_eq!(probe.world.complaints.borrow().len(), 1);
         let mut last = chunk(b"x", true);
-        x.engine_mut().code(&mut last);
+        code(&mut x, &mut last);
         assert_eq!(probe.world.budget.taken(), 0);
     }
 

@@ -5,8 +5,8 @@
 #![allow(clippy::unwrap_used)]
 
 use plugins::{brotli::Brotli, gzip::Gzip};
-use sdk::Plugin;
-use sdk::testing::{Probe, chunk, respond};
+use sdk::testing::{Probe, chunk, now, respond};
+use sdk::{Plugin, Step};
 use serde_json::{Value, json};
 
 #[global_allocator]
@@ -25,9 +25,12 @@ fn taken<P: Plugin>(config: &Value, head: &[(&str, &str)], body: &[u8], piece: u
     let mut most = 0;
     for piece in body.chunks(piece) {
         let mut chunk = chunk(piece, false);
-        match x.codes_body() {
-            true => x.engine_mut().code(&mut chunk),
-            false => stage.body_filter(&mut x, &mut chunk),
+        if x.codes_body() {
+            if matches!(x.engine_mut().code(&mut chunk), Step::Wait) {
+                now(x.engine_mut().wait_code(&mut chunk));
+            }
+        } else if matches!(stage.body_action(&mut x, &mut chunk), Step::Wait) {
+            now(stage.wait_body(&mut x, &mut chunk));
         }
         assert!(!chunk.refused);
         // What stands for the body on its way is not the compressor's.

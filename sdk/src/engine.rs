@@ -15,11 +15,13 @@ use smallvec::SmallVec;
 use wire::{BadField, Fields, Framing, Method, RequestHead, ResponseHead, Span, Version};
 
 use crate::budget::Held;
+use crate::chain::LocalFuture;
 use crate::client::Caller;
 use crate::coder::Coder;
 use crate::consumers::Consumers;
 use crate::exchange::{Body, Chunk, Exchange, RouteInfo, Source, Timing, Try};
 use crate::header::Named;
+use crate::step::Step;
 use crate::stream::Stream;
 use crate::upload::RequestFilter;
 use crate::upstream::Chosen;
@@ -74,9 +76,15 @@ impl Engine<'_> {
 
     /// Lets the coder change a piece of the body that all body filters have seen.
     #[inline]
-    pub fn code(&mut self, chunk: &mut Chunk) {
-        if let Some(coder) = &mut self.coder {
-            coder.encode(chunk);
+    pub fn code(&mut self, chunk: &mut Chunk) -> Step {
+        self.coder.as_mut().map_or(Step::Next, |coder| coder.encode(chunk))
+    }
+
+    /// The same after it answered [`Step::Wait`].
+    pub fn wait_code<'a>(&'a mut self, chunk: &'a mut Chunk) -> LocalFuture<'a, ()> {
+        match &mut self.coder {
+            Some(coder) => coder.wait(self.world, chunk),
+            None => Box::pin(async {}),
         }
     }
 

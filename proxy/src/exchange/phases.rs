@@ -102,10 +102,15 @@ impl<'a> Chains<'a> {
                 Err(fault) => return Flow::Fault(fault),
             }
         }
-        if x.codes_body()
-            && let Err(fault) = guarded(worker, || x.engine_mut().code(chunk))
-        {
-            return Flow::Fault(fault);
+        if x.codes_body() {
+            match guarded(worker, || x.engine_mut().code(chunk)) {
+                Ok(Step::Wait) => match code_on(worker, x, chunk).await {
+                    Ok(()) => {}
+                    Err(fault) => return Flow::Fault(fault),
+                },
+                Ok(_) => {}
+                Err(fault) => return Flow::Fault(fault),
+            }
         }
         if chunk.refused { Flow::Fault(Fault::gateway(FaultKind::HeldTooMuch)) } else { Flow::Go }
     }
@@ -238,6 +243,16 @@ fn filter_on<'a>(
             }
         }
     })
+}
+
+/// Waits for the coder. Boxed, as [`go_on`].
+#[cold]
+fn code_on<'a>(
+    worker: &'a Worker,
+    x: &'a mut Exchange<'_>,
+    chunk: &'a mut Chunk,
+) -> LocalFuture<'a, Result<(), Fault>> {
+    Box::pin(async move { in_time(worker, x.engine_mut().wait_code(chunk)).await })
 }
 
 /// Waits for an instance, but no longer than the client does.

@@ -8,11 +8,13 @@ use serde_json::json;
 use wire::{Fields, Framing, Name, Version};
 
 use super::*;
+use crate::Step;
+use crate::chain::LocalFuture;
 use crate::coder::Coder;
 use crate::engine::{Own, begin_coding};
 use crate::header::HeaderName;
 use crate::stream::Stream;
-use crate::testing::{Probe, chunk, respond, with_body};
+use crate::testing::{Probe, chunk, now, respond, with_body};
 use crate::upload::RequestFilter;
 use crate::upstream::UpstreamHandle;
 
@@ -364,9 +366,18 @@ impl Coder for Brackets {
         x.response_header("X-Code").is_some()
     }
 
-    fn encode(&mut self, chunk: &mut Chunk) {
+    fn encode(&mut self, chunk: &mut Chunk) -> Step {
+        if chunk.data.len() > 1 {
+            return Step::Wait;
+        }
         chunk.data.insert(0, b'[');
         chunk.data.push(b']');
+        Step::Next
+    }
+
+    fn wait<'a>(&'a mut self, _: &'a dyn World, chunk: &'a mut Chunk) -> LocalFuture<'a, ()> {
+        chunk.data.clear();
+        Box::pin(async {})
     }
 }
 
@@ -382,8 +393,13 @@ fn a_coder_may_step_back() {
         begin_coding(&mut x);
         assert_eq!(x.codes_body(), !headers.is_empty());
         let mut piece = chunk(b"a", true);
-        x.engine_mut().code(&mut piece);
+        assert!(matches!(x.engine_mut().code(&mut piece), Step::Next));
         assert_eq!(piece.data, body);
+        // A longer one waits, with the coder there is.
+        piece.data = b"abc".to_vec();
+        assert_eq!(matches!(x.engine_mut().code(&mut piece), Step::Wait), x.codes_body());
+        now(x.engine_mut().wait_code(&mut piece));
+        assert_eq!(piece.data.is_empty(), x.codes_body());
     }
 }
 
