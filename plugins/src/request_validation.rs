@@ -2,15 +2,16 @@
 //!
 //! Settings, order and words as in APISIX 3.18. The upstream gets the JSON that was checked, written
 //! anew and with the schema's defaults: nobody behind the gateway can read another one in it. Numbers
-//! keep all their digits.
+//! keep all their digits. A body of more than 64 KiB is checked on a background thread.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use model::{Invalid, Schema};
 use sdk::chain::Phases;
 use sdk::exchange::{Body, NotSet};
-use sdk::{Build, Exchange, Plugin, Reply, Step};
+use sdk::{Build, Exchange, Phase, Plugin, Reply, Step};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -20,7 +21,8 @@ use crate::tree;
 pub struct RequestValidation {
     /// Boxed, as a schema is large beside what other plugins keep.
     headers: Option<Box<Headers>>,
-    body: Option<Box<Schema>>,
+    /// Shared with the check of a long body, on a background thread.
+    body: Option<Arc<Schema>>,
     max_body: usize,
     code: u16,
     message: Option<Bytes>,
@@ -76,7 +78,7 @@ impl Plugin for RequestValidation {
         let headers = config.header_schema.as_ref().map(Headers::new).transpose();
         Ok(RequestValidation {
             headers: headers.map_err(|error| error.under("/header_schema"))?.map(Box::new),
-            body: body.map(Box::new),
+            body: body.map(Arc::new),
             max_body: config.max_req_body_size,
             code: config.rejected_code,
             message: config.rejected_msg.map(Bytes::from),
@@ -89,15 +91,7 @@ impl Plugin for RequestValidation {
         {
             return self.reject(Some(error.to_string()));
         }
-        match &self.body {
-            Some(schema) => self.check_body(schema, x),
-            None => Step::Next,
-        }
-    }
-}
-
-impl RequestValidation {
-    fn check_body(&self, schema: &Schema, x: &mut Exchange<'_>) -> Step {
+        let Some(schema) = &self.body else { return Step::Next };
         if x.lacks_body(self.max_body) {
             return Step::Body(self.max_body);
         }
@@ -108,31 +102,68 @@ impl RequestValidation {
         if x.request().fields.all(b"Content-Type").count() > 1 {
             return self.reject(None);
         }
-        let kind = x.header("Content-Type").unwrap_or_default();
-        let form = kind.get(..FORM.len()).is_some_and(|start| start.eq_ignore_ascii_case(FORM));
+        if x.body().len() > ON_WORKER {
+            return Step::Wait;
+        }
         let mut memory = sdk::budget::Held::default();
         if memory.resize(x.world().budget(), tree::weight(x.body())).is_err() {
             return Step::Reply(Reply::status(503));
         }
-        if form {
-            return match schema.check(&Value::Object(tree::form(x.body()))) {
-                Ok(()) => Step::Next,
-                Err(error) => self.reject(Some(error.to_string())),
-            };
+        let verdict = judge(schema, is_form(x), x.body());
+        self.settle(x, verdict)
+    }
+
+    /// The same for a long body, on a background thread.
+    async fn wait(&self, _phase: Phase, x: &mut Exchange<'_>) -> Step {
+        let (Some(schema), world) = (self.body.clone(), x.world()) else { return Step::Next };
+        let mut memory = sdk::budget::Held::default();
+        // It is copied, as the exchange keeps its own.
+        if memory.resize(world.budget(), tree::weight(x.body()) + x.body().len()).is_err() {
+            return Step::Reply(Reply::status(503));
         }
-        let value = match tree::read(x.body()) {
-            // Lua takes it for a failure.
-            Ok(Value::Bool(false)) => return self.reject(None),
-            Ok(value) => value,
-            Err(words) => return self.reject(Some(words)),
-        };
-        match schema.parse(value) {
-            Ok(value) => match x.set_body(value.to_string().into_bytes()) {
+        let (form, body) = (is_form(x), x.body().to_vec());
+        let (verdict, memory) = world.offload(memory, move |_| judge(&schema, form, &body)).await;
+        drop(memory);
+        self.settle(x, verdict)
+    }
+}
+
+/// Bytes of a body that a worker checks itself.
+const ON_WORKER: usize = 64 << 10;
+
+/// The body that takes the place of a valid one, unless that may stay; or why one is invalid, where that can be said.
+type Judged = Result<Option<Vec<u8>>, Option<String>>;
+
+fn judge(schema: &Schema, form: bool, body: &[u8]) -> Judged {
+    if form {
+        let fields = Value::Object(tree::form(body));
+        return schema.check(&fields).map(|()| None).map_err(|error| Some(error.to_string()));
+    }
+    let value = match tree::read(body) {
+        // Lua takes it for a failure.
+        Ok(Value::Bool(false)) => return Err(None),
+        Ok(value) => value,
+        Err(words) => return Err(Some(words)),
+    };
+    let value = schema.parse(value).map_err(|error| Some(error.to_string()))?;
+    Ok(Some(value.to_string().into_bytes()))
+}
+
+fn is_form(x: &Exchange<'_>) -> bool {
+    let kind = x.header("Content-Type").unwrap_or_default();
+    kind.get(..FORM.len()).is_some_and(|start| start.eq_ignore_ascii_case(FORM))
+}
+
+impl RequestValidation {
+    fn settle(&self, x: &mut Exchange<'_>, verdict: Judged) -> Step {
+        match verdict {
+            Ok(None) => Step::Next,
+            Ok(Some(body)) => match x.set_body(body) {
                 Ok(()) => Step::Next,
                 Err(NotSet::Spent) => Step::Reply(Reply::status(503)),
                 Err(NotSet::Unread) => self.reject(None),
             },
-            Err(error) => self.reject(Some(error.to_string())),
+            Err(reason) => self.reject(reason),
         }
     }
 
@@ -205,7 +236,7 @@ fn collect_names(schema: &Value, names: &mut BTreeSet<String>) {
 
 #[cfg(test)]
 mod tests {
-    use sdk::testing::{Probe, with_body};
+    use sdk::testing::{Probe, now, with_body};
 
     use super::*;
 
@@ -215,7 +246,12 @@ mod tests {
         let stage: RequestValidation = probe.stage(config).unwrap();
         let mut x = probe.exchange();
         with_body(&mut x, body);
-        match stage.rewrite(&mut x) {
+        let mut step = stage.rewrite(&mut x);
+        assert_eq!(matches!(step, Step::Wait), body.len() > 64 << 10);
+        if matches!(step, Step::Wait) {
+            step = now(stage.wait(Phase::Rewrite, &mut x));
+        }
+        match step {
             Step::Next => Ok(String::from_utf8(x.body().to_vec()).unwrap()),
             Step::Reply(reply) => Err((reply.status, String::from_utf8(reply.body.to_vec()).unwrap())),
             step => panic!("{step:?}"),
@@ -275,6 +311,33 @@ mod tests {
         let function = json!({"body_schema": {"type": "function"}});
         assert!(outcome(function, &[], b"{}").is_err());
         assert!(outcome(person(), &[], "[".repeat(100_000).as_bytes()).is_err());
+    }
+
+    #[test]
+    fn a_long_body_is_judged_as_a_short_one() {
+        let long = "x".repeat(100_000);
+        let out = outcome(person(), &[], format!("{{ \"name\": \"{long}\" }}").as_bytes());
+        assert!(out.unwrap() == format!(r#"{{"name":"{long}","role":"guest"}}"#));
+        assert_eq!(outcome(person(), &[], format!("[\"{long}\"]").as_bytes()), Err((400, "wrong type: expected object, got table".into())));
+        let form = [("Content-Type", "application/x-www-form-urlencoded")];
+        let body = format!("name={long}");
+        assert!(outcome(person(), &form, body.as_bytes()).unwrap() == body);
+        // Its copy counts as well, until it is judged.
+        let body = format!("\"{long}\"");
+        let needed = tree::weight(body.as_bytes()) + body.len();
+        for (most, passes) in [(needed - 1, false), (needed, true)] {
+            let mut probe = Probe::request("POST", "/", &[]);
+            probe.world.budget = sdk::budget::Budget::new(most);
+            let stage: RequestValidation = probe.stage(json!({"body_schema": {}})).unwrap();
+            let mut x = probe.exchange();
+            with_body(&mut x, body.as_bytes());
+            assert!(matches!(stage.rewrite(&mut x), Step::Wait));
+            match now(stage.wait(Phase::Rewrite, &mut x)) {
+                Step::Next => assert!(passes && x.world().budget().taken() >= body.len()),
+                Step::Reply(reply) => assert!(!passes && reply.status == 503 && x.world().budget().taken() == 0),
+                step => panic!("{step:?}"),
+            }
+        }
     }
 
     #[test]
