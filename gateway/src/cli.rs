@@ -15,11 +15,12 @@ use clap::{CommandFactory, Parser, Subcommand};
         sluice run                      conf/config.yaml if it is there, else built-in defaults\n  \
         sluice run /etc/sluice          a folder with config.yaml (and apisix.yaml)\n  \
         sluice run routes.yaml          only these routes, from one declarative file\n  \
-        sluice check conf               reports what is wrong in the files, and where\n  \
-        sluice explain GET /a conf      which route takes the request, and why\n  \
-        sluice status conf              what the instance started with conf serves\n\n\
-        Signals: TERM and INT stop quickly, QUIT drains first, HUP rereads the files, USR1 reopens the\n  \
-        log files, USR2 starts the binary anew and hands over to it."
+        sluice check conf               reports mistakes in the files, with their lines\n  \
+        sluice explain GET /a conf      shows which route takes the request, and why\n  \
+        sluice status conf              shows what the gateway started with conf serves\n  \
+        sluice backup FILE conf         saves the data folder while the gateway runs\n\n\
+        Signals: TERM and INT stop within 10 s, QUIT drains first, HUP rereads the files, USR1 reopens\n  \
+        the log files, USR2 starts the binary again and hands over to it."
 )]
 pub struct Cli {
     #[command(subcommand)]
@@ -29,43 +30,55 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Starts the gateway in the foreground
+    ///
+    /// It logs to standard error, or to the file in `nginx_config.error_log`, until a signal stops it.
     #[command(alias = "start")]
     Run(Start),
-    /// Checks configuration and resources without starting; exit code 1 if anything is wrong
+    /// Checks configuration and resources without starting; exit code 1 if there are errors
+    ///
+    /// Reads config.yaml, the file of resources or the store of a stopped gateway, and dumps of etcd and ADC in the
+    /// folder. Connects to nothing.
     #[command(alias = "test", alias = "validate")]
     Check {
         #[command(flatten)]
         files: Files,
-        /// Treats warnings as errors: unknown keys, and what this version does not support
+        /// Treats warnings as errors, such as unknown keys and features that this version lacks
         #[arg(long)]
         strict: bool,
-        /// Leaves out what works but is worth a second look: routes out of reach, unused resources, secrets
-        /// in the clear, weak TLS, missing authentication
+        /// Omits warnings about valid settings: unreachable routes, unused resources, secrets in the clear, weak TLS,
+        /// missing authentication
         #[arg(long)]
         no_analysis: bool,
     },
-    /// Says what would become of a request: the route, why that one, the plugins, the upstream
+    /// Shows which route, plugins and upstream a request would meet, and why
     ///
-    /// By the file of resources, if the configuration names one; else by the running instance, or by its store
-    /// if none runs. Nothing is sent and nothing is counted.
+    /// Reads the file of resources if PATH names one; otherwise asks the running gateway, or reads the store if none
+    /// runs. Sends and counts nothing.
     Explain(Explain),
-    /// Shows what the running instance serves: version, addresses, resources, what is rejected
+    /// Shows what the running gateway serves: version, addresses, resources, rejected resources
     Status {
         #[command(flatten)]
         files: Files,
-        /// Prints all of it as JSON
+        /// Prints JSON
         #[arg(long)]
         json: bool,
     },
-    /// Makes the running instance reread its files, as SIGHUP does, and reports the outcome
+    /// Makes the running gateway reread its files, as SIGHUP does, and reports the outcome
+    ///
+    /// Rereads apisix.yaml and the plugin list of config.yaml; other settings take effect at the next start or upgrade.
     Reload(Files),
-    /// Has the running instance start its binary anew, as SIGUSR2 does, and hand over to it: no connection is lost
+    /// Replaces the running gateway by the current binary, as SIGUSR2 does, without losing connections
+    ///
+    /// The running process starts its binary again and passes its sockets to it. If the new process does not start,
+    /// the old one continues.
     Upgrade(Files),
     /// Writes the resources of a store as an apisix.yaml, including the keys of consumers
+    ///
+    /// Reads the store of a stopped gateway, or asks the Admin API of a running one, which shows no private keys.
     Export {
         #[command(flatten)]
         files: Files,
-        /// A new file instead of the standard output; only its owner may read it
+        /// Writes to this new file, which only its owner may read, instead of standard output
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
         /// Leaves out the private keys of ssl resources and upstreams, which a running gateway does not show
@@ -97,42 +110,44 @@ pub enum Command {
         #[arg(long)]
         force: bool,
     },
-    /// Makes the running instance serve what a declarative file holds, and nothing else
+    /// Replaces all resources of the running gateway by those of a file, in one write
+    ///
+    /// `sluice rollback` takes the change back.
     Apply {
         /// An apisix.yaml or apisix.json
         file: PathBuf,
         #[command(flatten)]
         files: Files,
-        /// Only says what would change, and what is wrong with the file
+        /// Only shows mistakes in the file and what would change
         #[arg(long)]
         dry_run: bool,
-        /// Undoes it after this time, such as 5m, unless `sluice confirm` comes before
+        /// Undoes the change after this time, such as 5m, unless `sluice confirm` is run before
         #[arg(long, value_name = "TIME", conflicts_with = "dry_run")]
         confirm: Option<String>,
-        /// Undoes it at once when a larger part of the requests fails than this, such as 1%
-        #[arg(long, value_name = "PART", requires = "confirm")]
+        /// Undoes the change at once if a larger share of requests fails, such as 1%
+        #[arg(long, value_name = "SHARE", requires = "confirm")]
         max_error_rate: Option<String>,
-        /// Undoes it at once when one request in a hundred takes longer than this, such as 200ms
+        /// Undoes the change at once if one request in a hundred takes longer, such as 200ms
         #[arg(long, value_name = "TIME", requires = "confirm")]
         max_p99: Option<String>,
-        /// Length of the most recent period to judge
+        /// Length of the most recent period over which the bounds are measured, such as 10s
         #[arg(long, value_name = "TIME", requires = "confirm")]
         window: Option<String>,
     },
-    /// Keeps what was changed with --confirm, or takes it back
+    /// Confirms a change made with `apply --confirm`, or undoes it
     Confirm {
         #[command(flatten)]
         files: Files,
-        /// Takes it back at once
+        /// Undoes the change now
         #[arg(long)]
         undo: bool,
     },
-    /// Moves resources into etcd and out of it
+    /// Copies resources into etcd or out of it
     Etcd {
         #[command(subcommand)]
         command: EtcdCommand,
     },
-    /// Lists what was written to the store of a running instance, newest first
+    /// Lists the writes to the store of the running gateway, newest first
     History {
         #[command(flatten)]
         files: Files,
@@ -140,15 +155,20 @@ pub enum Command {
         #[arg(short, long, default_value_t = 20)]
         limit: u32,
     },
-    /// Shows what differs between two revisions, as JSON
+    /// Shows the differences between two revisions as JSON
     Diff {
+        /// A revision, as `sluice history` numbers it
         from: u64,
+        /// The revision to compare it with
         to: u64,
         #[command(flatten)]
         files: Files,
     },
-    /// Puts everything back to what it was after a revision; that is a write of its own
+    /// Restores all resources as they were after a revision
+    ///
+    /// The rollback is a write like any other: it gets a revision of its own and can be rolled back.
     Rollback {
+        /// A revision, as `sluice history` numbers it
         revision: u64,
         #[command(flatten)]
         files: Files,
@@ -157,7 +177,7 @@ pub enum Command {
     Version,
     /// Prints a completion script for a shell
     Completions {
-        /// bash, elvish, fish, powershell or zsh
+        /// The shell
         shell: clap_complete::Shell,
     },
     /// Prints the schemas of all plugins as JSON
@@ -165,21 +185,21 @@ pub enum Command {
     Schema,
 }
 
-/// `sluice etcd`: the cluster is that of `deployment.etcd` in config.yaml, whatever its provider.
+/// `sluice etcd`: the cluster is that of `deployment.etcd` in config.yaml, for every provider.
 #[derive(Debug, Subcommand)]
 pub enum EtcdCommand {
-    /// Writes what a declarative file or the embedded store holds into etcd
+    /// Writes the resources of a file or of an embedded store into etcd
     Import {
         #[command(flatten)]
         files: Files,
-        /// An apisix.yaml or apisix.json, or the data folder of a gateway that does not run
+        /// An apisix.yaml or apisix.json, or the data folder of a stopped gateway
         #[arg(long, value_name = "SOURCE")]
         from: PathBuf,
-        /// Makes etcd hold what SOURCE holds and nothing else
+        /// Deletes resources in etcd that are not in SOURCE
         #[arg(long)]
         replace: bool,
     },
-    /// Writes what etcd holds, including the keys of consumers, as an apisix.yaml or an embedded store
+    /// Writes the resources in etcd, including the keys of consumers, to an apisix.yaml or an embedded store
     Export {
         #[command(flatten)]
         files: Files,
@@ -192,57 +212,64 @@ pub enum EtcdCommand {
 /// A request to be explained.
 #[derive(Debug, clap::Args)]
 pub struct Explain {
-    /// GET, POST or another
+    /// GET, POST or another method
     pub method: String,
-    /// http://host/path?query, https://… or only the path
+    /// http://host/path?query, https://…, or only the path
     pub url: String,
     #[command(flatten)]
     pub files: Files,
-    /// A header, as `Name: value`; may be given several times
+    /// A header as `Name: value`; may be repeated
     #[arg(short = 'H', long = "header", value_name = "HEADER")]
     pub headers: Vec<String>,
-    /// The client's address as routes and plugins see it
+    /// The client's address, behind all trusted proxies
+    ///
+    /// Default: 127.0.0.1
     #[arg(long, value_name = "IP")]
     pub remote_addr: Option<IpAddr>,
-    /// The request's body, where routes or plugins look at it
-    #[arg(long)]
+    /// The request's body, for routes and plugins that read it
+    #[arg(long, value_name = "TEXT")]
     pub body: Option<String>,
-    /// As of a past revision of the running instance
+    /// Uses a past revision of the running gateway, as `sluice history` numbers it
     #[arg(long, value_name = "N")]
     pub revision: Option<u64>,
-    /// Asks the running instance, though the resources are in a file
+    /// Asks the running gateway even if PATH names a file of resources
     #[arg(long)]
     pub running: bool,
-    /// Asks the control API at this address
+    /// Asks the gateway whose control API has this address
     #[arg(long, value_name = "ADDRESS:PORT", conflicts_with = "running")]
     pub control: Option<SocketAddr>,
-    /// Prints all of it as JSON
+    /// Prints JSON
     #[arg(long)]
     pub json: bool,
 }
 
-/// What a start is told.
+/// Arguments of `sluice run`.
 #[derive(Debug, clap::Args)]
 pub struct Start {
     #[command(flatten)]
     pub files: Files,
-    /// Share the traffic ports with a gateway that is already running, in order to replace it
+    /// Shares the traffic ports with a gateway that is already running
+    ///
+    /// The kernel distributes new connections over both until one of them stops. The Admin API, control API and metrics
+    /// ports and the data folder must differ, or be off. To replace a running gateway, use `sluice upgrade`, which
+    /// needs none of this.
     #[arg(long)]
     pub reuse_port: bool,
 }
 
-/// Which configuration.
+/// The configuration and the data folder.
 #[derive(Debug, clap::Args)]
 pub struct Files {
-    /// config.yaml, a folder that holds it, or a declarative resource file (apisix.yaml)
+    /// config.yaml, a folder with config.yaml or apisix.yaml, or a file of resources
     ///
-    /// Without it: conf/config.yaml if there is one, else built-in defaults with the embedded
-    /// store and the Admin API on 127.0.0.1:9180.
+    /// Default: conf/config.yaml if it exists, otherwise built-in defaults with the embedded store and the Admin API on
+    /// 127.0.0.1:9180. Commands that ask a running gateway find it by the address of its control API in this
+    /// configuration.
     #[arg(value_name = "PATH")]
     pub path: Option<PathBuf>,
-    /// Folder of the embedded store and the generated admin key
+    /// Folder of the embedded store, its key and the generated admin key
     ///
-    /// Default: `data` beside the configuration, or $XDG_STATE_HOME/sluice without one.
+    /// Default: `data` beside config.yaml, or $XDG_STATE_HOME/sluice without a config.yaml.
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
 }
@@ -250,4 +277,30 @@ pub struct Files {
 /// Writes a completion script to standard output.
 pub fn completions(shell: clap_complete::Shell) {
     clap_complete::generate(shell, &mut Cli::command(), "sluice", &mut std::io::stdout());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Commands and arguments without a help text, below a command.
+    fn without_help(command: &clap::Command, path: &str, found: &mut Vec<String>) {
+        if command.get_about().is_none() {
+            found.push(path.to_owned());
+        }
+        let arguments = command.get_arguments().filter(|one| one.get_help().is_none());
+        found.extend(arguments.map(|one| format!("{path} {}", one.get_id())));
+        for sub in command.get_subcommands() {
+            without_help(sub, &format!("{path} {}", sub.get_name()), found);
+        }
+    }
+
+    #[test]
+    fn every_command_and_argument_has_a_help_text() {
+        let mut found = Vec::new();
+        let mut command = Cli::command();
+        command.build();
+        without_help(&command, "sluice", &mut found);
+        assert!(found.is_empty(), "{found:?}");
+    }
 }
