@@ -33,6 +33,8 @@ cargo x COMMAND
   run [--release] [ARGS]
                       build the gateway and start it on conf/ (ARGS are passed
                       on); built quickly, or with --release for speed
+  sluice ARGS         build the gateway as `run` does and call it with ARGS, such
+                      as `cargo x sluice check conf`
   bench [ARGS]        build for speed, load, report (see bench/README.md)
   gen [--check]       plugin pages and schemas under docs/plugins; with --check
                       fail when they are stale
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
         "check" => check::check(),
         "test" => test::test(rest),
         "run" => run::run(rest),
+        "sluice" => run::sluice(rest),
         "bench" => bench::bench(rest),
         "gen" => gen_docs::command(rest),
         "new-plugin" => new_plugin::command(rest),
