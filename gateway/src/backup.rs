@@ -57,7 +57,7 @@ pub fn backup(output: &Path, files: &Files) -> anyhow::Result<bool> {
     // It would only take space, and be replaced by the next one.
     let _ = fs::remove_file(&copy);
     let (contents, names) = written?;
-    say::out(format_args!("{}: {} ({})", output.display(), names.join(", "), told(&contents)));
+    say::out(format_args!("{}: {} ({})", output.display(), names.join(", "), summary(&contents)));
     if let Some(config) = &found.config {
         say::out(format_args!(
             "not in it: {}, whose data_encryption.keyring decrypts the secrets of the resources; files that it names; \
@@ -106,7 +106,7 @@ pub fn restore(input: &Path, files: &Files, force: bool) -> anyhow::Result<bool>
     }
     let (manifest, contents, unopened) = unopened?;
     let made = manifest.get("created").and_then(Value::as_str).unwrap_or_default();
-    say::out(format_args!("{}: {}, as of {made}", data.display(), told(&contents)));
+    say::out(format_args!("{}: {}, as of {made}", data.display(), summary(&contents)));
     if let Some((place, count)) = unopened {
         let config = found.config.as_ref().map_or("the defaults".into(), |config| config.to_string_lossy());
         say::err(format_args!(
@@ -302,7 +302,7 @@ fn owned_as(data: &Path, staged: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The name of a file in a folder, except for what an interrupted restore left. `None` if there is none.
+/// The name of a file in a folder, except for leftovers of an interrupted restore.
 fn first_entry(folder: &Path) -> anyhow::Result<Option<String>> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -319,7 +319,7 @@ fn first_entry(folder: &Path) -> anyhow::Result<Option<String>> {
 }
 
 /// `2 routes, 1 ssl; revision 7`.
-fn told(contents: &Contents) -> String {
+fn summary(contents: &Contents) -> String {
     let counts = contents.resources.iter().map(|(kind, count)| say::counted(*count, kind.word()));
     let counts: Vec<String> = counts.collect();
     let counts = if counts.is_empty() { "no resources".to_owned() } else { counts.join(", ") };

@@ -285,7 +285,7 @@ impl Program for Running {
 
     fn ready(&self) -> Result<(), String> {
         if self.drains_since().is_some() {
-            return Err("it drains, as the control API was asked to (/v1/drain)".to_owned());
+            return Err("draining, requested through POST /v1/drain".to_owned());
         }
         match self.pipeline.report().published {
             None => Err("no configuration yet".to_owned()),

@@ -477,8 +477,35 @@ mod tests {
     #[test]
     fn the_data_planes_own_defaults_are_those_of_the_file() {
         let (file, own) = (proxy_settings(&Boot::default(), Vec::new(), 1), proxy::Settings::default());
-        assert_eq!(file.half_close_timeout, own.half_close_timeout);
-        assert_eq!((file.linger_timeout, file.linger_bytes), (own.linger_timeout, own.linger_bytes));
+        let times = |of: &proxy::Settings| {
+            [
+                ("client_header_timeout", of.header_timeout),
+                ("client_body_timeout", of.body_timeout),
+                ("send_timeout", of.send_timeout),
+                ("keepalive_timeout", of.keepalive_timeout),
+                ("keepalive_min_timeout", of.idle_grace),
+                ("half_close_timeout", of.half_close_timeout),
+                ("lingering_time", of.linger_timeout),
+                ("plugin_wait_timeout", of.plugin_wait_timeout),
+                ("handshake_timeout", of.handshake_timeout),
+                ("attempt_delay", of.attempt_delay),
+                ("worker_shutdown_timeout", of.drain_timeout),
+                ("accept_wait", of.queue_limit),
+            ]
+        };
+        let sizes = |of: &proxy::Settings| {
+            [
+                ("held_bodies", of.held_bodies),
+                ("stream_windows", of.stream_windows),
+                ("upstream_windows", of.upstream_windows),
+                ("lingering_bytes", of.linger_bytes),
+                ("proxy_buffer_size", of.response.head),
+                ("max_response_header_fields", of.response.fields),
+                ("max_plugin_requests_per_target", of.max_fetches_per_target),
+                ("keepalive_requests", usize::try_from(of.keepalive_requests).unwrap()),
+            ]
+        };
+        assert_eq!((times(&file), sizes(&file)), (times(&own), sizes(&own)));
     }
 
     #[test]

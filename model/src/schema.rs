@@ -341,6 +341,16 @@ mod tests {
     }
 
     #[test]
+    fn fields_that_complete_a_value_are_expected() {
+        let asks = |names: &[&str]| json!({"required": names});
+        let schema = json!({"anyOf": [asks(&["a", "uri"]), asks(&["b", "uri"]), asks(&["a", "uris"]), asks(&["script", "uri"])]});
+        let expected = |value| refusal(schema.clone(), value).expected;
+        assert_eq!(expected(json!({"uri": 1})).as_deref(), Some("one of these fields as well: a, b"));
+        assert_eq!(expected(json!({"a": 1})).as_deref(), Some("one of these fields as well: uri, uris"));
+        assert_eq!(expected(json!({})).as_deref(), Some("one of a+uri, b+uri, a+uris, script+uri"));
+    }
+
+    #[test]
     fn the_alternative_that_came_close_explains() {
         let schema = json!({"anyOf": [
             {"type": "object", "patternProperties": {".*": {"type": "integer"}}},

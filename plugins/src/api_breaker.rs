@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! api-breaker: asks an upstream that keeps failing no more for a while, and answers in its place.
+//! api-breaker: stops calling a failing upstream for a while and answers in its place.
 //!
 //! Settings and times as in APISIX 3.18. As there, what is known belongs to host and path, whatever
 //! route a request took, and stays over changes of the configuration; it is kept on this node, for

@@ -30,7 +30,7 @@ pub(crate) fn only_local(policy: &str) -> Result<(), Invalid> {
         .at("/policy")
         .expected("local")
         .got(policy)
-        .hint("`policy: local` counts exactly on each node"))
+        .hint("`policy: local` counts each node's requests separately"))
 }
 
 /// What tells those apart who are counted apart. Where it has no value, the client's address does.

@@ -282,7 +282,7 @@ impl Default for Settings {
             header_timeout: Duration::from_secs(10),
             handshake_timeout: Duration::from_secs(10),
             tls: CommonTls::default(),
-            body_timeout: Duration::from_secs(30),
+            body_timeout: Duration::from_secs(60),
             send_timeout: Duration::from_secs(10),
             keepalive_timeout: Duration::from_secs(60),
             keepalive_requests: 10_000,

@@ -294,7 +294,7 @@ impl Following {
 
     fn connected(&mut self) {
         if self.told.take().is_some() {
-            tracing::info!("etcd is followed again");
+            tracing::info!("the etcd watch works again");
         }
         self.tries = 0;
         self.inner.note_status(|status| (status.connected, status.trouble) = (true, None));
@@ -312,11 +312,10 @@ impl Following {
             }
         };
         if due {
-            let serving = match *self.inner.filled.borrow() {
-                true => "what was read last stays in use",
-                false => "there is nothing to serve until it answers",
-            };
-            tracing::error!("etcd cannot be followed: {text}; {serving}");
+            match *self.inner.filled.borrow() {
+                true => tracing::error!("lost the etcd watch ({text}): serving the last known configuration"),
+                false => tracing::error!("cannot read etcd ({text}): nothing to serve until it answers"),
+            }
             self.told = Some((text, Instant::now()));
         }
     }

@@ -526,6 +526,9 @@ fn presences(alternatives: &[Subschema], value: &Value) -> Option<usize> {
 
 /// A refusal by every alternative: what they asked for, or how the closest failed.
 fn none_fits(invalid: Invalid, alternatives: &[Subschema], value: &mut Value) -> Invalid {
+    if let Some(names) = completing(alternatives, value) {
+        return invalid.expected(format!("one of these fields as well: {}", names.join(", ")));
+    }
     if let Some(names) = names_of_alternatives(alternatives) {
         return invalid.expected(format!("one of {names}"));
     }
@@ -543,6 +546,24 @@ fn none_fits(invalid: Invalid, alternatives: &[Subschema], value: &mut Value) ->
         Some((_, closest)) => explained(invalid, closest),
         None => invalid,
     }
+}
+
+/// The fields of which any one would make a value fit, where alternatives ask for nothing but fields and the value
+/// has all others of one. `script` is not suggested: scripts in Lua are refused elsewhere.
+fn completing<'n>(alternatives: &'n [Subschema], value: &Value) -> Option<Vec<&'n str>> {
+    let map = value.as_object()?;
+    let mut names = Vec::new();
+    for node in alternatives {
+        let (there, absent): (Vec<_>, Vec<_>) =
+            node.asks_only.as_ref()?.iter().partition(|name| has(map, name));
+        if let ([_, ..], [name]) = (&there[..], &absent[..])
+            && *name != "script"
+            && !names.contains(&name.as_str())
+        {
+            names.push(name.as_str());
+        }
+    }
+    Some(names).filter(|names| !names.is_empty())
 }
 
 /// Whether this alternative has a rule of its own for the field within which it refused a value.

@@ -438,7 +438,7 @@ impl FaultKind {
             FaultKind::Plan(Failure::NoPluginConfig) => "the route's plugin config does not exist",
             FaultKind::Plan(Failure::NoUpstreamObject) => "the route's upstream does not exist",
             FaultKind::Plan(Failure::NoUpstream) => "the route has no upstream",
-            FaultKind::NoNode => "the upstream has no node with an address",
+            FaultKind::NoNode => "the upstream has no nodes, or none of their hosts could be resolved",
             FaultKind::TurnedAway(_) => "the upstream answered with a status that is tried again",
             FaultKind::NoServerLeft => "every node of the upstream has failed",
             FaultKind::NoTimeLeft => "a node of the upstream has failed, and there is no time to try another",

@@ -111,7 +111,10 @@ impl Refusal {
             Refusal::TargetTooLong => "the request target is too long",
             Refusal::PercentEncoding => "a % in the path must be followed by two hexadecimal digits",
             Refusal::AboveRoot => "the path leads above its root",
-            Refusal::BadPath => "the path holds a character, encoded or not, that is refused here",
+            Refusal::BadPath => {
+                "the path contains a refused character, plain or percent-encoded, such as a backslash or a control \
+                 character; see the plugin path-characters"
+            }
             Refusal::Version => "the version must be HTTP/1.1 or HTTP/1.0",
             Refusal::UnsupportedVersion => "only HTTP/1.1 and HTTP/1.0 are spoken here",
             Refusal::StatusLine => "the status line must be a version, three digits and a reason",

@@ -88,7 +88,7 @@ pub fn commit(folder: &Path) -> Result<(), StoreError> {
     decide().map_err(|error| folder_error(folder, &error))
 }
 
-/// Moves the files of a restore that was decided to their places. Does nothing if there is none.
+/// Moves the files of a restore that was decided to their places. Does nothing without one.
 ///
 /// # Errors
 /// A folder that cannot be written.
