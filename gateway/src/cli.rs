@@ -83,8 +83,8 @@ pub enum Command {
         output: Option<PathBuf>,
         /// Leaves out the private keys of ssl resources and upstreams, which a running gateway does not show
         ///
-        /// Where a store has such a resource with the same certificate, its key stays when the file is written
-        /// back.
+        /// Such a file is for reading and comparing. `sluice apply` rejects certificates without a key; `PUT
+        /// /apisix/admin/configs` keeps the stored key where the certificate is unchanged.
         #[arg(long)]
         without_keys: bool,
     },
