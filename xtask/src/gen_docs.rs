@@ -101,9 +101,7 @@ impl Plugin {
     /// What the page says a field means.
     fn meaning(&self, heading: &str, field: &str) -> Option<&str> {
         if field == "_meta" {
-            return Some(
-                "of any plugin: switches it off, orders it, sets conditions and the words of a refusal",
-            );
+            return Some("common to all plugins: `disable`, `priority`, `filter`, `error_response`");
         }
         let start = format!("- `{field}`: ");
         let pages = [Some(self.words.as_str()), self.of_routes.as_deref()];
