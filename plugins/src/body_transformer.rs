@@ -2,8 +2,9 @@
 //!
 //! Settings, order, words and statuses as in APISIX 3.18. Templates have the syntax of
 //! lua-resty-template with a part of Lua (see [`parse`]); what is not understood is refused when the
-//! configuration is written. A run is bounded in steps and in bytes, and what it holds counts against
-//! the worker's budget.
+//! configuration is written. A run is bounded in steps, by default about 10 ms
+//! (`plugin_attr.body-transformer.max_steps`), and in bytes (`max_output_size`); beyond that the request
+//! gets 503, and the error log says why. Its memory counts against the worker's budget.
 
 mod library;
 mod members;
@@ -35,7 +36,16 @@ pub struct BodyTransformer {
     response: Option<Box<Transform>>,
     max_request: usize,
     max_response: usize,
-    max_output: usize,
+    bounds: Bounds,
+}
+
+/// Bounds of a run, from `plugin_attr`.
+#[derive(Debug, Clone, Copy)]
+struct Bounds {
+    /// Bytes of the output.
+    output: usize,
+    /// Steps of the template.
+    steps: u64,
 }
 
 struct Transform {
@@ -94,6 +104,8 @@ struct AtWork(SmallVec<[Held; 1]>);
 
 /// Bytes of an output, where `plugin_attr` says nothing else.
 const MAX_OUTPUT: usize = 64 << 20;
+/// Steps of a template, where `plugin_attr` says nothing else: about 10 ms.
+const MAX_STEPS: u64 = 100_000;
 
 impl Plugin for BodyTransformer {
     const NAME: &'static str = "body-transformer";
@@ -135,13 +147,15 @@ impl Plugin for BodyTransformer {
             let built = config.map(Transform::build).transpose();
             built.map(|built| built.map(Box::new)).map_err(|error| error.at("/template").within(name))
         };
-        let output = cx.attr.and_then(|attr| attr["max_output_size"].as_u64()).filter(|bytes| *bytes > 0);
+        let bound = |name: &str| cx.attr.and_then(|attr| attr[name].as_u64()).filter(|bound| *bound > 0);
+        let output = bound("max_output_size").and_then(|bytes| usize::try_from(bytes).ok());
+        let steps = bound("max_steps").unwrap_or(MAX_STEPS);
         Ok(BodyTransformer {
             request: transform(config.request, "request")?,
             response: transform(config.response, "response")?,
             max_request: config.max_req_body_size,
             max_response: config.max_resp_body_size,
-            max_output: output.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(MAX_OUTPUT),
+            bounds: Bounds { output: output.unwrap_or(MAX_OUTPUT), steps },
         })
     }
 
@@ -163,11 +177,16 @@ impl Plugin for BodyTransformer {
         let get = x.method() == Method::Get;
         let format = if get { Some(Format::Args) } else { transform.format.or_else(|| by_type(kind)) };
         let body = Some(x.body()).filter(|body| !body.is_empty());
-        let made = transform.run(x, "request", format, kind, body, get, self.max_output);
+        let made = transform.run(x, "request", format, kind, body, get, self.bounds);
         match made.map(|made| x.set_body(made)) {
             Ok(Ok(())) => Step::Next,
             Ok(Err(NotSet::Spent | NotSet::Unread)) => Step::Reply(Reply::status(503)),
-            Err(Failed { status, words }) => Step::Reply(Reply::json(status, &json!({"message": words}))),
+            Err(failed) => {
+                if failed.is_too_long() {
+                    x.complain(Self::NAME, run::TOO_MANY_STEPS);
+                }
+                Step::Reply(Reply::json(failed.status, &json!({"message": failed.words})))
+            }
         }
     }
 
@@ -225,9 +244,12 @@ impl Plugin for BodyTransformer {
         let Some(transform) = &self.response else { return };
         let kind = x.response_header("Content-Type").unwrap_or_default();
         let given = Some(&body[..]).filter(|body| !body.is_empty());
-        match transform.run(x, "response", format, kind, given, false, self.max_output) {
+        match transform.run(x, "response", format, kind, given, false, self.bounds) {
             Ok(made) => chunk.data = made,
-            Err(_) => {
+            Err(failed) => {
+                if failed.is_too_long() {
+                    x.complain(Self::NAME, run::TOO_MANY_STEPS);
+                }
                 x.complain(Self::NAME, "the response stays as it is: its body could not be read, or the template failed");
                 chunk.data = body;
             }
@@ -237,6 +259,13 @@ impl Plugin for BodyTransformer {
         {
             chunk.refused |= held.memory.resize(budget, chunk.data.capacity()).is_err();
         }
+    }
+}
+
+impl Failed {
+    /// The template has taken all its steps.
+    fn is_too_long(&self) -> bool {
+        self.words.ends_with(run::TOO_MANY_STEPS)
     }
 }
 
@@ -266,7 +295,7 @@ impl Transform {
         kind: &[u8],
         body: Option<&[u8]>,
         get: bool,
-        most: usize,
+        bounds: Bounds,
     ) -> Result<Vec<u8>, Failed> {
         let spent = || Failed { status: 503, words: format!("{side} body decode: the worker holds as much as it may") };
         let mut memory = sdk::budget::Held::default();
@@ -291,7 +320,7 @@ impl Transform {
         let in_base64 = self.base64 || format.is_some_and(|format| !matches!(format, Format::Encoded | Format::Args));
         let template = if in_base64 { self.decoded.as_ref().or(self.plain.as_ref()) } else { self.plain.as_ref() };
         let template = template.or(self.decoded.as_ref()).ok_or_else(spent)?;
-        run::run(template, Input { x, fields, body, multipart: parts, most })
+        run::run(template, Input { x, fields, body, multipart: parts, bounds })
             .map_err(|words| Failed { status: 503, words: format!("{side} template rendering: {words}") })
     }
 }

@@ -22,12 +22,12 @@ pub(super) struct Input<'a, 'x> {
     pub fields: Table,
     pub body: Option<&'a [u8]>,
     pub multipart: Option<Parts>,
-    /// Bytes of the output at most.
-    pub most: usize,
+    pub bounds: super::Bounds,
 }
 
-/// Steps of a run, beside those that the body's length adds.
-const STEPS: u64 = 1_000_000;
+/// Why a run that has taken all its steps is given up.
+pub(super) const TOO_MANY_STEPS: &str =
+    "the template takes too many steps: more than plugin_attr.body-transformer.max_steps in config.yaml";
 
 /// So many variables are remembered.
 const MOST_VARS: usize = 64;
@@ -40,7 +40,6 @@ pub(super) const DEEPEST: usize = 128;
 /// # Errors
 /// What went wrong, in Lua's words where it has some.
 pub(super) fn run(template: &Template, input: Input<'_, '_>) -> Result<Vec<u8>, String> {
-    let length = input.body.map_or(0, <[u8]>::len);
     let mut run = Run {
         x: input.x,
         out: Vec::new(),
@@ -50,8 +49,8 @@ pub(super) fn run(template: &Template, input: Input<'_, '_>) -> Result<Vec<u8>, 
         body: input.body.map_or(Value::Nil, text),
         multipart: input.multipart.map_or(Value::Nil, |parts| Value::Multipart(Rc::new(RefCell::new(parts)))),
         vars: HashMap::new(),
-        left: STEPS + length as u64 / 4,
-        most: input.most,
+        left: input.bounds.steps,
+        most: input.bounds.output,
     };
     run.block(&template.body)?;
     Ok(run.out)
@@ -73,7 +72,7 @@ pub(super) struct Run<'a, 'x> {
 
 impl Run<'_, '_> {
     pub fn spend(&mut self, steps: usize) -> Result<(), String> {
-        self.left = self.left.checked_sub(steps as u64).ok_or("the template takes too many steps")?;
+        self.left = self.left.checked_sub(steps as u64).ok_or(TOO_MANY_STEPS)?;
         Ok(())
     }
 

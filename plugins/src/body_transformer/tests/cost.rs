@@ -108,14 +108,33 @@ fn looks_at_many_parts_cost_steps() {
     }
 }
 
-/// Four bytes of a body pay for one step.
+/// The bound is a setting. A run that reaches it is refused, and the log says so.
 #[test]
-fn a_long_body_has_more_steps() {
+fn steps_have_a_bound() {
     let body = format!("{{\"a\":\"{}\"}}", "x".repeat(400_000));
-    let empty = |times| runs(times, "", "", &body);
-    assert!(!runs(1_050_000, "", "", "{}"));
-    assert!(empty(1_050_000));
-    assert!(!empty(1_150_000));
+    for (attr, most) in [(None, MAX_STEPS), (Some(json!({"max_steps": 1000})), 1000), (Some(json!({"max_steps": 0})), MAX_STEPS)] {
+        for (times, fits) in [(most * 9 / 10, true), (most * 11 / 10, false)] {
+            let template = format!("{{% for i = 1, {times} do %}}{{% end %}}done");
+            let config = json!({"request": {"input_format": "json", "template": template}, "response": {"template": template}});
+            let stage = limits::built(config, attr.as_ref());
+            let mut probe = Probe::request("POST", "/", &[]);
+            let mut x = probe.exchange();
+            with_body(&mut x, body.as_bytes());
+            match stage.rewrite(&mut x) {
+                Step::Next => assert!(fits && x.body() == b"done"),
+                Step::Reply(reply) => assert!(!fits && reply.status == 503),
+                step => panic!("{step:?}"),
+            }
+            respond(&mut x, 200, &[]);
+            stage.header_filter(&mut x);
+            let mut chunk = chunk(b"plain", true);
+            stage.body_filter(&mut x, &mut chunk);
+            assert_eq!(chunk.data, if fits { b"done".as_slice() } else { b"plain" });
+            drop(x);
+            let told = probe.world.complaints.take().iter().filter(|(_, reason)| reason.contains("max_steps")).count();
+            assert_eq!(told, if fits { 0 } else { 2 });
+        }
+    }
 }
 
 #[test]
