@@ -24,7 +24,7 @@ use crate::defaults::Defaults;
 use crate::health_page::{self, Shown};
 use crate::program::{NotServed, Program, Published};
 use crate::server::{self, Limits, Listener};
-use crate::{confirm, explain, hosts, list, plugins};
+use crate::{confirm, explain, front, hosts, list, plugins};
 
 /// How long a status waits for a store that may be elsewhere.
 const STORE_PATIENCE: Duration = Duration::from_secs(1);
@@ -77,6 +77,7 @@ impl ControlApi {
         let path = request.uri().path().trim_end_matches('/');
         let segments: Vec<&str> = path.split('/').skip(1).collect();
         match (request.method(), segments.as_slice()) {
+            (&Method::GET, []) => Ok(front::of_control()),
             (&Method::GET, ["v1", "snapshot"]) => ok(&snapshot(&*self.program)),
             (&Method::GET, ["v1", "status"]) => {
                 let mut status = self.program.about();

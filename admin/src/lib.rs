@@ -19,6 +19,7 @@ mod confirm;
 pub mod control_api;
 mod defaults;
 mod explain;
+mod front;
 mod guesses;
 mod health_page;
 mod hosts;
@@ -160,6 +161,9 @@ impl Admin {
         // ADC's ping; it tells nothing, so it needs no key.
         if head.method == Method::HEAD && head.uri.path().trim_end_matches('/') == "/apisix/admin" {
             return Admitted::Answered(answer::empty(StatusCode::OK));
+        }
+        if head.method == Method::GET && head.uri.path() == "/" {
+            return Admitted::Answered(front::of_admin());
         }
         // Where APISIX has its dashboard; a key would not help.
         if head.method == Method::GET && head.uri.path().trim_end_matches('/') == "/ui" {

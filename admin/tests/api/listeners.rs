@@ -102,7 +102,7 @@ async fn the_control_api_shows_what_is_there() {
     assert_eq!(call(address, "PUT /v1/plugins/reload HTTP/1.1").await, (200, "done".to_owned()));
     assert_eq!(store.plugins().await.unwrap(), Some(vec!["cors".to_owned(), "key-auth".to_owned()]));
     assert_eq!(call(address, "POST /v1/gc HTTP/1.1").await.0, 200);
-    for nowhere in ["GET /v1/gc", "PUT /v1/routes", "GET /apisix/admin/routes", "GET /"] {
+    for nowhere in ["GET /v1/gc", "PUT /v1/routes", "GET /apisix/admin/routes", "GET /v2"] {
         assert_eq!(call(address, &format!("{nowhere} HTTP/1.1")).await.0, 404, "{nowhere}");
     }
 }
