@@ -131,7 +131,7 @@ mod tests {
     fn any_other_is_refused_by_name_once_it_fits() {
         let opa = json!({"host": "http://o", "policy": "p"});
         assert!(
-            check("opa", opa, Place::Route).unwrap_err().starts_with("unknown plugin [opa]: a plugin of")
+            check("opa", opa, Place::Route).unwrap_err().starts_with("unknown plugin [opa]: it exists in")
         );
         assert!(
             check("opa", json!({}), Place::Route).unwrap_err().ends_with("property \"host\" is required")

@@ -167,7 +167,7 @@ async fn patches_that_race_all_count() {
         let (_, route) = site.api.call("GET", &path, Value::Null).await;
         assert_eq!(route["value"]["labels"].as_object().unwrap().len(), racers, "round {round}: {route}");
     }
-    let invalid = ("PATCH", "routes/0".to_owned(), json!({"plugins": {"cors": {"max_age": "x"}}}));
+    let invalid = ("PATCH", "routes/0".to_owned(), json!({"plugins": {"limit-count": {"count": "x"}}}));
     let gone = ("DELETE", "routes/0".to_owned(), Value::Null);
     let statuses = site.race(vec![invalid.clone(), gone, invalid]).await;
     assert!(statuses[1] == 200 && [400, 404].contains(&statuses[0]), "{statuses:?}");
