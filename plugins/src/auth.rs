@@ -4,6 +4,7 @@ use aws_lc_rs::constant_time::verify_slices_are_equal;
 use base64::Engine;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use model::Invalid;
 use sdk::consumers::Identity;
 use sdk::{Exchange, Reply, Step};
 use serde_json::{Value, json};
@@ -49,6 +50,35 @@ impl Challenge {
         x.authenticate(identity);
         Step::Next
     }
+}
+
+/// What another server has said of the client, as the upstream gets it. Answers that follow from it are for this
+/// client alone.
+#[derive(Default)]
+pub(crate) struct Vouched(Vec<u8>);
+
+impl Vouched {
+    /// Adds a name or a value, with its length.
+    pub fn add(&mut self, part: &[u8]) {
+        self.0.extend_from_slice(&(part.len() as u64).to_le_bytes());
+        self.0.extend_from_slice(part);
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Refuses a credential that is empty, since a client that sends nothing would have it.
+pub(crate) fn filled(config: &Value, fields: &[&'static str]) -> Result<(), Invalid> {
+    for name in fields {
+        if config.get(name).and_then(Value::as_str).is_some_and(str::is_empty) {
+            return Err(Invalid::new(format!("property \"{name}\" must not be empty"))
+                .at(format!("/{name}"))
+                .expected("at least one character"));
+        }
+    }
+    Ok(())
 }
 
 /// Compares two secrets in constant time. Only their lengths can be learnt from the time it takes.

@@ -13,9 +13,11 @@ use sdk::chain::Phases;
 use sdk::exchange::Body;
 use sdk::template::Template;
 use sdk::world::{Fetch, FetchTimeouts, Fetched, Keep, Target};
-use sdk::{Build, Exchange, Fields, Framing, Method, Phase, Plugin, Reply, Step};
+use sdk::{Build, Exchange, Fields, Framing, Method, Phase, Plugin, Reply, Step, target};
 use serde::Deserialize;
 use serde_json::{Value, json};
+
+use crate::auth::Vouched;
 
 /// The configured plugin.
 pub struct ForwardAuth {
@@ -190,7 +192,15 @@ impl ForwardAuth {
         set("X-Forwarded-Proto", x.client().scheme().as_bytes());
         set("X-Forwarded-Method", head.method_bytes());
         set("X-Forwarded-Host", head.host());
-        set("X-Forwarded-Uri", head.target());
+        // The normal form, by which routes are found and which the upstream gets: another spelling of a path must
+        // not pass a server that judges by paths.
+        let mut uri = Vec::with_capacity(head.target().len());
+        target::encode_path(x.path(), &mut uri);
+        if head.has_query {
+            uri.push(b'?');
+            uri.extend_from_slice(x.query());
+        }
+        set("X-Forwarded-Uri", &uri);
         set("X-Forwarded-For", x.client().ip_text());
         if is_post && let Some(coding) = x.header("Content-Encoding") {
             set("Content-Encoding", coding);
@@ -261,6 +271,14 @@ fn pass_on(x: &mut Exchange<'_>, names: &[String], answer: &Fetched) {
                 _ => x.add_header(name, value),
             };
         }
+    }
+    let mut vouched = x.take_note::<Vouched>().unwrap_or_default();
+    for name in names {
+        vouched.add(name.as_bytes());
+        values(&answer.fields, name).for_each(|value| vouched.add(value));
+    }
+    if !names.is_empty() {
+        x.set_note(vouched);
     }
 }
 

@@ -5,7 +5,8 @@
 //! itself sent whole, with a known end, is stored, and the gateway's own 502 and 504 in its
 //! place where `cache_http_status` names them; where `cache_key` names the host or the URI,
 //! these are part of the key as the upstream gets them, too; a request's `Authorization` is
-//! part of the key like the consumer (unless `consumer_isolation` is off); GET with a body is
+//! part of the key like the consumer and like what forward-auth lets its server say of the client
+//! (unless `consumer_isolation` is off); GET with a body is
 //! never answered from the cache; POST has entries of its own. HEAD is answered from what GET
 //! stored, and a Range with that part of it. A stale answer is never given, so `max-stale`
 //! changes nothing. Nor is one stored that varies on what the gateway tells of the client:

@@ -4,6 +4,8 @@ use sdk::Exchange;
 use sdk::vars::Var;
 use sha2::{Digest, Sha256};
 
+use crate::auth::Vouched;
+
 /// The key of answers: who asks, and `cache_key`.
 ///
 /// Variables name the host and the path in a normal form: `$host` has no port and no capital letters,
@@ -17,6 +19,8 @@ pub(super) struct Key {
     sent: Vec<Sent>,
     with_consumer: bool,
     with_authorization: bool,
+    /// What another server has said of the client belongs to the key.
+    with_vouched: bool,
 }
 
 /// A piece of `cache_key`, `cache_bypass` or `no_cache`.
@@ -98,6 +102,7 @@ impl Key {
             sent,
             with_consumer: isolated && !consumer && !authorization,
             with_authorization: isolated && !authorization,
+            with_vouched: isolated,
         }
     }
 
@@ -121,6 +126,12 @@ impl Key {
             // A digest: keys stand in files.
             out.push(b'a');
             out.extend_from_slice(&Sha256::digest(authorization));
+        }
+        if self.with_vouched
+            && let Some(vouched) = x.note::<Vouched>()
+        {
+            out.push(b'v');
+            out.extend_from_slice(&Sha256::digest(vouched.bytes()));
         }
         out.push(b'k');
         for part in &self.parts {
