@@ -286,6 +286,11 @@ impl Secrets {
             return false;
         };
         asked.answered = true;
+        // With an empty secret, whoever sends none would be let in.
+        let result = result.and_then(|value| match value.is_empty() {
+            true => Err(Failure::Missing("it is empty".to_owned())),
+            false => Ok(value),
+        });
         let (wait, changed) = match result {
             Ok(value) => {
                 if asked.error.take().is_some() {

@@ -95,6 +95,9 @@ impl Plugin for Csrf {
             let invalid = Invalid::new(format!("the token's name cannot name a header: {bad}"));
             invalid.at("/name").expected("letters, digits and dashes").got(config.name.clone())
         })?;
+        if config.key.is_empty() {
+            return Err(Invalid::new("property \"key\" must not be empty").at("/key").expected("at least one character"));
+        }
         let cookie = Var::parse(&format!("cookie_{}", config.name));
         Ok(Csrf { key: config.key, expires: config.expires, name, cookie })
     }
@@ -316,6 +319,7 @@ mod tests {
         let probe = Probe::default();
         let error = |config| probe.stage::<Csrf>(config).err().unwrap().reason;
         assert_eq!(error(json!({})), "property \"key\" is required");
+        assert_eq!(error(json!({"key": ""})), "property \"key\" must not be empty");
         assert!(error(json!({"key": "k", "name": "a b"})).starts_with("the token's name cannot name a header"));
     }
 }

@@ -84,6 +84,7 @@ impl Plugin for KeyAuth {
     }
 
     fn credential(consumer_config: &Value) -> Result<Option<Credential>, Invalid> {
+        auth::filled(consumer_config, &["key"])?;
         let key = consumer_config.get("key").and_then(Value::as_str);
         // Who knows the key needs no further proof.
         Ok(key.map(|key| Credential { key: key.into(), secret: None }))
@@ -262,5 +263,7 @@ mod tests {
             assert_eq!(probe.stage::<KeyAuth>(config).err().unwrap().reason, reason);
         }
         assert_eq!(KeyAuth::credential(&json!({"key": "k"})).unwrap().unwrap().key, b"k");
+        let empty = KeyAuth::credential(&json!({"key": ""})).err().unwrap();
+        assert_eq!((&*empty.reason, &*empty.pointer), ("property \"key\" must not be empty", "/key"));
     }
 }

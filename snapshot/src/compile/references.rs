@@ -77,9 +77,20 @@ pub(super) fn text<'t>(text: &'t str, env: &Env, names: &dyn Names) -> Result<Co
 /// A text, or the environment variable that it refers to.
 ///
 /// # Errors
-/// There is no such variable, or it has no such field.
+/// There is no such variable, it has no such field, or the value is empty: an empty secret would let everyone in.
 pub fn environment<'t>(text: &'t str, env: &Env) -> Result<Cow<'t, str>, Invalid> {
-    Ok(if is_env(text) { Cow::Owned(look_up(text, env)?) } else { Cow::Borrowed(text) })
+    if !is_env(text) {
+        return Ok(Cow::Borrowed(text));
+    }
+    let found = look_up(text, env)?;
+    if found.is_empty() {
+        let name = &text[ENV.len()..];
+        return Err(Invalid::new(format!("the environment variable {name} is empty"))
+            .unread()
+            .got(format!("`{text}`"))
+            .hint("set it before the gateway starts, or write the value here"));
+    }
+    Ok(Cow::Owned(found))
 }
 
 fn look_up(reference: &str, env: &Env) -> Result<String, Invalid> {
@@ -120,7 +131,8 @@ mod tests {
     fn env(name: &str) -> Option<String> {
         match name {
             "KEY" => Some("k1".to_owned()),
-            "OBJECT" => Some(r#"{"user": "jack", "age": 3, "list": []}"#.to_owned()),
+            "EMPTY" => Some(String::new()),
+            "OBJECT" => Some(r#"{"user": "jack", "age": 3, "list": [], "empty": ""}"#.to_owned()),
             _ => None,
         }
     }
@@ -142,6 +154,8 @@ mod tests {
             ("$env://OBJECT/none", "the environment variable OBJECT has no field none"),
             ("$env://OBJECT/list", "the environment variable OBJECT has no field list"),
             ("$env://KEY/x", "the environment variable KEY has no field x"),
+            ("$env://EMPTY", "the environment variable EMPTY is empty"),
+            ("$env://OBJECT/empty", "the environment variable OBJECT/empty is empty"),
         ] {
             let invalid = resolve(&json!({"a": [0, text]}), &env, &FixedNames::default()).unwrap_err();
             assert_eq!((invalid.reason.as_str(), invalid.pointer.as_str()), (reason, "/a/1"));
