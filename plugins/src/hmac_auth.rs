@@ -162,7 +162,7 @@ impl HmacAuth {
         if !self.is_allowed(&sent) || !self.is_recent(x) || !self.covers_enough(&sent) {
             return Err(UNKNOWN);
         }
-        let right = sent.is_of(x, secret);
+        let right = sent.is_of(x, secret) && sent.is_plain(x);
         let identity = found.filter(|_| right).ok_or(UNKNOWN)?;
         if self.config.validate_request_body {
             self.check_body(x)?;
@@ -183,9 +183,13 @@ impl HmacAuth {
         apart <= Duration::from_secs(self.config.clock_skew)
     }
 
-    /// Whether the signature covers all of `signed_headers`.
+    /// Whether the signature covers all of `signed_headers`, and the digest of a body that is checked.
     fn covers_enough(&self, sent: &Signature<'_>) -> bool {
-        self.config.signed_headers.iter().all(|wanted| sent.headers().any(|name| name == wanted.as_bytes()))
+        let covers = |wanted: &[u8]| sent.headers().any(|name| name == wanted);
+        // An unsigned digest can be replaced together with the body.
+        let with_digest = || sent.headers().any(|name| name.eq_ignore_ascii_case(b"digest"));
+        self.config.signed_headers.iter().all(|wanted| covers(wanted.as_bytes()))
+            && (!self.config.validate_request_body || with_digest())
     }
 
     fn check_body(&self, x: &Exchange<'_>) -> Result<(), Denied> {
@@ -235,6 +239,12 @@ impl<'x> Signature<'x> {
     /// The names of the signed headers, in order.
     fn headers(&self) -> impl Iterator<Item = &'x [u8]> {
         self.headers.split(|&byte| byte == b' ')
+    }
+
+    /// Whether each signed header came once. The signature covers the first field of a name alone, and servers may
+    /// read another one.
+    fn is_plain(&self, x: &Exchange<'_>) -> bool {
+        self.headers().all(|name| x.request().fields.all(name).nth(1).is_none())
     }
 
     /// Whether this is the signature of the request under `secret`.

@@ -201,7 +201,7 @@ mod tests {
     fn a_body_that_one_wants_is_asked_for() {
         let signed = json!({"validate_request_body": true, "clock_skew": 4_000_000_000u64, "signed_headers": []});
         let config = json!({"auth_plugins": [{"key-auth": {}}, {"hmac-auth": signed}]});
-        let header = "Signature keyId=\"k\",algorithm=\"hmac-sha256\",signature=\"TerlLm/2DBhraun+h5NMtsy8rGJ7xX4bc37pgzunvsM=\"";
+        let header = "Signature keyId=\"k\",algorithm=\"hmac-sha256\",headers=\"digest\",signature=\"0pQMvQPWJU7XjWkdo63ypVl4VO2r6y83tLTjLNp7iFY=\"";
         let date = "Tue, 14 Nov 2023 22:13:20 GMT";
         let headers = [("Authorization", header), ("Date", date), ("Digest", "x")];
         let mut probe = Probe::request("POST", "/", &headers)

@@ -19,6 +19,12 @@ fn signed() -> String {
     authorization("hmac-sha256", "@request-target date x-own", &signature)
 }
 
+/// Date and digest, signed.
+fn with_digest(digest: &str) -> String {
+    let text = format!("user-key\ndate: {NOW}\ndigest: {digest}\n");
+    authorization("hmac-sha256", "date digest", &sign(hmac::HMAC_SHA256, "my-secret", &text))
+}
+
 /// What a request comes to: nothing, or status and message of the refusal.
 fn ask(method: &str, headers: &[(&str, &str)], config: Value) -> Option<(u16, String)> {
     let mut probe = Probe::request(method, "/hello?a=%20b", headers)
@@ -93,16 +99,12 @@ fn a_signed_header_that_is_missing_counts_as_nothing() {
 
 #[test]
 fn the_bound_of_a_body_holds_however_it_came() {
-    let header = authorization(
-        "hmac-sha256",
-        "date",
-        &sign(hmac::HMAC_SHA256, "my-secret", &format!("user-key\ndate: {NOW}\n")),
-    );
     // A body that another stage had read, and the length that was told of it.
     for (length, told, status) in [(7, true, None), (8, true, None), (8, false, None), (9, true, Some(413)), (9, false, Some(413))]
     {
         let body = vec![b'a'; length];
         let sum = format!("SHA-256={}", BASE64_STANDARD.encode(digest(&SHA256, &body)));
+        let header = with_digest(&sum);
         let mut probe = Probe::request("POST", "/", &[("Authorization", &header), ("Date", NOW), ("Digest", &sum)])
             .consumer::<HmacAuth>("jack", json!({"key_id": "user-key", "secret_key": "my-secret"}));
         if told {
@@ -141,9 +143,34 @@ fn headers_that_must_be_signed_are() {
 }
 
 #[test]
+fn a_signed_header_comes_once() {
+    let signature = sign(hmac::HMAC_SHA256, "my-secret", &format!("user-key\ndate: {NOW}\nX-Own: 1\n"));
+    let header = authorization("hmac-sha256", "date X-Own", &signature);
+    let mut headers = vec![("Authorization", header.as_str()), ("Date", NOW), ("X-Own", "1"), ("X-Free", "1"), ("X-Free", "2")];
+    assert_eq!(ask("GET", &headers, json!({})), None);
+    for second in ["1", "2"] {
+        headers.push(("x-own", second));
+        assert_eq!(ask("GET", &headers, json!({})), wrong(), "{second}");
+        headers.pop();
+    }
+    headers.push(("Date", NOW));
+    assert_eq!(ask("GET", &headers, json!({})), wrong());
+}
+
+#[test]
+fn the_digest_of_a_body_that_is_checked_is_signed() {
+    let digest = "SHA-256=47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=";
+    let signature = sign(hmac::HMAC_SHA256, "my-secret", &format!("user-key\ndate: {NOW}\n"));
+    let unsigned = authorization("hmac-sha256", "date", &signature);
+    let config = json!({"validate_request_body": true});
+    for (header, refused) in [(unsigned, wrong()), (with_digest(digest), None)] {
+        let headers = [("Authorization", header.as_str()), ("Date", NOW), ("Digest", digest)];
+        assert_eq!(ask("GET", &headers, config.clone()), refused);
+    }
+}
+
+#[test]
 fn a_body_is_read_once_the_signature_holds_and_within_its_bound() {
-    let text = format!("user-key\ndate: {NOW}\n");
-    let header = authorization("hmac-sha256", "date", &sign(hmac::HMAC_SHA256, "my-secret", &text));
     let digest = "SHA-256=ungWv48Bz+pBQUDeXa4iI7ADYaOWF3qctBD/YfIAFa0="; // of abc
     let config = json!({"validate_request_body": true, "max_req_body_size": 8});
     let run = |header: &str, digest: &str, body: Option<&[u8]>| {
@@ -159,10 +186,11 @@ fn a_body_is_read_once_the_signature_holds_and_within_its_bound() {
         }
         stage.rewrite(&mut x)
     };
+    let header = with_digest(digest);
     assert!(matches!(run(&header, digest, None), Step::Body(8)));
     assert!(matches!(run(&header, digest, Some(b"abc")), Step::Next));
     for (digest, body) in [(digest, b"abd"), ("SHA-256=", b"abc"), ("MD5=x", b"abc")] {
-        let Step::Reply(reply) = run(&header, digest, Some(body)) else { panic!("it passed") };
+        let Step::Reply(reply) = run(&with_digest(digest), digest, Some(body)) else { panic!("it passed") };
         assert_eq!(reply.status, 401, "{digest}");
     }
     let Step::Reply(reply) = run(&header, digest, Some(b"123456789")) else { panic!("it passed") };
@@ -174,8 +202,7 @@ fn a_body_is_read_once_the_signature_holds_and_within_its_bound() {
 
 #[test]
 fn an_announced_length_beyond_the_bound_is_refused_unread() {
-    let text = format!("user-key\ndate: {NOW}\n");
-    let header = authorization("hmac-sha256", "date", &sign(hmac::HMAC_SHA256, "my-secret", &text));
+    let header = with_digest("x");
     let headers = [("Authorization", header.as_str()), ("Date", NOW), ("Digest", "x")];
     let mut probe = Probe::request("POST", "/", &headers)
         .consumer::<HmacAuth>("jack", json!({"key_id": "user-key", "secret_key": "my-secret"}));
