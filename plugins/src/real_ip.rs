@@ -24,7 +24,7 @@ pub struct RealIp {
 }
 
 enum Source {
-    /// The last address of the last X-Forwarded-For, or with `recursive` the last that is not trusted.
+    /// The last address of X-Forwarded-For, or with `recursive` the last that is not trusted.
     ForwardedFor,
     Var(Var),
 }
@@ -94,9 +94,10 @@ impl Plugin for RealIp {
 
 impl RealIp {
     fn forwarded_for<'a>(&self, x: &'a Exchange<'_>) -> Option<&'a [u8]> {
-        let list = x.request().fields.all(b"x-forwarded-for").next_back()?;
+        // Several lines are one list (RFC 9110 section 5.3): the last address is the nearest hop's.
+        let lines = x.request().fields.all(b"x-forwarded-for").rev();
         let mut last = None;
-        for address in list.rsplit(|&byte| byte == b',').map(<[u8]>::trim_ascii) {
+        for address in lines.flat_map(|line| line.rsplit(|&byte| byte == b',')).map(<[u8]>::trim_ascii) {
             last = Some(address);
             let trusted = match (&self.trusted, self.recursive) {
                 // A trusted hop may be told with its port: as a client it would seem to come from within.
@@ -234,6 +235,22 @@ mod tests {
             ("::ffff:1.1.1.1, 127.0.0.1", "1.1.1.1|"),
         ] {
             assert_eq!(seen(config.clone(), &[("X-Forwarded-For", told)]), expected, "{told}");
+        }
+    }
+
+    #[test]
+    fn several_lines_are_one_list() {
+        let config = json!({
+            "source": "http_x_forwarded_for", "recursive": true, "trusted_addresses": ["127.0.0.0/24", "192.0.2.0/24"],
+        });
+        for (lines, expected) in [
+            (&["6.6.6.6, 1.1.1.1", "192.0.2.1"][..], "1.1.1.1|"),
+            (&["6.6.6.6", "1.1.1.1", "192.0.2.2, 192.0.2.1"], "1.1.1.1|"),
+            (&["192.0.2.9", "192.0.2.1"], "192.0.2.9|"),
+            (&["1.1.1.1, x", "192.0.2.1"], "127.0.0.1|40000"),
+        ] {
+            let headers: Vec<_> = lines.iter().map(|line| ("X-Forwarded-For", *line)).collect();
+            assert_eq!(seen(config.clone(), &headers), expected, "{lines:?}");
         }
     }
 
