@@ -292,6 +292,7 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<proxy::Listener>, workers: usize)
         held_bodies: saturating(http.held_bodies),
         stream_windows: saturating(http.stream_windows),
         upstream_windows: saturating(http.upstream_windows),
+        send_windows: saturating(http.send_windows),
         handshake_timeout: boot.tls.handshake_timeout,
         header_timeout: http.client_header_timeout,
         body_timeout: http.client_body_timeout,

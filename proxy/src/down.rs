@@ -133,6 +133,19 @@ impl Downstream<'_> {
         }
     }
 
+    /// Ends this client's connection unless it has other streams: the client does not take what is sent to it.
+    #[cold]
+    pub(crate) fn end_if_last(&mut self) {
+        match self {
+            // It ends with every response that breaks off.
+            Downstream::H1(_) => {}
+            Downstream::H2(stream) => stream.end_if_last(),
+            Downstream::H3(stream) => stream.end_if_last(),
+            #[cfg(feature = "testing")]
+            Downstream::Frames(_) => {}
+        }
+    }
+
     /// Ends when the client is gone, or has closed its sending side a while ago. To be polled beside
     /// whatever else the exchange waits for; dropping it loses nothing.
     pub(crate) async fn gone(&mut self, worker: &Worker) {

@@ -4,12 +4,14 @@
 //! [`Line`], which counts what the crate does not: frames that ask for nothing, and a peer that reads
 //! nothing.
 
+mod backlog;
 pub(crate) mod fields;
 mod line;
 mod meter;
 mod outlet;
 mod unread;
 
+pub(crate) use backlog::Backlog;
 pub(crate) use line::Line;
 pub(crate) use outlet::Outlet;
 pub(crate) use unread::Unread;

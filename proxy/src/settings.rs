@@ -65,6 +65,9 @@ pub struct Settings {
     pub stream_windows: usize,
     /// The same of servers that speak HTTP/2 (`upstream.http2_windows`).
     pub upstream_windows: usize,
+    /// Bytes of responses that a worker holds for HTTP/2 and HTTP/3 clients that do not take them, beyond the first
+    /// part of each connection (`send_windows`).
+    pub send_windows: usize,
     /// How far conditions look into a body.
     pub bounds: sdk::Bounds,
     /// A client that has closed its sending side while its request runs may be gone or may still
@@ -137,7 +140,7 @@ pub struct Http2 {
     /// Bytes of one request's body that a client may send before they are wanted
     /// (`http2_body_preread_size`).
     pub stream_window: u32,
-    /// Bytes of one response that may wait for the client's connection (`http2_send_buffer`).
+    /// Bytes of responses that may wait for one client's connection (`http2_send_buffer`).
     pub send_buffer: u32,
     /// Frames that ask for nothing, such as PING, that a client may send at once beyond what its requests
     /// pay for (`http2_control_frames`).
@@ -291,6 +294,7 @@ impl Default for Settings {
             held_bodies: 256 << 20,
             stream_windows: 256 << 20,
             upstream_windows: 256 << 20,
+            send_windows: 64 << 20,
             bounds: sdk::Bounds::DEFAULT,
             half_close_timeout: Duration::from_secs(2),
             plugin_wait_timeout: Duration::from_secs(600),

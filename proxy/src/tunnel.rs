@@ -268,7 +268,7 @@ impl Way<'_> {
                 let mut rest = bytes;
                 loop {
                     let deadline = self.worker.clock.after(self.idle_timeout);
-                    let sent = self.waiter.until(deadline, |cx| outlet.poll_send(cx, rest, ends)).await;
+                    let sent = self.waiter.until(deadline, |cx| outlet.poll_send(cx, rest, ends, None)).await;
                     rest = &rest[sent.map_err(|_| Failed::Timeout)??..];
                     if rest.is_empty() {
                         return Ok(());

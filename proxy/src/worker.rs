@@ -54,6 +54,8 @@ pub(crate) struct Worker {
     pub(crate) windows: Budget,
     /// The same for windows of connections to servers.
     pub(crate) upstream_windows: Budget,
+    /// What is held of responses that HTTP/2 and HTTP/3 clients do not take.
+    pub(crate) send_windows: Budget,
     /// A second of the clock, and what stages had to complain about in it.
     complaints: Cell<(u64, u32)>,
     // Boxed: it is lent out and given back by moving a pointer.
@@ -163,6 +165,7 @@ impl Worker {
             budget: Budget::new(settings.held_bodies),
             windows: Budget::new(settings.stream_windows),
             upstream_windows: Budget::new(settings.upstream_windows),
+            send_windows: Budget::new(settings.send_windows),
             complaints: Cell::default(),
             scratch: RefCell::default(),
             scratch_unused: Cell::new(0),

@@ -57,6 +57,8 @@ pub struct Http {
     pub stream_windows: u64,
     /// The same for servers that speak HTTP/2: `upstream.http2_windows` (ours).
     pub upstream_windows: u64,
+    /// Bytes of responses a worker holds for HTTP/2 and HTTP/3 clients that do not take them.
+    pub send_windows: u64,
     pub underscores_in_headers: bool,
     /// The first part of a short response waits a little for the rest.
     pub proxy_buffering: bool,

@@ -222,6 +222,7 @@ pub const ROWS: &[Row] = &[
     used("nginx_config.http.max_hops", Shape::Count { min: 0, max: 1000 }),
     used("nginx_config.http.held_bodies", Shape::Size),
     used("nginx_config.http.stream_windows", Shape::Size),
+    used("nginx_config.http.send_windows", Shape::Size),
     used("nginx_config.http.held_log_entries", Shape::Size),
     used("nginx_config.http.half_close_timeout", Shape::Time),
     used("nginx_config.http.plugin_wait_timeout", Shape::Time),

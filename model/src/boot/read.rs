@@ -401,6 +401,7 @@ fn http(http: File<'_>) -> Result<Http, Invalid> {
         held_bodies: size("/held_bodies").unwrap_or(256 << 20),
         stream_windows: size("/stream_windows").unwrap_or(256 << 20),
         upstream_windows: size("/upstream/http2_windows").unwrap_or(256 << 20),
+        send_windows: size("/send_windows").unwrap_or(64 << 20),
         held_log_entries: size("/held_log_entries").unwrap_or(64 << 20),
         underscores_in_headers: http.bool("/underscores_in_headers", true),
         proxy_buffering: http.bool("/proxy_buffering", true),

@@ -102,6 +102,9 @@ pub(crate) async fn serve(worker: Rc<Worker>, io: Io, client: Client, early: Opt
     let ending = poll_fn(|cx| task.poll(&mut connection, cx)).await;
     drop(task);
     drop(connection);
+    if let Some(backlog) = line.backlog() {
+        backlog.wake();
+    }
     if ending != Ending::Nothing {
         rest(&worker, &line, &waiter, ending).await;
     }
@@ -215,6 +218,9 @@ impl Task<'_> {
                 Poll::Pending if self.closing != Some(Closing::AtOnce) && shared.line.flood().is_some() => {}
                 Poll::Pending => break,
             }
+        }
+        if let Some(backlog) = shared.line.backlog() {
+            backlog.settle();
         }
         self.poll_time(connection, cx)
     }

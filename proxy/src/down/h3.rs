@@ -9,6 +9,7 @@ mod head;
 mod listen;
 mod request;
 mod response;
+mod sending;
 mod stream;
 mod tls;
 
@@ -60,6 +61,7 @@ pub(crate) struct Shared {
     seen: Cell<u8>,
     streams: Streams,
     windows: Windows,
+    sending: sending::Sending,
     /// Lists of fields are read here …
     list: RefCell<List>,
     /// … and heads are put together here.
@@ -83,6 +85,7 @@ async fn serve(worker: Rc<Worker>, conn: Connection, client: Client) {
             Enlarging::Adds,
         )
         .of_at_most(worker.settings.http3.max_streams + ONE_WAY),
+        sending: sending::Sending::new(worker.settings.http3.send_window, &worker.send_windows),
         list: RefCell::default(),
         text: RefCell::default(),
     });
@@ -202,6 +205,12 @@ impl Task<'_> {
         if shared.streams.are_ending() {
             self.close_gently();
         }
+        if shared.streams.open() == 0
+            && let Some(window) = shared.sending.narrow()
+        {
+            // Each stream has waited for its acknowledgement, or was reset.
+            shared.conn.set_send_window(window);
+        }
         if let Some(Closing::Until(until)) = self.closing
             && clock.is_over(until)
         {
@@ -273,6 +282,15 @@ impl Shared {
     /// How often the client has told what it has.
     fn acknowledgements(&self) -> u64 {
         self.conn.stats().frame_rx.acks
+    }
+
+    /// A write to the client has to wait. Returns true where it may go on, in a larger window.
+    fn widen(&self) -> bool {
+        let wider = self.sending.widen();
+        if let Some(window) = wider {
+            self.conn.set_send_window(window);
+        }
+        wider.is_some()
     }
 
     /// A request has a body.

@@ -52,6 +52,14 @@ impl Streams {
         self.wake();
     }
 
+    /// The same where the stream that ends now is the last one.
+    #[cold]
+    pub(super) fn end_if_last(&self) {
+        if self.open() == 1 {
+            self.end();
+        }
+    }
+
     /// Whether no more streams are to begin.
     #[inline]
     pub(super) fn are_ending(&self) -> bool {

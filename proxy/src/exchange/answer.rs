@@ -17,6 +17,7 @@ use super::forward::asks_for_tunnel;
 use super::live;
 use super::phases::{self, Chains, Flow};
 use crate::down::Downstream;
+use crate::io::Failed;
 use crate::up::Size;
 use crate::worker::Worker;
 
@@ -90,7 +91,12 @@ pub(crate) async fn send(
     };
     match written {
         Ok(()) => Outcome::Answered,
-        Err(_) => Outcome::Gone,
+        Err(failed) => {
+            if failed == Failed::Timeout {
+                down.end_if_last();
+            }
+            Outcome::Gone
+        }
     }
 }
 

@@ -167,6 +167,9 @@ pub(crate) async fn drive(
     // The client has its answer and may ask again at once: it must not be counted twice.
     x.engine_mut().messages.holds.clear();
     if let Some(fault) = fault {
+        if fault.kind == FaultKind::ClientSlow {
+            down.end_if_last();
+        }
         if fault.kind == FaultKind::ClientGone {
             // As nginx tells it: the answer's own status once a part of it was sent.
             if !matches!(outcome, Outcome::Broken) {

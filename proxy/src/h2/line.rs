@@ -5,8 +5,8 @@ use std::io::{self, IoSlice};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use super::Unread;
 use super::meter::Meter;
+use super::{Backlog, Unread};
 use crate::buffers::{Buffer, Lent};
 use crate::exchange::fault::Flood;
 use crate::rt::{self, Io};
@@ -24,6 +24,8 @@ pub(crate) struct Line {
     /// Bytes that were read before it was known what is spoken.
     early: RefCell<Option<Buffer>>,
     meter: Meter,
+    /// Of a client.
+    backlog: Option<Backlog>,
     /// Whether floods are looked for.
     guarded: bool,
     /// The end of what was written last. Where the library has ended the connection, its reason stands there, and
@@ -41,21 +43,29 @@ impl Line {
         let unread = Unread::new(bounds.unread, list, &worker.windows);
         let now = worker.clock.coarse_ms();
         let meter = Meter::new(PREFACE, bounds.control_frames, now, Some(unread));
-        Line::new(worker, io, early, meter, true)
+        let backlog = Backlog::new(bounds.send_buffer as usize, &worker.send_windows);
+        Line::new(worker, io, early, meter, Some(backlog))
     }
 
     /// A connection to a server.
     pub(crate) fn to_server(worker: &Rc<Worker>, io: Io) -> Rc<Line> {
-        Line::new(worker, io, None, Meter::new(0, 0, 0, None), false)
+        Line::new(worker, io, None, Meter::new(0, 0, 0, None), None)
     }
 
-    fn new(worker: &Rc<Worker>, io: Io, early: Option<Buffer>, meter: Meter, guarded: bool) -> Rc<Line> {
+    fn new(
+        worker: &Rc<Worker>,
+        io: Io,
+        early: Option<Buffer>,
+        meter: Meter,
+        backlog: Option<Backlog>,
+    ) -> Rc<Line> {
         Rc::new(Line {
             worker: worker.clone(),
             io: RefCell::new(io),
             early: RefCell::new(early),
             meter,
-            guarded,
+            guarded: backlog.is_some(),
+            backlog,
             last: Cell::new([0; LAST]),
             blocked: Cell::new(None),
         })
@@ -94,6 +104,11 @@ impl Line {
     /// What a client has sent and nobody has read.
     pub(crate) fn unread(&self) -> Option<&Unread> {
         self.meter.unread()
+    }
+
+    /// Response bodies that wait for a client's connection.
+    pub(crate) fn backlog(&self) -> Option<&Backlog> {
+        self.backlog.as_ref()
     }
 
     /// A request came.

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use h2::{Reason, SendStream};
 use wire::Fields;
 
-use super::fields;
+use super::{Backlog, fields};
 use crate::io::Failed;
 
 /// Sends one message's body.
@@ -20,16 +20,21 @@ impl Outlet {
     }
 
     /// Sends as much of a piece as the windows have room for; says how much that was. `ends` is for when
-    /// the message ends with this piece. A piece that is empty needs no room.
+    /// the message ends with this piece. A piece that is empty needs no room. `backlog` bounds what the crate holds.
     pub(crate) fn poll_send(
         &mut self,
         cx: &mut Context<'_>,
         bytes: &[u8],
         ends: bool,
+        backlog: Option<&Backlog>,
     ) -> Poll<Result<usize, Failed>> {
         let mut room = 0;
+        let mut most = bytes.len();
         if !bytes.is_empty() {
-            self.0.reserve_capacity(bytes.len());
+            if let Some(backlog) = backlog {
+                most = ready!(backlog.poll_room(cx, bytes.len()));
+            }
+            self.0.reserve_capacity(most);
             room = self.0.capacity();
             while room == 0 {
                 room = match ready!(self.0.poll_capacity(cx)) {
@@ -38,9 +43,13 @@ impl Outlet {
                 };
             }
         }
-        let n = room.min(bytes.len());
+        let n = room.min(most);
         let ends = ends && n == bytes.len();
-        let sent = self.0.send_data(Bytes::copy_from_slice(&bytes[..n]), ends);
+        let piece = match backlog {
+            Some(backlog) if n > 0 => backlog.piece(&bytes[..n]),
+            _ => Bytes::copy_from_slice(&bytes[..n]),
+        };
+        let sent = self.0.send_data(piece, ends);
         Poll::Ready(sent.map(|()| n).map_err(|_| Failed::Broken))
     }
 

@@ -307,7 +307,7 @@ impl Sender<'_> {
         while more {
             let deadline = self.worker.clock.after(self.timeout);
             let sent = self.waiter.until(deadline, |cx| match &mut self.state.borrow_mut().outlet {
-                Some(outlet) => outlet.poll_send(cx, bytes, ends),
+                Some(outlet) => outlet.poll_send(cx, bytes, ends, None),
                 None => Poll::Ready(Err(Failed::Closed)),
             });
             let n = sent.await.map_err(|_| Failed::Timeout)??;

@@ -239,3 +239,21 @@ fn nothing_is_kept_for_a_client_that_floods_and_does_not_listen() {
         drop(end);
     });
 }
+
+#[test]
+fn a_client_whose_last_stream_takes_too_long_to_be_sent_loses_its_connection() {
+    let settings =
+        Settings { send_timeout: 3 * SECOND, keepalive_timeout: 600 * SECOND, ..Settings::default() };
+    with_gateways(settings, 1, async |mut gateways, _| {
+        let gateway = gateways.next().unwrap();
+        let end = connect(&gateway);
+        // Its windows are shut (INITIAL_WINDOW_SIZE).
+        let shut = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
+        let asks = [begins(), shut, get(1, "/told-long", &[])].concat();
+        end.write_all(&asks).await.unwrap();
+        testing::sleep(2 * SECOND).await;
+        assert_eq!(gateway.connections(), 1);
+        testing::sleep(20 * SECOND).await;
+        assert_eq!(gateway.connections(), 0);
+    });
+}

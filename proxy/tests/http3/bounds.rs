@@ -183,6 +183,25 @@ fn an_answer_waits_for_a_client_that_reads_slowly_and_not_for_one_that_does_not(
 }
 
 #[test]
+fn a_client_whose_last_stream_takes_too_long_to_be_sent_loses_its_connection() {
+    let second = Duration::from_secs(1);
+    let settings = move |settings: &mut Settings| {
+        settings.http3.send_window = 4096;
+        settings.send_timeout = 3 * second;
+        settings.keepalive_timeout = 600 * second;
+    };
+    beside(settings, async move |site| {
+        let client = site.client_with(takes(1000)).await;
+        let _recv = ask_large(site, &client).await;
+        testing::sleep(second).await;
+        assert_eq!(client.conn.close_reason(), None);
+        testing::sleep(20 * second).await;
+        assert_eq!(client.closed().await, NO_ERROR);
+        site.heard().await;
+    });
+}
+
+#[test]
 fn who_reads_slowly_gets_all_though_the_gateway_goes() {
     let second = Duration::from_secs(1);
     beside(

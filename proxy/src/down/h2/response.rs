@@ -55,11 +55,12 @@ impl Output {
     pub(crate) fn poll_send(
         &mut self,
         cx: &mut Context<'_>,
+        line: &Line,
         bytes: &[u8],
         ends: bool,
     ) -> Poll<Result<usize, Failed>> {
         match &mut self.outlet {
-            Some(outlet) => outlet.poll_send(cx, bytes, ends),
+            Some(outlet) => outlet.poll_send(cx, bytes, ends, line.backlog()),
             None => Poll::Ready(Err(Failed::Closed)),
         }
     }
@@ -264,7 +265,7 @@ pub(crate) async fn send(
 ) -> Result<(), Failed> {
     loop {
         let deadline = worker.clock.after(timeout);
-        let sent = waiter.until(deadline, |cx| output.borrow_mut().poll_send(cx, bytes, ends)).await;
+        let sent = waiter.until(deadline, |cx| output.borrow_mut().poll_send(cx, line, bytes, ends)).await;
         let n = sent.map_err(|_| Failed::Timeout)??;
         line.sent(n);
         bytes = &bytes[n..];

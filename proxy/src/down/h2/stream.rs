@@ -98,6 +98,12 @@ impl Stream {
     pub(in crate::down) fn end_connection(&self) {
         self.shared.streams.end();
     }
+
+    /// See [`Downstream::end_if_last`].
+    #[cold]
+    pub(in crate::down) fn end_if_last(&self) {
+        self.shared.streams.end_if_last();
+    }
 }
 
 async fn serve(

@@ -18,7 +18,7 @@ use sdk::client::TlsSession;
 use wire::h3::code;
 
 use super::tls::{Crypto, Seen, serve_here};
-use super::{FIRST_WINDOW, ONE_WAY, serve};
+use super::{FIRST_WINDOW, ONE_WAY, sending, serve};
 use crate::down::refusal::tell_of_handshake;
 use crate::exchange::fault::{Fault, FaultKind, TlsNames};
 use crate::rt::{self, quic};
@@ -107,7 +107,7 @@ fn config(settings: &Settings, crypto: &Crypto) -> ServerConfig {
         .max_concurrent_uni_streams(VarInt::from_u32(ONE_WAY))
         .stream_receive_window(VarInt::from_u32(bounds.stream_window))
         .receive_window(VarInt::from_u32(FIRST_WINDOW))
-        .send_window(bounds.send_window)
+        .send_window(sending::first(bounds.send_window))
         .max_idle_timeout(idle.try_into().ok())
         // A response may be long in coming; a client that is gone does not answer this.
         .keep_alive_interval(Some(idle / 3))

@@ -152,7 +152,7 @@ pub(super) async fn deliver(mut output: Output, shared: &Shared, waiter: &Waiter
         let now = shared.acknowledgements();
         if now == before {
             let _ = output.stream.reset(VarInt::from_u32(code::INTERNAL_ERROR));
-            return;
+            return shared.streams.end_if_last();
         }
         before = now;
     }
@@ -355,9 +355,18 @@ pub(crate) async fn send(
 ) -> Result<(), Failed> {
     loop {
         let deadline = worker.clock.after(timeout);
-        let sent = waiter.until(deadline, |cx| output.borrow_mut().poll_send(cx, bytes, ends)).await;
-        let n = sent.map_err(|_| Failed::Timeout)??;
+        let sent = waiter.until(deadline, |cx| {
+            let mut output = output.borrow_mut();
+            loop {
+                match output.poll_send(cx, bytes, ends) {
+                    Poll::Pending if shared.widen() => {}
+                    sent => return sent,
+                }
+            }
+        });
+        let n = sent.await.map_err(|_| Failed::Timeout)??;
         shared.credit.sent(n);
+        shared.sending.wrote(n);
         bytes = &bytes[n..];
         if bytes.is_empty() {
             return Ok(());
