@@ -217,7 +217,7 @@ async fn waiting(store: &dyn Store) -> Result<Option<(String, Waiting)>, StoreEr
     Ok(note.and_then(|text| Waiting::of_text(&text).map(|waiting| (text, waiting))))
 }
 
-/// What the history has of a change that waits.
+/// The history of a change that waits.
 async fn record(store: &dyn Store, waiting: &Waiting) -> Result<Option<Record>, StoreError> {
     // Where others write to the store as well, several writes may begin from one revision.
     let made_ms = waiting.until_ms.saturating_sub(ms(waiting.within));
@@ -475,7 +475,7 @@ struct Undone {
     change: u64,
     /// The store's revision after the undo.
     revision: u64,
-    /// What later writes have changed or need, which stays as it is.
+    /// Resources that later writes have changed or need; they keep their value.
     left: Vec<String>,
 }
 

@@ -286,7 +286,7 @@ impl Secrets {
             return false;
         };
         asked.answered = true;
-        // With an empty secret, whoever sends none would be let in.
+        // An empty secret would admit clients that send none.
         let result = result.and_then(|value| match value.is_empty() {
             true => Err(Failure::Missing("it is empty".to_owned())),
             false => Ok(value),

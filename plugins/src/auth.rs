@@ -52,7 +52,7 @@ impl Challenge {
     }
 }
 
-/// What another server has said of the client, as the upstream gets it. Answers that follow from it are for this
+/// Facts about the client from another server, as the upstream receives them. Answers that follow from it are for this
 /// client alone.
 #[derive(Default)]
 pub(crate) struct Vouched(Vec<u8>);

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::Program;
 
-/// What is counted for a change that this node makes. Counting costs requests a little, so it ends with the change.
+/// Counters for a change that this node makes. Counting costs requests a little, so it ends with the change.
 #[derive(Debug, Default)]
 pub(crate) struct Start(Mutex<Counting>);
 
@@ -16,7 +16,7 @@ pub(crate) struct Start(Mutex<Counting>);
 struct Counting {
     /// Requests are counted.
     on: bool,
-    /// What was counted before the write.
+    /// Counts before the write.
     before: Option<(Instant, Trials)>,
     /// The write was made.
     made: bool,

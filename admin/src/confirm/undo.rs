@@ -1,4 +1,4 @@
-//! What the undo of a change writes: the resources as they were before it, unless later writes need them as they are.
+//! The writes of an undo: the resources as they were before it, unless later writes need them as they are.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -8,10 +8,10 @@ use control::store::{Changed, Listed, Record, Step, View};
 use model::{Key, Kind};
 use serde_json::Value;
 
-/// What an undo comes to.
+/// The result of an undo.
 pub(super) struct Plan {
     pub steps: Vec<Step>,
-    /// What stays as it is, as later writes have changed or need it.
+    /// Resources that keep their value, since later writes have changed or need them.
     pub left: Vec<String>,
 }
 
@@ -105,7 +105,7 @@ mod tests {
         Changed { key: Key::new(kind, id), before: text(before), after: text(after) }
     }
 
-    /// What is left, and what goes back, when a change is undone after later writes.
+    /// The resources that an undo after later writes leaves, and those it writes back.
     async fn undone(change: Vec<Changed>, later: Vec<Step>) -> (Vec<String>, Vec<String>) {
         let store = Memory::default();
         let write = async |steps: Vec<Step>| {

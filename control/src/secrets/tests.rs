@@ -115,7 +115,7 @@ async fn the_last_value_stays_while_the_manager_is_gone_and_goes_when_it_says_so
     script.set("a/b", Ok("two"));
     assert_eq!(within(&mut secrets, 61).await, [at("a/b")]);
     assert_eq!(secrets.failing(), []);
-    // An empty secret is none.
+    // An empty secret is invalid.
     script.set("a/b", Ok(""));
     assert_eq!(within(&mut secrets, 301).await, [at("a/b")]);
     assert_eq!(values.get(&at("a/b")), Err("it is empty".to_owned()));

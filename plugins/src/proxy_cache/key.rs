@@ -19,7 +19,7 @@ pub(super) struct Key {
     sent: Vec<Sent>,
     with_consumer: bool,
     with_authorization: bool,
-    /// What another server has said of the client belongs to the key.
+    /// Facts about the client from another server belong to the key.
     with_vouched: bool,
 }
 
