@@ -5,7 +5,7 @@ use control::store::{Refused, StoreError, Stored};
 use http::header::{self, HeaderMap};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 use model::key::DEFAULT_PREFIX;
-use model::{Invalid, Key};
+use model::{Invalid, Key, gaps};
 use serde_json::{Value, json};
 
 use crate::conceal::conceal;
@@ -192,13 +192,40 @@ pub(crate) fn tell_outcome(response: &mut Response<Bytes>, revision: u64, outcom
         Outcome::Pending => "pending".to_owned(),
         Outcome::Rejected(reason) => format!("rejected: {reason}"),
     };
-    let visible = |c: char| if (' '..='~').contains(&c) { c } else { '?' };
-    let outcome: String = outcome.chars().take(MAX_REASON).map(visible).collect();
     let headers = response.headers_mut();
     headers.insert(HeaderName::from_static("x-sluice-revision"), revision.into());
-    if let Ok(outcome) = HeaderValue::from_str(&outcome) {
+    if let Some(outcome) = visible(&outcome) {
         headers.insert(HeaderName::from_static("x-sluice-outcome"), outcome);
     }
+}
+
+/// The most `X-Sluice-Warning` that an answer has.
+const MOST_WARNINGS: usize = 10;
+
+/// An `X-Sluice-Warning` for each part of what was written that has no effect.
+pub(crate) fn tell_without_effect<'a>(
+    response: &mut Response<Bytes>,
+    written: impl IntoIterator<Item = (&'a Key, &'a Value)>,
+) {
+    let mut lines = written.into_iter().flat_map(|(key, value)| {
+        let ignored = gaps::ignored(key.kind, value);
+        ignored.into_iter().map(move |invalid| gaps::line(key, &invalid))
+    });
+    let mut told: Vec<String> = lines.by_ref().take(MOST_WARNINGS).collect();
+    let more = lines.count();
+    if more > 0 {
+        told.push(format!("and {more} more settings without effect"));
+    }
+    for line in told.iter().filter_map(|line| visible(line)) {
+        response.headers_mut().append(HeaderName::from_static("x-sluice-warning"), line);
+    }
+}
+
+/// A text as a header can have it.
+fn visible(text: &str) -> Option<HeaderValue> {
+    let visible = |c: char| if (' '..='~').contains(&c) { c } else { '?' };
+    let text: String = text.chars().take(MAX_REASON).map(visible).collect();
+    HeaderValue::from_str(&text).ok()
 }
 
 /// The answer to a browser that asks whether it may.

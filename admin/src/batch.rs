@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::answer::{self, Answer, ErrorAnswer, said};
 use crate::author::Author;
 use crate::request::Call;
-use crate::resources::{Intent, Target, Uncommitted};
+use crate::resources::{Intent, Made, Target, Uncommitted};
 use crate::{Admin, now, read_body};
 
 /// Writes in one batch, at most.
@@ -56,6 +56,7 @@ impl Admin {
         }
         let body = json!({ "revision": committed.revision, "time": now(), "results": results });
         let mut response = answer::json(StatusCode::OK, &body);
+        answer::tell_without_effect(&mut response, committed.made.iter().filter_map(Made::written));
         author.changed(
             &Method::POST,
             format_args!("batch of {} operations", results.len()),

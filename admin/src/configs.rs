@@ -167,11 +167,12 @@ impl Admin {
             items: self.items(&document)?,
             plugins: plugin_names(&document),
         };
-        let (by, told) = (author.clone(), wanted.made.clone());
+        let (by, told, mut response) =
+            (author.clone(), wanted.made.clone(), answer::empty(StatusCode::ACCEPTED));
+        answer::tell_without_effect(&mut response, wanted.items.iter().map(|(key, value)| (key, value)));
         let decide = move |view: &dyn View| by.complete(view, wanted.steps(view, by.step())?);
         let written = self.write_as(author, Box::new(decide)).await?;
         author.changed(&Method::PUT, "configs", written.revision);
-        let mut response = answer::empty(StatusCode::ACCEPTED);
         told.tell(&mut response);
         // No one resource stands for all of them: that of a kind nobody writes is as good as any.
         let outcome = self.program.verdict(&Key::new(Kind::Proto, ""), written.revision).await;

@@ -85,6 +85,11 @@ impl ControlApi {
                     status.extend(snapshot);
                 }
                 status.insert("unconfirmed".to_owned(), self.unconfirmed().await);
+                let (list, resources) = self.program.without_effect();
+                let list =
+                    list.iter().cloned().map(|(key, invalid)| entry(key.to_string(), invalid)).collect();
+                status.insert("without_effect".to_owned(), list);
+                status.insert("without_effect_total".to_owned(), resources.into());
                 ok(&Value::Object(status))
             }
             (&Method::POST, ["v1", "reload"]) => match self.program.reload().await {
@@ -300,18 +305,18 @@ fn html(page: String) -> Response<Bytes> {
     response
 }
 
-/// `{"published":…,"workers":[{"revision":…}],"rejected":[…]}`
+/// `{"published":…,"workers":[{"revision":…}],"rejected":[…],"rejected_total":…}`
 pub(crate) fn snapshot(program: &dyn Program) -> Value {
     let Published { revision, workers, not_served } = program.published();
     let workers: Vec<Value> = workers.into_iter().map(|revision| json!({ "revision": revision })).collect();
-    json!({ "published": revision, "workers": workers, "rejected": listed(not_served) })
+    let total = not_served.total();
+    json!({ "published": revision, "workers": workers, "rejected": listed(not_served), "rejected_total": total })
 }
 
 /// `{"total":…,"list":[…]}`: all that is stored and not served as it is written.
 fn rejected(program: &dyn Program) -> Value {
-    let not_served = program.not_served();
-    let total = not_served.resources.len() + not_served.findings.len();
-    json!({ "total": total, "list": listed(not_served) })
+    let not_served = program.published().not_served;
+    json!({ "total": not_served.total(), "list": listed(not_served) })
 }
 
 /// Entries that are listed at most; a whole file may be wrong.
@@ -324,17 +329,23 @@ fn listed(NotServed { resources, findings }: NotServed) -> Vec<Value> {
         let place = format!("{}:{}:{}", finding.file, finding.line, finding.column);
         (place, finding.to_invalid(), Served::Nothing)
     });
-    let entry = |(key, invalid, served): (String, Invalid, Served)| {
-        let Invalid { pointer, reason, expected, got, hint, .. } = invalid;
-        let mut entry = json!({ "key": key, "pointer": pointer, "reason": reason, "state": served.as_str() });
-        for (name, part) in [("expected", expected), ("got", got.map(String::from)), ("hint", hint)] {
-            if let Some(part) = part {
-                entry[name] = part.into();
-            }
-        }
+    let with_state = |(key, invalid, served): (String, Invalid, Served)| {
+        let mut entry = entry(key, invalid);
+        entry["state"] = served.as_str().into();
         entry
     };
-    resources.chain(findings).take(MOST_LISTED).map(entry).collect()
+    resources.chain(findings).take(MOST_LISTED).map(with_state).collect()
+}
+
+fn entry(key: String, invalid: Invalid) -> Value {
+    let Invalid { pointer, reason, expected, got, hint, .. } = invalid;
+    let mut entry = json!({ "key": key, "pointer": pointer, "reason": reason });
+    for (name, part) in [("expected", expected), ("got", got.map(String::from)), ("hint", hint)] {
+        if let Some(part) = part {
+            entry[name] = part.into();
+        }
+    }
+    entry
 }
 
 /// A resource as APISIX's control API shows it: with its defaults, nodes as a list, its id as a text however it

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use model::{Diagnostic, Key, Rejected};
+use model::{Diagnostic, Invalid, Key, Rejected};
 use sdk::meters::Trials;
 use serde_json::{Map, Value};
 
@@ -51,10 +51,9 @@ pub trait Program: Send + Sync {
         Box::pin(ready(Outcome::Pending))
     }
 
-    /// What is stored and not served as it is written: all that [`published`](Program::published)
-    /// lists, and what names something that does not exist.
-    fn not_served(&self) -> NotServed {
-        self.published().not_served
+    /// What resources ask for that has no effect: the first, and how many resources ask so.
+    fn without_effect(&self) -> (Arc<[(Key, Invalid)]>, usize) {
+        Default::default()
     }
 
     /// Reads the `plugins` list of config.yaml again; `None` if there is none, which means all.
@@ -158,6 +157,13 @@ pub struct NotServed {
     pub resources: Vec<Rejected>,
     /// Parts of a file of resources that are no resources.
     pub findings: Arc<[Diagnostic]>,
+}
+
+impl NotServed {
+    /// How many there are.
+    pub fn total(&self) -> usize {
+        self.resources.len() + self.findings.len()
+    }
 }
 
 impl Published {

@@ -263,7 +263,8 @@ impl Admin {
         let committed = self.commit(author, vec![intent]).await;
         let Committed { made, revision } = committed.map_err(|uncommitted| uncommitted.refused)?;
         let made = made.into_iter().next().ok_or_else(answer::not_found)?;
-        let response = made.answer(self.envelope())?;
+        let mut response = made.answer(self.envelope())?;
+        answer::tell_without_effect(&mut response, made.written());
         let key = made.key().ok_or_else(answer::not_found)?;
         Ok(self.done(author, method, key, revision, response).await)
     }
@@ -325,6 +326,12 @@ impl Made {
     /// What it changed.
     pub fn key(&self) -> Option<&Key> {
         self.key.as_ref().or(self.value.as_ref().map(|stored| &stored.key))
+    }
+
+    /// What it wrote; nothing if it deleted.
+    pub fn written(&self) -> Option<(&Key, &Value)> {
+        let stored = self.value.as_ref().filter(|_| self.method != Method::DELETE)?;
+        Some((&stored.key, &*stored.value))
     }
 
     /// The answer to it.

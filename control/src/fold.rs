@@ -115,6 +115,20 @@ impl Fold {
         std::mem::take(&mut self.ignored)
     }
 
+    /// What resources ask for that has no effect, and how many ask so. The same `Arc` as before if nothing changed.
+    pub fn without_effect(&mut self) -> (Arc<[(Key, Invalid)]>, usize) {
+        let Unseen { keys, told, .. } = &mut self.unseen;
+        let list = told.get_or_insert_with(|| {
+            let there = keys.iter().filter_map(|key| self.desired.get(key.kind, &key.id));
+            let found = there.flat_map(|entry| {
+                let ignored = gaps::ignored_by(&entry.key, &entry.peek());
+                ignored.into_iter().map(|invalid| (entry.key.clone(), invalid))
+            });
+            found.take(MOST_WITHOUT_EFFECT).collect()
+        });
+        (list.clone(), keys.len())
+    }
+
     /// The plugins that resources are served without, and how many name each.
     pub fn unseen(&self) -> Vec<(&'static str, usize)> {
         self.unseen.counts.iter().map(|(name, count)| (*name, *count)).collect()
@@ -167,7 +181,7 @@ impl Fold {
     fn take_over(&mut self, parsed: Parsed, touched: &mut Touched) -> Option<Arc<Entry>> {
         let Parsed { row, read, ignored, unseen } = parsed;
         let Row { key, json, created, modified, .. } = row;
-        self.unseen.set(&key, unseen);
+        self.unseen.set(&key, unseen, !ignored.is_empty());
         self.ignored.extend(ignored.into_iter().map(|invalid| (key.clone(), invalid)));
         match read {
             Ok(Read { resource, secrets, references }) => {
@@ -199,7 +213,7 @@ impl Fold {
     /// Whether it was there.
     fn delete(&mut self, key: &Key, touched: &mut Touched) -> bool {
         self.forgive(key);
-        self.unseen.set(key, Vec::new());
+        self.unseen.set(key, Vec::new(), false);
         if self.desired.delete(key).is_none() {
             return false;
         }
@@ -228,7 +242,17 @@ struct Read {
 }
 
 fn parse(row: Row) -> Parsed {
-    let (key, value) = (&row.key, row.value());
+    let key = &row.key;
+    let value = match row.read() {
+        Ok(value) => value,
+        Err(error) => {
+            // Not the text: there may be a secret in it.
+            let invalid = Invalid::new(format!("the value is not JSON: {error}"))
+                .expected("a JSON object")
+                .hint("write it again as JSON, or delete the key");
+            return Parsed { row, read: Err(invalid), ignored: Vec::new(), unseen: Vec::new() };
+        }
+    };
     let ignored = gaps::ignored(key.kind, &value);
     let configured = gaps::plugins(key.kind, &value).into_iter().flatten();
     let unseen = gaps::unseen_plugins(key.kind, configured).map(|(name, _)| name).collect();
@@ -236,12 +260,13 @@ fn parse(row: Row) -> Parsed {
     Parsed { row, read, ignored, unseen }
 }
 
-/// The same of a row that was read already by whoever made it, and who tells what it asks for in vain.
+/// The same of a row that was read already by its store.
 fn taken(row: Row, resource: Resource) -> Parsed {
     let configured = resource.plugins().into_iter().flatten();
     let unseen = gaps::unseen_plugins(row.key.kind, configured).map(|(name, _)| name).collect();
+    let ignored = gaps::ignored_by(&row.key, &resource);
     let read = Ok(Read::of(&row.key, resource));
-    Parsed { row, read, ignored: Vec::new(), unseen }
+    Parsed { row, read, ignored, unseen }
 }
 
 impl Read {
@@ -250,15 +275,30 @@ impl Read {
     }
 }
 
-/// Which resources name plugins that are not built, and are served without them.
+/// Resources whose effect is listed; a whole fleet may have a tracer.
+const MOST_WITHOUT_EFFECT: usize = 1000;
+
+/// Which resources ask for what is not built, and are served without it.
 #[derive(Debug, Default)]
 struct Unseen {
+    keys: BTreeSet<Key>,
+    /// The plugins among it.
     by_key: BTreeMap<Key, Vec<&'static str>>,
     counts: BTreeMap<&'static str, usize>,
+    /// All of it for others, until it changes.
+    told: Option<Arc<[(Key, Invalid)]>>,
 }
 
 impl Unseen {
-    fn set(&mut self, key: &Key, names: Vec<&'static str>) {
+    fn set(&mut self, key: &Key, names: Vec<&'static str>, ignores: bool) {
+        if !ignores && !self.keys.contains(key) {
+            return;
+        }
+        self.told = None;
+        match ignores {
+            true => _ = self.keys.insert(key.clone()),
+            false => _ = self.keys.remove(key),
+        }
         for name in self.by_key.remove(key).into_iter().flatten() {
             if let Some(count) = self.counts.get_mut(name) {
                 *count -= 1;
@@ -339,11 +379,23 @@ mod tests {
         let zipkin = || json!({"zipkin": {"endpoint": "http://z", "sample_ratio": 1}, "cors": {}});
         touched(&mut fold, reset(vec![with("1", 1, zipkin()), with("2", 2, zipkin())], 2));
         assert_eq!(fold.unseen(), [("zipkin", 2)]);
+        let (list, resources) = fold.without_effect();
+        assert_eq!((list.len(), resources, &*list[0].1.pointer), (2, 2, "/plugins/zipkin"));
         touched(&mut fold, Change::Put(with("1", 3, json!({"udp-logger": {"host": "h", "port": 1}}))));
         assert_eq!(fold.unseen(), [("udp-logger", 1), ("zipkin", 1)]);
         touched(&mut fold, Change::Put(with("1", 4, json!({"zipkin": {"_meta": {"disable": true}}}))));
         touched(&mut fold, Change::Delete { key: Key::new(Kind::Route, "2"), revision: 5 });
         assert_eq!(fold.unseen(), []);
+        assert_eq!(fold.without_effect().1, 0);
+    }
+
+    #[test]
+    fn a_value_that_is_not_json_is_reported_as_such() {
+        let mut fold = Fold::default();
+        let row = Row { json: "{\"uri\": ".into(), ..stored("a", 1, json!({})) };
+        fold.apply(Change::Put(row), &mut Touched::default());
+        let refused = fold.refused();
+        assert!(refused[0].invalid.reason.starts_with("the value is not JSON: "), "{refused:?}");
     }
 
     #[test]

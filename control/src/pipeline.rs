@@ -288,6 +288,7 @@ impl Pipeline {
             rejected,
             dangling,
             unseen_plugins: self.fold.unseen(),
+            without_effect: self.fold.without_effect(),
             findings: self.fold.findings().clone(),
             failing_names: self.resolver.failing(),
             secrets: self.resolver.secrets().counts(),
@@ -417,9 +418,7 @@ impl Pipeline {
             return;
         }
         for (key, invalid) in ignored.iter().take(MOST_LINES) {
-            let at =
-                if invalid.pointer.is_empty() { String::new() } else { format!("; at {}", invalid.pointer) };
-            tracing::warn!("{key}: {}{at}", invalid.reason);
+            tracing::warn!("{}", model::gaps::line(key, invalid));
         }
         if ignored.len() > MOST_LINES {
             tracing::warn!("and {} more settings that have no effect", ignored.len() - MOST_LINES);

@@ -79,9 +79,17 @@ pub struct Row {
 }
 
 impl Row {
-    /// The value; `null`, which no schema takes, should the text be none of JSON.
+    /// The value; `null`, which no schema takes, if the text is not JSON.
     pub fn value(&self) -> Value {
-        serde_json::from_str(&self.json).unwrap_or_default()
+        self.read().unwrap_or_default()
+    }
+
+    /// The value.
+    ///
+    /// # Errors
+    /// The text is not JSON: in etcd there may be any.
+    pub fn read(&self) -> Result<Value, serde_json::Error> {
+        serde_json::from_str(&self.json)
     }
 
     pub fn stored(self) -> Stored {

@@ -243,7 +243,8 @@ fn worth_a_look(analysis: &Analysis, file: &Declarative, source: &Source<'_>) ->
     let items: HashMap<&Key, &Item> = file.items.iter().map(|item| (&item.key, item)).collect();
     let mut found = Vec::new();
     for Finding { code, key, invalid } in &analysis.findings {
-        let Some(item) = items.get(key) else { continue };
+        // The file itself says what has no effect.
+        let Some(item) = items.get(key).filter(|_| *code != Code::NoEffect) else { continue };
         let read = item.value.pointer(&invalid.pointer);
         let mut invalid = invalid.clone().under(&item.pointer);
         // It stands in the file as the keyring encrypts it.
@@ -287,6 +288,21 @@ impl Names for NoNames {
     fn secret(&self, _reference: &str) -> Result<String, String> {
         Err(NOT_ASKED.to_owned())
     }
+}
+
+/// Resources of a store or a dump that need others which are absent.
+fn dangling<'i>(items: impl Iterator<Item = (&'i Key, &'i Value)> + Clone) -> Vec<(&'i Key, Invalid)> {
+    let there: HashSet<&Key> = items.clone().map(|(key, _)| key).collect();
+    let absent = |(key, value): (&'i Key, &'i Value)| {
+        let needed = control::references::needed_by(key, value).into_iter();
+        needed.map(move |needed| (key, needed))
+    };
+    let absent = items.flat_map(absent).filter(|(_, needed)| !there.contains(needed));
+    let invalid = |needed: &Key| {
+        Invalid::new(format!("there is no {} with the id `{}`", needed.kind.word(), needed.id))
+            .expected(format!("the id of one of `{}`", needed.kind.collection()))
+    };
+    absent.map(|(key, needed)| (key, invalid(&needed))).collect()
 }
 
 /// What an item names that is not there, or was left out for its own mistake.

@@ -288,18 +288,27 @@ fn lines(status: &Value) -> Vec<String> {
         format!("workers        {current} of {} on revision {published}", workers.len()),
     ];
     lines.extend(status.get("unconfirmed").filter(|waiting| waiting.is_object()).map(unconfirmed));
-    lines.push(format!("rejected       {}", rejected.len()));
-    for one in rejected {
-        let part = |name: &str| one.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
-        let place = part("pointer").map(|pointer| format!(" at {pointer}")).unwrap_or_default();
-        let hint = part("hint").map(|hint| format!(" ({hint})")).unwrap_or_default();
-        lines.push(format!(
-            "  {}{place}: {}{hint}",
-            part("key").unwrap_or_default(),
-            part("reason").unwrap_or_default()
-        ));
+    let total = |name: &str, listed: &[Value]| {
+        status.get(name).and_then(Value::as_u64).unwrap_or(listed.len() as u64)
+    };
+    lines.push(format!("rejected       {}", total("rejected_total", rejected)));
+    lines.extend(rejected.iter().map(entry));
+    let without = status.get("without_effect").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    if !without.is_empty() {
+        let resources = total("without_effect_total", without) as usize;
+        lines.push(format!("without effect parts of {}", say::counted(resources, "resource")));
+        lines.extend(without.iter().map(entry));
     }
     lines
+}
+
+/// The line of a resource with its finding.
+fn entry(one: &Value) -> String {
+    let part = |name: &str| one.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
+    let place = part("pointer").map(|pointer| format!(" at {pointer}")).unwrap_or_default();
+    let hint = part("hint").map(|hint| format!(" ({hint})")).unwrap_or_default();
+    let (key, reason) = (part("key").unwrap_or_default(), part("reason").unwrap_or_default());
+    format!("  {key}{place}: {reason}{hint}")
 }
 
 /// The line of a change that waits to be confirmed.

@@ -10,8 +10,8 @@ use control::Handle;
 use control::acme::Standings;
 use control::look::Look;
 use control::store::{File, Step, Store, View};
-use model::Key;
 use model::boot::{Boot, Provider};
+use model::{Invalid, Key};
 use proxy::Watch;
 use sdk::catalog::About;
 use sdk::meters::{Meters, Trials};
@@ -71,7 +71,10 @@ impl Program for Running {
         Published {
             revision: self.observer.published(),
             workers: self.observer.held(),
-            not_served: NotServed { resources: report.rejected.to_vec(), findings: report.findings.clone() },
+            not_served: NotServed {
+                resources: report.rejected.iter().chain(&*report.dangling).cloned().collect(),
+                findings: report.findings.clone(),
+            },
         }
     }
 
@@ -88,10 +91,8 @@ impl Program for Running {
         })
     }
 
-    fn not_served(&self) -> NotServed {
-        let report = self.pipeline.report();
-        let resources = report.rejected.iter().chain(&*report.dangling).cloned().collect();
-        NotServed { resources, findings: report.findings.clone() }
+    fn without_effect(&self) -> (Arc<[(Key, Invalid)]>, usize) {
+        self.pipeline.report().without_effect.clone()
     }
 
     fn watch_traffic(&self, watches: bool) {

@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 
 use crate::apisix_plugins::{self, Subsystem};
 use crate::invalid::push_pointer;
-use crate::{Invalid, Kind};
+use crate::{Invalid, Key, Kind, Resource};
 
 /// A feature that is not there.
 #[derive(Debug)]
@@ -123,17 +123,49 @@ pub fn check(kind: Kind, value: &Value) -> Result<(), Invalid> {
 /// What a resource asks for that is not there and that it is used without.
 pub fn ignored(kind: Kind, value: &Value) -> Vec<Invalid> {
     let mut found = asked(kind, value, Effect::Ignored);
-    for (name, why) in unseen_plugins(kind, plugins(kind, value).into_iter().flatten()) {
-        let mut place = "/plugins".to_owned();
-        push_pointer(&mut place, name);
-        found.push(
-            Invalid::new(format!("plugin {name} has no effect: {why}"))
-                .at(place)
-                .hint("this version does not have it; set `sluice.strict_plugins` to refuse what it lacks"),
-        );
+    found.extend(without_plugins(kind, plugins(kind, value).into_iter().flatten()));
+    if kind == Kind::PluginMetadata {
+        found.extend(value.get("id").and_then(Value::as_str).and_then(without_metadata));
     }
     found
 }
+
+/// The same of a resource that was read.
+pub fn ignored_by(key: &Key, resource: &Resource) -> Vec<Invalid> {
+    let mut found = asked(key.kind, &Value::Null, Effect::Ignored);
+    found.extend(without_plugins(key.kind, resource.plugins().into_iter().flatten()));
+    if key.kind == Kind::PluginMetadata {
+        found.extend(without_metadata(&key.id));
+    }
+    found
+}
+
+/// What has no effect in a resource, as a line.
+pub fn line(key: &Key, ignored: &Invalid) -> String {
+    let Invalid { reason, pointer, .. } = ignored;
+    let at = if pointer.is_empty() { String::new() } else { format!("; at {pointer}") };
+    format!("{key}: {reason}{at}")
+}
+
+fn without_plugins<'v>(
+    kind: Kind,
+    configured: impl IntoIterator<Item = (&'v String, &'v Value)>,
+) -> impl Iterator<Item = Invalid> {
+    unseen_plugins(kind, configured).map(|(name, why)| {
+        let mut place = "/plugins".to_owned();
+        push_pointer(&mut place, name);
+        Invalid::new(format!("plugin {name} has no effect: {why}")).at(place).hint(ABSENT)
+    })
+}
+
+/// Metadata of a plugin that is not built.
+fn without_metadata(name: &str) -> Option<Invalid> {
+    let of = |subsystem| apisix_plugins::find(subsystem, name)?.unseen_in(Kind::Route);
+    let why = of(Subsystem::Http).or_else(|| of(Subsystem::Stream))?;
+    Some(Invalid::new(format!("metadata of plugin {name} has no effect: {why}")).hint(ABSENT))
+}
+
+const ABSENT: &str = "this version does not have it; set `sluice.strict_plugins` to refuse what it lacks";
 
 /// Which of the plugins that a resource configures are not built, so that it is served without them; with the
 /// reason.

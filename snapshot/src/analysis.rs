@@ -4,6 +4,7 @@
 //! Pure, and in n log n of the routes. Nothing here changes what is served: each finding says what, where,
 //! why and what to do, and is told where configurations are checked.
 
+mod effects;
 mod nodes;
 mod open;
 mod routes;
@@ -65,6 +66,8 @@ pub enum Code {
     LiteralParameter,
     /// A rewritten path whose percent-encoding is encoded again.
     DoubleEncoding,
+    /// A plugin or a resource that this version is without.
+    NoEffect,
     /// A server whose host is neither an address nor a name.
     NoHost,
     /// A secret is written as it is.
@@ -99,6 +102,7 @@ pub fn analyse(of: Of<'_>) -> Analysis {
     streams::look(of, &mut found);
     unused::look(of, &mut found);
     settings::look(of, &mut found);
+    effects::look(of, &mut found);
     variables::look(of, &mut found);
     nodes::look(of, &mut found);
     secrets::look(of, &mut found);
@@ -149,6 +153,7 @@ impl Code {
             Code::UnknownVariable => "unknown-variable",
             Code::LiteralParameter => "literal-parameter",
             Code::DoubleEncoding => "double-encoding",
+            Code::NoEffect => "no-effect",
             Code::NoHost => "no-host",
             Code::ClearSecret => "clear-secret",
             Code::ExpiredCertificate => "expired-certificate",

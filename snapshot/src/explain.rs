@@ -14,7 +14,7 @@ mod text;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use model::{Desired, Rejected};
+use model::{Desired, Key, Kind, Rejected, Resource, gaps};
 use sdk::engine::Messages;
 use sdk::exchange::Body;
 use sdk::{Client, Doubtful, Exchange};
@@ -196,6 +196,7 @@ fn walk<'s>(of: Of<'s>, question: &Question, x: &mut Exchange<'s>, out: &mut Exp
         }
     }
     chains::tell(of, plan, question, x, out);
+    without_effect(of.desired, out);
     match plan {
         None if out.answer.is_none() => {
             let body = "{\"error_msg\":\"404 Route Not Found\"}".to_owned();
@@ -210,6 +211,25 @@ fn walk<'s>(of: Of<'s>, question: &Question, x: &mut Exchange<'s>, out: &mut Exp
         && out.stages.iter().any(|stage| stage.ran == Ran::Undecided && by != Some(stage.name))
     {
         out.notes.push("a plugin before it may answer instead: that is decided with the request".to_owned());
+    }
+}
+
+/// Notes what has no effect in the resources that the request meets.
+fn without_effect(desired: &Desired, out: &mut Explanation) {
+    let mut keys: Vec<Key> = desired.of(Kind::GlobalRule).map(|entry| entry.key.clone()).collect();
+    if let Some(route) = &out.route {
+        keys.push(Key::new(Kind::Route, route.id.as_str()));
+        keys.extend(route.service.iter().map(|id| Key::new(Kind::Service, id.as_str())));
+        if let Some(entry) = desired.get(Kind::Route, &route.id)
+            && let Resource::Route(route) = entry.resource()
+        {
+            keys.extend(route.plugin_config_id.iter().map(|id| Key::new(Kind::PluginConfig, id.as_str())));
+        }
+    }
+    keys.extend(out.consumer.iter().map(|name| Key::new(Kind::Consumer, name.as_str())));
+    for entry in keys.iter().filter_map(|key| desired.get(key.kind, &key.id)) {
+        let ignored = gaps::ignored_by(&entry.key, entry.resource());
+        out.notes.extend(ignored.iter().map(|invalid| gaps::line(&entry.key, invalid)));
     }
 }
 

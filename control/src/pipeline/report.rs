@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use model::{Diagnostic, Kind, Rejected, Served};
+use model::{Diagnostic, Invalid, Key, Kind, Rejected, Served};
 
 use crate::store::Revision;
 
@@ -28,6 +28,8 @@ pub struct Report {
     pub findings: Arc<[Diagnostic]>,
     /// Plugins that are not built and that resources are served without; how many name each.
     pub unseen_plugins: Vec<(&'static str, usize)>,
+    /// What resources ask for that has no effect: the first, and how many resources ask so.
+    pub without_effect: (Arc<[(Key, Invalid)]>, usize),
     /// Names that cannot be looked up now, and why.
     pub failing_names: Vec<(String, String)>,
     /// Secrets that resources refer to, and how many of them have no value.
@@ -52,6 +54,7 @@ impl Default for Report {
             dangling: Arc::default(),
             findings: Arc::default(),
             unseen_plugins: Vec::new(),
+            without_effect: Default::default(),
             failing_names: Vec::new(),
             secrets: (0, 0),
             compiles: 0,

@@ -165,13 +165,22 @@ pub fn check(
             found.push(tell(Severity::Error, item, named(item, one.invalid.clone())));
         }
     }
+    let by_key: HashMap<&Key, &Item> = items.iter().map(|item| (&item.key, item)).collect();
+    for (key, invalid) in super::dangling(items.iter().map(|item| (&item.key, &item.value))) {
+        let is_rejected = compiled.rejected.iter().any(|one| one.key == *key);
+        if let Some(item) = by_key.get(key).filter(|_| !is_rejected) {
+            found.push(tell(Severity::Error, item, named(item, invalid)));
+        }
+    }
     // With a part left out, what refers to what cannot be told.
     if analyses && !found.iter().any(|one| one.severity == Severity::Error) {
         let analysis = crate::analysis::of(&desired, boot, &catalog);
-        let places: HashMap<&Key, &Item> = items.iter().map(|item| (&item.key, item)).collect();
         for Finding { code, key, invalid } in &analysis.findings {
             // How a store holds its secrets is its own; a dump shows what of it.
-            let Some(item) = places.get(key).filter(|_| *code != Code::ClearSecret) else { continue };
+            let Some(item) = by_key.get(key).filter(|_| !matches!(code, Code::ClearSecret | Code::NoEffect))
+            else {
+                continue;
+            };
             let mut invalid = named(item, invalid.clone());
             invalid.reason.push_str(&format!(" ({})", code.as_str()));
             found.push(tell(Severity::Warning, item, invalid));

@@ -3,22 +3,23 @@
 //! Its resources were checked when they were written, by the version that was there then; this one may think
 //! otherwise, and what all of them come to together nobody has looked at.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use control::store::StoreError;
 use model::boot::Provider;
 use model::{Desired, Diagnostic, Entry, Invalid, Key, Resource, Severity};
+use serde_json::Value;
 use snapshot::analysis::{Code, Finding};
 use snapshot::compile::{Compiler, Touched};
 
 use super::{NOT_ASKED, NoNames};
 use crate::files::Found;
-use crate::instance::export;
+use crate::instance::{self, Act, export};
 use crate::wiring;
 
 /// The store's file, how many resources it holds and what is to be said of them. `None` if there is no store, or
-/// another process, as a rule a running gateway, has it open.
+/// another process has it open that does not answer on its control API. A running gateway is asked for its findings.
 ///
 /// # Errors
 /// A plugin's schema that does not compile, or TLS settings that cannot be used.
@@ -32,7 +33,7 @@ pub fn check(found: &Found, analyses: bool) -> anyhow::Result<Option<(PathBuf, u
         Ok((held, _)) => held,
         Err(error) => {
             return Ok(match error.downcast_ref() {
-                Some(StoreError::Locked { .. }) => None,
+                Some(StoreError::Locked { .. }) => running(found, file, analyses),
                 _ => Some((file, 0, vec![Diagnostic::new(Severity::Error, &name, format!("{error:#}"))])),
             });
         }
@@ -60,10 +61,15 @@ pub fn check(found: &Found, analyses: bool) -> anyhow::Result<Option<(PathBuf, u
     let compiled = compiler.compile(&desired, &Touched::all(), &NoNames, 1);
     let rejected = compiled.rejected.iter().filter(|one| !one.invalid.reason.ends_with(NOT_ASKED));
     told.extend(rejected.map(|one| tell(Severity::Error, &one.key, &one.invalid)));
+    let absent = super::dangling(held.items.iter().map(|(key, value)| (key, value)));
+    let is_rejected = |key: &Key| compiled.rejected.iter().any(|one| one.key == *key);
+    let absent = absent.into_iter().filter(|(key, _)| !is_rejected(key));
+    told.extend(absent.map(|(key, invalid)| tell(Severity::Error, key, &invalid)));
     // With a part left out, what refers to what cannot be told.
     if analyses && !told.iter().any(|one| one.severity == Severity::Error) {
         let analysis = crate::analysis::of(&desired, &found.boot, &catalog);
-        for Finding { code, key, invalid } in &analysis.findings {
+        let findings = analysis.findings.iter().filter(|finding| finding.code != Code::NoEffect);
+        for Finding { code, key, invalid } in findings {
             let mut invalid = invalid.clone();
             invalid.reason.push_str(&format!(" ({})", Code::as_str(*code)));
             told.push(tell(Severity::Warning, key, &invalid));
@@ -73,4 +79,38 @@ pub fn check(found: &Found, analyses: bool) -> anyhow::Result<Option<(PathBuf, u
         }));
     }
     Ok(Some((file, held.items.len(), told)))
+}
+
+/// What a running gateway that has the store open says of it.
+fn running(found: &Found, file: PathBuf, analyses: bool) -> Option<(PathBuf, usize, Vec<Diagnostic>)> {
+    let (address, status) = instance::running(found, Act::Change).ok()?;
+    let store = Path::new(status.get("store")?.as_str()?);
+    if store.canonicalize().ok()? != found.data.canonicalize().ok()? {
+        return None;
+    }
+    let name = file.display().to_string();
+    let tell = |severity, one: &Value| {
+        let text = |name: &str| one.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
+        let at = text("pointer").map(|pointer| format!("; at {pointer}")).unwrap_or_default();
+        let code = text("code").map(|code| format!(" ({code})")).unwrap_or_default();
+        let (key, reason) = (text("key").unwrap_or_default(), text("reason").unwrap_or_default());
+        Diagnostic::new(severity, &name, format!("{key}: {reason}{code}{at}"))
+    };
+    let list =
+        |value: &Value, name: &str| value.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
+    let rejected = list(&status, "rejected");
+    let mut told: Vec<Diagnostic> = rejected.iter().map(|one| tell(Severity::Error, one)).collect();
+    told.extend(list(&status, "without_effect").iter().map(|one| tell(Severity::Warning, one)));
+    if analyses
+        && told.iter().all(|one| one.severity == Severity::Warning)
+        && let Ok((200, body)) = instance::send(address, "GET", "/v1/analysis", None, &[], "")
+    {
+        let analysis: Value = serde_json::from_str(&body).ok()?;
+        let findings = list(&analysis, "list");
+        let findings = findings.iter().filter(|one| one["code"] != Code::NoEffect.as_str());
+        told.extend(findings.map(|one| tell(Severity::Warning, one)));
+    }
+    let counts = status.get("resources").and_then(Value::as_object).into_iter().flatten();
+    let count = counts.filter_map(|(_, count)| count.as_u64()).sum::<u64>();
+    Some((file, usize::try_from(count).unwrap_or(usize::MAX), told))
 }

@@ -131,8 +131,14 @@ pub fn of_folder(boot: &Boot, data: &Path) -> anyhow::Result<(Held, Option<(Stri
 pub async fn of_store(store: &dyn Store) -> Result<Held, StoreError> {
     let mut held = Held { plugins: store.plugins().await?, ..Held::default() };
     for kind in Kind::ALL {
-        let (items, _) = store.list(kind, "").await?;
-        held.items.extend(items.into_iter().map(|item| (item.key, Value::clone(&item.value))));
+        for row in store.rows(kind, "").await?.0 {
+            match row.read() {
+                Ok(value) => held.items.push((row.key, value)),
+                Err(error) => {
+                    say::err(format_args!("warning: {} is left out: the value is not JSON: {error}", row.key))
+                }
+            }
+        }
     }
     Ok(held)
 }
