@@ -58,6 +58,8 @@ pub(crate) struct Receiver<'a> {
     heard: bool,
     body: Body,
     keep_alive: bool,
+    /// An interim response announced a body, or that the connection ends.
+    distrusted: bool,
     /// The last read filled a small buffer.
     long: bool,
 }
@@ -91,6 +93,7 @@ impl Conn {
             heard: false,
             body: Body::new(Framing::None),
             keep_alive: false,
+            distrusted: false,
             long: false,
         };
         (Sender(writer), receiver)
@@ -207,9 +210,10 @@ impl Receiver<'_> {
                         buffer.consume(n);
                         if head.status >= 200 || head.status == 101 {
                             self.body = Body::new(head.framing);
-                            self.keep_alive = head.keep_alive;
+                            self.keep_alive = head.keep_alive && !self.distrusted;
                             return Ok(());
                         }
+                        self.distrusted |= !head.keep_alive;
                         self.interim += 1;
                         if self.interim > MAX_INTERIM {
                             return Err(Fault::upstream(FaultKind::TooManyInterim));

@@ -275,16 +275,15 @@ fn read_response(
         || request_method == Method::Head
         || request_method == Method::Connect && status < 300;
     head.framing = if bodiless { Framing::None } else { framing.unwrap_or(Framing::UntilClose) };
-    if informational || status == 204 {
-        match framing {
-            None => {}
-            Some(Framing::Length(0)) => {
-                head.fields.remove_id(Name::ContentLength);
-            }
-            Some(_) => return Err(Refusal::UnexpectedBody.into()),
-        }
-    }
     head.keep_alive = seen.keep_alive(head.version) && head.framing != Framing::UntilClose;
+    // These end with their head, also where they announce a length (RFC 9112 section 6.3). A server that announces one may
+    // send it all the same, so its connection carries nothing else.
+    if informational || status == 204 {
+        head.fields.remove_id(Name::ContentLength);
+        head.keep_alive &= matches!(framing, None | Some(Framing::Length(0)));
+    } else if status == 304 {
+        head.keep_alive &= framing != Some(Framing::Chunked);
+    }
     head.upgrade = seen.upgrade && seen.upgrade_field && head.version == Version::Http11;
     Ok(end)
 }

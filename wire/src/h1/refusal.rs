@@ -61,8 +61,6 @@ pub enum Refusal {
     TransferEncoding,
     /// Transfer-Encoding in HTTP/1.0 (RFC 9112 section 6.1).
     CodingInHttp10,
-    /// A body announced where there can be none: 1xx and 204 (RFC 9112 section 6.1, RFC 9110 section 8.6).
-    UnexpectedBody,
     /// HTTP/1.1 without Host (RFC 9112 section 3.2).
     NoHost,
     /// Several Host fields (RFC 9112 section 3.2).
@@ -135,7 +133,6 @@ impl Refusal {
             Refusal::LengthAndCoding => "Content-Length and Transfer-Encoding together",
             Refusal::TransferEncoding => "Transfer-Encoding must be exactly chunked",
             Refusal::CodingInHttp10 => "HTTP/1.0 has no Transfer-Encoding",
-            Refusal::UnexpectedBody => "a body is announced where there can be none",
             Refusal::NoHost => "HTTP/1.1 needs a Host field",
             Refusal::RepeatedHost => "several Host fields",
             Refusal::Host => "the host must be a name or address with an optional port",
