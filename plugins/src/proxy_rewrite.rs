@@ -196,6 +196,10 @@ impl ProxyRewrite {
             out.push(b'/');
         }
         target::encode_path(path, &mut out);
+        // Servers resolve dot segments in different ways, and logs are to show the path that is served.
+        if target::resolve_dots(&mut out).is_err() {
+            return Err(refusal("the path for the upstream"));
+        }
         if let Some(split) = split {
             for &byte in &uri[split..] {
                 match byte {
@@ -282,6 +286,22 @@ mod tests {
         assert_eq!(uri_of(json!({"uri": "/new?b=2"}), "/old?a=1"), "/new?b=2&a=1");
         assert_eq!(uri_of(json!({"uri": "/$arg_a/x"}), "/old?a=1"), "/1/x?a=1");
         assert_eq!(uri_of(json!({"uri": "/a b"}), "/old"), "/a%20b");
+    }
+
+    #[test]
+    fn a_rewritten_path_has_no_dot_segments() {
+        let fixed = |target: &str| uri_of(json!({"uri": "/fixed$arg_p"}), target);
+        assert_eq!(fixed("/old?p=/a/../b"), "/fixed/b?p=/a/../b");
+        assert_eq!(fixed("/old?p=/a/./b//c/.."), "/fixed/a/b//?p=/a/./b//c/..");
+        assert_eq!(fixed("/old?p=/a%2F..%2Fb"), "/fixed/b?p=/a%2F..%2Fb");
+        assert_eq!(uri_of(json!({"regex_uri": ["^/a(.*)$", "/b$1"]}), "/a%2Fc"), "/b%2Fc");
+        assert_eq!(fixed("/old?p=/..a/...//x"), "/fixed/..a/...//x?p=/..a/...//x");
+        assert_eq!(uri_of(json!({"regex_uri": ["^/a(.*)$", "/b/$1"]}), "/a../c"), "/c");
+        for above in ["/old?p=/../..", "/old?p=/..;x/a"] {
+            let mut probe = Probe::get(above);
+            let stage: ProxyRewrite = probe.stage(json!({"uri": "/fixed$arg_p"})).unwrap();
+            assert!(matches!(stage.rewrite(&mut probe.exchange()), Step::Reply(reply) if reply.status == 400), "{above}");
+        }
     }
 
     #[test]

@@ -116,6 +116,15 @@ pub fn encode_path(decoded: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+/// Resolves the dot segments of an encoded path that begins with a slash, as a rewrite may make them of what a client
+/// says; encodings and doubled slashes stay.
+///
+/// # Errors
+/// It leads above its root, or holds a segment that only some servers take for a dot segment.
+pub fn resolve_dots(path: &mut Vec<u8>) -> Result<(), Refusal> {
+    path::resolve_dots(path)
+}
+
 /// Decodes percent-encodings; a `%` without two digits stays. `plus` reads `+` as a space,
 /// as forms do in queries.
 pub fn percent_decode(raw: &[u8], plus: bool, out: &mut Vec<u8>) {

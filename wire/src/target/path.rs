@@ -59,6 +59,38 @@ fn write_segments(raw: &[u8], rules: &PathRules, form: Form, out: &mut Vec<u8>) 
     }
 }
 
+/// Resolves the dot segments of a path whose segments are encoded as they are to be sent; nothing else changes.
+pub(super) fn resolve_dots(path: &mut Vec<u8>) -> Result<(), Refusal> {
+    let mut found = false;
+    for segment in path.split(|&byte| byte == b'/') {
+        found |= !matches!(dots(segment)?, Dots::No);
+    }
+    if !found {
+        return Ok(());
+    }
+    let mut out = Vec::with_capacity(path.len());
+    let mut segments = path.split(|&byte| byte == b'/').skip(1).peekable();
+    out.push(b'/');
+    while let Some(segment) = segments.next() {
+        match dots(segment)? {
+            Dots::No => {
+                out.extend_from_slice(segment);
+                if segments.peek().is_some() {
+                    out.push(b'/');
+                }
+            }
+            Dots::One => {}
+            Dots::Two => {
+                out.pop();
+                let slash = memchr::memrchr(b'/', &out).ok_or(Refusal::AboveRoot)?;
+                out.truncate(slash + 1);
+            }
+        }
+    }
+    *path = out;
+    Ok(())
+}
+
 fn write_segment(
     segment: &[u8],
     rules: &PathRules,
