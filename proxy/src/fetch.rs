@@ -237,7 +237,7 @@ impl From<Fault> for Failed {
 fn error_of(fault: Fault) -> FetchError {
     match fault.kind {
         FaultKind::ConnectRefused | FaultKind::ConnectFailed | FaultKind::NoDescriptor => FetchError::Refused,
-        FaultKind::TlsFailed(_) => FetchError::Untrusted,
+        FaultKind::TlsFailed(why) => FetchError::Untrusted(why),
         FaultKind::ConnectTimeout | FaultKind::SendTimeout | FaultKind::ReadTimeout => FetchError::Timeout,
         _ => FetchError::Broken,
     }
@@ -381,7 +381,7 @@ mod tests {
             (FaultKind::ConnectRefused, FetchError::Refused),
             (FaultKind::ConnectFailed, FetchError::Refused),
             (FaultKind::NoDescriptor, FetchError::Refused),
-            (FaultKind::TlsFailed("why"), FetchError::Untrusted),
+            (FaultKind::TlsFailed("why"), FetchError::Untrusted("why")),
             (FaultKind::ConnectTimeout, FetchError::Timeout),
             (FaultKind::SendTimeout, FetchError::Timeout),
             (FaultKind::ReadTimeout, FetchError::Timeout),

@@ -139,7 +139,7 @@ pub enum FetchError {
     Refused,
     Timeout,
     /// TLS could not be set up, or the server is not who it should be.
-    Untrusted,
+    Untrusted(&'static str),
     Broken,
     TooLarge,
 }
@@ -150,7 +150,7 @@ impl FetchError {
             FetchError::Unresolved => "the host name has no address",
             FetchError::Refused => "the connection was refused",
             FetchError::Timeout => "it took longer than its time-out",
-            FetchError::Untrusted => "the TLS handshake failed",
+            FetchError::Untrusted(why) => why,
             FetchError::Broken => "the answer was not valid HTTP or broke off",
             FetchError::TooLarge => "the answer was larger than allowed",
         }
@@ -176,7 +176,7 @@ mod tests {
             (Unresolved, "address"),
             (Refused, "refused"),
             (Timeout, "longer"),
-            (Untrusted, "TLS"),
+            (Untrusted("the TLS handshake failed"), "TLS"),
             (Broken, "valid HTTP"),
             (TooLarge, "larger"),
         ];

@@ -179,6 +179,15 @@ pub(crate) fn reason(error: &Error) -> &'static str {
             CertificateError::BadEncoding => {
                 "the upstream's certificate is malformed, or not of X.509 version 3"
             }
+            CertificateError::Revoked => "the upstream's certificate is revoked",
+            CertificateError::BadSignature => "the upstream's certificate has a signature that is not valid",
+            CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+                "the upstream's certificate is not for servers"
+            }
+            // Self-signed certificates are often made so. The library has no variant of its own for it.
+            CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
+                "the upstream's certificate is that of an authority (CA), not of a server"
+            }
             _ => "the upstream's certificate is not valid",
         },
         Error::AlertReceived(AlertDescription::UnrecognisedName) => {
@@ -223,7 +232,9 @@ mod tests {
             (of_certificate(CertificateError::UnknownIssuer), "authority that is not trusted"),
             (of_certificate(CertificateError::NotValidForName), "is for another name"),
             (of_certificate(CertificateError::BadEncoding), "is malformed"),
-            (of_certificate(CertificateError::Revoked), "certificate is not valid"),
+            (of_certificate(CertificateError::Revoked), "is revoked"),
+            (of_certificate(CertificateError::InvalidPurpose), "is not for servers"),
+            (of_certificate(CertificateError::UnknownRevocationStatus), "certificate is not valid"),
             (Error::AlertReceived(Alert::UnrecognisedName), "does not know the server name"),
             (Error::AlertReceived(Alert::CertificateRequired), "requires a client certificate"),
             (Error::AlertReceived(Alert::UnknownCA), "refused the client certificate"),
