@@ -247,7 +247,7 @@ impl Response<'_> {
         }
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         headers.insert("grpc-status", HeaderValue::from(grpc::status(x.status())));
-        fields::add(headers, Name::Other, b"grpc-message", &grpc::message(text));
+        fields::add(headers, Name::Other, b"grpc-message", &grpc::message(text, x.status()));
         self.add_ours(headers);
         self.put(head)
     }

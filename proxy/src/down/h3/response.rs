@@ -328,7 +328,7 @@ impl Response<'_> {
         let mut digits = Vec::with_capacity(2);
         encode::decimal(grpc::status(x.status()).into(), &mut digits);
         qpack::put(b"grpc-status", &digits, &mut list);
-        qpack::put(b"grpc-message", &grpc::message(text), &mut list);
+        qpack::put(b"grpc-message", &grpc::message(text, x.status()), &mut list);
         let has = |name: &[u8]| from.get_named(name).is_some();
         self.add_ours(has(b"date"), has(b"alt-svc"), &mut list);
         self.put(list)
