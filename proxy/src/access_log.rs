@@ -29,6 +29,8 @@ pub(crate) struct Refused<'a> {
     /// What was to be its first line.
     pub(crate) line: &'a [u8],
     pub(crate) status: u16,
+    /// Why it was refused.
+    pub(crate) reason: &'static str,
     /// Bytes received and sent, and how many of those were a body.
     pub(crate) received: u64,
     pub(crate) sent: u64,
@@ -70,6 +72,7 @@ impl AccessLog {
         let engine = x.engine_mut();
         engine.refused = Some(refused.line);
         engine.messages.response.status = refused.status;
+        engine.reason = refused.reason;
         engine.timing.received = refused.received;
         engine.timing.sent = refused.sent;
         engine.timing.body_sent = refused.body_sent;

@@ -46,6 +46,10 @@ pub struct Engine<'s> {
     /// There was no memory for it, and it was done without: what of it was read is its beginning.
     pub body_unheld: bool,
     pub source: Source,
+    /// The plugin that answered; empty if none did.
+    pub answered_by: &'static str,
+    /// Why the gateway refused the request, or could not answer as the upstream did; empty if neither is so.
+    pub reason: &'static str,
     /// The server that was chosen, once it was.
     pub upstream_addr: Option<SocketAddr>,
     /// Status of the upstream's answer; 502 or 504 if there was none though it was asked for one,

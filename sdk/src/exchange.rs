@@ -68,6 +68,8 @@ impl<'s> Exchange<'s> {
                 body_spared: false,
                 body_unheld: false,
                 source: Source::None,
+                answered_by: "",
+                reason: "",
                 upstream_addr: None,
                 upstream_status: 0,
                 tried: Vec::new(),

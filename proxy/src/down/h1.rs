@@ -376,7 +376,8 @@ fn tell_refused(
     if let Some(log) = &worker.access_log {
         let (sent, body_sent) = sizes;
         let (received, took_ms) = (data.len() as u64, down.arrival.head_took_ms);
-        let refused = Refused { line, status, received, sent, body_sent, took_ms };
+        let reason = fault.kind.words();
+        let refused = Refused { line, status, reason, received, sent, body_sent, took_ms };
         log.add_refused(worker, client, messages, &refused);
     }
 }

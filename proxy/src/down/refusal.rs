@@ -22,7 +22,8 @@ pub(super) fn tell(
     tell_of_end(worker, client, kind);
     if let Some(log) = &worker.access_log {
         let status = kind.status();
-        let refused = Refused { line: b"", status, received, sent: 0, body_sent: 0, took_ms: 0 };
+        let reason = kind.words();
+        let refused = Refused { line: b"", status, reason, received, sent: 0, body_sent: 0, took_ms: 0 };
         log.add_refused(worker, client, messages, &refused);
     }
 }

@@ -187,6 +187,7 @@ fn refused(worker: &Worker, x: &mut Exchange<'_>, fault: Fault) -> Bytes {
     let reply = of_fault(fault);
     let engine = x.engine_mut();
     engine.source = Source::Gateway;
+    engine.reason = fault.kind.words();
     let head = &mut engine.messages.response;
     head.status = reply.status;
     head.fields.clear(8 << 10);

@@ -179,6 +179,7 @@ pub(crate) async fn drive(
             }
             outcome = Outcome::Gone;
         }
+        x.engine_mut().reason = fault.kind.words();
         tell(worker, &x, fault);
     }
     if let Some(began) = began {

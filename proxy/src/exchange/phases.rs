@@ -141,6 +141,7 @@ pub(crate) async fn run(
     match guarded(worker, || chain.run(phase, &mut cursor, x)) {
         Ok(Step::Next) => Flow::Go,
         Ok(Step::Reply(reply)) => {
+            x.engine_mut().answered_by = chain.name_at(phase, cursor).unwrap_or_default();
             if worker.settings.explain.is_some() {
                 live::answered(x, chain, phase, cursor);
             }
@@ -166,7 +167,10 @@ fn go_on<'a>(
         loop {
             step = match step {
                 Step::Next => return Flow::Go,
-                Step::Reply(reply) => return Flow::Reply(reply),
+                Step::Reply(reply) => {
+                    x.engine_mut().answered_by = chain.name_at(phase, cursor).unwrap_or_default();
+                    return Flow::Reply(reply);
+                }
                 Step::Refuse(why) => return Flow::Fault(Fault::client(FaultKind::Unjudged(why))),
                 Step::Wait => match wait(worker, down, chain, phase, cursor, x).await {
                     Ok(Step::Next) => {
@@ -213,7 +217,11 @@ fn filter_on<'a>(
         loop {
             match step {
                 Step::Next => return Flow::Go,
-                Step::Reply(reply) => return Flow::Reply(reply),
+                Step::Reply(reply) => {
+                    let phase = if chunk.is_some() { Phase::BodyFilter } else { Phase::HeaderFilter };
+                    x.engine_mut().answered_by = chain.name_at(phase, cursor).unwrap_or_default();
+                    return Flow::Reply(reply);
+                }
                 Step::Refuse(why) => return Flow::Fault(Fault::client(FaultKind::Unjudged(why))),
                 // The request is gone by now.
                 Step::Body(_) => return Flow::Fault(Fault::gateway(FaultKind::BrokenStage)),

@@ -86,7 +86,7 @@ impl Var {
             BinaryRemoteAddr, BodyBytesSent, BytesSent, Hostname, Https, PeerAddr, PeerPort, Pid,
             ProxyProtocolAddr, ProxyProtocolPort, ProxyProtocolServerAddr, ProxyProtocolServerPort,
             RemoteAddr, RemotePort, RequestLength, RequestLine, RequestTime, Scheme, ServerAddr, ServerName,
-            ServerPort, Status,
+            ServerPort, SluiceBy, SluiceReason, Status,
         };
         let Kind::Plain(plain) = self.kind else { return false };
         matches!(
@@ -112,6 +112,8 @@ impl Var {
                 | ServerAddr
                 | ServerName
                 | ServerPort
+                | SluiceBy
+                | SluiceReason
                 | Status
         )
     }

@@ -10,7 +10,7 @@ use wire::Name;
 use wire::proxy_protocol::Ends;
 
 use super::{Found, Value, read, ssl, time};
-use crate::exchange::Exchange;
+use crate::exchange::{Exchange, Source};
 use crate::stream::{Call, Stream};
 
 macro_rules! plain {
@@ -83,6 +83,8 @@ plain! {
     ServiceId = "service_id",
     ServiceName = "service_name",
     SessionTime = "session_time",
+    SluiceBy = "sluice_by",
+    SluiceReason = "sluice_reason",
     SslPrereadServerName = "ssl_preread_server_name",
     SslAlpn = "ssl_alpn_protocol",
     SslCipher = "ssl_cipher",
@@ -115,6 +117,19 @@ plain! {
     UpstreamUnresolvedHost = "upstream_unresolved_host",
     UpstreamUri = "upstream_uri",
     Uri = "uri" | "document_uri",
+}
+
+/// Who made the answer: `gateway`, `upstream` or a plugin's name.
+fn by<'a>(x: &Exchange<'_>) -> Found<'a> {
+    let engine = x.engine();
+    Found::Borrowed(match engine.source {
+        Source::Plugin if engine.answered_by.is_empty() => b"plugin",
+        Source::Plugin => engine.answered_by.as_bytes(),
+        Source::Upstream => b"upstream",
+        Source::Gateway => b"gateway",
+        Source::None if engine.reason.is_empty() => return Found::Nothing,
+        Source::None => b"gateway",
+    })
 }
 
 impl Plain {
@@ -264,6 +279,8 @@ impl Plain {
                 time::seconds(x.timing().total_us / 1000, out);
                 Found::Plain
             }),
+            Plain::SluiceBy => by(x),
+            Plain::SluiceReason => filled(x.engine().reason),
             Plain::SslPrereadServerName => of_stream(x, |stream| stream.server_name.as_deref().into()),
             Plain::SslAlpn
             | Plain::SslCipher

@@ -579,6 +579,7 @@ fn every_variable_is_read_somewhere() {
     let engine = x.engine_mut();
     engine.matched.uri = "/a/*";
     engine.matched.host = "*.com";
+    engine.reason = "no route matches";
     engine.upstream_addr = Some(addr("10.0.0.2:80"));
     engine.forward.server = Some(server);
     engine.stream = Some(Box::new(crate::stream::Stream {
