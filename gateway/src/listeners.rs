@@ -222,7 +222,8 @@ pub fn named(listener: &Listener) -> String {
         (Traffic::Http(_), false) => "http",
         (Traffic::Http(_), true) => "https",
     };
-    format!("traffic {scheme}://{}{proxied}", listener.address)
+    let h3 = if listener.h3() { " with HTTP/3" } else { "" };
+    format!("traffic {scheme}://{}{h3}{proxied}", listener.address)
 }
 
 /// Why an address cannot be had, and what to do about it.
