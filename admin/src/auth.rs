@@ -46,7 +46,10 @@ pub(crate) fn check_key(config: &Config, head: &Parts) -> Result<KeyName, (Error
     if !config.key_required {
         return check_page(config, head);
     }
-    let token = token_of(head).ok_or_else(|| refused("missing apikey"))?;
+    let (token, in_cookie) = token_of(head).ok_or_else(|| refused("missing apikey"))?;
+    if in_cookie && !is_same_origin(head) {
+        return Err(refused("a key in a cookie is not accepted from pages of another origin"));
+    }
     let key = key_of(config, &token).ok_or_else(|| refused(WRONG_KEY))?;
     if key.role == AdminRole::Viewer && head.method != Method::GET {
         return Err(refused("invalid method for role viewer"));
@@ -86,19 +89,31 @@ fn check_page(config: &Config, head: &Parts) -> Result<KeyName, (ErrorAnswer, &'
 
 /// The first of query `api_key`, header `X-API-KEY` (with underscores, too, as NGINX's variable
 /// takes it), cookie `x_api_key`.
-fn token_of(head: &Parts) -> Option<Vec<u8>> {
+///
+/// With it, whether it is from the cookie, which a browser adds to requests of any page.
+fn token_of(head: &Parts) -> Option<(Vec<u8>, bool)> {
     let query = head.uri.query().unwrap_or_default();
     if let Some(value) = query.split('&').find_map(|pair| pair.strip_prefix("api_key=")) {
-        return Some(percent_decode_str(value).collect());
+        return Some((percent_decode_str(value).collect(), false));
     }
     if let Some(value) = head.headers.get("x-api-key").or_else(|| head.headers.get("x_api_key")) {
-        return Some(value.as_bytes().to_owned());
+        return Some((value.as_bytes().to_owned(), false));
     }
     let cookies = head.headers.get_all(header::COOKIE).iter();
     cookies
         .flat_map(|cookie| cookie.as_bytes().split(|byte| *byte == b';'))
         .find_map(|pair| pair.trim_ascii().strip_prefix(b"x_api_key="))
-        .map(<[u8]>::to_owned)
+        .map(|key| (key.to_owned(), true))
+}
+
+/// Whether no `Origin` tells of a page that is not from here.
+fn is_same_origin(head: &Parts) -> bool {
+    let host = head.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let host = host.or_else(|| head.uri.authority().map(|authority| authority.as_str()));
+    head.headers.get_all(header::ORIGIN).iter().all(|origin| {
+        let authority = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+        authority.zip(host).is_some_and(|((_, authority), host)| authority.eq_ignore_ascii_case(host))
+    })
 }
 
 /// Compares with every key, in a time that tells nothing but lengths.
@@ -180,6 +195,27 @@ mod tests {
             check(Method::PUT, "/?api_key=no", Some(("x-api-key", "secret"))),
             Err("wrong apikey".into())
         );
+    }
+
+    #[test]
+    fn a_key_in_a_cookie_is_for_pages_of_the_same_origin() {
+        for (name, origin, is_good) in [
+            ("cookie", None, true),
+            ("cookie", Some("http://localhost:9180"), true),
+            ("cookie", Some("https://LOCALHOST:9180"), true),
+            ("cookie", Some("http://localhost"), false),
+            ("cookie", Some("http://evil.test"), false),
+            ("cookie", Some("null"), false),
+            ("x-api-key", Some("http://evil.test"), true),
+        ] {
+            let value = if name == "cookie" { "x_api_key=secret" } else { "secret" };
+            let mut request = Request::put("/").header("host", "localhost:9180").header(name, value);
+            if let Some(origin) = origin {
+                request = request.header("origin", origin);
+            }
+            let (head, ()) = request.body(()).unwrap().into_parts();
+            assert_eq!(check_key(&config(), &head).is_ok(), is_good, "{name} {origin:?}");
+        }
     }
 
     #[test]

@@ -19,6 +19,7 @@ use http::{HeaderValue, Method, Response, StatusCode, header};
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::sync::Mutex;
 
+use crate::hosts;
 use crate::server::{self, Limits, Listener};
 
 /// Writes all metrics in the text format, in pieces.
@@ -27,12 +28,17 @@ pub type Print = Arc<dyn Fn() -> Vec<Bytes> + Send + Sync>;
 /// Pages in memory at once. Where so many are still being sent, a scraper gets the newest of them.
 const MAX_PAGES: usize = 2;
 
-/// Serves `GET path` on `listener` until that is told to stop.
-pub async fn serve(listener: Listener, path: String, limits: Limits, pages: Arc<Pages>) {
+/// Serves `GET path` on `listener` until that is told to stop. `hosts` are names that `Host` may have besides
+/// addresses and names without a dot (`deployment.admin.hosts`).
+pub async fn serve(listener: Listener, path: String, hosts: &[String], limits: Limits, pages: Arc<Pages>) {
     let path: Arc<str> = path.into();
+    let hosts: Arc<[String]> = hosts.into();
     server::serve_with(listener, limits, move |_, request| {
-        let (path, pages) = (path.clone(), pages.clone());
+        let (path, hosts, pages) = (path.clone(), hosts.clone(), pages.clone());
         async move {
+            if let Err(refusal) = hosts::check(&hosts, request.uri(), request.headers()) {
+                return refusal.into_response().map(Sheet::of_bytes);
+            }
             if request.uri().path() != &*path {
                 return plain(StatusCode::NOT_FOUND, Sheet::default());
             }
@@ -132,6 +138,11 @@ impl Sheet {
     fn of(page: Arc<Page>) -> Sheet {
         let left = page.pieces.iter().map(|piece| piece.len() as u64).sum();
         Sheet { page: Some(page), next: 0, left }
+    }
+
+    /// An answer that is no page of metrics.
+    fn of_bytes(body: Bytes) -> Sheet {
+        Sheet::of(Arc::new(Page { begun: Instant::now(), pieces: vec![body], text: OnceLock::new() }))
     }
 }
 

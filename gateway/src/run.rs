@@ -302,9 +302,11 @@ async fn serve(
     }
     if let Some(listener) = metrics_listener {
         let limits = metrics::limits(&boot.prometheus);
-        let uri = boot.prometheus.export_uri.clone();
+        let (uri, hosts) = (boot.prometheus.export_uri.clone(), boot.admin.hosts.clone());
         let serve = move |listener| {
-            control::tasks::spawn(admin::metrics::serve(listener, uri.clone(), limits.clone(), pages.clone()))
+            let (uri, hosts, limits, pages) = (uri.clone(), hosts.clone(), limits.clone(), pages.clone());
+            let serving = async move { admin::metrics::serve(listener, uri, &hosts, limits, pages).await };
+            control::tasks::spawn(serving)
         };
         sides.push(Side::start(listener, serve)?);
     }

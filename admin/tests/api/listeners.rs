@@ -131,6 +131,7 @@ async fn metrics_listener(
     tokio::spawn(metrics::serve(
         listener.into(),
         path,
+        &[],
         limits,
         Arc::new(metrics::Pages::new(Arc::new(print))),
     ));
