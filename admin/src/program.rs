@@ -51,7 +51,7 @@ pub trait Program: Send + Sync {
         Box::pin(ready(Outcome::Pending))
     }
 
-    /// What resources ask for that has no effect: the first, and how many resources ask so.
+    /// Settings of resources that have no effect: the first, and how many resources ask so.
     fn without_effect(&self) -> (Arc<[(Key, Invalid)]>, usize) {
         Default::default()
     }

@@ -328,7 +328,7 @@ impl Made {
         self.key.as_ref().or(self.value.as_ref().map(|stored| &stored.key))
     }
 
-    /// What it wrote; nothing if it deleted.
+    /// The written resource; `None` after a deletion.
     pub fn written(&self) -> Option<(&Key, &Value)> {
         let stored = self.value.as_ref().filter(|_| self.method != Method::DELETE)?;
         Some((&stored.key, &*stored.value))

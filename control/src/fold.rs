@@ -115,7 +115,7 @@ impl Fold {
         std::mem::take(&mut self.ignored)
     }
 
-    /// What resources ask for that has no effect, and how many ask so. The same `Arc` as before if nothing changed.
+    /// Settings of resources that have no effect, and how many ask so. The same `Arc` as before if nothing changed.
     pub fn without_effect(&mut self) -> (Arc<[(Key, Invalid)]>, usize) {
         let Unseen { keys, told, .. } = &mut self.unseen;
         let list = told.get_or_insert_with(|| {

@@ -140,7 +140,7 @@ pub fn ignored_by(key: &Key, resource: &Resource) -> Vec<Invalid> {
     found
 }
 
-/// What has no effect in a resource, as a line.
+/// A setting without effect in a resource, as a line.
 pub fn line(key: &Key, ignored: &Invalid) -> String {
     let Invalid { reason, pointer, .. } = ignored;
     let at = if pointer.is_empty() { String::new() } else { format!("; at {pointer}") };

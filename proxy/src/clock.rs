@@ -470,7 +470,7 @@ pub(crate) mod tests {
         assert_eq!(clock.end_longest_rests(1), 1, "those were told already");
         assert!(waiters[13].is_unwanted());
         waiters[13].rest();
-        assert!(!waiters[13].is_unwanted(), "it began anew");
+        assert!(!waiters[13].is_unwanted(), "it began again");
     }
 
     #[test]

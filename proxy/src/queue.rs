@@ -70,7 +70,7 @@ mod tests {
         assert!(!queue.refuses(|| 300, 1199));
         assert!(queue.refuses(|| 300, 1200));
         assert!(!queue.refuses(|| 250, 1210), "young enough");
-        assert!(!queue.refuses(|| 300, 1220), "and from there on anew");
+        assert!(!queue.refuses(|| 300, 1220), "and again from there on");
         assert!(queue.refuses(|| 300, 1420));
     }
 

@@ -19,7 +19,7 @@ use sdk::budget::{Budget, Held};
 pub(crate) enum Enlarging {
     /// What is open still counts (`h2`).
     Counts,
-    /// All of the difference is promised anew (`quinn`).
+    /// All of the difference is promised again (`quinn`).
     Adds,
 }
 

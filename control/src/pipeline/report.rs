@@ -28,7 +28,7 @@ pub struct Report {
     pub findings: Arc<[Diagnostic]>,
     /// Plugins that are not built and that resources are served without; how many name each.
     pub unseen_plugins: Vec<(&'static str, usize)>,
-    /// What resources ask for that has no effect: the first, and how many resources ask so.
+    /// Settings of resources that have no effect: the first, and how many resources ask so.
     pub without_effect: (Arc<[(Key, Invalid)]>, usize),
     /// Names that cannot be looked up now, and why.
     pub failing_names: Vec<(String, String)>,

@@ -81,7 +81,7 @@ pub fn check(found: &Found, analyses: bool) -> anyhow::Result<Option<(PathBuf, u
     Ok(Some((file, held.items.len(), told)))
 }
 
-/// What a running gateway that has the store open says of it.
+/// The report of a running gateway that has the store open.
 fn running(found: &Found, file: PathBuf, analyses: bool) -> Option<(PathBuf, usize, Vec<Diagnostic>)> {
     let (address, status) = instance::running(found, Act::Change).ok()?;
     let store = Path::new(status.get("store")?.as_str()?);

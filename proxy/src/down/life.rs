@@ -166,7 +166,7 @@ mod tests {
                 drop(life);
                 assert_eq!(waiting(), 0, "{about}");
             }
-            // What is on it begins its time anew.
+            // Its time starts again.
             let waiter = worker.clock.waiter();
             let mut life = Life::new(&worker, &waiter);
             let pause = rt::sleep(Duration::from_secs(4));

@@ -122,7 +122,7 @@ fn speaks_grpc(x: &Exchange<'_>) -> bool {
 }
 
 /// Puts the head of a reply into `x` and gives its body, both as the filters want them. A filter may put
-/// one answer of its own in the reply's place; then all begins anew with that.
+/// one answer of its own in the reply's place; then everything starts again with that.
 async fn make(
     worker: &Worker,
     x: &mut Exchange<'_>,

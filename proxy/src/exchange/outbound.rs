@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! A request's head as a server gets it: the client's, made anew, and what the gateway adds.
+//! A request's head as a server gets it: the client's, rebuilt, with the gateway's additions.
 
 use sdk::Exchange;
 use sdk::engine::Own;

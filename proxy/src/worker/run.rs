@@ -222,7 +222,7 @@ impl Worker {
     }
 
     /// Runs one of the worker's own tasks (of [`crate::notice::OWN_TASKS`]). A panic in it is counted and told, and
-    /// the task begins anew: without it, the worker would seem to serve and do so no more.
+    /// the task starts again: without it, the worker would seem to serve and do so no more.
     fn keep<F: Future<Output = ()> + 'static>(
         self: &Rc<Worker>,
         task: usize,

@@ -119,7 +119,7 @@ plain! {
     Uri = "uri" | "document_uri",
 }
 
-/// Who made the answer: `gateway`, `upstream` or a plugin's name.
+/// The maker of the answer: `gateway`, `upstream` or a plugin's name.
 fn by<'a>(x: &Exchange<'_>) -> Found<'a> {
     let engine = x.engine();
     Found::Borrowed(match engine.source {

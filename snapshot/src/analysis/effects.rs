@@ -1,4 +1,4 @@
-//! What resources ask for that has no effect, as this version does not have it.
+//! Settings of resources that have no effect, since this version does not implement them.
 
 use model::gaps;
 
