@@ -360,21 +360,3 @@ fn who_is_idle_gives_way_to_others_and_who_is_busy_does_not() {
         },
     );
 }
-
-#[test]
-fn a_new_client_is_not_refused_while_an_idle_connection_ends() {
-    beside(
-        |settings| settings.max_connections = 1,
-        async |site| {
-            let idle = site.client().await;
-            site.serves(vec![Until("\r\n\r\n"), Send(OK), ToEnd]);
-            let (mut send, mut recv) = idle.begin(&head("GET", "/a", &[])).await;
-            send.finish().unwrap();
-            assert_eq!(answer(&mut recv).await, WELL);
-            lull().await;
-            let client = testing::within(10 * SECOND, site.client()).await.expect("there is room in time");
-            assert_eq!(idle.closed().await, NO_ERROR);
-            client.bye();
-        },
-    );
-}

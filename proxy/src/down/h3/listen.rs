@@ -33,9 +33,6 @@ const TURN: u32 = 16;
 const EARLY_BYTES: u64 = 16 << 10;
 const ALL_EARLY_BYTES: u64 = 4 << 20;
 
-/// Idle connections that give way end within this time and `linger_timeout`.
-const ROOM: Duration = Duration::from_secs(2);
-
 /// After another process has got the socket, what was read before comes in this time.
 const LAST_TURN: Duration = Duration::from_millis(50);
 
@@ -53,8 +50,6 @@ pub(crate) struct Port {
     local: SocketAddr,
     /// Handshakes under way.
     shaking: Cell<usize>,
-    /// Until when idle connections that give way may take to end.
-    room_by: Cell<u64>,
 }
 
 impl Port {
@@ -86,7 +81,6 @@ impl Port {
             crypto,
             local,
             shaking: Cell::new(0),
-            room_by: Cell::new(0),
         }))
     }
 
@@ -186,13 +180,6 @@ async fn take(worker: &Rc<Worker>, port: &Rc<Port>, incoming: Incoming) {
     if worker.is_full() {
         if worker.close_idle_clients() {
             rt::turn().await;
-            if worker.is_full() {
-                port.room_by.set(worker.clock.after(worker.settings.linger_timeout + ROOM));
-            }
-        }
-        if worker.is_full() && !worker.clock.is_over(port.room_by.get()) {
-            // A connection of many streams ends with GOAWAY, a moment later. The client sends its first packet again.
-            return incoming.ignore();
         }
         if worker.is_full() {
             worker.shard.handshake(false, false);
