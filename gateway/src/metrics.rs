@@ -217,6 +217,6 @@ mod tests {
         }
         (0..30).for_each(|_| go.send(()).unwrap());
         assert_eq!(page.get().await.as_deref(), Some(&b"up 1\n"[..]));
-        assert!(count.load(SeqCst) <= 2, "{count:?}");
+        assert!(count.load(SeqCst) <= 5, "{count:?}");
     }
 }
