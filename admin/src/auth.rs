@@ -106,7 +106,7 @@ fn token_of(head: &Parts) -> Option<(Vec<u8>, bool)> {
         .map(|key| (key.to_owned(), true))
 }
 
-/// Whether no `Origin` tells of a page that is not from here.
+/// Whether the request has no `Origin`, or that of this server.
 fn is_same_origin(head: &Parts) -> bool {
     let host = head.headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let host = host.or_else(|| head.uri.authority().map(|authority| authority.as_str()));
