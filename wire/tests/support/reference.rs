@@ -165,22 +165,24 @@ fn response_head(head: &[u8], consumed: usize, method: &str, most: usize) -> Opt
     let reason = parts.next().unwrap_or_default().to_vec();
     let mut fields = fields(rest, most)?;
     let announced = body(&mut fields, http11)?;
-    if (status < 200 || status == 204) && announced.is_some() {
-        // "A server MUST NOT send": refused, but for the harmless length 0.
-        if announced != Some(Body::Length(0)) {
-            return None;
-        }
+    let ends_with_head = status < 200 || status == 204;
+    if ends_with_head {
         fields.retain(|(name, _)| !name.eq_ignore_ascii_case("content-length"));
     }
-    let none = status < 200
-        || status == 204
+    let none = ends_with_head
         || status == 304
         || method == "HEAD"
         || method == "CONNECT" && (200..300).contains(&status);
+    // A server that announces a body where there is none may send it: the connection carries nothing else.
+    let may_send = match announced {
+        None | Some(Body::Length(0)) => false,
+        Some(Body::Chunked) => ends_with_head || status == 304,
+        Some(_) => ends_with_head,
+    };
     let body = if none { Body::None } else { announced.unwrap_or(Body::UntilClose) };
     let options = options(&fields);
     let has = |option: &str| options.iter().any(|o| o == option);
-    let keep_alive = !has("close") && (http11 || has("keep-alive")) && body != Body::UntilClose;
+    let keep_alive = !has("close") && (http11 || has("keep-alive")) && body != Body::UntilClose && !may_send;
     Some(Response { consumed, http11, status, reason, fields, body, keep_alive })
 }
 
