@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use model::Invalid;
+use sdk::HeaderName;
 use sdk::chain::Phases;
 use sdk::counters::{CounterKey, Tallies};
-use sdk::HeaderName;
 use sdk::template::Template;
 use sdk::vars::Var;
 use sdk::{Build, Exchange, Plugin, Reply, Step};
@@ -141,7 +141,10 @@ impl Plugin for ApiBreaker {
             body: config.break_response_body.map(Bytes::from),
             headers: headers.into_iter().enumerate().map(header).collect::<Result<_, Invalid>>()?,
             longest: config.max_breaker_sec,
-            unhealthy: Threshold { statuses: config.unhealthy.http_statuses, times: config.unhealthy.failures },
+            unhealthy: Threshold {
+                statuses: config.unhealthy.http_statuses,
+                times: config.unhealthy.failures,
+            },
             healthy: Threshold { statuses: config.healthy.http_statuses, times: config.healthy.successes },
         })
     }
@@ -249,7 +252,10 @@ mod tests {
     #[test]
     fn failures_break_and_the_time_doubles() {
         let mut api = Api::new(config());
-        assert_eq!([200, 500, 503, 500, 500, 200].map(|status| api.ask(status)), [200, 500, 503, 500, 599, 599]);
+        assert_eq!(
+            [200, 500, 503, 500, 500, 200].map(|status| api.ask(status)),
+            [200, 500, 503, 500, 599, 599]
+        );
         // As in APISIX, whose clock has whole seconds, the last of them is still within.
         api.pass(2);
         assert_eq!(api.ask(500), 599);
@@ -276,7 +282,8 @@ mod tests {
 
     #[test]
     fn the_time_has_its_longest() {
-        let mut api = Api::new(json!({"break_response_code": 503, "max_breaker_sec": 3, "unhealthy": {"failures": 1}}));
+        let mut api =
+            Api::new(json!({"break_response_code": 503, "max_breaker_sec": 3, "unhealthy": {"failures": 1}}));
         for seconds in [2].into_iter().chain([3; 100]) {
             assert_eq!((api.ask(500), api.ask(500)), (500, 503));
             api.pass(seconds);
@@ -288,7 +295,10 @@ mod tests {
     #[test]
     fn successes_mend_it() {
         let mut api = Api::new(config());
-        assert_eq!([500, 500, 200, 206, 200, 500, 500, 200].map(|status| api.ask(status)), [500, 500, 200, 206, 200, 500, 500, 200]);
+        assert_eq!(
+            [500, 500, 200, 206, 200, 500, 500, 200].map(|status| api.ask(status)),
+            [500, 500, 200, 206, 200, 500, 500, 200]
+        );
         // A failure takes the successes back; another status says nothing.
         let mut api = Api::new(config());
         for status in [500, 200, 200, 500, 200, 404, 502, 200] {
@@ -311,7 +321,10 @@ mod tests {
         let mut api = Api::new(config());
         (0..3).for_each(|_| _ = api.ask(500));
         let ask = |target: &str, host: &str| {
-            let mut probe = Probe { services: api.probe.services.clone(), ..Probe::request("GET", target, &[("Host", host)]) };
+            let mut probe = Probe {
+                services: api.probe.services.clone(),
+                ..Probe::request("GET", target, &[("Host", host)])
+            };
             // Another route, another configuration: the same API.
             probe.route.id = "2".into();
             let stage: ApiBreaker = probe.stage(json!({"break_response_code": 418})).unwrap();
@@ -324,8 +337,7 @@ mod tests {
     #[test]
     fn its_answer_is_as_configured() {
         let mut config = config();
-        config["break_response_headers"] =
-            json!([{"key": "X-Who", "value": "$remote_addr"}, {"key": "Content-Type", "value": "application/json"}]);
+        config["break_response_headers"] = json!([{"key": "X-Who", "value": "$remote_addr"}, {"key": "Content-Type", "value": "application/json"}]);
         let mut api = Api::new(config.clone());
         (0..3).for_each(|_| _ = api.ask(500));
         let mut told = |config: &Value| {
@@ -334,13 +346,19 @@ mod tests {
             let mut x = api.probe.exchange();
             let Step::Reply(reply) = stage.access(&mut x) else { panic!("asked") };
             respond(&mut x, 200, &[("Content-Type", "text/plain")]);
-            let header = |name| x.response_header(name).map(|value| String::from_utf8(value.to_vec()).unwrap());
-            (String::from_utf8(reply.body.to_vec()).unwrap(), header("X-Who"), header("Content-Type").unwrap())
+            let header =
+                |name| x.response_header(name).map(|value| String::from_utf8(value.to_vec()).unwrap());
+            (
+                String::from_utf8(reply.body.to_vec()).unwrap(),
+                header("X-Who"),
+                header("Content-Type").unwrap(),
+            )
         };
         // Without a body, APISIX sends none of the headers either.
         assert_eq!(told(&config), (String::new(), None, "text/plain".into()));
         config["break_response_body"] = json!("{\"a\": \"$uri\"}");
-        let expected = ("{\"a\": \"$uri\"}".to_owned(), Some("127.0.0.1".to_owned()), "application/json".into());
+        let expected =
+            ("{\"a\": \"$uri\"}".to_owned(), Some("127.0.0.1".to_owned()), "application/json".into());
         assert_eq!(told(&config), expected);
     }
 
@@ -360,7 +378,8 @@ mod tests {
         ] {
             assert_eq!(probe.stage::<ApiBreaker>(config.clone()).err().unwrap().reason, reason, "{config}");
         }
-        let bad = json!({"break_response_code": 500, "break_response_headers": [{"key": "a b", "value": "x"}]});
+        let bad =
+            json!({"break_response_code": 500, "break_response_headers": [{"key": "a b", "value": "x"}]});
         assert_eq!(probe.stage::<ApiBreaker>(bad).err().unwrap().pointer, "/break_response_headers/0/key");
     }
 }

@@ -179,12 +179,9 @@ mod tests {
 
     #[test]
     fn name_and_password_find_the_consumer() {
-        for (sent, consumer) in [
-            ("foo:bar", "jack"),
-            ("foo:bar\n", "jack"),
-            ("f oo:b ar", "jack"),
-            ("a b:c: d", "rose"),
-        ] {
+        for (sent, consumer) in
+            [("foo:bar", "jack"), ("foo:bar\n", "jack"), ("f oo:b ar", "jack"), ("a b:c: d", "rose")]
+        {
             assert_eq!(ask(Some(&basic(sent)), json!({})), Ok(consumer.into()), "{sent}");
         }
         for scheme in ["basic", "BASIC"] {
@@ -195,12 +192,29 @@ mod tests {
     #[test]
     fn refusals_say_what_apisix_says() {
         assert_eq!(ask(None, json!({})), Err("Missing authorization in request".into()));
-        for header in ["", "Basic", "Basic ", "Basic aca_a", "Basic YmFy", "Bearer YmFyOmJhcgo=", "Basic  Zm9vOmJhcg==", "Basix Zm9vOmJhcg==", "Basic_Zm9vOmJhcg=="]
-        {
-            assert_eq!(ask(Some(header), json!({})), Err("Invalid authorization in request".into()), "{header}");
+        for header in [
+            "",
+            "Basic",
+            "Basic ",
+            "Basic aca_a",
+            "Basic YmFy",
+            "Bearer YmFyOmJhcgo=",
+            "Basic  Zm9vOmJhcg==",
+            "Basix Zm9vOmJhcg==",
+            "Basic_Zm9vOmJhcg==",
+        ] {
+            assert_eq!(
+                ask(Some(header), json!({})),
+                Err("Invalid authorization in request".into()),
+                "{header}"
+            );
         }
         for sent in ["foo:baz", "foo:", "foo:bar:", "fo:bar", ":", "foo:bar:baz", "ab:c: d"] {
-            assert_eq!(ask(Some(&basic(sent)), json!({})), Err("Invalid user authorization".into()), "{sent}");
+            assert_eq!(
+                ask(Some(&basic(sent)), json!({})),
+                Err("Invalid user authorization".into()),
+                "{sent}"
+            );
         }
     }
 
@@ -227,8 +241,12 @@ mod tests {
 
     #[test]
     fn nothing_shows_a_password() {
-        assert_eq!(BasicAuth::credential(&json!({"username": "foo", "password": ""})).err().unwrap().pointer, "/password");
-        let credential = BasicAuth::credential(&json!({"username": "foo", "password": "bar"})).unwrap().unwrap();
+        assert_eq!(
+            BasicAuth::credential(&json!({"username": "foo", "password": ""})).err().unwrap().pointer,
+            "/password"
+        );
+        let credential =
+            BasicAuth::credential(&json!({"username": "foo", "password": "bar"})).unwrap().unwrap();
         assert_eq!(format!("{credential:?}"), "Credential");
     }
 }

@@ -166,14 +166,19 @@ impl Plugin for BatchRequests {
                     let length = answer.body.len();
                     let has_body = item.method != "HEAD" && !matches!(answer.status, 204 | 304);
                     // Escaped, a byte becomes six at most.
-                    let most = answer.fields.iter().fold(length, |all, (name, value, _)| all + name.len() + value.len());
+                    let most = answer
+                        .fields
+                        .iter()
+                        .fold(length, |all, (name, value, _)| all + name.len() + value.len());
                     let budget = x.world().budget();
                     if held.reserve(budget, &mut out, 6 * most + 4096, self.max_response).is_err() {
                         return Step::Reply(Reply::status(503));
                     }
                     write_answer(&answer, has_body, &mut out);
                 }
-                Err(FetchError::Timeout) => out.extend_from_slice(br#"{"status":504,"reason":"upstream timeout"}"#),
+                Err(FetchError::Timeout) => {
+                    out.extend_from_slice(br#"{"status":504,"reason":"upstream timeout"}"#)
+                }
                 Err(FetchError::TooLarge) => {
                     out.extend_from_slice(br#"{"status":502,"reason":"the answers are too large"}"#);
                 }
@@ -189,12 +194,16 @@ impl Plugin for BatchRequests {
 impl BatchRequests {
     fn too_large(&self, length: Option<u64>) -> Step {
         let length = length.map(|length| format!(" {length}")).unwrap_or_default();
-        refuse(413, format!("request size{length} is greater than the maximum size {} allowed", self.max_body))
+        refuse(
+            413,
+            format!("request size{length} is greater than the maximum size {} allowed", self.max_body),
+        )
     }
 
     fn read(&self, body: &[u8]) -> Result<Batch, String> {
-        let value = tree::read(body)
-            .map_err(|error| format!("invalid request body: {}, err: {error}", String::from_utf8_lossy(body)))?;
+        let value = tree::read(body).map_err(|error| {
+            format!("invalid request body: {}, err: {error}", String::from_utf8_lossy(body))
+        })?;
         let invalid = |error: String| format!("bad request body: {error}");
         let value = self.requests.parse(value).map_err(|error| invalid(error.reason))?;
         let batch: Batch = serde_json::from_value(value).map_err(|error| invalid(error.to_string()))?;
@@ -249,7 +258,9 @@ fn request(x: &Exchange<'_>, batch: &Batch, item: &Item) -> Result<Fetch, &'stat
     const INVALID: &str = "invalid header";
     const TOO_LONG: &str = "too many headers or arguments, or too long ones";
     // Also those that are passed over below: each request goes through those of the batch again.
-    if item.headers.len() + batch.headers.len() > MAX_FIELDS || item.query.len() + batch.query.len() > MAX_FIELDS {
+    if item.headers.len() + batch.headers.len() > MAX_FIELDS
+        || item.query.len() + batch.query.len() > MAX_FIELDS
+    {
         return Err(TOO_LONG);
     }
     let mut fields = Fields::new();
@@ -389,7 +400,12 @@ mod tests {
     use super::*;
 
     fn ask(body: &[u8], answers: Vec<Result<Fetched, FetchError>>) -> (u16, Value, Vec<Fetch>) {
-        let headers = [("Host", "a.example"), ("X-Outer", "o"), ("X-Both", "outer"), ("Content-Type", "application/json")];
+        let headers = [
+            ("Host", "a.example"),
+            ("X-Outer", "o"),
+            ("X-Both", "outer"),
+            ("Content-Type", "application/json"),
+        ];
         let mut probe = Probe::request("POST", DEFAULT_PATH, &headers);
         let stage: BatchRequests = probe.stage(json!({})).unwrap();
         *probe.world.answers.borrow_mut() = answers.into_iter().rev().collect();
@@ -434,7 +450,9 @@ mod tests {
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
         assert_eq!(text(&sent[0].uri), "/b?both=o%20n&flag&base=b");
         assert_eq!(text(&sent[1].uri), "/c?x=1&base=b&both=batch");
-        let values = |at: usize, name: &str| -> Vec<String> { sent[at].fields.all(name.as_bytes()).map(text).collect() };
+        let values = |at: usize, name: &str| -> Vec<String> {
+            sent[at].fields.all(name.as_bytes()).map(text).collect()
+        };
         assert_eq!(values(0, "X-Own"), ["1", "2"]);
         assert_eq!(values(0, "X-Both"), ["own"]);
         assert_eq!(values(1, "X-Both"), ["batch"]);
@@ -452,7 +470,8 @@ mod tests {
             "pipeline": [{"path": "/", "headers": {"X-Forwarded-Proto": "https", "X-FORWARDED-HOST": "evil", "x-real-ip": "9.9.9.9"}}]
         }"#;
         let (_, _, sent) = ask(body, vec![answer(200, &[], "")]);
-        let mut got: Vec<_> = sent[0].fields.iter().map(|(name, _, _)| String::from_utf8_lossy(name).to_lowercase()).collect();
+        let mut got: Vec<_> =
+            sent[0].fields.iter().map(|(name, _, _)| String::from_utf8_lossy(name).to_lowercase()).collect();
         got.sort();
         assert_eq!(got, ["host", "x-both", "x-forwarded", "x-outer", "x-real-ip"]);
         assert_eq!(sent[0].fields.get_named(b"x-real-ip"), Some(&b"127.0.0.1"[..]));
@@ -466,22 +485,39 @@ mod tests {
             (status, out["error_msg"].as_str().unwrap().to_owned())
         };
         assert_eq!(told(""), (400, "no request body, you should give at least one pipeline setting".into()));
-        let shared = |what: &str, of: &str| format!(r#"{{"{what}": {{{of}}}, "pipeline": [{{"path": "/"}}]}}"#);
-        let fields = |count: usize| (0..count).map(|n| format!(r#""a{n}": "1""#)).collect::<Vec<_>>().join(",");
+        let shared =
+            |what: &str, of: &str| format!(r#"{{"{what}": {{{of}}}, "pipeline": [{{"path": "/"}}]}}"#);
+        let fields =
+            |count: usize| (0..count).map(|n| format!(r#""a{n}": "1""#)).collect::<Vec<_>>().join(",");
         let words = "invalid request body: no, err: Expected value but found invalid token at character 1";
         assert_eq!(told("no"), (400, words.into()));
         for (body, words) in [
             ("{}", "bad request body: object matches none of the required"),
-            (r#"{"pipeline": []}"#, "bad request body: property \"pipeline\" validation failed: expect array to have at least 1 items"),
+            (
+                r#"{"pipeline": []}"#,
+                "bad request body: property \"pipeline\" validation failed: expect array to have at least 1 items",
+            ),
             (r#"{"pipeline": [{}]}"#, "property \"path\" is required"),
             (r#"{"timeout": 0, "pipeline": [{"path": "/"}]}"#, "expected 0 to be at least 1"),
             (r#"{"pipeline": [{"path": "/", "headers": {"a b": "1"}}]}"#, "request failed: invalid header"),
-            (r#"{"pipeline": [{"path": "/", "headers": {"a": "1\r\nb: 2"}}]}"#, "request failed: invalid header"),
+            (
+                r#"{"pipeline": [{"path": "/", "headers": {"a": "1\r\nb: 2"}}]}"#,
+                "request failed: invalid header",
+            ),
             (&shared("headers", &fields(257)), "request failed: too many headers"),
             (&shared("query", &fields(257)), "request failed: too many headers"),
-            (&shared("headers", &format!(r#""a": "{}""#, "x".repeat(65_536))), "request failed: too many headers"),
-            (&shared("query", &format!(r#""a": "{}""#, "/".repeat(22_000))), "request failed: too many headers"),
-            (&shared("headers", &format!(r#""a": [{}]"#, vec!["1"; 257].join(","))), "request failed: too many headers"),
+            (
+                &shared("headers", &format!(r#""a": "{}""#, "x".repeat(65_536))),
+                "request failed: too many headers",
+            ),
+            (
+                &shared("query", &format!(r#""a": "{}""#, "/".repeat(22_000))),
+                "request failed: too many headers",
+            ),
+            (
+                &shared("headers", &format!(r#""a": [{}]"#, vec!["1"; 257].join(","))),
+                "request failed: too many headers",
+            ),
         ] {
             let (status, told) = told(body);
             assert!(status == 400 && told.contains(words), "{body}: {told}");
@@ -489,7 +525,10 @@ mod tests {
         // Those that are passed over count, too.
         let over: Vec<_> = (0..257).map(|n| format!(r#""X-Forwarded-{n}": "1""#)).collect();
         let (status, words) = told(&shared("headers", &over.join(",")));
-        assert_eq!((status, &*words), (400, "request failed: too many headers or arguments, or too long ones"));
+        assert_eq!(
+            (status, &*words),
+            (400, "request failed: too many headers or arguments, or too long ones")
+        );
         // So many may be, and so long.
         let goes = |body: &str| ask(body.as_bytes(), Vec::new()).0;
         for body in [
@@ -505,7 +544,10 @@ mod tests {
         let many = format!(r#"{{"pipeline": [{}]}}"#, vec![r#"{"path": "/"}"#; 1001].join(","));
         assert_eq!(told(&many).1, "too many pipeline requests, 1001 exceeds the maximum of 1000");
         let long = told(&" ".repeat((1 << 20) + 1));
-        assert_eq!(long, (413, "request size 1048577 is greater than the maximum size 1048576 allowed".into()));
+        assert_eq!(
+            long,
+            (413, "request size 1048577 is greater than the maximum size 1048576 allowed".into())
+        );
     }
 
     fn built(probe: &Probe, metadata: Value, attr: Value) -> BatchRequests {
@@ -524,9 +566,13 @@ mod tests {
             [stage.max_body, stage.max_items, stage.max_response]
         };
         assert_eq!(bounds(json!({}), json!({})), [1 << 20, 1000, 64 << 20]);
-        let all = bounds(json!({"max_body_size": 1, "max_pipeline_items": 2}), json!({"max_response_size": 3}));
+        let all =
+            bounds(json!({"max_body_size": 1, "max_pipeline_items": 2}), json!({"max_response_size": 3}));
         assert_eq!(all, [1, 2, 3]);
-        assert_eq!(bounds(json!({"max_body_size": 0, "max_pipeline_items": -1}), json!({"max_response_size": "3"})), [1 << 20, 1000, 64 << 20]);
+        assert_eq!(
+            bounds(json!({"max_body_size": 0, "max_pipeline_items": -1}), json!({"max_response_size": "3"})),
+            [1 << 20, 1000, 64 << 20]
+        );
     }
 
     #[test]
@@ -546,7 +592,9 @@ mod tests {
                 step => panic!("{step:?}"),
             }
         };
-        let words = |length: &str| format!("{{\"error_msg\":\"request size{length} is greater than the maximum size 10 allowed\"}}");
+        let words = |length: &str| {
+            format!("{{\"error_msg\":\"request size{length} is greater than the maximum size 10 allowed\"}}")
+        };
         assert_eq!(asked("10", b"0123456789", None), "taken");
         assert_eq!(asked("11", b"", Some(Body::Streaming)).trim(), words(" 11"));
         assert_eq!(asked("10", b"", Some(Body::Streaming)), (10 + BEYOND).to_string());
@@ -562,11 +610,17 @@ mod tests {
             let mut probe = Probe::request("POST", DEFAULT_PATH, &[("Host", "a")]);
             let stage = built(&probe, json!({}), json!({ "max_response_size": most }));
             probe.world.budget = sdk::budget::Budget::new(budget);
-            let answers = bodies.iter().rev().map(|length| answer(200, &[("X", &"v".repeat(*length))], &"\u{1}".repeat(*length)));
+            let answers = bodies
+                .iter()
+                .rev()
+                .map(|length| answer(200, &[("X", &"v".repeat(*length))], &"\u{1}".repeat(*length)));
             *probe.world.answers.borrow_mut() = answers.collect();
             let mut x = probe.exchange();
             let item = r#"{"path": "/"}"#;
-            with_body(&mut x, format!("{{\"pipeline\": [{}]}}", vec![item; bodies.len()].join(",")).as_bytes());
+            with_body(
+                &mut x,
+                format!("{{\"pipeline\": [{}]}}", vec![item; bodies.len()].join(",")).as_bytes(),
+            );
             let step = sdk::testing::now(stage.wait(Phase::Access, &mut x));
             drop(x);
             let Step::Reply(reply) = step else { panic!("no reply") };
@@ -600,7 +654,8 @@ mod tests {
     #[test]
     fn behind_a_late_answer_nothing_is_sent() {
         let body = br#"{"pipeline": [{"path": "/a"}, {"path": "/b"}, {"path": "/c"}]}"#;
-        let (_, out, sent) = ask(body, vec![answer(200, &[], ""), Err(FetchError::Timeout), answer(200, &[], "")]);
+        let (_, out, sent) =
+            ask(body, vec![answer(200, &[], ""), Err(FetchError::Timeout), answer(200, &[], "")]);
         assert_eq!(sent.len(), 2);
         assert_eq!(out[0]["body"], "");
         for at in [1, 2] {

@@ -200,11 +200,13 @@ impl Plugin for BodyTransformer {
             x.complain(Self::NAME, "the template did not run: the response has a Content-Encoding");
             return;
         }
-        let format = transform.format.or_else(|| by_type(x.response_header("Content-Type").unwrap_or_default()));
+        let format =
+            transform.format.or_else(|| by_type(x.response_header("Content-Type").unwrap_or_default()));
         for name in ["Content-Length", "Last-Modified", "ETag"] {
             x.remove_response_header(name);
         }
-        let held = Held { stage: self.id(), format, body: Vec::new(), memory: Default::default(), cut: false };
+        let held =
+            Held { stage: self.id(), format, body: Vec::new(), memory: Default::default(), cut: false };
         match x.note_mut::<AtWork>() {
             Some(AtWork(all)) => all.push(held),
             None => x.set_note(AtWork(SmallVec::from_iter([held]))),
@@ -222,7 +224,8 @@ impl Plugin for BodyTransformer {
     fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) {
         let budget = x.world().budget();
         let at_work = x.note_mut::<AtWork>();
-        let Some(held) = at_work.and_then(|AtWork(all)| all.iter_mut().find(|held| held.stage == self.id())) else {
+        let Some(held) = at_work.and_then(|AtWork(all)| all.iter_mut().find(|held| held.stage == self.id()))
+        else {
             return;
         };
         let room = self.max_response.saturating_sub(held.body.len());
@@ -239,7 +242,10 @@ impl Plugin for BodyTransformer {
         }
         let (body, format, cut) = (std::mem::take(&mut held.body), held.format, held.cut);
         if cut {
-            x.complain(Self::NAME, "the response's body is longer than max_resp_body_size: its end is left out");
+            x.complain(
+                Self::NAME,
+                "the response's body is longer than max_resp_body_size: its end is left out",
+            );
         }
         let Some(transform) = &self.response else { return };
         let kind = x.response_header("Content-Type").unwrap_or_default();
@@ -250,7 +256,10 @@ impl Plugin for BodyTransformer {
                 if failed.is_too_long() {
                     x.complain(Self::NAME, run::TOO_MANY_STEPS);
                 }
-                x.complain(Self::NAME, "the response stays as it is: its body could not be read, or the template failed");
+                x.complain(
+                    Self::NAME,
+                    "the response stays as it is: its body could not be read, or the template failed",
+                );
                 chunk.data = body;
             }
         }
@@ -297,7 +306,10 @@ impl Transform {
         get: bool,
         bounds: Bounds,
     ) -> Result<Vec<u8>, Failed> {
-        let spent = || Failed { status: 503, words: format!("{side} body decode: the worker holds as much as it may") };
+        let spent = || Failed {
+            status: 503,
+            words: format!("{side} body decode: the worker holds as much as it may"),
+        };
         let mut memory = sdk::budget::Held::default();
         let (mut fields, mut parts) = (Table::default(), None);
         if (body.is_some() || get)
@@ -317,15 +329,22 @@ impl Transform {
         for name in ["_ctx", "_body", "_escape_xml", "_escape_json", "_multipart"] {
             fields.map.remove(name.as_bytes());
         }
-        let in_base64 = self.base64 || format.is_some_and(|format| !matches!(format, Format::Encoded | Format::Args));
-        let template = if in_base64 { self.decoded.as_ref().or(self.plain.as_ref()) } else { self.plain.as_ref() };
+        let in_base64 =
+            self.base64 || format.is_some_and(|format| !matches!(format, Format::Encoded | Format::Args));
+        let template =
+            if in_base64 { self.decoded.as_ref().or(self.plain.as_ref()) } else { self.plain.as_ref() };
         let template = template.or(self.decoded.as_ref()).ok_or_else(spent)?;
         run::run(template, Input { x, fields, body, multipart: parts, bounds })
             .map_err(|words| Failed { status: 503, words: format!("{side} template rendering: {words}") })
     }
 }
 
-fn read(x: &Exchange<'_>, format: Format, kind: &[u8], body: &[u8]) -> Result<(Table, Option<Parts>), String> {
+fn read(
+    x: &Exchange<'_>,
+    format: Format,
+    kind: &[u8],
+    body: &[u8],
+) -> Result<(Table, Option<Parts>), String> {
     match format {
         Format::Json => match tree::read(body)? {
             Value::Object(members) => Ok((value::of_members(members), None)),

@@ -107,10 +107,7 @@ impl Plugin for Brotli {
         if let Some(AtWork(all)) = x.note_mut::<AtWork>() {
             all.retain(|work| work.stage != self.id());
         }
-        let accepted = matches!(
-            encoding::accepted(x, "br"),
-            Accepted::Named(true) | Accepted::Any(true)
-        );
+        let accepted = matches!(encoding::accepted(x, "br"), Accepted::Named(true) | Accepted::Any(true));
         let has_body = !matches!(x.status(), 204 | 206 | 304);
         if !accepted || !has_body || encoding::is_coded(x) || !self.choice.takes(x) {
             return;
@@ -274,7 +271,13 @@ mod tests {
         }
     }
 
-    fn answer(config: Value, request: &[(&str, &str)], status: u16, head: &[(&str, &str)], body: &[&[u8]]) -> Option<Vec<u8>> {
+    fn answer(
+        config: Value,
+        request: &[(&str, &str)],
+        status: u16,
+        head: &[(&str, &str)],
+        body: &[&[u8]],
+    ) -> Option<Vec<u8>> {
         let mut probe = Probe::request("GET", "/hello", request);
         let stage: Brotli = probe.stage(config).unwrap();
         let mut x = probe.exchange();
@@ -315,7 +318,10 @@ mod tests {
             assert!(answer(config, ASKS, 200, &[HTML], &pieces).unwrap() == pieces.concat());
         }
         let length = ("Content-Length", "20");
-        assert_eq!(answer(json!({}), ASKS, 200, &[HTML, length], &[b"01234567890123456789"]).unwrap().len(), 20);
+        assert_eq!(
+            answer(json!({}), ASKS, 200, &[HTML, length], &[b"01234567890123456789"]).unwrap().len(),
+            20
+        );
         assert_eq!(answer(json!({}), ASKS, 200, &[HTML], &[b""]).unwrap(), b"");
     }
 
@@ -323,7 +329,9 @@ mod tests {
     fn a_background_thread_is_for_what_takes_long() {
         let text = b"0123456789".repeat(10_000);
         // Parts of 16 KiB, where others wait.
-        for (level, piece, jobs) in [(4, 32 << 10, [0, 0]), (9, 1000, [0, 0]), (6, 100_000, [1, 7]), (11, 1000, [1, 1])] {
+        for (level, piece, jobs) in
+            [(4, 32 << 10, [0, 0]), (9, 1000, [0, 0]), (6, 100_000, [1, 7]), (11, 1000, [1, 1])]
+        {
             for (short_turns, jobs) in [false, true].into_iter().zip(jobs) {
                 let mut probe = Probe::request("GET", "/", ASKS);
                 probe.world.short_turns.set(short_turns);
@@ -375,7 +383,8 @@ mod tests {
             (24, length("18446744073709551615"), 24),
         ] {
             let mut probe = Probe::request("GET", "/", ASKS);
-            let stage: Brotli = probe.stage(json!({"lgwin": lgwin, "comp_level": 5, "min_length": 1})).unwrap();
+            let stage: Brotli =
+                probe.stage(json!({"lgwin": lgwin, "comp_level": 5, "min_length": 1})).unwrap();
             let mut x = probe.exchange();
             let head: Vec<_> = [HTML].into_iter().chain(length).collect();
             respond(&mut x, 200, &head);
@@ -432,7 +441,11 @@ mod tests {
             (11, 16, 1, [1024 + 512, 192, 1024]),
         ] {
             let params = BrotliEncoderParams { quality, lgwin, lgblock: 0, ..BrotliEncoderParams::default() };
-            assert_eq!(memory_for(&params), (own << 20) + (parts.iter().sum::<usize>() << 10), "{quality} {lgwin}");
+            assert_eq!(
+                memory_for(&params),
+                (own << 20) + (parts.iter().sum::<usize>() << 10),
+                "{quality} {lgwin}"
+            );
         }
     }
 

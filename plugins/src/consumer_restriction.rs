@@ -245,8 +245,13 @@ mod tests {
         let probe = Probe::default();
         let reason = |config| probe.stage::<ConsumerRestriction>(config).err().unwrap().reason;
         assert!(reason(json!({})).starts_with("object matches none of the required"));
-        assert_eq!(reason(json!({"blacklist": ["a"], "rejected_code": 600})), "rejected_code is not an HTTP status");
-        assert!(probe.stage::<ConsumerRestriction>(json!({"blacklist": ["a"], "rejected_code": 599})).is_ok());
+        assert_eq!(
+            reason(json!({"blacklist": ["a"], "rejected_code": 600})),
+            "rejected_code is not an HTTP status"
+        );
+        assert!(
+            probe.stage::<ConsumerRestriction>(json!({"blacklist": ["a"], "rejected_code": 599})).is_ok()
+        );
         assert!(probe.stage::<ConsumerRestriction>(json!({"allowed_by_methods": []})).is_ok());
     }
 }

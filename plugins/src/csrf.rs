@@ -13,8 +13,8 @@ use base64::Engine;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use model::Invalid;
-use sdk::chain::Phases;
 use sdk::HeaderName;
+use sdk::chain::Phases;
 use sdk::vars::Var;
 use sdk::{Build, Exchange, Method, Plugin, Reply, Step};
 use serde::Deserialize;
@@ -96,7 +96,9 @@ impl Plugin for Csrf {
             invalid.at("/name").expected("letters, digits and dashes").got(config.name.clone())
         })?;
         if config.key.is_empty() {
-            return Err(Invalid::new("property \"key\" must not be empty").at("/key").expected("at least one character"));
+            return Err(Invalid::new("property \"key\" must not be empty")
+                .at("/key")
+                .expected("at least one character"));
         }
         let cookie = Var::parse(&format!("cookie_{}", config.name));
         Ok(Csrf { key: config.key, expires: config.expires, name, cookie })
@@ -143,7 +145,8 @@ impl Csrf {
         token.push_str(",\"expires\":");
         write_number(made, &mut token);
         // Read back as whoever checks it will: fourteen digits are all there is of it.
-        let read: f64 = token[10..].split(',').next().and_then(|digits| digits.parse().ok()).unwrap_or(random);
+        let read: f64 =
+            token[10..].split(',').next().and_then(|digits| digits.parse().ok()).unwrap_or(random);
         token.push_str(",\"sign\":\"");
         token.push_str(&self.sign(read, made));
         token.push_str("\"}");
@@ -159,7 +162,11 @@ impl Csrf {
         text.push_str(&self.key);
         text.push('}');
         let digest = Sha256::digest(text);
-        digest.iter().flat_map(|byte| [byte >> 4, byte & 15]).map(|digit| b"0123456789abcdef"[digit as usize] as char).collect()
+        digest
+            .iter()
+            .flat_map(|byte| [byte >> 4, byte & 15])
+            .map(|digit| b"0123456789abcdef"[digit as usize] as char)
+            .collect()
     }
 
     fn good(&self, token: &[u8], now: u64) -> bool {
@@ -205,7 +212,10 @@ mod tests {
             Step::Next => String::new(),
             Step::Reply(reply) => {
                 assert_eq!(reply.status, 401);
-                serde_json::from_slice::<Value>(&reply.body).unwrap()["error_msg"].as_str().unwrap().to_owned()
+                serde_json::from_slice::<Value>(&reply.body).unwrap()["error_msg"]
+                    .as_str()
+                    .unwrap()
+                    .to_owned()
             }
             step => panic!("{step:?}"),
         }
@@ -254,7 +264,8 @@ mod tests {
         let stage: Csrf = probe.stage(config).unwrap();
         let mut random = fastrand::Rng::with_seed(7);
         for _ in 0..2_000 {
-            let token = BASE64.encode(stage.token(random.f64() * 10f64.powi(random.i32(-9..1)), 1_700_000_000.0));
+            let token =
+                BASE64.encode(stage.token(random.f64() * 10f64.powi(random.i32(-9..1)), 1_700_000_000.0));
             assert!(stage.good(token.as_bytes(), 1_700_000_000), "{token}");
         }
     }
@@ -278,8 +289,13 @@ mod tests {
             "AAAA",
             &BASE64.encode("{}"),
             &BASE64.encode("[0.42986319716139,2643119624,\"x\"]"),
-            &BASE64.encode(format!("{{\"random\":0.42986319716139,\"expires\":2643119624,\"sign\":\"{}\"}}", &sign[1..])),
-            &BASE64.encode(format!("{{\"random\":\"0.42986319716139\",\"expires\":2643119624,\"sign\":\"{sign}\"}}")),
+            &BASE64.encode(format!(
+                "{{\"random\":0.42986319716139,\"expires\":2643119624,\"sign\":\"{}\"}}",
+                &sign[1..]
+            )),
+            &BASE64.encode(format!(
+                "{{\"random\":\"0.42986319716139\",\"expires\":2643119624,\"sign\":\"{sign}\"}}"
+            )),
             &BASE64.encode(format!("{{\"random\":0.5,\"expires\":2643119624,\"sign\":\"{sign}\"}}")),
             &BASE64.encode("[".repeat(4096)),
         ] {
@@ -320,6 +336,8 @@ mod tests {
         let error = |config| probe.stage::<Csrf>(config).err().unwrap().reason;
         assert_eq!(error(json!({})), "property \"key\" is required");
         assert_eq!(error(json!({"key": ""})), "property \"key\" must not be empty");
-        assert!(error(json!({"key": "k", "name": "a b"})).starts_with("the token's name cannot name a header"));
+        assert!(
+            error(json!({"key": "k", "name": "a b"})).starts_with("the token's name cannot name a header")
+        );
     }
 }

@@ -150,7 +150,9 @@ mod tests {
     #[test]
     fn each_of_them_has_its_say_once_an_answer() {
         let mut probe = Probe::get("/");
-        let make = |mark: &str| probe.stage::<Echo>(json!({"before_body": format!("{mark}("), "after_body": ")"})).unwrap();
+        let make = |mark: &str| {
+            probe.stage::<Echo>(json!({"before_body": format!("{mark}("), "after_body": ")"})).unwrap()
+        };
         let (first, second) = (make("a"), make("b"));
         for (stages, before, after) in [(&[&first][..], "a(", ")"), (&[&first, &second], "b(a(", "))")] {
             probe.messages.clear();

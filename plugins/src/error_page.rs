@@ -50,7 +50,8 @@ impl Plugin for ErrorPage {
 
     fn metadata_schema() -> Option<Value> {
         // No control characters: it stands in a head.
-        let content_type = json!({"type": "string", "default": HTML, "pattern": "^[^\\x00-\\x08\\x0a-\\x1f\\x7f]*$"});
+        let content_type =
+            json!({"type": "string", "default": HTML, "pattern": "^[^\\x00-\\x08\\x0a-\\x1f\\x7f]*$"});
         let mut properties = Map::new();
         properties.insert("enable".to_owned(), json!({"type": "boolean", "default": false}));
         for (status, words) in KNOWN {
@@ -149,7 +150,8 @@ mod tests {
         let mut x = probe.exchange();
         x.engine_mut().source = source;
         x.engine_mut().messages.response.status = status;
-        for (name, value) in [("Content-Type", "text/plain"), ("Content-Encoding", "gzip"), ("ETag", "\"1\"")] {
+        for (name, value) in [("Content-Type", "text/plain"), ("Content-Encoding", "gzip"), ("ETag", "\"1\"")]
+        {
             x.set_response_header(name, value.as_bytes()).unwrap();
         }
         let mut out = Vec::new();
@@ -195,7 +197,8 @@ mod tests {
         for status in [404, 500, 502] {
             assert_eq!(answer(&metadata, status, Source::Upstream), before, "{status} of an upstream");
         }
-        for off in [json!({"error_404": {"body": "x"}}), json!({"enable": false, "error_404": {"body": "x"}})] {
+        for off in [json!({"error_404": {"body": "x"}}), json!({"enable": false, "error_404": {"body": "x"}})]
+        {
             assert_eq!(answer(&off, 404, Source::Gateway), before, "it is off unless switched on");
         }
     }

@@ -230,7 +230,8 @@ mod tests {
 
     #[test]
     fn delay_comes_before_the_fault() {
-        let config = json!({"abort": {"http_status": 503, "body": "for $remote_addr"}, "delay": {"duration": 1.5}});
+        let config =
+            json!({"abort": {"http_status": 503, "body": "for $remote_addr"}, "delay": {"duration": 1.5}});
         assert_eq!(hit(config, "/"), (1.5, 503, "for 127.0.0.1".into()));
         assert_eq!(hit(json!({"abort": {"http_status": 200}}), "/"), (0.0, 200, String::new()));
         assert_eq!(hit(json!({"delay": {"duration": 0}}), "/"), (0.0, 0, String::new()));
@@ -269,8 +270,7 @@ mod tests {
     #[test]
     fn a_condition_on_the_body_waits_for_it() {
         let config = json!({"abort": {"http_status": 418, "vars": [[["post_arg_a", "==", "b"]]]}});
-        let mut probe =
-            Probe::request("POST", "/", &[("Content-Type", "application/x-www-form-urlencoded")]);
+        let mut probe = Probe::request("POST", "/", &[("Content-Type", "application/x-www-form-urlencoded")]);
         let stage: FaultInjection = probe.stage(config).unwrap();
         let mut x = probe.exchange();
         x.engine_mut().body_state = sdk::exchange::Body::Streaming;
@@ -298,8 +298,14 @@ mod tests {
         let error = |config| probe.stage::<FaultInjection>(config).err().unwrap();
         assert!(error(json!({})).reason.contains("expect object to have at least 1 properties"));
         assert!(error(json!({"abort": {}})).reason.contains("property \"http_status\" is required"));
-        assert!(error(json!({"abort": {"http_status": 100}})).reason.contains("expected 100 to be at least 200"));
-        assert!(error(json!({"delay": {"duration": "x"}})).reason.contains("wrong type: expected number, got string"));
+        assert!(
+            error(json!({"abort": {"http_status": 100}})).reason.contains("expected 100 to be at least 200")
+        );
+        assert!(
+            error(json!({"delay": {"duration": "x"}}))
+                .reason
+                .contains("wrong type: expected number, got string")
+        );
         let vars = error(json!({"delay": {"duration": 1, "vars": [[["a", "@@", "b"]]]}}));
         assert!(vars.pointer.starts_with("/delay/vars/0"), "{}", vars.pointer);
         assert_eq!(error(json!({"delay": {"duration": 1e300}})).pointer, "/delay/duration");

@@ -58,9 +58,7 @@ impl Plugin for ForwardAuth {
     type Config = Config;
 
     fn schema() -> Value {
-        let names = |description: &str| {
-            json!({"type": "array", "default": [], "items": {"type": "string"}, "description": description})
-        };
+        let names = |description: &str| json!({"type": "array", "default": [], "items": {"type": "string"}, "description": description});
         json!({
             "type": "object",
             "properties": {
@@ -186,7 +184,10 @@ impl ForwardAuth {
         let mut fields = Fields::new();
         let mut set = |name: &str, value: &[u8]| {
             if fields.set(name.as_bytes(), value).is_err() {
-                x.complain(Self::NAME, "a header for the authorization server has an invalid value and was left out");
+                x.complain(
+                    Self::NAME,
+                    "a header for the authorization server has an invalid value and was left out",
+                );
             }
         };
         set("X-Forwarded-Proto", x.client().scheme().as_bytes());
@@ -294,7 +295,8 @@ fn path_and_query(url: &str) -> String {
 }
 
 fn check_name(name: &str) -> Result<(), Invalid> {
-    let wrong = |_| Invalid::new("this is not a valid header name").expected("letters, digits and `-`").got(name);
+    let wrong =
+        |_| Invalid::new("this is not a valid header name").expected("letters, digits and `-`").got(name);
     Fields::new().append(name.as_bytes(), b"").map_err(wrong)
 }
 
@@ -328,7 +330,12 @@ mod tests {
     }
 
     fn answer(status: u16, headers: &[(&str, &str)]) -> Result<Fetched, FetchError> {
-        Ok(Fetched { status, fields: fields(headers), body: b"says the server".to_vec(), ..Fetched::default() })
+        Ok(Fetched {
+            status,
+            fields: fields(headers),
+            body: b"says the server".to_vec(),
+            ..Fetched::default()
+        })
     }
 
     fn config(rest: Value) -> Value {
@@ -357,15 +364,24 @@ mod tests {
 
     #[test]
     fn the_server_is_told_of_the_request() {
-        let headers = [("Host", "Example.com:9080"), ("Authorization", "a"), ("X-Forwarded-Uri", "/forged"), ("X", "no")];
+        let headers = [
+            ("Host", "Example.com:9080"),
+            ("Authorization", "a"),
+            ("X-Forwarded-Uri", "/forged"),
+            ("X", "no"),
+        ];
         let rest = json!({
             "request_headers": ["authorization", "X-Forwarded-Uri", "missing"],
             "extra_headers": {"X-Client": "$remote_addr of $http_missing!", "x-forwarded-proto": "own"},
             "timeout": 700, "keepalive_pool": 7, "keepalive_timeout": 9000,
         });
         let sent = run(&headers, rest, answer(200, &[]), |step, _| assert!(matches!(step, Step::Next)));
-        assert_eq!((sent.method, &sent.uri[..], sent.target.authority.as_str()), (Method::Get, &b"/auth?a=1"[..], "127.0.0.1:8199"));
-        let mut got: Vec<_> = sent.fields.iter().map(|(name, value, _)| (name.to_ascii_lowercase(), value.to_vec())).collect();
+        assert_eq!(
+            (sent.method, &sent.uri[..], sent.target.authority.as_str()),
+            (Method::Get, &b"/auth?a=1"[..], "127.0.0.1:8199")
+        );
+        let mut got: Vec<_> =
+            sent.fields.iter().map(|(name, value, _)| (name.to_ascii_lowercase(), value.to_vec())).collect();
         got.sort();
         let expected = [
             ("authorization", "a"),
@@ -388,18 +404,26 @@ mod tests {
     fn headers_of_the_answer_take_the_place_of_the_client_s() {
         let headers = [("X-User", "root"), ("X-Group", "wheel"), ("X-Other", "1")];
         let rest = json!({"upstream_headers": ["X-User", "X-Group"]});
-        run(&headers, rest, answer(200, &[("x-user", "jack"), ("X-User", "rose"), ("X-Other", "2")]), |step, x| {
-            assert!(matches!(step, Step::Next));
-            let users: Vec<_> = values(&x.request().fields, "x-user").collect();
-            assert_eq!(users, [b"jack", b"rose"]);
-            assert_eq!((x.header("X-Group"), x.header("X-Other")), (None, Some(&b"1"[..])));
-        });
+        run(
+            &headers,
+            rest,
+            answer(200, &[("x-user", "jack"), ("X-User", "rose"), ("X-Other", "2")]),
+            |step, x| {
+                assert!(matches!(step, Step::Next));
+                let users: Vec<_> = values(&x.request().fields, "x-user").collect();
+                assert_eq!(users, [b"jack", b"rose"]);
+                assert_eq!((x.header("X-Group"), x.header("X-Other")), (None, Some(&b"1"[..])));
+            },
+        );
     }
 
     #[test]
     fn a_client_cannot_say_the_same_in_another_spelling() {
         let headers = [("X_User_Id", "admin"), ("x-user_ID", "admin"), ("X_Other", "1")];
-        for rest in [json!({"upstream_headers": ["X-User-Id"]}), json!({"upstream_headers": ["X-User-Id", "X_User_Id"]})] {
+        for rest in [
+            json!({"upstream_headers": ["X-User-Id"]}),
+            json!({"upstream_headers": ["X-User-Id", "X_User_Id"]}),
+        ] {
             for (said, kept) in [(&[("X-User-Id", "jack")][..], vec![b"jack".to_vec()]), (&[], vec![])] {
                 run(&headers, rest.clone(), answer(200, said), |_, x| {
                     let users = x.request().fields.iter().filter(|(name, _, _)| name.len() == 9);
@@ -413,7 +437,8 @@ mod tests {
     #[test]
     fn a_refusal_is_the_server_s_own() {
         for status in [300, 302, 403, 500] {
-            let said = [("Location", "http://login"), ("Set-Cookie", "a"), ("Set-Cookie", "b"), ("X-Secret", "1")];
+            let said =
+                [("Location", "http://login"), ("Set-Cookie", "a"), ("Set-Cookie", "b"), ("X-Secret", "1")];
             let rest = json!({"client_headers": ["location", "Set-Cookie"]});
             run(&[("X-User", "root")], rest, answer(status, &said), |step, x| {
                 let Step::Reply(reply) = step else { panic!("{step:?}") };
@@ -428,7 +453,9 @@ mod tests {
     #[test]
     fn without_an_answer_settings_decide() {
         for error in [FetchError::Refused, FetchError::Timeout, FetchError::Unresolved] {
-            run(&[], json!({}), Err(error), |step, _| assert!(matches!(step, Step::Reply(reply) if reply.status == 403)));
+            run(&[], json!({}), Err(error), |step, _| {
+                assert!(matches!(step, Step::Reply(reply) if reply.status == 403))
+            });
             run(&[], json!({"status_on_error": 503}), Err(error), |step, _| {
                 assert!(matches!(step, Step::Reply(reply) if reply.status == 503));
             });
@@ -443,7 +470,8 @@ mod tests {
     #[test]
     fn a_body_goes_along_within_its_bound() {
         let post = json!({"request_method": "POST", "max_req_body_size": 4});
-        let mut probe = Probe::request("PUT", "/", &[("Content-Encoding", "gzip"), ("Transfer-Encoding", "chunked")]);
+        let mut probe =
+            Probe::request("PUT", "/", &[("Content-Encoding", "gzip"), ("Transfer-Encoding", "chunked")]);
         probe.world.answers.borrow_mut().push(answer(200, &[]));
         let stage: ForwardAuth = probe.stage(config(post)).unwrap();
         let mut x = probe.exchange();
@@ -458,7 +486,10 @@ mod tests {
         assert!(matches!(stage.access(&mut x), Step::Reply(reply) if reply.status == 413));
         drop(x);
         let sent = probe.world.sent.borrow_mut().pop().unwrap();
-        assert_eq!((sent.method, &sent.body[..], sent.fields.get_named(b"content-encoding")), (Method::Post, &b"body"[..], Some(&b"gzip"[..])));
+        assert_eq!(
+            (sent.method, &sent.body[..], sent.fields.get_named(b"content-encoding")),
+            (Method::Post, &b"body"[..], Some(&b"gzip"[..]))
+        );
         assert_eq!(sent.fields.get_named(b"transfer-encoding"), None);
         assert_eq!(probe.world.budget.taken(), 0);
     }

@@ -157,11 +157,7 @@ fn coding(mime: &[u8]) -> Option<(&'static [u8], bool)> {
 fn refuse(status: u16) -> Step {
     let words = if status == 405 { "405 Not Allowed" } else { "400 Bad Request" };
     let body = format!("<html><head><title>{words}</title></head><body><h1>{words}</h1></body></html>\n");
-    Step::Reply(Reply {
-        status,
-        headers: vec![("Content-Type", b"text/html".to_vec())],
-        body: body.into(),
-    })
+    Step::Reply(Reply { status, headers: vec![("Content-Type", b"text/html".to_vec())], body: body.into() })
 }
 
 /// Takes a body out of base64, in which parts may be padded by themselves.
@@ -185,7 +181,8 @@ const STANDARD_BARE: base64::engine::GeneralPurpose = base64::engine::general_pu
 fn set_path(x: &mut Exchange<'_>) {
     let Some(prefix) = x.matched_uri().strip_suffix('*') else { return };
     let head = x.request();
-    let Some(rest) = head.encoded_path().strip_prefix(prefix.as_bytes()).filter(|rest| !rest.is_empty()) else {
+    let Some(rest) = head.encoded_path().strip_prefix(prefix.as_bytes()).filter(|rest| !rest.is_empty())
+    else {
         return;
     };
     let mut uri = Vec::with_capacity(rest.len() + head.query().len() + 2);
@@ -297,7 +294,8 @@ mod tests {
             let mut x = probe.exchange();
             respond(&mut x, 200, &[]);
             stage.header_filter(&mut x);
-            let told = ["Access-Control-Allow-Methods", "Access-Control-Allow-Headers"].map(|name| x.response_header(name));
+            let told = ["Access-Control-Allow-Methods", "Access-Control-Allow-Headers"]
+                .map(|name| x.response_header(name));
             assert_eq!(told, allowed.map(|value| value.map(str::as_bytes)), "{method}");
         }
     }
@@ -366,7 +364,10 @@ mod tests {
         assert_eq!(origin.as_deref(), Some(&b"*"[..]));
         assert_eq!(body, b"one\x80\x00\x00\x00\x26grpc-status:0\r\ngrpc-message:\r\nmore:x\r\n");
         let (_, body) = answer("application/grpc-web-text+proto", &[], &good);
-        assert_eq!(decode(&body).unwrap(), b"one\x80\x00\x00\x00\x26grpc-status:0\r\ngrpc-message:\r\nmore:x\r\n");
+        assert_eq!(
+            decode(&body).unwrap(),
+            b"one\x80\x00\x00\x00\x26grpc-status:0\r\ngrpc-message:\r\nmore:x\r\n"
+        );
         let (_, body) = answer("application/grpc-web+proto", &[], &[]);
         assert!(body.ends_with(b"grpc-status:2\r\ngrpc-message:upstream grpc status not received\r\n"));
     }

@@ -205,7 +205,13 @@ mod tests {
     }
 
     /// Whether the response was taken, its head, and its body as the client reads it.
-    fn answer(config: Value, request: &[(&str, &str)], status: u16, head: &[(&str, &str)], body: &[&str]) -> Option<String> {
+    fn answer(
+        config: Value,
+        request: &[(&str, &str)],
+        status: u16,
+        head: &[(&str, &str)],
+        body: &[&str],
+    ) -> Option<String> {
         let mut probe = Probe::request("GET", "/hello", request);
         let stage: Gzip = probe.stage(config).unwrap();
         let mut x = probe.exchange();
@@ -213,7 +219,10 @@ mod tests {
         stage.header_filter(&mut x);
         sdk::engine::begin_coding(&mut x);
         if !x.codes_body() {
-            assert_eq!(x.response_header("Content-Encoding"), head.iter().find(|(name, _)| *name == "Content-Encoding").map(|(_, value)| value.as_bytes()));
+            assert_eq!(
+                x.response_header("Content-Encoding"),
+                head.iter().find(|(name, _)| *name == "Content-Encoding").map(|(_, value)| value.as_bytes())
+            );
             return None;
         }
         assert_eq!(x.response_header("Content-Encoding"), Some(&b"gzip"[..]));
@@ -242,7 +251,9 @@ mod tests {
     fn a_background_thread_is_for_what_takes_long() {
         let text = b"0123456789".repeat(10_000);
         // Parts of 16 KiB, where others wait.
-        for (level, piece, jobs) in [(1, 100_000, [0, 0]), (6, 32 << 10, [0, 0]), (6, 100_000, [1, 7]), (9, 16 << 10, [1, 1])] {
+        for (level, piece, jobs) in
+            [(1, 100_000, [0, 0]), (6, 32 << 10, [0, 0]), (6, 100_000, [1, 7]), (9, 16 << 10, [1, 1])]
+        {
             for (short_turns, jobs) in [false, true].into_iter().zip(jobs) {
                 let mut probe = Probe::request("GET", "/", ASKS);
                 probe.world.short_turns.set(short_turns);
@@ -271,9 +282,14 @@ mod tests {
     /// As nginx's ngx_http_gzip_filter_memory chooses it.
     #[test]
     fn a_short_body_has_a_small_window() {
-        for (length, bits) in
-            [(16_384 - 262, 15), (16_384 - 263, 14), (8_192 - 263, 13), (512 - 262, 10), (512 - 263, 9), (0, 9)]
-        {
+        for (length, bits) in [
+            (16_384 - 262, 15),
+            (16_384 - 263, 14),
+            (8_192 - 263, 13),
+            (512 - 262, 10),
+            (512 - 263, 9),
+            (0, 9),
+        ] {
             assert_eq!(window_bits(Some(length), 6), bits, "{length}");
             assert_eq!(window_bits(Some(length), 1), bits.max(13), "{length}");
         }
@@ -291,7 +307,10 @@ mod tests {
             let whole = answer(json!({"comp_level": level}), ASKS, 200, &[HTML], &pieces);
             assert!(whole.unwrap() == pieces.concat());
         }
-        assert_eq!(answer(json!({}), ASKS, 200, &[HTML, ("Content-Length", "20")], &["all at once"]).unwrap(), "all at once");
+        assert_eq!(
+            answer(json!({}), ASKS, 200, &[HTML, ("Content-Length", "20")], &["all at once"]).unwrap(),
+            "all at once"
+        );
         assert_eq!(answer(json!({}), ASKS, 200, &[HTML], &[""]).unwrap(), "");
     }
 

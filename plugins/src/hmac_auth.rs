@@ -149,9 +149,9 @@ impl Plugin for HmacAuth {
 impl HmacAuth {
     /// Finds the consumer that signed the request.
     fn identify(&self, x: &Exchange<'_>) -> Result<Identity, Denied> {
-        let header = x.header("Authorization").ok_or(Denied::Message(
-            "client request can't be validated: missing Authorization header",
-        ))?;
+        let header = x
+            .header("Authorization")
+            .ok_or(Denied::Message("client request can't be validated: missing Authorization header"))?;
         let fields = header.strip_prefix(b"Signature").ok_or(Denied::Message(
             "client request can't be validated: Authorization header does not start with 'Signature'",
         ))?;
@@ -202,7 +202,8 @@ impl HmacAuth {
             _ if x.body().len() > limit => x.body().len().to_string(),
             _ => {
                 let digest = BASE64_STANDARD.encode(digest(&SHA256, x.body()));
-                let right = told.strip_prefix(b"SHA-256=").is_some_and(|told| auth::same(told, digest.as_bytes()));
+                let right =
+                    told.strip_prefix(b"SHA-256=").is_some_and(|told| auth::same(told, digest.as_bytes()));
                 return if right { Ok(()) } else { Err(UNKNOWN) };
             }
         };

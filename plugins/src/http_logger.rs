@@ -83,7 +83,10 @@ impl Plugin for HttpLogger {
                 .at("/uri")
                 .expected("http://host[:port][/path][?query], or https://")
         })?;
-        if auth_header.as_deref().is_some_and(|value| !value.bytes().all(|byte| matches!(byte, b'\t' | b' '..=b'~'))) {
+        if auth_header
+            .as_deref()
+            .is_some_and(|value| !value.bytes().all(|byte| matches!(byte, b'\t' | b' '..=b'~')))
+        {
             return Err(Invalid::new("it has characters that are not allowed in a header").at("/auth_header"));
         }
         let (joined, content_type) = match (concat_method, batching.batch_max_size) {
@@ -208,8 +211,9 @@ mod tests {
         ] {
             assert_eq!(refused(config.clone()).pointer, pointer, "{config}");
         }
-        let invalid =
-            refused(json!({"uri": "http://h", "include_resp_body": true, "include_resp_body_expr": [["bar", "<>", "x"]]}));
+        let invalid = refused(
+            json!({"uri": "http://h", "include_resp_body": true, "include_resp_body_expr": [["bar", "<>", "x"]]}),
+        );
         assert!(
             invalid.reason.starts_with("failed to validate the 'include_resp_body_expr' expression: "),
             "{}",

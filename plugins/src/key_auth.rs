@@ -191,9 +191,13 @@ mod tests {
             refused(step, unknown, "shop");
             assert!(x.consumer().is_none());
         });
-        run(probe("/?apikey=auth-one&apikey=auth-one", &[]), json!({}), |step, _| refused(step, unknown, "key"));
+        run(probe("/?apikey=auth-one&apikey=auth-one", &[]), json!({}), |step, _| {
+            refused(step, unknown, "key")
+        });
         // The header wins over the query, even when it is wrong.
-        run(probe("/?apikey=auth-one", &[("apikey", "nope")]), json!({}), |step, _| refused(step, unknown, "key"));
+        run(probe("/?apikey=auth-one", &[("apikey", "nope")]), json!({}), |step, _| {
+            refused(step, unknown, "key")
+        });
         // And when it is empty: a header that is there is the one that counts.
         run(probe("/?apikey=auth-one", &[("apikey", "")]), json!({}), |step, x| {
             refused(step, unknown, "key");
@@ -238,7 +242,8 @@ mod tests {
 
     #[test]
     fn the_identity_takes_the_place_of_another() {
-        let headers = [("apikey", "auth-one"), ("X-Credential-Identifier", "9"), ("X-Consumer-Username", "root")];
+        let headers =
+            [("apikey", "auth-one"), ("X-Credential-Identifier", "9"), ("X-Consumer-Username", "root")];
         run(probe("/", &headers), json!({}), |_, x| {
             assert_eq!(x.header("X-Credential-Identifier"), None);
             assert_eq!(x.header("X-Consumer-Username"), Some(&b"jack"[..]));
@@ -249,7 +254,10 @@ mod tests {
     fn settings_are_checked() {
         let probe = Probe::default();
         for (config, reason) in [
-            (json!({"header": 1}), "property \"header\" validation failed: wrong type: expected string, got number"),
+            (
+                json!({"header": 1}),
+                "property \"header\" validation failed: wrong type: expected string, got number",
+            ),
             (
                 json!({"realm": "a\"b"}),
                 "property \"realm\" validation failed: failed to match pattern \

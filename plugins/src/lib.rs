@@ -10,20 +10,65 @@
 mod absent;
 #[cfg(test)]
 mod agree;
+pub mod api_breaker;
 mod auth;
+pub mod basic_auth;
+pub mod batch_requests;
+pub mod body_transformer;
+pub mod brotli;
 mod catalog;
+pub mod consumer_restriction;
+pub mod cors;
+pub mod csrf;
 mod decode;
+pub mod echo;
 mod edits;
 mod encoding;
+pub mod error_page;
+pub mod fault_injection;
+pub mod file_logger;
+pub mod forward_auth;
+pub mod grpc_web;
+pub mod gzip;
+pub mod hmac_auth;
+pub mod http_logger;
+pub mod ip_restriction;
+pub mod jwt_auth;
+pub mod key_auth;
+pub mod limit_conn;
+pub mod limit_count;
+pub mod limit_req;
 mod limits;
 mod logger;
 mod lua;
 mod meta;
+pub mod mocking;
+pub mod multi_auth;
+pub mod ocsp_stapling;
+pub mod path_characters;
+pub mod prometheus;
+pub mod proxy_cache;
+pub mod proxy_mirror;
+pub mod proxy_rewrite;
+pub mod public_api;
 mod query;
 mod ranges;
+pub mod real_ip;
+pub mod redirect;
+pub mod referer_restriction;
+pub mod request_id;
+pub mod request_validation;
+pub mod response_rewrite;
 mod rules;
+pub mod server_info;
 pub mod stream;
+pub mod syslog;
+pub mod tcp_logger;
+pub mod traffic_split;
 mod tree;
+pub mod ua_restriction;
+pub mod uri_blocker;
+pub mod workflow;
 
 pub use catalog::{Catalog, not_listed};
 
@@ -34,9 +79,7 @@ use serde_json::json;
 
 /// Makes the list of all plugins that are linked in.
 macro_rules! plugins {
-    ($($variant:ident($module:ident::$kind:ident),)*) => {
-        $(pub mod $module;)*
-
+    ($($module:ident::$kind:ident,)*) => {
         pub(crate) static ROWS: &[&dyn Factory] = &[$(&Linked::<$module::$kind>::NEW,)*];
 
         /// Whether a plugin's settings, as its schema accepts them, are what its type takes.
@@ -51,51 +94,51 @@ macro_rules! plugins {
 
 // The list: one line a plugin, from high to low priority.
 plugins! {
-    PathCharacters(path_characters::PathCharacters),
-    RealIp(real_ip::RealIp),
-    RequestId(request_id::RequestId),
-    FaultInjection(fault_injection::FaultInjection),
-    Mocking(mocking::Mocking),
-    BatchRequests(batch_requests::BatchRequests),
-    Cors(cors::Cors),
-    IpRestriction(ip_restriction::IpRestriction),
-    UaRestriction(ua_restriction::UaRestriction),
-    RefererRestriction(referer_restriction::RefererRestriction),
-    Csrf(csrf::Csrf),
-    UriBlocker(uri_blocker::UriBlocker),
-    RequestValidation(request_validation::RequestValidation),
-    MultiAuth(multi_auth::MultiAuth),
-    HmacAuth(hmac_auth::HmacAuth),
-    BasicAuth(basic_auth::BasicAuth),
-    JwtAuth(jwt_auth::JwtAuth),
-    KeyAuth(key_auth::KeyAuth),
-    ConsumerRestriction(consumer_restriction::ConsumerRestriction),
-    ForwardAuth(forward_auth::ForwardAuth),
-    ProxyCache(proxy_cache::ProxyCache),
-    BodyTransformer(body_transformer::BodyTransformer),
-    ProxyMirror(proxy_mirror::ProxyMirror),
-    ProxyRewrite(proxy_rewrite::ProxyRewrite),
-    Workflow(workflow::Workflow),
-    ApiBreaker(api_breaker::ApiBreaker),
-    LimitConn(limit_conn::LimitConn),
-    LimitCount(limit_count::LimitCount),
-    LimitReq(limit_req::LimitReq),
-    Brotli(brotli::Brotli),
-    Gzip(gzip::Gzip),
-    ServerInfo(server_info::ServerInfo),
-    TrafficSplit(traffic_split::TrafficSplit),
-    Redirect(redirect::Redirect),
-    ResponseRewrite(response_rewrite::ResponseRewrite),
-    GrpcWeb(grpc_web::GrpcWeb),
-    PublicApi(public_api::PublicApi),
-    Prometheus(prometheus::Prometheus),
-    ErrorPage(error_page::ErrorPage),
-    Echo(echo::Echo),
-    HttpLogger(http_logger::HttpLogger),
-    TcpLogger(tcp_logger::TcpLogger),
-    Syslog(syslog::Syslog),
-    FileLogger(file_logger::FileLogger),
-    OcspStapling(ocsp_stapling::OcspStapling),
+    path_characters::PathCharacters,
+    real_ip::RealIp,
+    request_id::RequestId,
+    fault_injection::FaultInjection,
+    mocking::Mocking,
+    batch_requests::BatchRequests,
+    cors::Cors,
+    ip_restriction::IpRestriction,
+    ua_restriction::UaRestriction,
+    referer_restriction::RefererRestriction,
+    csrf::Csrf,
+    uri_blocker::UriBlocker,
+    request_validation::RequestValidation,
+    multi_auth::MultiAuth,
+    hmac_auth::HmacAuth,
+    basic_auth::BasicAuth,
+    jwt_auth::JwtAuth,
+    key_auth::KeyAuth,
+    consumer_restriction::ConsumerRestriction,
+    forward_auth::ForwardAuth,
+    proxy_cache::ProxyCache,
+    body_transformer::BodyTransformer,
+    proxy_mirror::ProxyMirror,
+    proxy_rewrite::ProxyRewrite,
+    workflow::Workflow,
+    api_breaker::ApiBreaker,
+    limit_conn::LimitConn,
+    limit_count::LimitCount,
+    limit_req::LimitReq,
+    brotli::Brotli,
+    gzip::Gzip,
+    server_info::ServerInfo,
+    traffic_split::TrafficSplit,
+    redirect::Redirect,
+    response_rewrite::ResponseRewrite,
+    grpc_web::GrpcWeb,
+    public_api::PublicApi,
+    prometheus::Prometheus,
+    error_page::ErrorPage,
+    echo::Echo,
+    http_logger::HttpLogger,
+    tcp_logger::TcpLogger,
+    syslog::Syslog,
+    file_logger::FileLogger,
+    ocsp_stapling::OcspStapling,
 }
 
 /// The names of all plugins this build has, by priority from high to low.

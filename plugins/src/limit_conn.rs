@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use model::Invalid;
 use sdk::chain::{Phase, Phases};
-use sdk::counters::{Entered, Gauges, CounterKey};
+use sdk::counters::{CounterKey, Entered, Gauges};
 use sdk::{Build, Exchange, Plugin, Reply, Step};
 use serde_json::Value;
 
@@ -126,7 +126,9 @@ impl LimitConn {
     fn go_on(&self, progress: &mut Progress, x: &mut Exchange<'_>) -> Verdict {
         while let Some(rule) = self.rules.get(progress.next) {
             progress.next += 1;
-            let (Some(conn), Some(burst)) = (rule.conn.read(x, 1, &self.scratch), rule.burst.read(x, 0, &self.scratch)) else {
+            let (Some(conn), Some(burst)) =
+                (rule.conn.read(x, 1, &self.scratch), rule.burst.read(x, 0, &self.scratch))
+            else {
                 if self.listed {
                     continue;
                 }

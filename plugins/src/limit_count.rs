@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use model::Invalid;
 use sdk::chain::Phases;
-use sdk::counters::{Counters, Group, CounterKey, Taken};
+use sdk::counters::{CounterKey, Counters, Group, Taken};
 use sdk::state::WorkerState;
 use sdk::{Build, Exchange, Plugin, Reply, Step};
 use serde::{Deserialize, Serialize};
@@ -126,7 +126,9 @@ impl Plugin for LimitCount {
         for rule in &self.rules {
             match self.limit(rule, x) {
                 Ok(limit) => limits.push(limit),
-                Err(Unreadable) => return self.degrade(x, "a count or a window comes to no positive integer"),
+                Err(Unreadable) => {
+                    return self.degrade(x, "a count or a window comes to no positive integer");
+                }
             }
         }
         if limits.iter().all(Option::is_none) {

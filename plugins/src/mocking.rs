@@ -172,7 +172,9 @@ mod tests {
 
     #[test]
     fn an_example_is_given_with_its_variables() {
-        let reply = reply(json!({"response_example": "{\"ip\":\"$remote_addr\",\"none\":\"$foo\"}", "response_status": 201}));
+        let reply = reply(
+            json!({"response_example": "{\"ip\":\"$remote_addr\",\"none\":\"$foo\"}", "response_status": 201}),
+        );
         assert_eq!((reply.status, &reply.body[..]), (201, &b"{\"ip\":\"127.0.0.1\",\"none\":\"\"}"[..]));
         assert_eq!(
             reply.headers,
@@ -187,7 +189,8 @@ mod tests {
     fn a_schema_is_filled_in_and_written_by_type() {
         let schema = json!({"properties": {"a": {"type": "string", "example": "x $arg_a"}}});
         let of = |content_type: &str| {
-            let config = json!({"response_schema": schema, "content_type": content_type, "with_mock_header": false});
+            let config =
+                json!({"response_schema": schema, "content_type": content_type, "with_mock_header": false});
             let reply = reply(config);
             assert_eq!(reply.headers, [("Content-Type", content_type.as_bytes().to_vec())]);
             String::from_utf8(reply.body.to_vec()).unwrap()
@@ -209,7 +212,8 @@ mod tests {
         let mut x = probe.exchange();
         assert!(matches!(stage.access(&mut x), Step::Reply(_)));
         respond(&mut x, 200, &[("X-A", "own"), ("Content-Type", "a/b")]);
-        let all = |name: &str| x.response().fields.all(name.as_bytes()).map(<[u8]>::to_vec).collect::<Vec<_>>();
+        let all =
+            |name: &str| x.response().fields.all(name.as_bytes()).map(<[u8]>::to_vec).collect::<Vec<_>>();
         assert_eq!(all("X-A"), [b"own".to_vec(), b"127.0.0.1".to_vec()]);
         assert_eq!(all("X-N"), [b"3"]);
         assert_eq!(all("Content-Type"), [b"text/css"]);
@@ -224,7 +228,9 @@ mod tests {
         assert!(matches!(now(stage.wait(Phase::Access, &mut x)), Step::Reply(_)));
         drop(x);
         assert_eq!(*probe.world.slept.borrow(), [Duration::from_secs(3)]);
-        assert!(probe.stage::<Mocking>(json!({"response_example": "x", "delay": -3})).unwrap().delay.is_none());
+        assert!(
+            probe.stage::<Mocking>(json!({"response_example": "x", "delay": -3})).unwrap().delay.is_none()
+        );
     }
 
     #[test]

@@ -180,7 +180,10 @@ mod tests {
         for headers in [&[][..], &[("Authorization", "Basic Zm9vOmZvbw==")], &[("apikey", "no")]] {
             ask(&both(), headers, |step, x| {
                 let Step::Reply(reply) = step else { panic!("{step:?}") };
-                assert_eq!((reply.status, &reply.body[..]), (401, &b"{\"message\":\"Authorization Failed\"}\n"[..]));
+                assert_eq!(
+                    (reply.status, &reply.body[..]),
+                    (401, &b"{\"message\":\"Authorization Failed\"}\n"[..])
+                );
                 let challenge = ("WWW-Authenticate", b"apikey realm=\"key\"".to_vec());
                 let challenges = reply.headers.iter().filter(|(name, _)| *name == "WWW-Authenticate");
                 assert_eq!(challenges.collect::<Vec<_>>(), [&challenge]);
@@ -199,7 +202,8 @@ mod tests {
 
     #[test]
     fn a_body_that_one_wants_is_asked_for() {
-        let signed = json!({"validate_request_body": true, "clock_skew": 4_000_000_000u64, "signed_headers": []});
+        let signed =
+            json!({"validate_request_body": true, "clock_skew": 4_000_000_000u64, "signed_headers": []});
         let config = json!({"auth_plugins": [{"key-auth": {}}, {"hmac-auth": signed}]});
         let header = "Signature keyId=\"k\",algorithm=\"hmac-sha256\",headers=\"digest\",signature=\"0pQMvQPWJU7XjWkdo63ypVl4VO2r6y83tLTjLNp7iFY=\"";
         let date = "Tue, 14 Nov 2023 22:13:20 GMT";
@@ -248,9 +252,11 @@ mod tests {
         let catalog = catalog();
         catalog.register(Box::new(sdk::instance::Linked::<Slow>::NEW)).unwrap();
         let owner = Owner { collection: "routes", id: "1".into() };
-        let scope = Scope { names: &FixedNames::default(), upstreams: None, metadata: &|_| None, enabled: None };
+        let scope =
+            Scope { names: &FixedNames::default(), upstreams: None, metadata: &|_| None, enabled: None };
         let config = &json!({"auth_plugins": [{"slow-auth": {}}, {"key-auth": {}}, {"slow-auth": {}}]});
-        let chain = catalog.chain(&[Configured { name: "multi-auth", config, owner: &owner }], &scope).unwrap();
+        let chain =
+            catalog.chain(&[Configured { name: "multi-auth", config, owner: &owner }], &scope).unwrap();
         for (key, passes) in [("auth-one", true), ("no", false)] {
             let mut probe = Probe::request("GET", "/", &[("apikey", key)])
                 .consumer::<KeyAuth>("jack", json!({"key": "auth-one"}));
@@ -267,7 +273,10 @@ mod tests {
         let reason = |plugins: Value| {
             let config = json!({ "auth_plugins": plugins });
             let invalid = catalog().check("multi-auth", &config, Place::Route).unwrap_err();
-            (invalid.reason.replace("failed to check the configuration of plugin multi-auth err: ", ""), invalid.pointer)
+            (
+                invalid.reason.replace("failed to check the configuration of plugin multi-auth err: ", ""),
+                invalid.pointer,
+            )
         };
         for (plugins, said, pointer) in [
             (

@@ -94,7 +94,8 @@ mod tests {
         let all = json!({"encoded_slash": "refuse", "semicolon": "refuse", "encoded_control": "keep"});
         let expected = Doubtful::ENCODED_SLASH.with(Doubtful::SEMICOLON).with(Doubtful::BACKSLASH);
         assert_eq!(refused(all), Ok(Some(expected)));
-        for (wrong, pointer) in [(json!({"semicolon": true}), "/semicolon"), (json!({"nul": "keep"}), "/nul")] {
+        for (wrong, pointer) in [(json!({"semicolon": true}), "/semicolon"), (json!({"nul": "keep"}), "/nul")]
+        {
             assert_eq!(refused(wrong).unwrap_err().pointer, pointer);
         }
     }

@@ -41,7 +41,10 @@ const AI: [(&str, &[&str]); 10] = [
     ("llm_latency", &["type", "route_id", "service_id"]),
     ("llm_prompt_tokens", &["route_id", "service_id"]),
     ("llm_completion_tokens", &["route_id", "service_id"]),
-    ("llm_active_connections", &["route", "route_id", "matched_uri", "matched_host", "service", "service_id"]),
+    (
+        "llm_active_connections",
+        &["route", "route_id", "matched_uri", "matched_host", "service", "service_id"],
+    ),
     ("llm_prompt_tokens_dist", &["route_id", "service_id"]),
     ("llm_completion_tokens_dist", &["route_id", "service_id"]),
     ("ai_cache_hits_total", &["layer", "route", "route_id", "service", "service_id"]),
@@ -208,7 +211,11 @@ impl Prometheus {
             received: timing.received,
             sent: timing.sent,
         };
-        x.world().meters().http(|key| self.key(&request, x, key), |overflow| self.labels(&request, x, overflow), &sample);
+        x.world().meters().http(
+            |key| self.key(&request, x, key),
+            |overflow| self.labels(&request, x, overflow),
+            &sample,
+        );
     }
 
     fn request<'x>(&self, x: &'x Exchange<'_>) -> Request<'x> {
@@ -216,9 +223,7 @@ impl Prometheus {
             if self.prefer_name && !name.is_empty() { name } else { id }
         };
         let (route, service) = match x.route() {
-            Some(route) => {
-                (named(&route.id, &route.name), named(&route.service_id, &route.service_name))
-            }
+            Some(route) => (named(&route.id, &route.name), named(&route.service_id, &route.service_name)),
             None => ("", ""),
         };
         Request {
@@ -334,8 +339,10 @@ impl Metric {
         for label in extra.into_iter().flatten() {
             let pair = label.as_object().and_then(|pairs| pairs.iter().next());
             let Some((label, Some(var))) = pair.map(|(label, value)| (label, value.as_str())) else {
-                return Err(Invalid::new(format!("plugin_attr.prometheus{pointer} must hold objects of one string"))
-                    .expected("{label: $variable}"));
+                return Err(Invalid::new(format!(
+                    "plugin_attr.prometheus{pointer} must hold objects of one string"
+                ))
+                .expected("{label: $variable}"));
             };
             metric.extra.push((label.clone(), Var::parse(var.trim_start_matches('$'))));
         }
@@ -392,7 +399,12 @@ mod tests {
         probe
     }
 
-    fn build(probe: &Probe, collection: &'static str, metadata: Option<&Value>, attr: Option<&Value>) -> Prometheus {
+    fn build(
+        probe: &Probe,
+        collection: &'static str,
+        metadata: Option<&Value>,
+        attr: Option<&Value>,
+    ) -> Prometheus {
         let owner = Owner { collection, id: "1".into() };
         let names = FixedNames::default();
         let metadata = || metadata;
@@ -411,7 +423,9 @@ mod tests {
                 text += &format!("apisix_bandwidth{{type=\"ingress\",{labels}}} {received}\n");
                 text += &format!("apisix_bandwidth{{type=\"egress\",{labels}}} {sent}\n");
             }
-            for (kind, name) in [(Kind::Own, "apisix"), (Kind::Request, "request"), (Kind::Upstream, "upstream")] {
+            for (kind, name) in
+                [(Kind::Own, "apisix"), (Kind::Request, "request"), (Kind::Upstream, "upstream")]
+            {
                 for (labels, histogram) in reading.latency(kind) {
                     let (labels, mut count) = (format!("type=\"{name}\",{labels}"), 0);
                     for (bound, more) in reading.settings().buckets_ms.iter().zip(&histogram.counts) {
@@ -482,7 +496,10 @@ mod tests {
             stage.log(&mut x);
             drop(x);
             let text = scrape(&probe);
-            assert!(text.contains(&format!(",response_source=\"{told}\"}} 1")), "{source:?} {asked}:\n{text}");
+            assert!(
+                text.contains(&format!(",response_source=\"{told}\"}} 1")),
+                "{source:?} {asked}:\n{text}"
+            );
         }
     }
 
@@ -572,7 +589,8 @@ mod tests {
     /// What its label does not show gives a value no series of its own.
     #[test]
     fn a_value_counts_as_far_as_its_label_shows_it() {
-        let attr = json!({"metrics": {"http_status": {"extra_labels": [{"who": "$arg_who"}, {"how": "$arg_how"}]}}});
+        let attr =
+            json!({"metrics": {"http_status": {"extra_labels": [{"who": "$arg_who"}, {"how": "$arg_how"}]}}});
         let key = |who: &str, how: &str| {
             let mut probe = probe(&format!("/hello?who={who}&how={how}"));
             let stage = build(&probe, "routes", None, Some(&attr));
@@ -589,7 +607,8 @@ mod tests {
     #[test]
     fn labels_can_be_disabled_and_added() {
         let mut probe = probe("/hello?who=a%22b");
-        let metadata = json!({"disabled_labels": {"http_status": ["matched_uri", "node"], "bandwidth": ["route"]}});
+        let metadata =
+            json!({"disabled_labels": {"http_status": ["matched_uri", "node"], "bandwidth": ["route"]}});
         let attr = json!({"metrics": {"http_status": {"extra_labels": [{"who": "$arg_who"}, {"m": "$request_method"}]}}});
         let stage = build(&probe, "routes", Some(&metadata), Some(&attr));
         let mut x = probe.exchange();
@@ -597,7 +616,10 @@ mod tests {
         stage.log(&mut x);
         drop(x);
         let text = scrape(&probe);
-        assert!(text.contains("matched_uri=\"\",matched_host=\"\",service=\"\",consumer=\"\",node=\"\""), "{text}");
+        assert!(
+            text.contains("matched_uri=\"\",matched_host=\"\",service=\"\",consumer=\"\",node=\"\""),
+            "{text}"
+        );
         assert!(text.contains(",response_source=\"upstream\",who=\"a\\\"b\",m=\"GET\"} 1"), "{text}");
         assert!(text.contains("apisix_bandwidth{type=\"ingress\",route=\"\","));
         assert!(text.contains("apisix_http_latency_sum{type=\"request\",route=\"1\","));
@@ -612,7 +634,8 @@ mod tests {
             (Some(json!({"enable_export_server": false})), Some("/apisix/prometheus/metrics")),
             (Some(json!({"enable_export_server": false, "export_uri": "/m"})), Some("/m")),
         ] {
-            let endpoint = Prometheus::endpoint(attr.as_ref()).map(|endpoint| (endpoint.method, endpoint.path));
+            let endpoint =
+                Prometheus::endpoint(attr.as_ref()).map(|endpoint| (endpoint.method, endpoint.path));
             assert_eq!(endpoint, path.map(|path| (Method::Get, path.to_owned())), "{attr:?}");
         }
     }
@@ -620,7 +643,11 @@ mod tests {
     #[test]
     fn metadata_names_only_labels_that_may_go() {
         let schema = model::Schema::new(&Prometheus::metadata_schema().unwrap()).unwrap();
-        assert!(schema.check(&json!({"disabled_labels": {"http_latency": ["node"], "llm_latency": ["node"]}})).is_ok());
+        assert!(
+            schema
+                .check(&json!({"disabled_labels": {"http_latency": ["node"], "llm_latency": ["node"]}}))
+                .is_ok()
+        );
         for wrong in [
             json!({"disabled_labels": {"http_status": ["code"]}}),
             json!({"disabled_labels": {"bandwidth": ["type"]}}),

@@ -32,9 +32,9 @@ use std::sync::Arc;
 use cache::{Caches, Content, Entry, Zone};
 use model::Invalid;
 use model::invalid::nearest;
-use sdk::state::WorkerState;
 use sdk::chain::{Phase, Phases};
 use sdk::exchange::Body;
+use sdk::state::WorkerState;
 use sdk::{Build, Chunk, Exchange, Method, Plugin, Reply, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -115,10 +115,8 @@ impl Plugin for ProxyCache {
     const NAME: &'static str = "proxy-cache";
     const PRIORITY: i32 = 1085;
     const VERSION: &'static str = "0.2";
-    const PHASES: Phases = Phases::ACCESS
-        .with(Phases::BEFORE_PROXY)
-        .with(Phases::HEADER_FILTER)
-        .with(Phases::BODY_FILTER);
+    const PHASES: Phases =
+        Phases::ACCESS.with(Phases::BEFORE_PROXY).with(Phases::HEADER_FILTER).with(Phases::BODY_FILTER);
 
     type Config = Config;
 
@@ -165,7 +163,8 @@ impl Plugin for ProxyCache {
                 .at(format!("/cache_key/{at}"))
                 .hint("list the methods in cache_method; POST never shares an answer with GET"));
         }
-        let zone = zone(&config, &cx.service::<Caches>().unwrap_or_default()).map_err(|error| error.at("/cache_zone"))?;
+        let zone = zone(&config, &cx.service::<Caches>().unwrap_or_default())
+            .map_err(|error| error.at("/cache_zone"))?;
         zone.open().map_err(|error| error.at("/cache_zone"))?;
         let [bypass, no_cache] = [&config.cache_bypass, &config.no_cache].map(|list| key::parts(list));
         let key = Key::new(&config.cache_key, config.consumer_isolation);
@@ -367,9 +366,7 @@ impl ProxyCache {
             Wanted::Whole => whole,
             Wanted::Part(from, to) => Reply { status: 206, body: body.slice(from..to), ..whole }
                 .header("Content-Range", format!("bytes {from}-{}/{}", to - 1, body.len())),
-            Wanted::Nothing => {
-                Reply::status(416).header("Content-Range", format!("bytes */{}", body.len()))
-            }
+            Wanted::Nothing => Reply::status(416).header("Content-Range", format!("bytes */{}", body.len())),
         })
     }
 }

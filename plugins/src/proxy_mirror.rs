@@ -204,7 +204,9 @@ mod tests {
         assert!(matches!(stage.before_proxy(&mut x), Step::Next));
         drop(x);
         let sent = probe.world.sent.borrow();
-        sent.iter().map(|fetch| (String::from_utf8(fetch.uri.clone()).unwrap(), fetch.body.to_vec())).collect()
+        sent.iter()
+            .map(|fetch| (String::from_utf8(fetch.uri.clone()).unwrap(), fetch.body.to_vec()))
+            .collect()
     }
 
     #[test]
@@ -254,8 +256,10 @@ mod tests {
         drop(x);
         let sent = probe.world.sent.borrow();
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-        let got: Vec<_> = sent[0].fields.iter().map(|(name, value, _)| (text(name).to_lowercase(), text(value))).collect();
-        let wanted = [("host", "a"), ("x-a", "1"), ("x-a", "2"), ("x-real-ip", "127.0.0.1"), ("sluice-hops", "1")];
+        let got: Vec<_> =
+            sent[0].fields.iter().map(|(name, value, _)| (text(name).to_lowercase(), text(value))).collect();
+        let wanted =
+            [("host", "a"), ("x-a", "1"), ("x-a", "2"), ("x-real-ip", "127.0.0.1"), ("sluice-hops", "1")];
         assert_eq!(got, wanted.map(|(name, value)| (name.to_owned(), value.to_owned())));
     }
 

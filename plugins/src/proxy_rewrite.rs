@@ -176,7 +176,8 @@ impl ProxyRewrite {
             separates = separates || !uri.contains(&b'?');
             for (pattern, replacement) in &self.regex_uri {
                 // Whether the upstream was to see another path cannot be told.
-                let found = pattern.captures(&uri, x.searches()).map_err(|Spent| Step::Refuse(Unjudged::Spent))?;
+                let found =
+                    pattern.captures(&uri, x.searches()).map_err(|Spent| Step::Refuse(Unjudged::Spent))?;
                 let Some(found) = found else { continue };
                 captures.extend((0..found.count()).map(|at| found.group(at).unwrap_or_default().to_vec()));
                 let mut replaced = Vec::new();
@@ -214,7 +215,6 @@ impl ProxyRewrite {
         }
         Ok(out)
     }
-
 }
 
 /// Makes a change. A value that a variable made unfit for a head is never sent; the header that was
@@ -300,7 +300,10 @@ mod tests {
         for above in ["/old?p=/../..", "/old?p=/..;x/a"] {
             let mut probe = Probe::get(above);
             let stage: ProxyRewrite = probe.stage(json!({"uri": "/fixed$arg_p"})).unwrap();
-            assert!(matches!(stage.rewrite(&mut probe.exchange()), Step::Reply(reply) if reply.status == 400), "{above}");
+            assert!(
+                matches!(stage.rewrite(&mut probe.exchange()), Step::Reply(reply) if reply.status == 400),
+                "{above}"
+            );
         }
     }
 
@@ -320,7 +323,10 @@ mod tests {
             let mut probe = Probe::get("/");
             let config = json!({"use_real_request_uri_unsafe": true, "regex_uri": [".*", bad]});
             let stage: ProxyRewrite = probe.stage(config).unwrap();
-            assert!(matches!(stage.rewrite(&mut probe.exchange()), Step::Reply(reply) if reply.status == 400), "{bad}");
+            assert!(
+                matches!(stage.rewrite(&mut probe.exchange()), Step::Reply(reply) if reply.status == 400),
+                "{bad}"
+            );
         }
     }
 
@@ -346,14 +352,21 @@ mod tests {
             let stage: ProxyRewrite = probe.stage(json!({"headers": headers})).unwrap();
             let mut x = probe.exchange();
             assert!(matches!(stage.rewrite(&mut x), Step::Next));
-            let values: Vec<_> =
-                x.request().fields.all(b"X-A").map(|value| String::from_utf8_lossy(value).into_owned()).collect();
+            let values: Vec<_> = x
+                .request()
+                .fields
+                .all(b"X-A")
+                .map(|value| String::from_utf8_lossy(value).into_owned())
+                .collect();
             (values.join(","), x.rewritten_host().map(<[u8]>::to_vec))
         };
         assert_eq!(edited(json!({"set": {"X-A": "1"}})), ("1".into(), None));
         assert_eq!(edited(json!({"set": {"X-A": ["1", "2"]}})), ("1,2".into(), None));
         assert_eq!(edited(json!({"add": {"X-A": ["1", "2"]}})), ("mine,1,2".into(), None));
-        assert_eq!(edited(json!({"set": {"Host": "b.example"}})), ("mine".into(), Some(b"b.example".to_vec())));
+        assert_eq!(
+            edited(json!({"set": {"Host": "b.example"}})),
+            ("mine".into(), Some(b"b.example".to_vec()))
+        );
     }
 
     #[test]
@@ -366,8 +379,12 @@ mod tests {
         let stage: ProxyRewrite = probe.stage(json!({"headers": headers})).unwrap();
         let mut x = probe.exchange();
         assert!(matches!(stage.rewrite(&mut x), Step::Next));
-        let mut values: Vec<_> =
-            x.request().fields.iter().map(|(_, value, _)| String::from_utf8_lossy(value).into_owned()).collect();
+        let mut values: Vec<_> = x
+            .request()
+            .fields
+            .iter()
+            .map(|(_, value, _)| String::from_utf8_lossy(value).into_owned())
+            .collect();
         values.sort();
         assert_eq!(values, ["2", "3", "4", "5", "jack"]);
     }

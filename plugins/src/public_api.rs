@@ -60,9 +60,9 @@ impl Plugin for PublicApi {
 impl PublicApi {
     fn served(&self, x: &Exchange<'_>) -> Option<&Served> {
         let path = self.path.as_ref().map_or(x.path(), String::as_bytes);
-        self.all.iter().find(|served| {
-            served.endpoint.method == x.method() && served.endpoint.path.as_bytes() == path
-        })
+        self.all
+            .iter()
+            .find(|served| served.endpoint.method == x.method() && served.endpoint.path.as_bytes() == path)
     }
 }
 
@@ -84,8 +84,10 @@ mod tests {
     /// Whether a plugin answers the request, in this phase's two forms.
     fn answers(config: &Value, method: &str, path: &str) -> [bool; 2] {
         let owner = Owner { collection: "routes", id: "1".into() };
-        let scope = Scope { names: &FixedNames::default(), upstreams: None, metadata: &|_| None, enabled: None };
-        let chain = catalog().chain(&[Configured { name: "public-api", config, owner: &owner }], &scope).unwrap();
+        let scope =
+            Scope { names: &FixedNames::default(), upstreams: None, metadata: &|_| None, enabled: None };
+        let chain =
+            catalog().chain(&[Configured { name: "public-api", config, owner: &owner }], &scope).unwrap();
         let mut probe = Probe::request(method, path, &[]);
         let mut x = probe.exchange();
         let sure = chain.stages().next().unwrap().instance().sure_answer(&x);
@@ -110,6 +112,9 @@ mod tests {
         ] {
             assert_eq!(answers(config, method, path), [expected; 2], "{config} {method} {path}");
         }
-        assert_eq!(catalog().check("public-api", &json!({"uri": 1}), Place::Route).unwrap_err().pointer, "/uri");
+        assert_eq!(
+            catalog().check("public-api", &json!({"uri": 1}), Place::Route).unwrap_err().pointer,
+            "/uri"
+        );
     }
 }

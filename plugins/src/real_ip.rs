@@ -159,7 +159,10 @@ mod tests {
         let mut x = probe.exchange();
         assert!(matches!(stage.rewrite(&mut x), Step::Next));
         let var = |name| String::from_utf8(Var::parse(name).of(&x).unwrap().to_vec()).unwrap();
-        assert_eq!((var("realip_remote_addr"), var("realip_remote_port")), ("127.0.0.1".into(), "40000".into()));
+        assert_eq!(
+            (var("realip_remote_addr"), var("realip_remote_port")),
+            ("127.0.0.1".into(), "40000".into())
+        );
         format!("{}|{}", var("remote_addr"), var("remote_port"))
     }
 
@@ -178,8 +181,20 @@ mod tests {
             assert_eq!(seen(json!({"source": "http_xff"}), &[("XFF", told)]), expected, "{told}");
         }
         for bad in [
-            "", "x", "1.1.1.1.1", "1.1.1.1:65536", "1.1.1.1:0", "1.1.1.1:", "1.1.1", "[1.1.1.1]", "[::1]x", "[::1",
-            " 1.1.1.1", "1.1.1.1 ", "::1:", "1.1.1.1, 2.2.2.2",
+            "",
+            "x",
+            "1.1.1.1.1",
+            "1.1.1.1:65536",
+            "1.1.1.1:0",
+            "1.1.1.1:",
+            "1.1.1",
+            "[1.1.1.1]",
+            "[::1]x",
+            "[::1",
+            " 1.1.1.1",
+            "1.1.1.1 ",
+            "::1:",
+            "1.1.1.1, 2.2.2.2",
         ] {
             assert_eq!(seen(json!({"source": "http_xff"}), &[("XFF", bad)]), "127.0.0.1|40000", "{bad}");
         }
@@ -212,7 +227,8 @@ mod tests {
     #[test]
     fn only_a_trusted_peer_is_believed() {
         let told = [("X-Forwarded-For", "1.1.1.1")];
-        let config = |trusted: &str| json!({"source": "http_x_forwarded_for", "trusted_addresses": [trusted]});
+        let config =
+            |trusted: &str| json!({"source": "http_x_forwarded_for", "trusted_addresses": [trusted]});
         assert_eq!(seen(config("192.128.0.0/16"), &told), "127.0.0.1|40000");
         assert_eq!(seen(config("127.0.0.0/24"), &told), "1.1.1.1|");
     }

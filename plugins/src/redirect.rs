@@ -71,7 +71,9 @@ impl Plugin for Redirect {
 
     fn build(config: Config, cx: &mut Build<'_>) -> Result<Redirect, Invalid> {
         if config.ret_code > 599 {
-            return Err(Invalid::new("a status must be at most 599").at("/ret_code").got(config.ret_code.to_string()));
+            return Err(Invalid::new("a status must be at most 599")
+                .at("/ret_code")
+                .got(config.ret_code.to_string()));
         }
         let https = config.http_to_https == Some(true);
         if https && config.append_query_string {
@@ -210,7 +212,11 @@ mod tests {
         assert_eq!(at("POST"), Some((308, "https://a.example/hello?a=1".into())));
         let headers = &[("Host", "a.example"), ("X-Forwarded-Proto", "https")];
         assert_eq!(answer(config.clone(), "GET", "/", headers), None);
-        assert!(Probe::get("/").stage::<Redirect>(json!({"http_to_https": true, "append_query_string": true})).is_err());
+        assert!(
+            Probe::get("/")
+                .stage::<Redirect>(json!({"http_to_https": true, "append_query_string": true}))
+                .is_err()
+        );
     }
 
     #[test]
@@ -228,7 +234,9 @@ mod tests {
             let attr = json!({"https_port": port});
             let mut cx = Build::new(&owner, &probe.services, &names);
             cx.attr = Some(&attr);
-            let config = serde_json::from_value(json!({"http_to_https": true, "ret_code": 302, "encode_uri": false, "append_query_string": false}));
+            let config = serde_json::from_value(
+                json!({"http_to_https": true, "ret_code": 302, "encode_uri": false, "append_query_string": false}),
+            );
             let stage = Redirect::build(config.unwrap(), &mut cx).unwrap();
             let mut probe = Probe::request("GET", "/x", HOST);
             let Step::Reply(reply) = stage.rewrite(&mut probe.exchange()) else { panic!("{port}") };
@@ -247,7 +255,10 @@ mod tests {
                 _ => Err("no reply".to_owned()),
             }
         }
-        assert_eq!([status(599), status(600), status(70_000)], [Ok(599), Err("/ret_code".into()), Err("/ret_code".into())]);
+        assert_eq!(
+            [status(599), status(600), status(70_000)],
+            [Ok(599), Err("/ret_code".into()), Err("/ret_code".into())]
+        );
     }
 
     #[test]

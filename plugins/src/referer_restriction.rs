@@ -131,7 +131,8 @@ fn host_of(referer: &[u8]) -> Option<SmallVec<[u8; 64]>> {
         &rest[..end.unwrap_or(rest.len())]
     };
     // A host with other bytes in it is not what a browser would go to: `good.com#.evil.com`.
-    let sound = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'[' | b']' | b':');
+    let sound =
+        |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'[' | b']' | b':');
     if host.is_empty() || host.len() > LONGEST || !host.iter().all(sound) {
         return None;
     }

@@ -85,9 +85,8 @@ impl Plugin for RequestId {
     }
 
     fn build(config: Config, _cx: &mut Build<'_>) -> Result<RequestId, Invalid> {
-        let invalid = |bad: BadField| {
-            Invalid::new(bad.to_string()).at("/header_name").got(config.header_name.as_str())
-        };
+        let invalid =
+            |bad: BadField| Invalid::new(bad.to_string()).at("/header_name").got(config.header_name.as_str());
         let header = HeaderName::new(&config.header_name).map_err(invalid)?;
         let algorithm = match config.algorithm.as_str() {
             "uuidv7" => Algorithm::UuidV7,
@@ -301,16 +300,20 @@ mod tests {
         let mut probe = Probe::get("/");
         probe.world.now_ms.set(1_700_000_000_123);
         let x = probe.exchange();
-        for (algorithm, bits) in
-            [(Algorithm::Uuid, 122), (Algorithm::UuidV7, 74), (Algorithm::Nanoid, 126), (Algorithm::Ksuid, 128)]
-        {
+        for (algorithm, bits) in [
+            (Algorithm::Uuid, 122),
+            (Algorithm::UuidV7, 74),
+            (Algorithm::Nanoid, 126),
+            (Algorithm::Ksuid, 128),
+        ] {
             for random in [[0, 0], [u64::MAX, u64::MAX], [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210]] {
                 let one = algorithm.make(&x, random);
                 let others = (0..128).map(|bit| match bit {
                     0..64 => [random[0] ^ 1 << bit, random[1]],
                     _ => [random[0], random[1] ^ 1 << (bit - 64)],
                 });
-                let mut different: Vec<Id> = others.map(|other| algorithm.make(&x, other)).filter(|other| *other != one).collect();
+                let mut different: Vec<Id> =
+                    others.map(|other| algorithm.make(&x, other)).filter(|other| *other != one).collect();
                 different.sort();
                 different.dedup();
                 assert_eq!(different.len(), bits, "{one:?}");

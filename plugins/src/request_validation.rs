@@ -186,7 +186,10 @@ impl Headers {
         // As NGINX's table of headers has it: in lower case, with `-` where `_` is asked for.
         let plain = |name: &String| name.to_ascii_lowercase();
         let spelled = names.into_iter().map(|name| (plain(&name), name));
-        Ok(Headers { schema: Schema::new(schema)?, spelled: spelled.filter(|(plain, name)| plain != name).collect() })
+        Ok(Headers {
+            schema: Schema::new(schema)?,
+            spelled: spelled.filter(|(plain, name)| plain != name).collect(),
+        })
     }
 
     fn check(&self, x: &Exchange<'_>) -> Result<(), Invalid> {
@@ -286,7 +289,8 @@ mod tests {
 
     #[test]
     fn json_that_fits_goes_on_as_it_was_read() {
-        let out = outcome(person(), &[], b"{ \"name\": \"Bo\", \"name\" : \"Ann\", \"n\": 12345678901234567 }");
+        let out =
+            outcome(person(), &[], b"{ \"name\": \"Bo\", \"name\" : \"Ann\", \"n\": 12345678901234567 }");
         assert_eq!(out.unwrap(), r#"{"name":"Ann","n":12345678901234567,"role":"guest"}"#);
     }
 
@@ -318,7 +322,10 @@ mod tests {
         let long = "x".repeat(100_000);
         let out = outcome(person(), &[], format!("{{ \"name\": \"{long}\" }}").as_bytes());
         assert!(out.unwrap() == format!(r#"{{"name":"{long}","role":"guest"}}"#));
-        assert_eq!(outcome(person(), &[], format!("[\"{long}\"]").as_bytes()), Err((400, "wrong type: expected object, got table".into())));
+        assert_eq!(
+            outcome(person(), &[], format!("[\"{long}\"]").as_bytes()),
+            Err((400, "wrong type: expected object, got table".into()))
+        );
         let form = [("Content-Type", "application/x-www-form-urlencoded")];
         let body = format!("name={long}");
         assert!(outcome(person(), &form, body.as_bytes()).unwrap() == body);
@@ -334,7 +341,9 @@ mod tests {
             assert!(matches!(stage.rewrite(&mut x), Step::Wait));
             match now(stage.wait(Phase::Rewrite, &mut x)) {
                 Step::Next => assert!(passes && x.world().budget().taken() >= body.len()),
-                Step::Reply(reply) => assert!(!passes && reply.status == 503 && x.world().budget().taken() == 0),
+                Step::Reply(reply) => {
+                    assert!(!passes && reply.status == 503 && x.world().budget().taken() == 0)
+                }
                 step => panic!("{step:?}"),
             }
         }
@@ -351,9 +360,11 @@ mod tests {
 
     #[test]
     fn headers_are_found_however_they_are_spelled() {
-        let config = |name: &str| json!({"header_schema": {
-            "required": [name], "properties": {name: {"type": "string", "enum": ["a"]}},
-        }});
+        let config = |name: &str| {
+            json!({"header_schema": {
+                "required": [name], "properties": {name: {"type": "string", "enum": ["a"]}},
+            }})
+        };
         for name in ["x-a", "X-A", "X_A"] {
             assert_eq!(outcome(config(name), &[("X-A", "a")], b""), Ok(String::new()), "{name}");
             assert!(outcome(config(name), &[("X-A", "b")], b"").unwrap_err().1.contains("enum"), "{name}");

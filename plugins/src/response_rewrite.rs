@@ -149,7 +149,8 @@ impl Plugin for ResponseRewrite {
         let body = match (config.body, config.body_base64) {
             (body, false) => body.map(String::into_bytes),
             (body, true) => {
-                let decoded = body.filter(|body| !body.is_empty()).and_then(|body| STANDARD.decode(body).ok());
+                let decoded =
+                    body.filter(|body| !body.is_empty()).and_then(|body| STANDARD.decode(body).ok());
                 let decoded = decoded.ok_or_else(|| Invalid::new("invalid base64 content").at("/body"))?;
                 Some(decoded)
             }
@@ -208,28 +209,41 @@ impl Plugin for ResponseRewrite {
             x.set_status(status);
         }
         let mut coding = None;
-        let filtered = !self.filters.is_empty() && match Coded::of(x) {
-            _ if is_part => {
-                x.complain(Self::NAME, "the filters did not run: the response is a part of a body (206)");
-                false
-            }
-            Coded::Plain => true,
-            Coded::As(known) => {
-                coding = Some(known);
-                true
-            }
-            Coded::Unknown => {
-                x.complain(Self::NAME, "the filters did not run: the Content-Encoding is neither gzip nor br");
-                false
-            }
-        };
+        let filtered = !self.filters.is_empty()
+            && match Coded::of(x) {
+                _ if is_part => {
+                    x.complain(Self::NAME, "the filters did not run: the response is a part of a body (206)");
+                    false
+                }
+                Coded::Plain => true,
+                Coded::As(known) => {
+                    coding = Some(known);
+                    true
+                }
+                Coded::Unknown => {
+                    x.complain(
+                        Self::NAME,
+                        "the filters did not run: the Content-Encoding is neither gzip nor br",
+                    );
+                    false
+                }
+            };
         if filtered || self.body.is_some() {
-            let length = x.response_header("Content-Length").and_then(|it| std::str::from_utf8(it).ok()?.parse().ok());
+            let length =
+                x.response_header("Content-Length").and_then(|it| std::str::from_utf8(it).ok()?.parse().ok());
             let announced = length.unwrap_or(0);
             for name in ["Content-Length", "Content-Encoding", "Last-Modified", "ETag"] {
                 x.remove_response_header(name);
             }
-            let held = Held { stage: self.id(), body: Vec::new(), coding, announced, memory: Default::default(), cut: false, work: None };
+            let held = Held {
+                stage: self.id(),
+                body: Vec::new(),
+                coding,
+                announced,
+                memory: Default::default(),
+                cut: false,
+                work: None,
+            };
             match x.note_mut::<AtWork>() {
                 Some(AtWork(all)) => all.push(held),
                 None => x.set_note(AtWork(SmallVec::from_iter([held]))),
@@ -263,7 +277,9 @@ impl Plugin for ResponseRewrite {
         let budget = world.budget();
         let needed = held.body.len() + piece.len();
         let more = match held.body.capacity() {
-            capacity if capacity < needed => believed(needed, held.announced.min(self.max_body)) - held.body.len(),
+            capacity if capacity < needed => {
+                believed(needed, held.announced.min(self.max_body)) - held.body.len()
+            }
             _ => piece.len(),
         };
         let Held { memory, body, .. } = &mut *held;
@@ -363,7 +379,13 @@ impl ResponseRewrite {
     }
 
     /// Puts what came of the filters into the chunk.
-    fn finish(&self, x: &mut Exchange<'_>, chunk: &mut Chunk, work: Work, mut memory: sdk::budget::Held) -> Step {
+    fn finish(
+        &self,
+        x: &mut Exchange<'_>,
+        chunk: &mut Chunk,
+        work: Work,
+        mut memory: sdk::budget::Held,
+    ) -> Step {
         let found = work.found;
         chunk.data = work.into_body();
         chunk.refused |= memory.resize(x.world().budget(), chunk.data.capacity()).is_err();

@@ -4,13 +4,18 @@
 //! name and the settings of a plugin of routes and are the same inside; they are listed apart, as in APISIX,
 //! since a list of their own (`stream_plugins`) says which may be used.
 
+pub mod ip_restriction;
+pub mod limit_conn;
+pub mod mqtt_proxy;
+pub mod prometheus;
+pub mod syslog;
+pub mod traffic_split;
+
 use model::Invalid;
 use sdk::instance::{Factory, Linked};
 
 macro_rules! plugins {
     ($($module:ident::$kind:ident,)*) => {
-        $(pub mod $module;)*
-
         pub(crate) static ROWS: &[&dyn Factory] = &[$(&Linked::<$module::$kind>::NEW,)*];
     };
 }

@@ -91,7 +91,8 @@ impl Plugin for Syslog {
     }
 
     fn build(config: Config, cx: &mut Build<'_>) -> Result<Syslog, Invalid> {
-        let Config { host, port, flush_limit, drop_limit, timeout, sock_type, tls, options, mut batching } = config;
+        let Config { host, port, flush_limit, drop_limit, timeout, sock_type, tls, options, mut batching } =
+            config;
         let logger = Logger::build(options, cx)?;
         // Datagrams would go out in the clear.
         if tls && sock_type == SockType::Udp {
@@ -180,7 +181,9 @@ mod tests {
         let pid = std::process::id();
         assert_eq!(
             message,
-            format!("<46>1 2023-11-14T22:13:20.000Z h.example apisix {pid} - - {{\"uri\":\"/a\",\"route_id\":\"1\"}}\n")
+            format!(
+                "<46>1 2023-11-14T22:13:20.000Z h.example apisix {pid} - - {{\"uri\":\"/a\",\"route_id\":\"1\"}}\n"
+            )
         );
     }
 

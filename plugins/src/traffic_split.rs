@@ -170,17 +170,18 @@ impl Rule {
         let (mut goals, mut named) = (Vec::<(Goal, u64)>::new(), Vec::new());
         for (index, weighted) in config.weighted_upstreams.into_iter().enumerate() {
             let id = weighted.upstream_id.map(|id| id.as_str().map_or_else(|| id.to_string(), str::to_owned));
-            let goal = match (id, weighted.upstream) {
-                (Some(id), _) => {
-                    let upstream = cx.upstream_by_id(&id);
-                    named.push((id.clone(), upstream.clone()));
-                    Goal::Named(id, upstream)
-                }
-                (None, Some(written)) => Goal::Written(cx.upstream(&written).map_err(|error| {
-                    error.under("/upstream").within(index).under("/weighted_upstreams")
-                })?),
-                (None, None) => Goal::Own,
-            };
+            let goal =
+                match (id, weighted.upstream) {
+                    (Some(id), _) => {
+                        let upstream = cx.upstream_by_id(&id);
+                        named.push((id.clone(), upstream.clone()));
+                        Goal::Named(id, upstream)
+                    }
+                    (None, Some(written)) => Goal::Written(cx.upstream(&written).map_err(|error| {
+                        error.under("/upstream").within(index).under("/weighted_upstreams")
+                    })?),
+                    (None, None) => Goal::Own,
+                };
             // What is named twice is one, with the last weight.
             match goals.iter_mut().find(|(known, _)| known.is_same(&goal)) {
                 Some((_, weight)) => *weight = weighted.weight,
@@ -210,8 +211,10 @@ impl Goal {
 
 impl Wheel {
     fn new(goals: Vec<(Goal, u64)>) -> Wheel {
-        let goals: Vec<_> =
-            goals.into_iter().map(|(goal, weight)| (goal, u32::try_from(weight).unwrap_or(u32::MAX))).collect();
+        let goals: Vec<_> = goals
+            .into_iter()
+            .map(|(goal, weight)| (goal, u32::try_from(weight).unwrap_or(u32::MAX)))
+            .collect();
         let weights = || goals.iter().map(|(_, weight)| *weight);
         let highest = weights().max().unwrap_or_default();
         let step = weights().fold(0, divisor).max(1);
@@ -270,7 +273,8 @@ mod tests {
 
     fn shares(weights: &[u64], turns: usize) -> Vec<usize> {
         let goals = weights.iter().enumerate();
-        let goals = goals.map(|(index, weight)| (Goal::Named(index.to_string(), Default::default()), *weight));
+        let goals =
+            goals.map(|(index, weight)| (Goal::Named(index.to_string(), Default::default()), *weight));
         let wheel = Wheel::new(goals.collect());
         let mut counts = vec![0; weights.len()];
         for _ in 0..turns {
@@ -308,7 +312,8 @@ mod tests {
     fn workers_share_the_wheel() {
         let goals = (0..2).map(|index| (Goal::Named(index.to_string(), Default::default()), 1 + 2 * index));
         let wheel = Wheel::new(goals.collect());
-        let count = || (0..1000).filter(|_| matches!(wheel.turn(), Some(Goal::Named(id, _)) if id == "1")).count();
+        let count =
+            || (0..1000).filter(|_| matches!(wheel.turn(), Some(Goal::Named(id, _)) if id == "1")).count();
         let total: usize = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(count)).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).sum()
@@ -320,13 +325,24 @@ mod tests {
     fn what_is_named_twice_is_one_with_the_last_weight() {
         let probe = Probe::get("/");
         let weights = |config: Value| {
-            let stage: TrafficSplit = probe.stage(json!({"rules": [{"weighted_upstreams": config}]})).unwrap();
+            let stage: TrafficSplit =
+                probe.stage(json!({"rules": [{"weighted_upstreams": config}]})).unwrap();
             stage.rules[0].wheel.goals.iter().map(|(_, weight)| *weight).collect::<Vec<_>>()
         };
         let written = json!({"nodes": {"127.0.0.1:1": 1}, "type": "roundrobin"});
         assert_eq!(weights(json!([{"weight": 1}, {"weight": 2}])), [2]);
-        assert_eq!(weights(json!([{"upstream_id": 1, "weight": 1}, {"upstream_id": 2, "weight": 2}, {"upstream_id": 1, "weight": 3}])), [3, 2]);
-        assert_eq!(weights(json!([{"upstream": written, "weight": 1}, {"upstream": written, "weight": 2}, {"weight": 3}])), [1, 2, 3]);
+        assert_eq!(
+            weights(
+                json!([{"upstream_id": 1, "weight": 1}, {"upstream_id": 2, "weight": 2}, {"upstream_id": 1, "weight": 3}])
+            ),
+            [3, 2]
+        );
+        assert_eq!(
+            weights(
+                json!([{"upstream": written, "weight": 1}, {"upstream": written, "weight": 2}, {"weight": 3}])
+            ),
+            [1, 2, 3]
+        );
     }
 
     #[test]

@@ -166,7 +166,11 @@ mod tests {
             ),
             (json!({"denylist": ["a", "("]}), "pcre_compile() failed: missing ) in \"(\""),
         ] {
-            assert_eq!(probe.stage::<UaRestriction>(config.clone()).err().unwrap().reason, reason, "{config}");
+            assert_eq!(
+                probe.stage::<UaRestriction>(config.clone()).err().unwrap().reason,
+                reason,
+                "{config}"
+            );
         }
     }
 }

@@ -141,11 +141,14 @@ impl Rule {
         // Only the first action is taken, but all of them must be right.
         let mut first = None;
         for (at, action) in config.actions.iter().enumerate() {
-            let action = Action::build(index, action, cx).map_err(|error| error.within(at).under("/actions"))?;
+            let action =
+                Action::build(index, action, cx).map_err(|error| error.within(at).under("/actions"))?;
             first = first.or(Some(action));
         }
         let action = first.ok_or_else(|| {
-            Invalid::new("a rule needs an action").at("/actions").expected("[\"return\", {\"code\": 403}] or the like")
+            Invalid::new("a rule needs an action")
+                .at("/actions")
+                .expected("[\"return\", {\"code\": 403}] or the like")
         })?;
         Ok(Rule { case, action })
     }
@@ -193,8 +196,8 @@ impl Action {
 
 #[cfg(test)]
 mod tests {
-    use sdk::catalog::{Catalog as _, Configured, Scope};
     use sdk::build::Owner;
+    use sdk::catalog::{Catalog as _, Configured, Scope};
     use sdk::testing::{FixedNames, Probe, now};
 
     use super::*;
@@ -203,7 +206,8 @@ mod tests {
     fn chain(probe: &Probe, id: &str, delay: f64, last: bool) -> Arc<Chain> {
         let limit = json!({"conn": 1, "burst": 5, "default_conn_delay": delay, "key": "remote_addr"});
         let rule = |path: &str, action: Value| json!({"case": [["uri", "==", path]], "actions": [action]});
-        let mut rules = [rule("/", json!(["limit-conn", limit])), rule("/closed", json!(["return", {"code": 403}]))];
+        let mut rules =
+            [rule("/", json!(["limit-conn", limit])), rule("/closed", json!(["return", {"code": 403}]))];
         if last {
             rules.reverse();
         }
@@ -244,7 +248,10 @@ mod tests {
             (json!(["limit-count", {"count": 1, "time_window": 60}]), None),
             (json!(["limit-conn", {"conn": 1, "burst": 0, "default_conn_delay": 1, "key": "uri"}]), None),
             (json!(["limit-req", {}]), Some("unsupported action: limit-req")),
-            (json!(["return", {"code": 99}]), Some("failed to validate the 'return' action: property \"code\"")),
+            (
+                json!(["return", {"code": 99}]),
+                Some("failed to validate the 'return' action: property \"code\""),
+            ),
             (json!(["limit-count", {"count": 0}]), Some("failed to validate the 'limit-count' action: ")),
         ] {
             let config = json!({"rules": [{"actions": [right, action]}]});

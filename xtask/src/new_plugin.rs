@@ -99,8 +99,7 @@ fn insert(
     let end = start + text[start..].find('}').context("the list does not end")?;
     let mut at = start;
     for line in text[start..end].lines() {
-        let module =
-            line.split_once('(').and_then(|(_, rest)| rest.split_once("::")).map(|(module, _)| module);
+        let module = line.trim_start().split_once("::").map(|(module, _)| module);
         if module == Some(plugin.module.as_str()) {
             bail!("{} is in the list already", plugin.plugin);
         }
@@ -110,8 +109,12 @@ fn insert(
         at += line.len() + 1;
     }
     let at = at.min(end);
-    let line = format!("    {}({}::{}),\n", plugin.kind, plugin.module, plugin.kind);
-    Ok(format!("{}{line}{}", &text[..at], &text[at..]))
+    let line = format!("    {}::{},\n", plugin.module, plugin.kind);
+    let listed = format!("{}{line}{}", &text[..at], &text[at..]);
+    // rustfmt sorts it in.
+    let (module, first) = (format!("pub mod {};\n", plugin.module), "\npub mod ");
+    let declared = listed.find(first).context("no `pub mod` in the list")? + 1;
+    Ok(format!("{}{module}{}", &listed[..declared], &listed[declared..]))
 }
 
 fn code(plugin: &Names, priority: i32) -> String {
@@ -240,7 +243,7 @@ HTTP/1.1 200 OK
 mod tests {
     use super::{Names, insert, stated_priority};
 
-    const LIST: &str = "//\nplugins! {\n    Cors(cors::Cors),\n    KeyAuth(key_auth::KeyAuth),\n}\n";
+    const LIST: &str = "//\npub mod cors;\nplugins! {\n    cors::Cors,\n    key_auth::KeyAuth,\n}\n";
 
     fn priorities(module: &str) -> Option<i32> {
         [("cors", 4000), ("key_auth", 2500)]
@@ -253,10 +256,11 @@ mod tests {
     fn the_line_stands_where_its_priority_says() {
         let plugin = Names::of("ip-restriction").expect("a name");
         let list = |priority| insert(LIST, &plugin, priority, priorities).expect("inserted");
-        let line = "    IpRestriction(ip_restriction::IpRestriction),\n";
-        assert!(list(3000).contains(&format!("Cors(cors::Cors),\n{line}    KeyAuth")));
-        assert!(list(9000).contains(&format!("plugins! {{\n{line}    Cors")));
-        assert!(list(1).contains(&format!("KeyAuth(key_auth::KeyAuth),\n{line}}}")));
+        let line = "    ip_restriction::IpRestriction,\n";
+        assert!(list(3000).contains(&format!("cors::Cors,\n{line}    key_auth")));
+        assert!(list(9000).contains(&format!("plugins! {{\n{line}    cors")));
+        assert!(list(1).contains(&format!("key_auth::KeyAuth,\n{line}}}")));
+        assert!(list(1).starts_with("//\npub mod ip_restriction;\npub mod cors;\n"));
     }
 
     #[test]

@@ -8,10 +8,33 @@ use crate::tree::escape;
 
 /// Functions by name; those of modules with the module's.
 const FUNCTIONS: [&str; 27] = [
-    "_escape_json", "_escape_xml", "tostring", "tonumber", "type", "next", "require", "string.upper", "string.lower",
-    "string.len", "string.sub", "string.rep", "string.gsub", "string.find", "string.format", "table.concat",
-    "table.insert", "math.floor", "math.ceil", "math.abs", "math.max", "math.min", "core.json.encode",
-    "core.json.decode", "cjson.encode", "cjson.decode", "ngx.time",
+    "_escape_json",
+    "_escape_xml",
+    "tostring",
+    "tonumber",
+    "type",
+    "next",
+    "require",
+    "string.upper",
+    "string.lower",
+    "string.len",
+    "string.sub",
+    "string.rep",
+    "string.gsub",
+    "string.find",
+    "string.format",
+    "table.concat",
+    "table.insert",
+    "math.floor",
+    "math.ceil",
+    "math.abs",
+    "math.max",
+    "math.min",
+    "core.json.encode",
+    "core.json.decode",
+    "cjson.encode",
+    "cjson.decode",
+    "ngx.time",
 ];
 
 pub(super) const MODULES: [&str; 7] = ["string", "table", "math", "core", "core.json", "cjson", "ngx"];
@@ -155,7 +178,10 @@ impl Run<'_, '_> {
             "string.format" => self.format(arguments),
             "table.concat" => {
                 let Value::Table(list) = first else {
-                    return Err(format!("bad argument #1 to 'concat' (table expected, got {})", name_of(first)));
+                    return Err(format!(
+                        "bad argument #1 to 'concat' (table expected, got {})",
+                        name_of(first)
+                    ));
                 };
                 let between = if arguments.len() > 1 { self.bytes(name, arguments, 1)? } else { Vec::new() };
                 let list = list.borrow();
@@ -166,7 +192,10 @@ impl Run<'_, '_> {
                     }
                     if !matches!(element, Value::Text(_) | Value::Number(_)) {
                         let what = name_of(element);
-                        return Err(format!("invalid value ({what}) at index {} in table for 'concat'", index + 1));
+                        return Err(format!(
+                            "invalid value ({what}) at index {} in table for 'concat'",
+                            index + 1
+                        ));
                     }
                     out.extend_from_slice(&self.text_of(element)?);
                     self.may_be(out.len())?;
@@ -227,7 +256,9 @@ impl Run<'_, '_> {
                 continue;
             }
             at += 1;
-            let value = arguments.get(at).ok_or_else(|| format!("bad argument #{} to 'format' (no value)", at + 1))?;
+            let value = arguments
+                .get(at)
+                .ok_or_else(|| format!("bad argument #{} to 'format' (no value)", at + 1))?;
             let made = match (kind, flags) {
                 (b's', b"") => {
                     out.extend_from_slice(&self.text_of(value)?);
@@ -236,7 +267,8 @@ impl Run<'_, '_> {
                 }
                 (b'd' | b'i', b"") => format!("{:.0}", self.arithmetic(value)?.trunc()),
                 (b'f', [b'.', digits @ ..]) => {
-                    let digits = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).unwrap_or(0);
+                    let digits =
+                        std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).unwrap_or(0);
                     format!("{:.*}", digits, self.arithmetic(value)?)
                 }
                 (b'f', b"") => format!("{:.6}", self.arithmetic(value)?),
@@ -249,7 +281,12 @@ impl Run<'_, '_> {
         self.made(out)
     }
 
-    pub fn part(&mut self, parts: &RefCell<Parts>, method: &str, arguments: &[Value]) -> Result<Value, String> {
+    pub fn part(
+        &mut self,
+        parts: &RefCell<Parts>,
+        method: &str,
+        arguments: &[Value],
+    ) -> Result<Value, String> {
         match method {
             "tostring" => {
                 let parts = parts.borrow();
@@ -317,7 +354,9 @@ impl Run<'_, '_> {
         match value {
             Value::Nil | Value::Null => out.extend_from_slice(b"null"),
             Value::Bool(truth) => out.extend_from_slice(truth.to_string().as_bytes()),
-            Value::Number(number) if !number.is_finite() => return Err("Cannot serialise number: must not be NaN or Infinity".into()),
+            Value::Number(number) if !number.is_finite() => {
+                return Err("Cannot serialise number: must not be NaN or Infinity".into());
+            }
             Value::Number(_) => out.extend_from_slice(&self.text_of(value)?),
             Value::Text(text) => {
                 self.spend(text.len() / 64)?;
@@ -335,7 +374,8 @@ impl Run<'_, '_> {
                 }
                 out.push(b'{');
                 let numbered = table.list.iter().enumerate();
-                let numbered = numbered.map(|(index, value)| ((index + 1).to_string().into_bytes().into(), value));
+                let numbered =
+                    numbered.map(|(index, value)| ((index + 1).to_string().into_bytes().into(), value));
                 let members = numbered.chain(table.map.iter().map(|(key, value)| (key.clone(), value)));
                 for (index, (key, value)) in members.enumerate() {
                     if index > 0 {

@@ -190,7 +190,9 @@ impl Parser {
                 let value = if self.sign("=") { Some(self.expr()?) } else { None };
                 Ok(Stmt::Local(name, value))
             }
-            Token::Name(name) if KEYWORDS.contains(&&*name) => Err(self.unexpected(&Token::Name(name), "a statement")),
+            Token::Name(name) if KEYWORDS.contains(&&*name) => {
+                Err(self.unexpected(&Token::Name(name), "a statement"))
+            }
             _ => {
                 let target = self.suffixed()?;
                 match target {
@@ -343,7 +345,8 @@ impl Parser {
                 if &**name == "require" && super::library::module(module).is_none() =>
             {
                 let module = String::from_utf8_lossy(module);
-                Err(error(self.line(), format!("there is no module `{module}`")).hint(super::library::REQUIRED))
+                Err(error(self.line(), format!("there is no module `{module}`"))
+                    .hint(super::library::REQUIRED))
             }
             _ => Ok(()),
         }

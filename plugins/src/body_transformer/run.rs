@@ -144,7 +144,10 @@ impl Run<'_, '_> {
             Stmt::Each { list, key, value, of, body } => {
                 let of = self.eval(of)?;
                 let Value::Table(of) = of else {
-                    return Err(format!("bad argument #1 to 'for iterator' (table expected, got {})", name_of(&of)));
+                    return Err(format!(
+                        "bad argument #1 to 'for iterator' (table expected, got {})",
+                        name_of(&of)
+                    ));
                 };
                 let of = of.borrow();
                 let mut all: Vec<(Value, Value)> = Vec::new();
@@ -331,7 +334,8 @@ impl Run<'_, '_> {
             return value.clone();
         }
         self.helper(name.as_bytes()).unwrap_or_else(|| {
-            let module = MODULES.into_iter().find(|module| *module == name && !matches!(name, "core" | "cjson"));
+            let module =
+                MODULES.into_iter().find(|module| *module == name && !matches!(name, "core" | "cjson"));
             module.map(Value::Module).or_else(|| known(name).map(Value::Function)).unwrap_or(Value::Nil)
         })
     }
@@ -389,7 +393,8 @@ impl Run<'_, '_> {
         if let Some(value) = self.vars.get(name) {
             return Ok(value.clone());
         }
-        let fields = self.x.request().fields.iter().fold(0, |all, (name, value, _)| all + name.len() + value.len());
+        let fields =
+            self.x.request().fields.iter().fold(0, |all, (name, value, _)| all + name.len() + value.len());
         self.spend((self.x.query().len() + fields + self.x.body().len()) / 64)?;
         let Ok(parsed) = std::str::from_utf8(name) else { return Ok(Value::Nil) };
         let value = Var::parse(parsed).of(self.x).map_or(Value::Nil, |value| text(&value));

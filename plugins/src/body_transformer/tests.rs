@@ -71,7 +71,10 @@ fn outputs_and_expressions() {
         ("{{type(list)}} {{tonumber('0x10')}} {{tostring(nil)}} {{math.floor(2.7)}}", "table 16 nil 2"),
         ("a{# nothing #}\nb", "ab"),
         ("\\{{name}} {(} {[} {", "{{name}} {(} {[} {"),
-        ("{{table.concat({1, 2, 'x'}, ', ')}} {*_escape_json({a = 1, ['b c'] = {}})*}", "1, 2, x {\"a\":1,\"b c\":{}}"),
+        (
+            "{{table.concat({1, 2, 'x'}, ', ')}} {*_escape_json({a = 1, ['b c'] = {}})*}",
+            "1, 2, x {\"a\":1,\"b c\":{}}",
+        ),
     ] {
         assert_eq!(output(template, body), expected, "{template}");
     }
@@ -83,16 +86,24 @@ fn statements() {
     for (template, expected) in [
         ("{% if n == 3 then %}three{% else %}other{% end %}", "three"),
         ("{% if n > 3 then %}more{% elseif n == 3 then %}same{% end %}!", "same!"),
-        
         ("{% for i, v in ipairs(list) do %}{{i}}={{v}};{% end %}", "1=a;2=b;"),
         ("{% for k, v in pairs(map) do %}{{k}}{{v}} {% end %}", "x1 y2 "),
         ("{% for i = 1, n do %}{{i}}{% end %}{% for i = 3, 1, -2 do %}{{i}}{% end %}", "12331"),
         ("{% local x = n + 1 if x > 3 then x = 'big' end %}{{x}}{{y}}", "big"),
         ("{%\n  y = 'global'\n%}\n{{y}}", "global"),
         ("{% -- a comment\n local s = [[\nlong]] %}{{s}}", "long"),
-        ("{% context.n = nil context.new = {1} context.new[2] = n %}{*_escape_json(context)*}", r#"{"list":["a","b"],"map":{"x":1,"y":2},"new":[1]}"#),
-        ("{% local core = require 'apisix.core' context.map.z = core.json.decode('[1]') %}{*core.json.encode(context.map)*}", r#"{"x":1,"y":2,"z":[1]}"#),
-        ("{% local t = {} for _, v in ipairs(list) do table.insert(t, v:upper()) end %}{{table.concat(t, '+')}}", "A+B"),
+        (
+            "{% context.n = nil context.new = {1} context.new[2] = n %}{*_escape_json(context)*}",
+            r#"{"list":["a","b"],"map":{"x":1,"y":2},"new":[1]}"#,
+        ),
+        (
+            "{% local core = require 'apisix.core' context.map.z = core.json.decode('[1]') %}{*core.json.encode(context.map)*}",
+            r#"{"x":1,"y":2,"z":[1]}"#,
+        ),
+        (
+            "{% local t = {} for _, v in ipairs(list) do table.insert(t, v:upper()) end %}{{table.concat(t, '+')}}",
+            "A+B",
+        ),
     ] {
         // What is not understood is refused below.
         if expected.is_empty() {
@@ -110,7 +121,15 @@ fn formats() {
     let config = json!({"template": template});
     let kind = [("Content-Type", "text/xml")];
     assert_eq!(request(config.clone(), &kind, xml.as_bytes()).unwrap(), "A & B!|6||<x>|7|u");
-    for bad in ["<a>", "<a></b>", "", "text", "<a>&own;</a>", "<!DOCTYPE a [<!ENTITY x 'y'>]><a/>", &"<a>".repeat(1000)] {
+    for bad in [
+        "<a>",
+        "<a></b>",
+        "",
+        "text",
+        "<a>&own;</a>",
+        "<!DOCTYPE a [<!ENTITY x 'y'>]><a/>",
+        &"<a>".repeat(1000),
+    ] {
         let config = json!({"input_format": "xml", "template": "x"});
         let told = request(config, &[], bad.as_bytes());
         if bad.is_empty() {
@@ -122,9 +141,19 @@ fn formats() {
     }
     let form = [("Content-Type", "application/x-www-form-urlencoded")];
     assert_eq!(request(json!({"template": "{{a}} {{b[2]}}"}), &form, b"a=x%20y&b=1&b=2").unwrap(), "x y 2");
-    assert_eq!(request(json!({"input_format": "args", "template": "{{name}} {{n[1]}}"}), &[], b"z").unwrap(), "Ann 1");
-    assert_eq!(request(json!({"input_format": "plain", "template": "<{*_body*}>"}), &[], b"any").unwrap(), "<any>");
-    assert_eq!(request(json!({"template": "{{a}}{*_body*}"}), &[], b"{}").unwrap(), "{}", "no format, no fields");
+    assert_eq!(
+        request(json!({"input_format": "args", "template": "{{name}} {{n[1]}}"}), &[], b"z").unwrap(),
+        "Ann 1"
+    );
+    assert_eq!(
+        request(json!({"input_format": "plain", "template": "<{*_body*}>"}), &[], b"any").unwrap(),
+        "<any>"
+    );
+    assert_eq!(
+        request(json!({"template": "{{a}}{*_body*}"}), &[], b"{}").unwrap(),
+        "{}",
+        "no format, no fields"
+    );
     let parts = "--B\r\nContent-Disposition: form-data; name=\"age\"\r\n\r\n19\r\n--B--";
     let multipart = [("Content-Type", "multipart/form-data; boundary=B")];
     let template = "{% if tonumber(context.age) > 18 then context._multipart:set_simple('status', 'major') end local body = context._multipart:tostring() %}{* body *}";
@@ -132,7 +161,10 @@ fn formats() {
     assert!(made.ends_with("name=\"status\"\r\n\r\nmajor\r\n--B--\r\n"), "{made}");
     assert_eq!(request(json!({"template": "x"}), &multipart, b"nonsense").unwrap_err().0, 400);
     let (status, words) = json_in("{{a}}", "{").unwrap_err();
-    assert_eq!((status, &words[..]), (400, "request body decode: Expected object key string but found T_END at character 2"));
+    assert_eq!(
+        (status, &words[..]),
+        (400, "request body decode: Expected object key string but found T_END at character 2")
+    );
     assert_eq!(json_in("{{a}}", "1").unwrap_err().0, 400);
 }
 
@@ -203,10 +235,16 @@ fn errors_are_told() {
             continue;
         }
         let (status, told) = json_in(template, "{}").unwrap_err();
-        assert!(status == 503 && told.starts_with("request template rendering: ") && told.contains(words), "{template}: {told}");
+        assert!(
+            status == 503 && told.starts_with("request template rendering: ") && told.contains(words),
+            "{template}: {told}"
+        );
     }
     // A table that is put into itself is copied.
-    assert_eq!(output("{% context.a = context %}{*_escape_json(context)*}", "{\"b\":1}"), r#"{"b":1,"a":{"b":1}}"#);
+    assert_eq!(
+        output("{% context.a = context %}{*_escape_json(context)*}", "{\"b\":1}"),
+        r#"{"b":1,"a":{"b":1}}"#
+    );
 }
 
 #[test]
@@ -261,7 +299,8 @@ fn expressions_are_bounded_in_depth() {
             }
         }
     };
-    let nested = |open: &str, close: &str, times: usize| format!("{}1{}", open.repeat(times), close.repeat(times));
+    let nested =
+        |open: &str, close: &str, times: usize| format!("{}1{}", open.repeat(times), close.repeat(times));
     for (what, shape) in [
         ("parentheses", &(|n| nested("(", ")", n)) as &dyn Fn(usize) -> String),
         ("a chain to the left", &|n| format!("1{}", " + 1".repeat(n))),
@@ -283,7 +322,9 @@ fn expressions_are_bounded_in_depth() {
         assert!(!accepted(&shape(20_000)), "{what}");
     }
     // Chains within chains: none is long, and none is nested deep.
-    for (open, close) in [("a[", "][1][1][1][1]"), ("(", ")+1+1+1+1"), ("a(", ")(1)(1)(1)(1)"), ("{", "}:a():a():a()")] {
+    for (open, close) in
+        [("a[", "][1][1][1][1]"), ("(", ")+1+1+1+1"), ("a(", ")(1)(1)(1)(1)"), ("{", "}:a():a():a()")]
+    {
         assert!(accepted(&nested(open, close, 10)), "{open}{close}");
         assert!(!accepted(&nested(open, close, 40)), "{open}{close}");
     }
@@ -314,9 +355,15 @@ fn removing_members_of_a_long_body_is_cheap() {
     assert_eq!(long_output(template, &format!("{{{}}}", members.join(","))), format!("{{{left}}}"));
 
     let template = "{% context.a = nil context.b = nil context.a = 3 %}{{next(context)}} {{context.b or 'no'}} {*_escape_json(context)*}";
-    assert_eq!(output(template, "{\"b\": 1, \"a\": 2, \"c\": 4, \"d\": 5}"), "a no {\"a\":3,\"c\":4,\"d\":5}");
+    assert_eq!(
+        output(template, "{\"b\": 1, \"a\": 2, \"c\": 4, \"d\": 5}"),
+        "a no {\"a\":3,\"c\":4,\"d\":5}"
+    );
     let members = "{% context.a = nil context.b = nil context.c = 3 context.a = 4 context.d = nil %}{{next(context)}} {*_escape_json(context)*}";
-    assert_eq!(output(members, "{\"a\": 1, \"b\": 2, \"c\": 0, \"d\": 5, \"e\": 6}"), "a {\"a\":4,\"c\":3,\"e\":6}");
+    assert_eq!(
+        output(members, "{\"a\": 1, \"b\": 2, \"c\": 0, \"d\": 5, \"e\": 6}"),
+        "a {\"a\":4,\"c\":3,\"e\":6}"
+    );
     let emptied = "{% context.a = nil context.b = nil %}{{next(context)}}{*_escape_json(context)*}";
     assert_eq!(output(emptied, "{\"a\": 1, \"b\": 2}"), "{}");
 }
@@ -356,7 +403,9 @@ fn names_are_paid_for() {
 fn variables_are_remembered() {
     let body = format!("{{\"a\": \"{}\"}}", "x".repeat(400_000));
     let read = |variables: usize| {
-        let read = |each: &str, times: usize| format!("for i = 1, {times} do local a = _ctx.var['arg_' .. {each}] end");
+        let read = |each: &str, times: usize| {
+            format!("for i = 1, {times} do local a = _ctx.var['arg_' .. {each}] end")
+        };
         json_in(&format!("{{% {} {} %}}done", read("i", variables), read(&variables.to_string(), 200)), &body)
     };
     assert_eq!(read(64).unwrap(), "done");
@@ -387,7 +436,11 @@ fn responses_are_transformed_whole() {
     let config = json!({"response": {"template": "{{a}} {{_ctx.var.status}} {{_ctx.var.arg_name}}"}});
     let json = ("Content-Type", "application/json");
     assert_eq!(response(config.clone(), &[json, ("ETag", "\"1\"")], &["{\"a\"", ":1}"]), "1 200 Ann");
-    assert_eq!(response(config.clone(), &[json], &["{\"a\""]), "{\"a\"", "what cannot be read stays as it is");
+    assert_eq!(
+        response(config.clone(), &[json], &["{\"a\""]),
+        "{\"a\"",
+        "what cannot be read stays as it is"
+    );
     assert_eq!(response(config, &[json, ("Content-Encoding", "gzip")], &["packed"]), "packed");
     let cut = json!({"max_resp_body_size": 3, "response": {"template": "{*_body*}"}});
     assert_eq!(response(cut, &[], &["ab", "cdef"]), "abc");

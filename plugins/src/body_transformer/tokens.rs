@@ -25,8 +25,8 @@ const SIGNS: [&str; 25] = [
 ];
 
 pub(super) const KEYWORDS: [&str; 21] = [
-    "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "if", "in", "local", "nil", "not",
-    "or", "repeat", "return", "then", "true", "until", "while",
+    "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "if", "in", "local", "nil",
+    "not", "or", "repeat", "return", "then", "true", "until", "while",
 ];
 
 /// Cuts a template into tokens, each with its line.
@@ -120,17 +120,23 @@ fn code(text: &[u8], mut line: usize, all: &mut Vec<(Token, usize)>) -> Result<(
         } else if rest.starts_with(b"--") {
             at += find(rest, b"\n").unwrap_or(rest.len());
         } else if byte.is_ascii_alphabetic() || byte == b'_' {
-            let length = rest.iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count();
+            let length =
+                rest.iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count();
             all.push((Token::Name(String::from_utf8_lossy(&rest[..length]).into()), line));
             at += length;
         } else if byte.is_ascii_digit() {
-            let length = rest.iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'.').count();
+            let length =
+                rest.iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'.').count();
             // `1..x` is a number and two dots.
             let length = find(&rest[..length], b"..").unwrap_or(length);
             let digits = std::str::from_utf8(&rest[..length]).unwrap_or_default();
-            let hex = digits.strip_prefix("0x").and_then(|hex| u64::from_str_radix(hex, 16).ok()).map(|n| n as f64);
+            let hex =
+                digits.strip_prefix("0x").and_then(|hex| u64::from_str_radix(hex, 16).ok()).map(|n| n as f64);
             let number = hex.or_else(|| digits.parse().ok());
-            all.push((Token::Number(number.ok_or_else(|| error(line, format!("`{digits}` is no number")))?), line));
+            all.push((
+                Token::Number(number.ok_or_else(|| error(line, format!("`{digits}` is no number")))?),
+                line,
+            ));
             at += length;
         } else if byte == b'"' || byte == b'\'' {
             let (string, length) = string(rest).map_err(|words| error(line, words))?;

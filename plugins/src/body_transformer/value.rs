@@ -158,7 +158,9 @@ pub(super) fn equal(left: &Value, right: &Value) -> bool {
 
 pub(super) fn less(left: &Value, right: &Value, or_equal: bool) -> Result<bool, String> {
     match (left, right) {
-        (Value::Number(left), Value::Number(right)) => Ok(if or_equal { left <= right } else { left < right }),
+        (Value::Number(left), Value::Number(right)) => {
+            Ok(if or_equal { left <= right } else { left < right })
+        }
         (Value::Text(left), Value::Text(right)) => Ok(if or_equal { left <= right } else { left < right }),
         _ => Err(format!("attempt to compare {} with {}", name_of(left), name_of(right))),
     }

@@ -149,7 +149,12 @@ impl Element {
 
     /// The texts that are more than blanks, without those around them.
     fn words(&self) -> Vec<Vec<u8>> {
-        self.texts.iter().map(|words| words.trim_ascii()).filter(|words| !words.is_empty()).map(<[u8]>::to_vec).collect()
+        self.texts
+            .iter()
+            .map(|words| words.trim_ascii())
+            .filter(|words| !words.is_empty())
+            .map(<[u8]>::to_vec)
+            .collect()
     }
 
     fn members(self) -> Table {

@@ -9,7 +9,9 @@ fn sign(hash: hmac::Algorithm, secret: &str, text: &str) -> String {
 }
 
 fn authorization(algorithm: &str, headers: &str, signature: &str) -> String {
-    format!("Signature keyId=\"user-key\",algorithm=\"{algorithm}\",headers=\"{headers}\",signature=\"{signature}\"")
+    format!(
+        "Signature keyId=\"user-key\",algorithm=\"{algorithm}\",headers=\"{headers}\",signature=\"{signature}\""
+    )
 }
 
 /// A request that jack signed: the line, his Date and a header of his own.
@@ -56,7 +58,9 @@ fn a_signed_request_passes_and_a_changed_one_does_not() {
     assert_eq!(ask("POST", &own, json!({})), wrong());
     assert_eq!(ask("GET", &[own[0], own[1], ("X-Own", "2")], json!({})), wrong());
     assert_eq!(ask("GET", &[own[0], own[1]], json!({})), wrong());
-    for (from, to) in [("user-key", "nobody"), ("sha256", "sha512"), ("sha256", "md5"), ("date x", "x"), ("=\"", "=\"A")] {
+    for (from, to) in
+        [("user-key", "nobody"), ("sha256", "sha512"), ("sha256", "md5"), ("date x", "x"), ("=\"", "=\"A")]
+    {
         let changed = header.replacen(from, to, 1);
         assert_ne!(changed, header);
         assert_eq!(ask("GET", &[("Authorization", &changed), own[1], own[2]], json!({})), wrong(), "{from}");
@@ -85,7 +89,12 @@ fn the_header_itself_is_judged_by_name() {
     assert_eq!(ask("GET", &[], json!({})), said("missing Authorization header"));
     let start = said("Authorization header does not start with 'Signature'");
     assert_eq!(ask("GET", &[("Authorization", "Basic x")], json!({})), start);
-    for header in ["Signature", "Signature keyId=\"user-key\"", "Signature keyId=user-key,algorithm=\"hmac-sha1\"", "Signature =\"\",\"=\""] {
+    for header in [
+        "Signature",
+        "Signature keyId=\"user-key\"",
+        "Signature keyId=user-key,algorithm=\"hmac-sha1\"",
+        "Signature =\"\",\"=\"",
+    ] {
         assert_eq!(ask("GET", &[("Authorization", header), ("Date", NOW)], json!({})), wrong(), "{header}");
     }
 }
@@ -100,13 +109,15 @@ fn a_signed_header_that_is_missing_counts_as_nothing() {
 #[test]
 fn the_bound_of_a_body_holds_however_it_came() {
     // A body that another stage had read, and the length that was told of it.
-    for (length, told, status) in [(7, true, None), (8, true, None), (8, false, None), (9, true, Some(413)), (9, false, Some(413))]
+    for (length, told, status) in
+        [(7, true, None), (8, true, None), (8, false, None), (9, true, Some(413)), (9, false, Some(413))]
     {
         let body = vec![b'a'; length];
         let sum = format!("SHA-256={}", BASE64_STANDARD.encode(digest(&SHA256, &body)));
         let header = with_digest(&sum);
-        let mut probe = Probe::request("POST", "/", &[("Authorization", &header), ("Date", NOW), ("Digest", &sum)])
-            .consumer::<HmacAuth>("jack", json!({"key_id": "user-key", "secret_key": "my-secret"}));
+        let mut probe =
+            Probe::request("POST", "/", &[("Authorization", &header), ("Date", NOW), ("Digest", &sum)])
+                .consumer::<HmacAuth>("jack", json!({"key_id": "user-key", "secret_key": "my-secret"}));
         if told {
             probe.messages.request.framing = Framing::Length(length as u64);
         }
@@ -146,7 +157,13 @@ fn headers_that_must_be_signed_are() {
 fn a_signed_header_comes_once() {
     let signature = sign(hmac::HMAC_SHA256, "my-secret", &format!("user-key\ndate: {NOW}\nX-Own: 1\n"));
     let header = authorization("hmac-sha256", "date X-Own", &signature);
-    let mut headers = vec![("Authorization", header.as_str()), ("Date", NOW), ("X-Own", "1"), ("X-Free", "1"), ("X-Free", "2")];
+    let mut headers = vec![
+        ("Authorization", header.as_str()),
+        ("Date", NOW),
+        ("X-Own", "1"),
+        ("X-Free", "1"),
+        ("X-Free", "2"),
+    ];
     assert_eq!(ask("GET", &headers, json!({})), None);
     for second in ["1", "2"] {
         headers.push(("x-own", second));
@@ -174,8 +191,9 @@ fn a_body_is_read_once_the_signature_holds_and_within_its_bound() {
     let digest = "SHA-256=ungWv48Bz+pBQUDeXa4iI7ADYaOWF3qctBD/YfIAFa0="; // of abc
     let config = json!({"validate_request_body": true, "max_req_body_size": 8});
     let run = |header: &str, digest: &str, body: Option<&[u8]>| {
-        let mut probe = Probe::request("POST", "/", &[("Authorization", header), ("Date", NOW), ("Digest", digest)])
-            .consumer::<HmacAuth>("jack", json!({"key_id": "user-key", "secret_key": "my-secret"}));
+        let mut probe =
+            Probe::request("POST", "/", &[("Authorization", header), ("Date", NOW), ("Digest", digest)])
+                .consumer::<HmacAuth>("jack", json!({"key_id": "user-key", "secret_key": "my-secret"}));
         let stage: HmacAuth = probe.stage(config.clone()).unwrap();
         let mut x = probe.exchange();
         x.engine_mut().body_state = Body::Streaming;
@@ -196,7 +214,9 @@ fn a_body_is_read_once_the_signature_holds_and_within_its_bound() {
     let Step::Reply(reply) = run(&header, digest, Some(b"123456789")) else { panic!("it passed") };
     assert_eq!(reply.status, 413);
     // Nobody makes the gateway hold a body with a signature that is wrong.
-    let Step::Reply(reply) = run(&header.replace("user-key", "nobody"), digest, None) else { panic!("no reply") };
+    let Step::Reply(reply) = run(&header.replace("user-key", "nobody"), digest, None) else {
+        panic!("no reply")
+    };
     assert_eq!(reply.status, 401);
 }
 

@@ -80,7 +80,8 @@ fn a_token_is_found_in_header_query_and_cookie_and_hidden() {
     let cookie = format!("b=2; jwt={sent}");
     let bearers = [sent.clone(), format!("Bearer {sent}"), format!("bearer {sent}")];
     let probes = || {
-        let headers = bearers.iter().map(|bearer| Probe::request("GET", "/hello?a=1", &[("Authorization", bearer)]));
+        let headers =
+            bearers.iter().map(|bearer| Probe::request("GET", "/hello?a=1", &[("Authorization", bearer)]));
         let others = [Probe::get(&query), Probe::request("GET", "/hello?a=1", &[("Cookie", &cookie)])];
         headers.chain(others)
     };
@@ -96,7 +97,8 @@ fn a_token_is_found_in_header_query_and_cookie_and_hidden() {
     for (probe, before) in probes().zip(before) {
         run(probe, shared(), json!({}), |step, x| {
             assert!(matches!(step, Step::Next), "{step:?}");
-            let credential = |x: &Exchange<'_>| x.query().len() > 3 || x.request().fields.list().len() > before;
+            let credential =
+                |x: &Exchange<'_>| x.query().len() > 3 || x.request().fields.list().len() > before;
             assert!(credential(x), "the name of the consumer came to what was there");
         });
     }
@@ -124,7 +126,10 @@ fn refusals_say_what_apisix_says() {
     assert_eq!(missing, "{\"message\":\"Missing JWT token in request\"}\n");
     let good = hs256(&json!({"key": "user-key"}));
     let (signed, signature) = good.rsplit_once('.').unwrap();
-    let list = format!("{}.{signature}", signed.split('.').next().unwrap().to_owned() + "." + &part(&json!(["key"])));
+    let list = format!(
+        "{}.{signature}",
+        signed.split('.').next().unwrap().to_owned() + "." + &part(&json!(["key"]))
+    );
     for invalid in ["", "x", "a.b.c", &format!("{good}.x"), &format!("x{good}"), signed, &list] {
         assert_eq!(refused(invalid, shared(), json!({})).as_deref(), Some("JWT token invalid"), "{invalid}");
     }
@@ -145,14 +150,17 @@ fn refusals_say_what_apisix_says() {
 
 #[test]
 fn each_hash_verifies_its_own_tokens_and_no_others() {
-    let hashes =
-        [("HS256", hmac::HMAC_SHA256), ("HS384", hmac::HMAC_SHA384), ("HS512", hmac::HMAC_SHA512)];
+    let hashes = [("HS256", hmac::HMAC_SHA256), ("HS384", hmac::HMAC_SHA384), ("HS512", hmac::HMAC_SHA512)];
     for (algorithm, hash) in hashes {
         let payload = json!({"key": "user-key"});
         let sent = token(&json!({"alg": algorithm}), &payload, |text| mac(hash, b"my-secret-key", text));
         for (other, _) in hashes {
             let consumer = json!({"key": "user-key", "secret": "my-secret-key", "algorithm": other});
-            assert_eq!(refused(&sent, consumer, json!({})).is_none(), other == algorithm, "{algorithm} {other}");
+            assert_eq!(
+                refused(&sent, consumer, json!({})).is_none(),
+                other == algorithm,
+                "{algorithm} {other}"
+            );
         }
         let encoded = json!({
             "key": "user-key", "algorithm": algorithm,
@@ -168,7 +176,8 @@ fn each_hash_verifies_its_own_tokens_and_no_others() {
 fn each_kind_of_key_verifies_its_own_tokens() {
     let rng = SystemRandom::new();
     let payload = json!({"key": "user-key"});
-    let consumer = |algorithm: &str, key: &str| json!({"key": "user-key", "algorithm": algorithm, "public_key": key});
+    let consumer =
+        |algorithm: &str, key: &str| json!({"key": "user-key", "algorithm": algorithm, "public_key": key});
     let check = |algorithm: &str, public: &str, sign: &dyn Fn(&[u8]) -> Vec<u8>| {
         let sent = token(&json!({"alg": algorithm}), &payload, sign);
         assert_eq!(refused(&sent, consumer(algorithm, public), json!({})), None, "{algorithm}");
@@ -178,7 +187,11 @@ fn each_kind_of_key_verifies_its_own_tokens() {
         // The classic confusion: the public key, which anybody has, taken as a shared secret.
         for header in [json!({"alg": "HS256"}), json!({"alg": "none"}), json!({}), json!({"alg": 1})] {
             let forged = token(&header, &payload, |text| mac(hmac::HMAC_SHA256, public.as_bytes(), text));
-            assert_eq!(refused(&forged, consumer(algorithm, public), json!({})).as_deref(), Some(WRONG), "{header}");
+            assert_eq!(
+                refused(&forged, consumer(algorithm, public), json!({})).as_deref(),
+                Some(WRONG),
+                "{header}"
+            );
         }
     };
 
@@ -225,7 +238,10 @@ fn each_kind_of_key_verifies_its_own_tokens() {
         let Step::Reply(reply) = stage.rewrite(&mut probe.exchange()) else { panic!("it passed") };
         assert_eq!(reply.body, "{\"message\":\"failed to verify jwt\"}\n");
         let complaints = probe.world.complaints.borrow();
-        assert!(complaints.iter().any(|(plugin, said)| *plugin == "jwt-auth" && said.contains(why)), "{complaints:?}");
+        assert!(
+            complaints.iter().any(|(plugin, said)| *plugin == "jwt-auth" && said.contains(why)),
+            "{complaints:?}"
+        );
     }
 }
 
@@ -236,7 +252,8 @@ fn claims_of_time_are_judged() {
     let good = json!({"key": "user-key", "exp": NOW + 10, "nbf": NOW - 10});
     let none = json!({"key": "user-key"});
     let text = json!({"key": "user-key", "exp": "later"});
-    let with = |grace: u64| json!({"key": "user-key", "secret": "my-secret-key", "lifetime_grace_period": grace});
+    let with =
+        |grace: u64| json!({"key": "user-key", "secret": "my-secret-key", "lifetime_grace_period": grace});
     let (any, exp, both) = (json!([]), json!(["exp"]), json!(["exp", "nbf"]));
     for (payload, grace, claims, passes) in [
         (&expired, 0, &any, false),
@@ -263,7 +280,8 @@ fn claims_of_time_are_judged() {
 #[test]
 fn a_token_with_extensions_that_must_be_understood_is_refused() {
     let header = json!({"alg": "HS256", "crit": ["b64"], "b64": false});
-    let sent = token(&header, &json!({"key": "user-key"}), |text| mac(hmac::HMAC_SHA256, b"my-secret-key", text));
+    let sent =
+        token(&header, &json!({"key": "user-key"}), |text| mac(hmac::HMAC_SHA256, b"my-secret-key", text));
     assert_eq!(refused(&sent, shared(), json!({})).as_deref(), Some(WRONG));
 }
 
@@ -311,7 +329,8 @@ fn settings_of_a_consumer_are_checked() {
 #[test]
 fn no_token_breaks_it() {
     let good = hs256(&json!({"key": "user-key", "exp": NOW + 10}));
-    let deep = format!("{}.{}.x", part(&json!({"alg": "HS256"})), BASE64_URL_SAFE_NO_PAD.encode("[".repeat(5_000)));
+    let deep =
+        format!("{}.{}.x", part(&json!({"alg": "HS256"})), BASE64_URL_SAFE_NO_PAD.encode("[".repeat(5_000)));
     assert_eq!(refused(&deep, shared(), json!({})).as_deref(), Some("JWT token invalid"));
     let mut rng = fastrand::Rng::with_seed(6);
     for _ in 0..300 {

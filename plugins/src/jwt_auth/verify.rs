@@ -12,8 +12,8 @@ use crate::auth;
 
 /// All algorithms, as written in tokens. The first [`HASHED`] use a shared secret.
 pub(super) const ALGORITHMS: [&str; 13] = [
-    "HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512",
-    "EdDSA",
+    "HS256", "HS384", "HS512", "RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384",
+    "PS512", "EdDSA",
 ];
 
 pub(super) const HASHED: usize = 3;
@@ -50,14 +50,17 @@ impl Verifier {
         let key = match hash(algorithm) {
             Some(hash) => {
                 let secret = text("secret").ok_or_else(|| {
-                    Invalid::new("property \"secret\" is required when using HS based algorithms").at("/secret")
+                    Invalid::new("property \"secret\" is required when using HS based algorithms")
+                        .at("/secret")
                 })?;
                 let secret = match config.get("base64_secret") {
                     Some(Value::Bool(true)) => auth::base64(secret.as_bytes())
                         .filter(|secret| !secret.is_empty())
                         .ok_or_else(|| {
                             let said = "base64_secret required but the secret is not in base64 format";
-                            Invalid::new(said).at("/secret").hint("write it in base64, or leave base64_secret out")
+                            Invalid::new(said)
+                                .at("/secret")
+                                .hint("write it in base64, or leave base64_secret out")
                         })?
                         .into_vec(),
                     _ => secret.as_bytes().to_vec(),

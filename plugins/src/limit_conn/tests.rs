@@ -43,7 +43,15 @@ fn so_many_are_in_and_some_more_wait() {
     assert_eq!(hit(&stage, &mut client(&first, &[])), Ok(200));
     clients.clear();
     assert_eq!(hit(&stage, &mut client(&first, &[])), Ok(0));
-    assert_eq!(stage.gauges.within(stage.rules[0].by.key(&stage.gauges, stage.scope, &client(&first, &[]).exchange(), &stage.scratch).unwrap()), 0);
+    assert_eq!(
+        stage.gauges.within(
+            stage.rules[0]
+                .by
+                .key(&stage.gauges, stage.scope, &client(&first, &[]).exchange(), &stage.scratch)
+                .unwrap()
+        ),
+        0
+    );
 }
 
 #[test]

@@ -2,8 +2,8 @@
 //!
 //! One limit of limit-count: its key, its numbers and its headers.
 
-use sdk::HeaderName;
 use sdk::Exchange;
+use sdk::HeaderName;
 use sdk::counters::Taken;
 use serde_json::Value;
 

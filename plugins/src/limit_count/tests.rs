@@ -177,7 +177,10 @@ fn rules_count_apart_and_show_apart() {
     assert_eq!(hit(&stage, &mut team).0, 0);
     let mut nobody = Probe::default();
     assert_eq!(hit(&stage, &mut nobody).0, 500);
-    assert_eq!(nobody.world.complaints.borrow()[..], [("limit-count", "no rule applies: each has a key that is absent")]);
+    assert_eq!(
+        nobody.world.complaints.borrow()[..],
+        [("limit-count", "no rule applies: each has a key that is absent")]
+    );
 }
 
 #[test]

@@ -232,7 +232,8 @@ mod tests {
             "none": {"type": "null"},
             "untyped": {},
         }));
-        let expected = r#"{"text":"a \"b\"","number":5.5,"whole":4,"truth":true,"object":{"in":1},"empty":{}}"#;
+        let expected =
+            r#"{"text":"a \"b\"","number":5.5,"whole":4,"truth":true,"object":{"in":1},"empty":{}}"#;
         assert_eq!(shape.json(), expected);
         assert_eq!(Shape::of_object(&json!({})).json(), "{}");
     }
@@ -278,7 +279,9 @@ mod tests {
             "<data>\n  <a>x</a>\n  <b id=\"3\">\n      <c>0.5</c>\n  </b>\n  <d>\n\n  </d>\n</data>\n";
         assert_eq!(shape.xml("data"), expected);
         assert_eq!(Shape::of_object(&json!({})).xml("data"), "<data>\n</data>\n");
-        let list = Shape::of_object(&json!({"properties": {"l": {"type": "array", "items": {"type": "integer", "example": 1}}}}));
+        let list = Shape::of_object(
+            &json!({"properties": {"l": {"type": "array", "items": {"type": "integer", "example": 1}}}}),
+        );
         let text = list.xml("data");
         let inside = text.strip_prefix("<data>\n").unwrap().strip_suffix("</data>\n").unwrap();
         assert!(inside.lines().all(|line| line == "    <l>1</l>"), "{text}");

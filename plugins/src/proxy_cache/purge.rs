@@ -7,7 +7,6 @@ use model::{Invalid, network};
 use sdk::Reply;
 use serde_json::{Value, json};
 
-
 /// The clients whose `PURGE` is heard. APISIX hears everybody's; here a stranger could so have the
 /// upstream asked for everything anew.
 #[derive(Debug, PartialEq, Eq)]

@@ -58,7 +58,11 @@ fn part(line: &[u8], length: usize) -> Option<Wanted> {
             if last < first {
                 return None;
             }
-            if first >= length { Wanted::Nothing } else { Wanted::Part(first, length.min(last.saturating_add(1))) }
+            if first >= length {
+                Wanted::Nothing
+            } else {
+                Wanted::Part(first, length.min(last.saturating_add(1)))
+            }
         }
     };
     Some(wanted)

@@ -3,8 +3,8 @@
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use sdk::Framing;
 use cache::{Caches, DiskSettings, Settings};
+use sdk::Framing;
 use sdk::testing::{Probe, chunk, respond};
 
 use sdk::exchange::Source;
@@ -340,7 +340,11 @@ fn head_is_answered_from_get_and_post_from_post() {
 fn get_with_a_body_is_not_for_the_cache() {
     let site = Site::new(json!({}));
     let with_body = |body| {
-        site.run(site.probe("GET", "/", &[]), |x| x.engine_mut().body_state = Body::Streaming, origin(&[], &[body]))
+        site.run(
+            site.probe("GET", "/", &[]),
+            |x| x.engine_mut().body_state = Body::Streaming,
+            origin(&[], &[body]),
+        )
     };
     assert_eq!(with_body("poison").cache(), "BYPASS");
     assert_eq!(site.get("/", origin(&[], &["good"])).body, "good");
@@ -584,7 +588,8 @@ fn keys_that_name_the_same_share_an_answer() {
 fn the_host_a_stage_sets_is_part_of_the_key() {
     let site = Site::new(json!({}));
     let ask = |host: Option<&str>, answer: &str| {
-        let before = |x: &mut Exchange<'_>| x.engine_mut().forward.host = host.map(|host| x.intern(host.as_bytes()));
+        let before =
+            |x: &mut Exchange<'_>| x.engine_mut().forward.host = host.map(|host| x.intern(host.as_bytes()));
         site.run(site.probe("GET", "/", &[]), before, origin(&[], &[answer])).body
     };
     assert_eq!(ask(None, "none"), "none");

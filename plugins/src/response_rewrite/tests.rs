@@ -45,7 +45,8 @@ fn status_headers_and_body_are_replaced() {
 fn memory_is_held_for_what_comes_and_not_for_what_is_announced() {
     let mut probe = Probe::get("/hello");
     let filters = json!([{"regex": "z", "replace": "y"}]);
-    let stage: ResponseRewrite = probe.stage(json!({"filters": filters, "max_resp_body_size": 64 << 20})).unwrap();
+    let stage: ResponseRewrite =
+        probe.stage(json!({"filters": filters, "max_resp_body_size": 64 << 20})).unwrap();
     let mut x = probe.exchange();
     respond(&mut x, 200, &[("Content-Length", "67108864")]);
     stage.header_filter(&mut x);
@@ -66,7 +67,10 @@ fn memory_is_held_for_what_comes_and_not_for_what_is_announced() {
         assert_eq!(x.world().budget().taken(), held);
     }
     // What was announced is not exceeded where all of it has come.
-    assert_eq!([believed(1, 5), believed(5, 5), believed(9, 5), believed(1 << 20, 2 << 20)], [5, 5, 9, 2 << 20]);
+    assert_eq!(
+        [believed(1, 5), believed(5, 5), believed(9, 5), believed(1 << 20, 2 << 20)],
+        [5, 5, 9, 2 << 20]
+    );
     assert_eq!([believed(1, 2 << 20), believed(1 << 18, 9 << 20)], [1 << 20, 2 << 20]);
 }
 
@@ -76,7 +80,8 @@ fn a_body_that_was_announced_is_moved_once() {
     for (most, held) in [(1 << 20, 50_000), (30_000, 20_000)] {
         let mut probe = Probe::get("/hello");
         probe.world.budget = sdk::budget::Budget::new(most);
-        let stage: ResponseRewrite = probe.stage(json!({"filters": [{"regex": "z", "replace": "y"}]})).unwrap();
+        let stage: ResponseRewrite =
+            probe.stage(json!({"filters": [{"regex": "z", "replace": "y"}]})).unwrap();
         let mut x = probe.exchange();
         respond(&mut x, 200, &[("Content-Length", "50000")]);
         stage.header_filter(&mut x);
@@ -125,10 +130,13 @@ fn a_body_that_grows_is_paid_for() {
 
 #[test]
 fn a_body_over_the_bound_is_cut_and_told_of_once() {
-    for (pieces, given, told) in [(&["abc"][..], "ABC", 0), (&["abcd"], "ABC", 1), (&["ab", "c", "d", "e", ""], "ABC", 1)] {
+    for (pieces, given, told) in
+        [(&["abc"][..], "ABC", 0), (&["abcd"], "ABC", 1), (&["ab", "c", "d", "e", ""], "ABC", 1)]
+    {
         let mut probe = Probe::get("/hello");
         let filters = json!([{"regex": "abc", "replace": "ABC"}]);
-        let stage: ResponseRewrite = probe.stage(json!({"max_resp_body_size": 3, "filters": filters})).unwrap();
+        let stage: ResponseRewrite =
+            probe.stage(json!({"max_resp_body_size": 3, "filters": filters})).unwrap();
         let mut x = probe.exchange();
         respond(&mut x, 200, &[]);
         assert!(!stage.filters_body(&x) && !stage.holds_body(&x));
@@ -141,7 +149,10 @@ fn a_body_over_the_bound_is_cut_and_told_of_once() {
             out.extend_from_slice(&chunk.data);
         }
         drop(x);
-        assert_eq!((String::from_utf8(out).unwrap().as_str(), probe.world.complaints.borrow().len()), (given, told));
+        assert_eq!(
+            (String::from_utf8(out).unwrap().as_str(), probe.world.complaints.borrow().len()),
+            (given, told)
+        );
     }
 }
 
@@ -196,7 +207,9 @@ fn a_long_body_is_filtered_on_a_background_thread() {
 /// A short one is the worker's own work, unless its pattern costs much.
 #[test]
 fn a_background_thread_is_for_what_takes_long() {
-    for (pattern, length, jobs) in [("b", 10_000, 0), ("(a)b", 10_000, 0), ("b", 1 << 20, 1), ("a.*c|a", 5000, 1)] {
+    for (pattern, length, jobs) in
+        [("b", 10_000, 0), ("(a)b", 10_000, 0), ("b", 1 << 20, 1), ("a.*c|a", 5000, 1)]
+    {
         let mut probe = Probe::get("/hello");
         let filters = json!([{"regex": pattern, "replace": "d", "scope": "global"}]);
         let stage: ResponseRewrite = probe.stage(json!({"filters": filters})).unwrap();
@@ -230,7 +243,12 @@ fn a_body_without_matches_stays_where_it_is() {
 }
 
 /// The body as the client gets it, the coding in the head, and what was complained about.
-fn decoded(max: usize, status: u16, coding: &str, body: &[u8]) -> (Result<String, u16>, bool, Vec<&'static str>) {
+fn decoded(
+    max: usize,
+    status: u16,
+    coding: &str,
+    body: &[u8],
+) -> (Result<String, u16>, bool, Vec<&'static str>) {
     let mut probe = Probe::get("/hello");
     let filters = json!([{"regex": "hello", "replace": "bye", "scope": "global"}]);
     let stage: ResponseRewrite = probe.stage(json!({"filters": filters, "max_resp_body_size": max})).unwrap();
@@ -243,7 +261,8 @@ fn decoded(max: usize, status: u16, coding: &str, body: &[u8]) -> (Result<String
         Step::Reply(reply) => Err(reply.status),
         step => panic!("{step:?}"),
     };
-    let coded = [x.response_header("Content-Encoding"), x.response_header("ETag")].map(|field| field.is_some());
+    let coded =
+        [x.response_header("Content-Encoding"), x.response_header("ETag")].map(|field| field.is_some());
     assert_eq!(coded[0], coded[1]);
     drop(x);
     (text, coded[0], probe.world.complaints.take().into_iter().map(|(_, reason)| reason).collect())
@@ -256,7 +275,10 @@ fn a_compressed_body_is_decoded() {
     for (coding, body) in [("gzip", gzip(text.as_bytes())), ("br", brotli(text.as_bytes()))] {
         assert!(decoded(1 << 20, 200, coding, &body) == (Ok(new.clone()), false, vec![]), "{coding}");
         // It may be as long as a plain one.
-        assert!(decoded(5000, 200, coding, &body) == (Ok(text[..5000].replace("hello", "bye")), false, vec![CUT]), "{coding}");
+        assert!(
+            decoded(5000, 200, coding, &body) == (Ok(text[..5000].replace("hello", "bye")), false, vec![CUT]),
+            "{coding}"
+        );
         // One whose own end is left out.
         let (short, _, told) = decoded(body.len() - 1, 200, coding, &body);
         let short = short.unwrap();
@@ -271,14 +293,19 @@ fn a_compressed_body_is_decoded() {
 /// A coding that is not known, and a part of a body.
 #[test]
 fn some_bodies_are_left_alone() {
-    for (status, coding, told) in [(200, "zstd", "neither gzip nor br"), (200, "gzip, br", "neither gzip nor br"), (206, "gzip", "(206)")] {
+    for (status, coding, told) in [
+        (200, "zstd", "neither gzip nor br"),
+        (200, "gzip, br", "neither gzip nor br"),
+        (206, "gzip", "(206)"),
+    ] {
         let (text, coded, complaints) = decoded(1 << 20, status, coding, b"hello");
         assert_eq!((text.as_deref(), coded), (Ok("hello"), true));
         assert!(complaints.len() == 1 && complaints[0].contains(told), "{complaints:?}");
     }
     // As the upstream answered, whatever the status becomes.
     let mut probe = Probe::get("/hello");
-    let stage: ResponseRewrite = probe.stage(json!({"status_code": 200, "filters": [{"regex": "a", "replace": "b"}]})).unwrap();
+    let stage: ResponseRewrite =
+        probe.stage(json!({"status_code": 200, "filters": [{"regex": "a", "replace": "b"}]})).unwrap();
     let mut x = probe.exchange();
     respond(&mut x, 206, &[]);
     stage.header_filter(&mut x);
@@ -291,8 +318,20 @@ fn only_filters_need_the_whole_body_and_only_one_that_they_can_read() {
         (json!({"body": "x"}), &[][..], true, false, 0),
         (json!({"headers": {"X-A": "1"}}), &[], false, false, 0),
         (json!({"headers": {"X-A": "1"}}), &[("Content-Encoding", "gzip")], false, false, 0),
-        (json!({"filters": [{"regex": "a", "replace": "b"}]}), &[("Content-Encoding", "gzip")], true, true, 0),
-        (json!({"filters": [{"regex": "a", "replace": "b"}]}), &[("Content-Encoding", "deflate")], false, false, 1),
+        (
+            json!({"filters": [{"regex": "a", "replace": "b"}]}),
+            &[("Content-Encoding", "gzip")],
+            true,
+            true,
+            0,
+        ),
+        (
+            json!({"filters": [{"regex": "a", "replace": "b"}]}),
+            &[("Content-Encoding", "deflate")],
+            false,
+            false,
+            1,
+        ),
         (json!({"body": "x"}), &[("Content-Encoding", "gzip")], true, false, 0),
     ] {
         let mut probe = Probe::get("/hello");
@@ -310,7 +349,8 @@ fn only_filters_need_the_whole_body_and_only_one_that_they_can_read() {
 fn filters_see_the_whole_body() {
     let once = json!({"filters": [{"regex": "he(l+)o", "replace": "<$1>"}]});
     assert_eq!(rewritten(once, &[], &["hel", "lo hello"]).2, "<ll> hello");
-    let global = json!({"filters": [{"regex": "HELLO", "replace": "x", "scope": "global", "options": "ijo"}]});
+    let global =
+        json!({"filters": [{"regex": "HELLO", "replace": "x", "scope": "global", "options": "ijo"}]});
     assert_eq!(rewritten(global.clone(), &[], &["hel", "lo hello"]).2, "x x");
     assert_eq!(rewritten(global, &[("Content-Encoding", "deflate")], &["hello"]).2, "hello");
     let bounded = json!({"filters": [{"regex": "z", "replace": "y"}], "max_resp_body_size": 4});
@@ -355,6 +395,9 @@ fn mistakes_are_named() {
     let error = |config: Value| probe.stage::<ResponseRewrite>(config).err().unwrap().to_string();
     assert_eq!(error(json!({"body": "!", "body_base64": true})), "invalid base64 content");
     assert!(error(json!({"body": "a", "filters": [{"regex": "a", "replace": "b"}]})).contains("failed"));
-    assert!(error(json!({"filters": [{"regex": "(", "replace": ""}]})).starts_with("regex \"(\" validation failed"));
+    assert!(
+        error(json!({"filters": [{"regex": "(", "replace": ""}]}))
+            .starts_with("regex \"(\" validation failed")
+    );
     assert!(error(json!({"status_code": 100})).contains("status_code"));
 }

@@ -74,7 +74,8 @@ mod tests {
     #[test]
     fn settings_are_those_of_streams() {
         let probe = Probe::stream();
-        let refused = probe.stage::<LimitConn>(json!({"conn": "$a", "burst": 0, "default_conn_delay": 1, "key": "a"}));
+        let refused =
+            probe.stage::<LimitConn>(json!({"conn": "$a", "burst": 0, "default_conn_delay": 1, "key": "a"}));
         assert_eq!(refused.err().unwrap().pointer, "/conn");
         let refused = probe.stage::<LimitConn>(json!({"conn": 1}));
         assert_eq!(refused.err().unwrap().reason, "property \"burst\" is required");

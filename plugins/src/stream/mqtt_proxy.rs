@@ -162,7 +162,8 @@ mod tests {
                 Step::Body(wanted) => {
                     x.engine_mut().body_state = sdk::exchange::Body::Whole;
                     x.engine_mut().body_asked = wanted;
-                    *Rc::make_mut(&mut x.engine_mut().messages.body) = bytes[..wanted.min(bytes.len())].to_vec();
+                    *Rc::make_mut(&mut x.engine_mut().messages.body) =
+                        bytes[..wanted.min(bytes.len())].to_vec();
                 }
                 step => panic!("{step:?}"),
             }

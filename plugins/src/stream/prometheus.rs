@@ -76,7 +76,8 @@ mod tests {
             let plugin: Prometheus = probe.stage(json!({ "prefer_name": prefer_name })).unwrap();
             plugin.log(&mut probe.exchange());
             probe.services.meters.read(1, |reading| {
-                let all: Vec<_> = reading.streams().map(|(labels, count)| (labels.to_owned(), count)).collect();
+                let all: Vec<_> =
+                    reading.streams().map(|(labels, count)| (labels.to_owned(), count)).collect();
                 assert_eq!(all, [(format!("route=\"{label}\""), 1)]);
             });
         }

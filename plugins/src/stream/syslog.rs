@@ -77,7 +77,8 @@ mod tests {
     #[test]
     fn an_entry_is_what_its_format_says() {
         let mut probe = Probe::stream();
-        let config = json!({"host": "s", "port": 514, "log_format": {"client": "$remote_addr", "over": "$protocol"}});
+        let config =
+            json!({"host": "s", "port": 514, "log_format": {"client": "$remote_addr", "over": "$protocol"}});
         let plugin: Syslog = probe.stage(config).unwrap();
         let message = String::from_utf8(plugin.http.message(&probe.exchange())).unwrap();
         let pid = std::process::id();
@@ -111,7 +112,11 @@ mod tests {
             let plugin: Syslog = probe.stage_with(config, metadata.as_ref(), &FixedNames::default()).unwrap();
             plugin.log(&mut probe.exchange());
             let told = probe.world.complaints.borrow().len();
-            assert_eq!((started.try_recv().is_ok(), told), (logs, usize::from(!logs)), "{own:?} {metadata:?}");
+            assert_eq!(
+                (started.try_recv().is_ok(), told),
+                (logs, usize::from(!logs)),
+                "{own:?} {metadata:?}"
+            );
         }
         let metadata = model::Schema::new(&Syslog::metadata_schema().unwrap()).unwrap();
         for (format, fits) in [(json!({}), true), (json!(1), false)] {

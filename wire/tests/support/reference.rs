@@ -173,7 +173,7 @@ fn response_head(head: &[u8], consumed: usize, method: &str, most: usize) -> Opt
         || status == 304
         || method == "HEAD"
         || method == "CONNECT" && (200..300).contains(&status);
-    // A server that announces a body where there is none may send it: the connection carries nothing else.
+    // A server may send the body it announces, though the answer ends with its head: the connection carries nothing else.
     let may_send = match announced {
         None | Some(Body::Length(0)) => false,
         Some(Body::Chunked) => ends_with_head || status == 304,

@@ -19,7 +19,8 @@ fn long_work_costs_steps() {
     let digits = "local d = ('1'):rep(6400) ";
     let number = "local n = {} for i = 1, 1000 do table.insert(n, 1) end ";
     let words = "local w = {} for i = 1, 10 do table.insert(w, 'y') end ";
-    let half_empty = "local m = {} for i = 1, 10000 do m['a' .. i] = i end for i = 1, 4800 do m['a' .. i] = nil end ";
+    let half_empty =
+        "local m = {} for i = 1, 10000 do m['a' .. i] = i end for i = 1, 4800 do m['a' .. i] = nil end ";
     for (body, before, steps) in [
         ("{% local a = s:upper() %}", long, 206),
         ("{% local a = s:lower() %}", long, 206),
@@ -33,14 +34,22 @@ fn long_work_costs_steps() {
         ("{% local a = s:sub(2) %}", long, 206),
         ("{% local a = string.format('%s', s) %}", long, 208),
         ("{% local a = _escape_json(s) %}", long, 206),
-        ("{% local a = core_decode(j) %}", "local core_decode = require('cjson').decode local j = '[' .. ('0,'):rep(300) .. '0]' ", 1050),
+        (
+            "{% local a = core_decode(j) %}",
+            "local core_decode = require('cjson').decode local j = '[' .. ('0,'):rep(300) .. '0]' ",
+            1050,
+        ),
         ("{% local a = table.concat(n, '') %}", number, 1020),
         ("{% local a = table.concat(w, s) %}", &format!("{long}{words}"), 2020),
         ("{% local a = {n} %}", number, 1007),
         ("{% local a = _escape_json(n) %}", number, 1040),
         ("{% for k, v in pairs(n) do end %}", number, 1010),
         ("{% local a = next(m) %}", half_empty, 305),
-        ("{% for k, v in pairs(h) do end %}", &format!("{number} local h = n for i = 1, 999 do h[i] = nil end "), 1020),
+        (
+            "{% for k, v in pairs(h) do end %}",
+            &format!("{number} local h = n for i = 1, 999 do h[i] = nil end "),
+            1020,
+        ),
         ("{% local a = string.format('%d', n) %}", "local n = 1e300 ", 313),
         ("{% local a = string.format('%f', n) %}", "local n = 1e300 ", 320),
         ("{% local a = string.format('%.99f', n) %}", "local n = 1e300 ", 417),
@@ -95,7 +104,8 @@ fn looks_at_many_parts_cost_steps() {
         [("delete(n)", 1, 107), ("set_simple(n, '')", 1, 108), ("delete(n)", 640, 1127)]
     {
         let runs = |times: usize| {
-            let template = format!("{{% local n = ('x'):rep({length}) for i = 1, {times} do _multipart:{edit} end %}}");
+            let template =
+                format!("{{% local n = ('x'):rep({length}) for i = 1, {times} do _multipart:{edit} end %}}");
             let body = format!("{}--B--", part.repeat(1600));
             match request(json!({"template": template}), &kind, body.as_bytes()) {
                 Ok(_) => true,
@@ -112,7 +122,11 @@ fn looks_at_many_parts_cost_steps() {
 #[test]
 fn steps_have_a_bound() {
     let body = format!("{{\"a\":\"{}\"}}", "x".repeat(400_000));
-    for (attr, most) in [(None, MAX_STEPS), (Some(json!({"max_steps": 1000})), 1000), (Some(json!({"max_steps": 0})), MAX_STEPS)] {
+    for (attr, most) in [
+        (None, MAX_STEPS),
+        (Some(json!({"max_steps": 1000})), 1000),
+        (Some(json!({"max_steps": 0})), MAX_STEPS),
+    ] {
         for (times, fits) in [(most * 9 / 10, true), (most * 11 / 10, false)] {
             let template = format!("{{% for i = 1, {times} do %}}{{% end %}}done");
             let config = json!({"request": {"input_format": "json", "template": template}, "response": {"template": template}});
@@ -131,7 +145,13 @@ fn steps_have_a_bound() {
             stage.body_filter(&mut x, &mut chunk);
             assert_eq!(chunk.data, if fits { b"done".as_slice() } else { b"plain" });
             drop(x);
-            let told = probe.world.complaints.take().iter().filter(|(_, reason)| reason.contains("max_steps")).count();
+            let told = probe
+                .world
+                .complaints
+                .take()
+                .iter()
+                .filter(|(_, reason)| reason.contains("max_steps"))
+                .count();
             assert_eq!(told, if fits { 0 } else { 2 });
         }
     }
@@ -140,7 +160,10 @@ fn steps_have_a_bound() {
 #[test]
 fn tables_stand_in_each_other_so_deep_only() {
     let nested = |times: usize, of: &str| {
-        json_in(&format!("{{% local t = {{}} for i = 1, {times} do t = {of} end %}}{{*_escape_json(t)*}}"), "{}")
+        json_in(
+            &format!("{{% local t = {{}} for i = 1, {times} do t = {of} end %}}{{*_escape_json(t)*}}"),
+            "{}",
+        )
     };
     for of in ["{t}", "{a = t}"] {
         assert!(nested(120, of).is_ok(), "{of}");

@@ -17,7 +17,10 @@ pub(super) fn built(config: Value, attr: Option<&Value>) -> BodyTransformer {
 
 #[test]
 fn a_request_body_has_a_bound() {
-    let stage = built(json!({"max_req_body_size": 4, "request": {"input_format": "plain", "template": "{*_body*}!"}}), None);
+    let stage = built(
+        json!({"max_req_body_size": 4, "request": {"input_format": "plain", "template": "{*_body*}!"}}),
+        None,
+    );
     for (body, status) in [("abcd", 200), ("abcde", 413)] {
         let mut probe = Probe::request("POST", "/", &[]);
         let mut x = probe.exchange();
@@ -41,7 +44,9 @@ fn a_request_body_has_a_bound() {
 fn an_output_has_a_bound() {
     let attr = |most: usize| Some(json!({"max_output_size": most}));
     // Zero is no bound.
-    for (attr, length, fits) in [(attr(5), 5, true), (attr(5), 6, false), (attr(0), 1000, true), (None, 1000, true)] {
+    for (attr, length, fits) in
+        [(attr(5), 5, true), (attr(5), 6, false), (attr(0), 1000, true), (None, 1000, true)]
+    {
         let parts = format!("{{*('x'):rep({})*}}y", length - 1);
         let one = format!("{{*('x'):rep({length})*}}");
         let replaced = format!("{{*('ab'):gsub('a', ('x'):rep({}))*}}", length - 1);
@@ -51,14 +56,20 @@ fn an_output_has_a_bound() {
             let mut x = probe.exchange();
             with_body(&mut x, b"z");
             let step = stage.rewrite(&mut x);
-            assert_eq!((matches!(step, Step::Next), x.body().len() == length), (fits, fits), "{attr:?}: {template}");
+            assert_eq!(
+                (matches!(step, Step::Next), x.body().len() == length),
+                (fits, fits),
+                "{attr:?}: {template}"
+            );
         }
     }
 }
 
 #[test]
 fn a_response_body_has_a_bound() {
-    for (pieces, given, complaints) in [(&["abc"][..], "<abc>", 0), (&["abcd"], "<abc>", 1), (&["ab", "cd", "ef"], "<abc>", 1)] {
+    for (pieces, given, complaints) in
+        [(&["abc"][..], "<abc>", 0), (&["abcd"], "<abc>", 1), (&["ab", "cd", "ef"], "<abc>", 1)]
+    {
         let mut probe = Probe::get("/");
         let stage = built(json!({"max_resp_body_size": 3, "response": {"template": "<{*_body*}>"}}), None);
         let mut x = probe.exchange();
@@ -96,8 +107,12 @@ fn what_comes_of_a_response_counts() {
 fn two_of_them_do_not_meet() {
     let mut probe = Probe::get("/");
     let make = |mark: &str| built(json!({"response": {"template": format!("{mark}({{*_body*}})")}}), None);
-    let (first, second, requests) = (make("a"), make("b"), built(json!({"request": {"template": "x"}}), None));
-    assert_eq!((requests.phases(), first.phases()), (Phases::REWRITE, Phases::HEADER_FILTER.with(Phases::BODY_FILTER)));
+    let (first, second, requests) =
+        (make("a"), make("b"), built(json!({"request": {"template": "x"}}), None));
+    assert_eq!(
+        (requests.phases(), first.phases()),
+        (Phases::REWRITE, Phases::HEADER_FILTER.with(Phases::BODY_FILTER))
+    );
     let mut x = probe.exchange();
     respond(&mut x, 200, &[("Last-Modified", "x"), ("X-Other", "y")]);
     requests.header_filter(&mut x);
@@ -151,7 +166,8 @@ fn what_is_made_has_a_bound() {
     ] {
         for (most, fits) in [(most, true), (most - 1, false)] {
             let attr = json!({"max_output_size": most});
-            let stage = built(json!({"request": {"input_format": "plain", "template": template}}), Some(&attr));
+            let stage =
+                built(json!({"request": {"input_format": "plain", "template": template}}), Some(&attr));
             let mut probe = Probe::request("POST", "/", &[]);
             let mut x = probe.exchange();
             with_body(&mut x, &[1; 20]);
@@ -178,9 +194,18 @@ fn what_is_escaped_on_its_way_out_has_a_bound() {
 #[test]
 fn tables_may_stand_in_each_other_deeper_than_a_stack_is() {
     for (template, body) in [
-        ("{% local t = {} local c = t for i = 1, n do c.x = {} c = c.x end %}done", r#"{"n": 50000}"#.to_owned()),
-        ("{% local t = {} local c = t for i = 1, n do table.insert(c, {}) c = c[1] end %}done", r#"{"n": 50000}"#.to_owned()),
-        ("{% local t = {} local c = t for _, v in ipairs(l) do c[v] = {} c = c[v] end %}done", format!("{{\"l\": [{}\"a\"]}}", "\"a\",".repeat(99_999))),
+        (
+            "{% local t = {} local c = t for i = 1, n do c.x = {} c = c.x end %}done",
+            r#"{"n": 50000}"#.to_owned(),
+        ),
+        (
+            "{% local t = {} local c = t for i = 1, n do table.insert(c, {}) c = c[1] end %}done",
+            r#"{"n": 50000}"#.to_owned(),
+        ),
+        (
+            "{% local t = {} local c = t for _, v in ipairs(l) do c[v] = {} c = c[v] end %}done",
+            format!("{{\"l\": [{}\"a\"]}}", "\"a\",".repeat(99_999)),
+        ),
     ] {
         assert_eq!(long_output(template, &body), "done");
     }
@@ -188,10 +213,15 @@ fn tables_may_stand_in_each_other_deeper_than_a_stack_is() {
 
 #[test]
 fn a_body_that_is_a_list_is_one() {
-    let list = |template: &str, body: &str| request(json!({"input_format": "json", "template": template}), &[], body.as_bytes()).unwrap();
+    let list = |template: &str, body: &str| {
+        request(json!({"input_format": "json", "template": template}), &[], body.as_bytes()).unwrap()
+    };
     assert_eq!(list("{{context[2]}} {{#context}}{*_escape_json(context)*}", "[1, 2]"), "2 2[1,2]");
     assert_eq!(list("{*_escape_json(context)*}", "[]"), "[]");
     let parts = "--B\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1\r\n--B\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n2\r\n--B--";
     let multipart = [("Content-Type", "multipart/form-data; boundary=B")];
-    assert_eq!(request(json!({"template": "{{a[1]}}{{a[2]}}{{#a}}"}), &multipart, parts.as_bytes()).unwrap(), "122");
+    assert_eq!(
+        request(json!({"template": "{{a[1]}}{{a[2]}}{{#a}}"}), &multipart, parts.as_bytes()).unwrap(),
+        "122"
+    );
 }

@@ -21,7 +21,9 @@ fn elements_are_texts_or_tables() {
     ] {
         assert_eq!(xml(template, body).unwrap(), expected, "{body}");
     }
-    for bad in ["<r a=\"&lt\"/>", "<r a=\"&own;\"/>", "<r>&#x110000;</r>", "<r a=1/>", "<r></r", "</r>", "<r/></r>"] {
+    for bad in
+        ["<r a=\"&lt\"/>", "<r a=\"&own;\"/>", "<r>&#x110000;</r>", "<r a=1/>", "<r></r", "</r>", "<r/></r>"]
+    {
         assert_eq!(xml("x", bad).unwrap_err().0, 400, "{bad}");
     }
 }
@@ -39,7 +41,8 @@ fn elements_and_texts_are_paid_for() {
     let read = |body: &str| {
         let mut probe = Probe::request("POST", "/", &[]);
         probe.world.budget = sdk::budget::Budget::new(100_000);
-        let stage: BodyTransformer = probe.stage(json!({"request": {"input_format": "xml", "template": "x"}})).unwrap();
+        let stage: BodyTransformer =
+            probe.stage(json!({"request": {"input_format": "xml", "template": "x"}})).unwrap();
         let mut x = probe.exchange();
         with_body(&mut x, body.as_bytes());
         matches!(stage.rewrite(&mut x), Step::Next)
