@@ -2,13 +2,14 @@
 //!
 //! The homes of what a plugin remembers.
 //!
-//! An instance is made anew with every change of its route, and what it holds itself goes with it.
-//! What must live on has one of three homes, asked for while the instance is built:
+//! An instance is rebuilt with every change of its route, and its own state goes with it.
+//! State that outlives it has one of two homes, requested while the instance is built:
 //!
 //! - **The node's** ([`crate::Build::node_state`]): one value for all workers, carried over while the
 //!   instance's identity (owner, plugin, key) and its configuration stay.
 //! - **The worker's own** ([`crate::Build::worker_state`]): one value a worker, reached without a lock.
-//! - **The cluster's**: counters ([`crate::counters`]), whose policy says where they are kept.
+//!
+//! Counters of limits ([`crate::counters`]) are kept per node.
 //!
 //! With the last instance that holds it the value goes, too: its `Drop` is how it is told. A node's
 //! value and an instance itself are dropped on the control side, where files and threads may be closed;
