@@ -10,6 +10,7 @@ mod counters;
 mod gateways;
 mod goals;
 mod idle;
+mod instructions;
 mod load;
 mod machine;
 mod mixture;
@@ -88,6 +89,20 @@ const PORTS: std::ops::RangeInclusive<i64> = 1_024..=31_768;
 
 #[derive(Subcommand)]
 enum Command {
+    /// Counts user instructions per request of sluice, nginx and HAProxy by callgrind
+    Instructions {
+        /// Count this sluice instead of building it
+        #[arg(long, value_name = "PATH")]
+        binary: Option<PathBuf>,
+        /// Leave out nginx and HAProxy
+        #[arg(long)]
+        alone: bool,
+        /// Requests that are counted in each scenario
+        #[arg(long, default_value_t = 2_000)]
+        requests: usize,
+        #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u16).range(PORTS))]
+        port_base: u16,
+    },
     /// Compares two sluice binaries, round by round
     AbTest {
         #[arg(long)]
@@ -118,9 +133,15 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> anyhow::Result<()> {
-    if let Some(Command::AbTest { a, b, scenario, rounds, duration, port_base }) = cli.command {
-        let duration = Duration::from_secs(duration);
-        return compare::run(&compare::Comparison { a, b, scenario, rounds, duration, port_base });
+    match cli.command {
+        Some(Command::Instructions { binary, alone, requests, port_base }) => {
+            return instructions::run(&instructions::Count { binary, alone, requests, port_base });
+        }
+        Some(Command::AbTest { a, b, scenario, rounds, duration, port_base }) => {
+            let duration = Duration::from_secs(duration);
+            return compare::run(&compare::Comparison { a, b, scenario, rounds, duration, port_base });
+        }
+        None => {}
     }
     let run = cli.run;
     if run.list {

@@ -4,6 +4,7 @@
 //! Nothing is compiled and nothing is changed.
 
 mod bans;
+mod circles;
 mod rules;
 mod source;
 mod walls;
@@ -25,6 +26,7 @@ pub fn tidy() -> Result<()> {
         files(&root, "*.rs")?.into_iter().map(|(path, text)| Source::new(path, text)).collect();
 
     let mut wrong = walls::check(&rules)?;
+    wrong.extend(circles::check(&rules.circles, &sources)?);
     for source in &sources {
         let lines = source.text.lines().count();
         if lines > rules.files.fail {

@@ -62,6 +62,14 @@ impl Tools {
         Ok(())
     }
 
+    /// Counts instructions.
+    ///
+    /// # Errors
+    /// When it is missing and cannot be installed.
+    pub fn valgrind(&self) -> Result<()> {
+        self.debian(Path::new("/usr/bin/callgrind_control"), "valgrind")
+    }
+
     /// The program of `gateway`, installed or built when it is missing.
     ///
     /// # Errors

@@ -51,6 +51,8 @@ mod tests {
             [files]
             warn = 1
             fail = 2
+            [circles]
+            most = 8
             [[ban]]
             words = ["tokio::"]
             in = ["proxy/src/"]

@@ -1,5 +1,6 @@
 //! The shape of `xtask/walls.toml`.
 
+use super::circles::Circles;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -8,6 +9,7 @@ use std::collections::BTreeMap;
 pub struct Rules {
     pub room: BTreeMap<String, Room>,
     pub files: Files,
+    pub circles: Circles,
     #[serde(default)]
     pub ban: Vec<Ban>,
 }

@@ -1,4 +1,4 @@
-//! Who depends on whom, as cargo says, against who may.
+//! The dependencies of each room, as cargo lists them, against those it may have.
 
 use super::rules::Rules;
 use crate::shell::{cargo, output};
@@ -68,6 +68,8 @@ mod tests {
         [files]
         warn = 1
         fail = 2
+        [circles]
+        most = 8
     "#;
 
     fn found(name: &str, kind: Option<&str>) -> usize {
