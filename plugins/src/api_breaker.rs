@@ -2,9 +2,9 @@
 //!
 //! api-breaker: stops calling a failing upstream for a while and answers in its place.
 //!
-//! Settings and times as in APISIX 3.18. As there, what is known belongs to host and path, whatever
-//! route a request took, and stays over changes of the configuration; it is kept on this node, for
-//! all workers together. After so many failures an API is left alone for two seconds, after twice as
+//! Settings and times as in APISIX 3.18. As there, the state belongs to host and path, for any
+//! route of a request, and survives changes of the configuration; it is kept on this node, for
+//! all workers together. After `failures` failures an API is not called for two seconds, after twice as
 //! many for four, and so on.
 
 use std::sync::Arc;

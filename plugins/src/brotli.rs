@@ -3,7 +3,7 @@
 //! Settings and order as in APISIX 3.18. Each piece is given on as soon as it is compressed. Stricter
 //! than there in two points: a part of a body (206) is left as it is, as its range counts plain bytes,
 //! and `br;q=0` is a no even beside `*`. The memory of a compressor counts against the worker's budget
-//! for held bodies; where there is none left, the response goes out as it is. A piece that takes longer
+//! for held bodies; without memory, the response goes out unchanged. A piece that takes longer
 //! than about a millisecond is compressed on a background thread.
 
 use std::io::{self, Write};

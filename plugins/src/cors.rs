@@ -3,7 +3,7 @@
 //! cors: tells browsers which other sites may call, and answers their preflights.
 //!
 //! Settings, headers and their quirks as in APISIX 3.18: every OPTIONS request
-//! is answered 200 here, and `**` means whatever the request asks for.
+//! is answered 200 here, and `**` means everything the request asks for.
 
 use model::Invalid;
 use sdk::chain::Phases;

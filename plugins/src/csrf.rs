@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! csrf: lets a request change something only if whoever made it could read our cookie.
+//! csrf: lets a request change something only if its sender could read our cookie.
 //!
 //! Settings, cookie, token and messages as in APISIX 3.18: every answer sets a cookie with a
 //! signed token, and a request with another method than GET, HEAD or OPTIONS must bring the token

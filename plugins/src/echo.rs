@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! echo: puts text before, after or in the place of a response's body, and sets headers.
+//! echo: adds text before or after a response's body, or replaces it, and sets headers.
 //!
 //! As in APISIX 3.18, for tests and demonstrations. A body that is replaced is read to its end and
 //! dropped, so that its connection stays of use.

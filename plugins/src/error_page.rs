@@ -1,8 +1,8 @@
-//! error-page: gives the gateway's own errors, and those of plugins, a page of the operator's.
+//! error-page: serves custom pages for errors of the gateway and of plugins.
 //!
 //! Pages stand in the plugin's metadata, one for each status, as in APISIX 3.18; a stage has no
 //! settings. A page is for errors of the gateway and of plugins: no route, no server that answers, a
-//! request that was refused. What an upstream answered is never touched, whatever its status. Other
+//! refused request. Answers of an upstream are never changed, regardless of status. Other
 //! statuses from 404 on may have a page, too (`error_429`).
 
 use bytes::Bytes;

@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! fault-injection: holds requests up, or answers them with a fault, to try out how clients bear it.
+//! fault-injection: delays requests, or answers them with a fault, to test clients.
 //!
 //! Settings and order as in APISIX 3.18: conditions first, then the delay, then the fault; each has a
 //! share of requests of its own.

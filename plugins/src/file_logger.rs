@@ -1,7 +1,7 @@
 //! file-logger: appends an entry for each request to a file.
 //!
-//! Settings as in APISIX 3.18. A thread writes what comes, at once; a file that was moved away is opened
-//! anew on USR1.
+//! Settings as in APISIX 3.18. A thread writes each entry at once; a renamed file is opened
+//! again on USR1.
 
 use model::Invalid;
 use sdk::chain::Phases;

@@ -3,7 +3,7 @@
 //! Settings, order and conditions as in APISIX 3.18, whose work is NGINX's gzip filter: the statuses
 //! 200, 403 and 404, no second coding, no answer to a request that came through a proxy (Via), and
 //! behind all filters of plugins. Each piece is given on as soon as it is compressed. The memory of a
-//! compressor counts against the worker's budget for held bodies; where there is none left, the
+//! compressor counts against the worker's budget for held bodies; without memory, the
 //! response goes out as it is. A piece that takes longer than about a millisecond is compressed on a
 //! background thread.
 

@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! ip-restriction: lets in, or keeps out, clients by address.
+//! ip-restriction: allows or refuses clients by address.
 //!
 //! Settings and messages as in APISIX 3.18. The address is the client's as the
 //! gateway knows it: the peer's, or what a trusted proxy named.

@@ -1,4 +1,4 @@
-//! key-auth: a consumer is known by a key in a header or in the query.
+//! key-auth: identifies a consumer by a key in a header or in the query.
 //!
 //! Settings, messages and headers as in APISIX 3.18. Identity headers a client
 //! sent itself never reach the upstream.

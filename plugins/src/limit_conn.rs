@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! limit-conn: so many requests of a key at the same time; a few more have to wait first.
+//! limit-conn: limits concurrent requests per key; a few more wait first.
 //!
 //! Settings, delays and messages as in APISIX 3.18, counted on this node and exact across workers. A
 //! request counts until it is over, however it ends; one that became a tunnel, until that ends. A

@@ -1,10 +1,10 @@
 //! hot path
 //!
-//! limit-count: so many requests in a window of time, counted on this node.
+//! limit-count: limits requests per window of time, counted on this node.
 //!
 //! Settings, headers and messages as in APISIX 3.18; the counters are exact
 //! across workers. A limit belongs to the resource the plugin stands in and to
-//! its settings, so changing them begins anew; a `group` is counted together
+//! its settings, so changing them resets it; a `group` is counted together
 //! wherever it stands. Counting across nodes (the Redis policies) is refused
 //! when the configuration is checked.
 

@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! limit-req: lets requests through at a rate, and holds up those that come faster.
+//! limit-req: limits the rate of requests; faster ones are delayed or refused.
 //!
 //! Settings, delays and messages as in APISIX 3.18: a leaky bucket, counted on this node and exact
 //! across workers. A limit belongs to the resource the plugin stands in and to its settings.

@@ -1,5 +1,4 @@
-//! ocsp-stapling: where it is in use, ssl resources may ask for OCSP responses, which clients are shown in
-//! handshakes.
+//! ocsp-stapling: lets ssl resources fetch OCSP responses and send them in handshakes.
 //!
 //! The plugin has no settings of its own and stands on no route. Where it is in use (in the list of plugins, or
 //! there is no list), an ssl resource may have a field `ocsp_stapling`:

@@ -1,4 +1,4 @@
-//! path-characters: which characters may stand in a path that servers read in different ways.
+//! path-characters: refuses or keeps characters in a path that servers interpret differently.
 //!
 //! Sluice's own; APISIX has no such plugin. A path with a backslash or an encoded control
 //! character is refused with 400 unless this plugin keeps it; an encoded slash and a semicolon

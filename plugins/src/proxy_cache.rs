@@ -1,4 +1,4 @@
-//! proxy-cache: keeps answers of the upstream and gives them again, from memory or disk.
+//! proxy-cache: caches answers of the upstream, in memory or on disk.
 //!
 //! Settings, statuses and messages as in APISIX 3.18. Stricter where a shared cache could
 //! give one client's answer to another or half an answer to anyone: only what the upstream
@@ -12,9 +12,9 @@
 //! changes nothing. Nor is one stored that varies on what the gateway tells of the client:
 //! `X-Real-IP` and `X-Forwarded-*`.
 //!
-//! `PURGE` removes the answers of its URI, whatever `cache_method` says. It is heard from the
+//! `PURGE` removes the answers of its URI, for any `cache_method`. It is accepted from the
 //! addresses in `plugin_attr.proxy-cache.purge_allow` (default: loopback only; an empty list
-//! means nobody); any other client gets 403.
+//! means none); other clients get 403.
 //!
 //! As in APISIX, a zone in memory answers in the access phase, in the place of plugins of a
 //! lower priority; one on disk answers after all of them, so that limits count its hits.

@@ -1,6 +1,6 @@
-//! proxy-rewrite: changes the path, method, host and headers on their way to the upstream.
+//! proxy-rewrite: changes the path, method, host and headers of requests to the upstream.
 //!
-//! Settings and order as in APISIX 3.18. The path that goes out is always encoded anew,
+//! Settings and order as in APISIX 3.18. The path that goes out is always encoded again,
 //! so nothing a client sent encoded can become part of the request line
 //! (`use_real_request_uri_unsafe` excepted, whose text is refused if it holds control
 //! characters or spaces).

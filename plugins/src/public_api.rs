@@ -1,6 +1,6 @@
 //! public-api: lets a route lead to what a plugin answers itself, such as `/apisix/batch-requests`.
 //!
-//! Settings and order as in APISIX 3.18. Whatever guards the route guards the endpoint.
+//! Settings and order as in APISIX 3.18. The plugins of the route protect the endpoint.
 
 use model::Invalid;
 use sdk::chain::{Phase, Phases};

@@ -2,7 +2,7 @@
 //!
 //! real-ip: takes the client's address from a variable of the request.
 //!
-//! Settings and their effect as in APISIX 3.18. What stands behind it in the order of plugins, the
+//! Settings and their effect as in APISIX 3.18. Later plugins, the
 //! upstream and the logs see that address; `$realip_remote_addr` stays the other end of the connection.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

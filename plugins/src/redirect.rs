@@ -1,4 +1,4 @@
-//! redirect: answers with a new address instead of asking the upstream.
+//! redirect: answers with a new address instead of calling the upstream.
 //!
 //! Settings, codes and order as in APISIX 3.18.
 

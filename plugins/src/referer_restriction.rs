@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! referer-restriction: lets in, or keeps out, requests by the host in their Referer.
+//! referer-restriction: allows or refuses requests by the host in their Referer.
 //!
 //! Settings and messages as in APISIX 3.18. A Referer that is no `http` or `https` address counts
 //! as missing; hosts are compared without regard to case (RFC 3986 section 3.2.2).

@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! request-id: gives each request an identifier, and tells the client which.
+//! request-id: gives each request an identifier, and sends it to the client.
 //!
 //! Settings and algorithms as in APISIX 3.18. An identifier the client sent is
 //! kept. Made ones come from the exchange's own 128 random bits, so nothing has

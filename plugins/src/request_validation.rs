@@ -1,7 +1,7 @@
 //! request-validation: lets only those requests pass whose headers and body fit a schema.
 //!
-//! Settings, order and words as in APISIX 3.18. The upstream gets the JSON that was checked, written
-//! anew and with the schema's defaults: nobody behind the gateway can read another one in it. Numbers
+//! Settings, order and words as in APISIX 3.18. The upstream gets the checked JSON, encoded
+//! again and with the schema's defaults, so that it cannot be read differently. Numbers
 //! keep all their digits. A body of more than 64 KiB is checked on a background thread.
 
 use std::collections::BTreeSet;

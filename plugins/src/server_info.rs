@@ -1,4 +1,4 @@
-//! server-info: where it is in use, the control API tells who this instance is: `GET /v1/server_info`.
+//! server-info: describes this instance in the control API: `GET /v1/server_info`.
 //!
 //! The plugin has no settings of its own and stands on no route. Where it is in use (in the list of plugins, or there
 //! is no list), the control API answers `GET /v1/server_info` with:

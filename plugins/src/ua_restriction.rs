@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! ua-restriction: lets in, or keeps out, clients by their User-Agent.
+//! ua-restriction: allows or refuses clients by their User-Agent.
 //!
 //! Settings and messages as in APISIX 3.18. Of several User-Agent fields one that is on the list
 //! is enough.

@@ -1,4 +1,4 @@
-//! workflow: the action of the first rule whose case holds: an answer, or a limit.
+//! workflow: runs the action of the first rule whose case is true: an answer, or a limit.
 //!
 //! Settings, order and words as in APISIX 3.18. Stricter in one point: a case that is no condition is
 //! refused, where APISIX takes the rule to hold always.

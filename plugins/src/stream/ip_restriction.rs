@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! ip-restriction on streams: lets in, or keeps out, clients by address.
+//! ip-restriction on streams: allows or refuses clients by address.
 //!
 //! Settings as on routes. A client that is kept out is cut off; `message` and `response_code` have no
 //! effect but on the status in the log.

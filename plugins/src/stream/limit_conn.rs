@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! limit-conn on streams: so many connections of a key at the same time; a few more have to wait first.
+//! limit-conn on streams: limits concurrent connections per key; a few more wait first.
 //!
 //! Settings as in APISIX 3.18, which are fewer than on routes: no rules, no counting across nodes, no
 //! words for a refusal. A connection counts until it is over.

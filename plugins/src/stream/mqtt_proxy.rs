@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! mqtt-proxy: looks at the first message of an MQTT client, so that an upstream can be chosen by the
+//! mqtt-proxy: reads the first message of an MQTT client, so that an upstream can be chosen by the
 //! client's id (`hash_on: vars`, `key: mqtt_client_id`).
 //!
 //! Settings as in APISIX 3.18. A stream that does not begin with a CONNECT of the configured protocol is

@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! prometheus on streams: counts connections by route, and how they ended.
+//! prometheus on streams: counts connections by route and outcome.
 //!
 //! Settings, names and labels as in APISIX 3.18: `stream_connection_total` and `stream_status`.
 

@@ -1,7 +1,7 @@
-//! syslog on streams: sends an entry of each connection, when it is over, to a syslog server.
+//! syslog on streams: sends an entry for each ended connection to a syslog server.
 //!
 //! Settings as in APISIX 3.18, which are those on routes without anything about requests. An entry is
-//! what `log_format` says, in the settings or in the plugin's metadata; without it there is none.
+//! made by `log_format`, in the settings or in the plugin's metadata; it is required.
 
 use model::Invalid;
 use sdk::chain::Phases;
