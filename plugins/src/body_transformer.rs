@@ -4,7 +4,8 @@
 //! lua-resty-template with a part of Lua (see [`parse`]); what is not understood is refused when the
 //! configuration is written. A run is bounded in steps, by default about 10 ms
 //! (`plugin_attr.body-transformer.max_steps`), and in bytes (`max_output_size`); beyond that the request
-//! gets 503, and the error log says why. Its memory counts against the worker's budget.
+//! gets 503, and the error log says why. Work of more than about a millisecond runs on the background
+//! threads, for `plugin_wait_timeout` at most. Its memory counts against the worker's budget.
 
 mod library;
 mod members;
@@ -12,28 +13,29 @@ mod parse;
 mod run;
 mod tokens;
 mod value;
+mod work;
 mod xml;
+
+use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use model::Invalid;
 use sdk::chain::Phases;
 use sdk::exchange::{Body, NotSet};
-use sdk::vars::multipart;
-use sdk::{Build, Chunk, Exchange, Method, Plugin, Reply, Step};
+use sdk::{Build, Chunk, Exchange, Method, Phase, Plugin, Reply, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use smallvec::SmallVec;
 
-use crate::tree;
 use parse::Template;
-use run::Input;
-use value::{Parts, Table};
+use work::{Given, Work};
 
 /// The stage.
 pub struct BodyTransformer {
-    request: Option<Box<Transform>>,
-    response: Option<Box<Transform>>,
+    /// Shared with the work on background threads.
+    request: Option<Arc<Transform>>,
+    response: Option<Arc<Transform>>,
     max_request: usize,
     max_response: usize,
     bounds: Bounds,
@@ -145,7 +147,7 @@ impl Plugin for BodyTransformer {
     fn build(config: Config, cx: &mut Build<'_>) -> Result<BodyTransformer, Invalid> {
         let transform = |config: Option<TransformConfig>, name: &str| {
             let built = config.map(Transform::build).transpose();
-            built.map(|built| built.map(Box::new)).map_err(|error| error.at("/template").within(name))
+            built.map(|built| built.map(Arc::new)).map_err(|error| error.at("/template").within(name))
         };
         let bound = |name: &str| cx.attr.and_then(|attr| attr[name].as_u64()).filter(|bound| *bound > 0);
         let output = bound("max_output_size").and_then(|bytes| usize::try_from(bytes).ok());
@@ -173,21 +175,24 @@ impl Plugin for BodyTransformer {
         if x.body_state() == Body::TooLarge || x.body().len() > self.max_request {
             return Step::Reply(Reply::status(413));
         }
-        let kind = x.header("Content-Type").unwrap_or_default();
-        let get = x.method() == Method::Get;
-        let format = if get { Some(Format::Args) } else { transform.format.or_else(|| by_type(kind)) };
-        let body = Some(x.body()).filter(|body| !body.is_empty());
-        let made = transform.run(x, "request", format, kind, body, get, self.bounds);
-        match made.map(|made| x.set_body(made)) {
-            Ok(Ok(())) => Step::Next,
-            Ok(Err(NotSet::Spent | NotSet::Unread)) => Step::Reply(Reply::status(503)),
-            Err(failed) => {
-                if failed.is_too_long() {
-                    x.complain(Self::NAME, run::TOO_MANY_STEPS);
-                }
-                Step::Reply(Reply::json(failed.status, &json!({"message": failed.words})))
-            }
+        match transform.try_here(x, self.given_request(x, transform), self.bounds) {
+            Some(made) => settle_request(x, made),
+            None => Step::Wait,
         }
+    }
+
+    /// The same on a background thread.
+    async fn wait(&self, _phase: Phase, x: &mut Exchange<'_>) -> Step {
+        let Some(transform) = &self.request else { return Step::Next };
+        let (given, mut memory) = (self.given_request(x, transform), sdk::budget::Held::default());
+        // It is copied, as the exchange keeps its own.
+        if memory.resize(x.world().budget(), given.body.len()).is_err() {
+            return settle_request(x, Err(work::spent(given.side)));
+        }
+        let work = Work::new(x, transform, given, given.body.to_vec(), self.bounds);
+        let (made, _, memory) = work.run(x, memory).await;
+        drop(memory);
+        settle_request(x, made)
     }
 
     fn header_filter(&self, x: &mut Exchange<'_>) {
@@ -221,24 +226,20 @@ impl Plugin for BodyTransformer {
         self.filters_body(x)
     }
 
-    fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) {
+    fn body_action(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) -> Step {
         let budget = x.world().budget();
-        let at_work = x.note_mut::<AtWork>();
-        let Some(held) = at_work.and_then(|AtWork(all)| all.iter_mut().find(|held| held.stage == self.id()))
-        else {
-            return;
-        };
+        let (Some(transform), Some(held)) = (&self.response, self.held(x)) else { return Step::Next };
         let room = self.max_response.saturating_sub(held.body.len());
         let piece = &chunk.data[..chunk.data.len().min(room)];
         held.cut |= piece.len() < chunk.data.len();
         if held.memory.reserve(budget, &mut held.body, piece.len(), self.max_response).is_err() {
             chunk.refused = true;
-            return;
+            return Step::Next;
         }
         held.body.extend_from_slice(piece);
         chunk.data.clear();
         if !chunk.last {
-            return;
+            return Step::Next;
         }
         let (body, format, cut) = (std::mem::take(&mut held.body), held.format, held.cut);
         if cut {
@@ -247,27 +248,27 @@ impl Plugin for BodyTransformer {
                 "the response's body is longer than max_resp_body_size: its end is left out",
             );
         }
-        let Some(transform) = &self.response else { return };
-        let kind = x.response_header("Content-Type").unwrap_or_default();
-        let given = Some(&body[..]).filter(|body| !body.is_empty());
-        match transform.run(x, "response", format, kind, given, false, self.bounds) {
-            Ok(made) => chunk.data = made,
-            Err(failed) => {
-                if failed.is_too_long() {
-                    x.complain(Self::NAME, run::TOO_MANY_STEPS);
+        match transform.try_here(x, given_response(x, format, &body), self.bounds) {
+            Some(made) => self.settle_response(x, chunk, made, body),
+            None => {
+                if let Some(held) = self.held(x) {
+                    held.body = body;
                 }
-                x.complain(
-                    Self::NAME,
-                    "the response stays as it is: its body could not be read, or the template failed",
-                );
-                chunk.data = body;
+                Step::Wait
             }
         }
-        if let Some(AtWork(all)) = x.note_mut::<AtWork>()
-            && let Some(held) = all.iter_mut().find(|held| held.stage == self.id())
-        {
-            chunk.refused |= held.memory.resize(budget, chunk.data.capacity()).is_err();
+    }
+
+    async fn wait_body(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) -> Step {
+        let (Some(transform), Some(held)) = (&self.response, self.held(x)) else { return Step::Next };
+        let (body, format) = (std::mem::take(&mut held.body), held.format);
+        let memory = std::mem::take(&mut held.memory);
+        let work = Work::new(x, transform, given_response(x, format, &[]), body, self.bounds);
+        let (made, body, memory) = work.run(x, memory).await;
+        if let Some(held) = self.held(x) {
+            held.memory = memory;
         }
+        self.settle_response(x, chunk, made, body)
     }
 }
 
@@ -282,6 +283,59 @@ impl BodyTransformer {
     fn id(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
+
+    fn held<'x>(&self, x: &'x mut Exchange<'_>) -> Option<&'x mut Held> {
+        x.note_mut::<AtWork>()?.0.iter_mut().find(|held| held.stage == self.id())
+    }
+
+    fn given_request<'x>(&self, x: &'x Exchange<'_>, transform: &Transform) -> Given<'x> {
+        let kind = x.header("Content-Type").unwrap_or_default();
+        let get = x.method() == Method::Get;
+        let format = if get { Some(Format::Args) } else { transform.format.or_else(|| by_type(kind)) };
+        Given { side: "request", format, kind, query: x.query(), body: x.body(), get }
+    }
+
+    fn settle_response(
+        &self,
+        x: &mut Exchange<'_>,
+        chunk: &mut Chunk,
+        made: Result<Vec<u8>, Failed>,
+        body: Vec<u8>,
+    ) -> Step {
+        chunk.data = made.unwrap_or_else(|failed| {
+            if failed.is_too_long() {
+                x.complain(Self::NAME, run::TOO_MANY_STEPS);
+            }
+            x.complain(
+                Self::NAME,
+                "the response stays as it is: its body could not be read, or the template failed",
+            );
+            body
+        });
+        let budget = x.world().budget();
+        if let Some(held) = self.held(x) {
+            chunk.refused |= held.memory.resize(budget, chunk.data.capacity()).is_err();
+        }
+        Step::Next
+    }
+}
+
+fn given_response<'x>(x: &'x Exchange<'_>, format: Option<Format>, body: &'x [u8]) -> Given<'x> {
+    let kind = x.response_header("Content-Type").unwrap_or_default();
+    Given { side: "response", format, kind, query: x.query(), body, get: false }
+}
+
+fn settle_request(x: &mut Exchange<'_>, made: Result<Vec<u8>, Failed>) -> Step {
+    match made.map(|made| x.set_body(made)) {
+        Ok(Ok(())) => Step::Next,
+        Ok(Err(NotSet::Spent | NotSet::Unread)) => Step::Reply(Reply::status(503)),
+        Err(failed) => {
+            if failed.is_too_long() {
+                x.complain(BodyTransformer::NAME, run::TOO_MANY_STEPS);
+            }
+            Step::Reply(Reply::json(failed.status, &json!({"message": failed.words})))
+        }
+    }
 }
 
 impl Transform {
@@ -293,92 +347,6 @@ impl Transform {
         let decoded = decoded.map(|decoded| Template::parse(&decoded)).transpose()?;
         let plain = if always && decoded.is_some() { None } else { Some(Template::parse(text)?) };
         Ok(Transform { format: config.input_format, base64: always, plain, decoded })
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "what a run depends on")]
-    fn run(
-        &self,
-        x: &Exchange<'_>,
-        side: &str,
-        format: Option<Format>,
-        kind: &[u8],
-        body: Option<&[u8]>,
-        get: bool,
-        bounds: Bounds,
-    ) -> Result<Vec<u8>, Failed> {
-        let spent = || Failed {
-            status: 503,
-            words: format!("{side} body decode: the worker holds as much as it may"),
-        };
-        let mut memory = sdk::budget::Held::default();
-        let (mut fields, mut parts) = (Table::default(), None);
-        if (body.is_some() || get)
-            && let Some(format) = format.filter(|format| *format != Format::Plain)
-        {
-            let given = body.unwrap_or_default();
-            let weight = match format {
-                Format::Xml => xml::weight(given),
-                Format::Args => tree::weight(x.query()),
-                _ => tree::weight(given),
-            };
-            memory.resize(x.world().budget(), weight).map_err(|_| spent())?;
-            (fields, parts) = read(x, format, kind, given)
-                .map_err(|words| Failed { status: 400, words: format!("{side} body decode: {words}") })?;
-        }
-        // A field of the body never stands for what templates call.
-        for name in ["_ctx", "_body", "_escape_xml", "_escape_json", "_multipart"] {
-            fields.map.remove(name.as_bytes());
-        }
-        let in_base64 =
-            self.base64 || format.is_some_and(|format| !matches!(format, Format::Encoded | Format::Args));
-        let template =
-            if in_base64 { self.decoded.as_ref().or(self.plain.as_ref()) } else { self.plain.as_ref() };
-        let template = template.or(self.decoded.as_ref()).ok_or_else(spent)?;
-        run::run(template, Input { x, fields, body, multipart: parts, bounds })
-            .map_err(|words| Failed { status: 503, words: format!("{side} template rendering: {words}") })
-    }
-}
-
-fn read(
-    x: &Exchange<'_>,
-    format: Format,
-    kind: &[u8],
-    body: &[u8],
-) -> Result<(Table, Option<Parts>), String> {
-    match format {
-        Format::Json => match tree::read(body)? {
-            Value::Object(members) => Ok((value::of_members(members), None)),
-            Value::Array(list) => {
-                let list = list.into_iter().map(value::of_json).collect();
-                Ok((Table::of_list(list, true), None))
-            }
-            _ => Err("it is neither an object nor a list".into()),
-        },
-        Format::Xml => xml::read(body).map(|fields| (fields, None)),
-        Format::Encoded => Ok((value::of_members(tree::form(body)), None)),
-        Format::Args => Ok((value::of_members(tree::form(x.query())), None)),
-        Format::Multipart => {
-            let mut all = Vec::new();
-            let boundary = multipart::parts(kind, body, |name, value| {
-                all.push((name.to_vec(), value.to_vec()));
-                Ok(())
-            });
-            let boundary = boundary.map_err(|_| "the parts cannot be told apart")?.to_vec();
-            let mut fields = Table::default();
-            for (name, value) in &all {
-                let value = value::text(value);
-                match fields.map.get_mut(&name[..]) {
-                    Some(value::Value::Table(list)) => list.borrow_mut().list.push(value),
-                    Some(first) => {
-                        let list = vec![first.clone(), value];
-                        *first = value::table(Table::of_list(list, false));
-                    }
-                    None => fields.map.insert(name.clone().into(), value),
-                }
-            }
-            Ok((fields, Some(Parts { boundary, all })))
-        }
-        Format::Plain => Ok((Table::default(), None)),
     }
 }
 

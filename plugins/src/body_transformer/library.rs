@@ -57,7 +57,7 @@ pub(super) fn known(name: &str) -> Option<&'static str> {
     FUNCTIONS.into_iter().find(|function| *function == name)
 }
 
-impl Run<'_, '_> {
+impl Run<'_> {
     pub fn call(&mut self, name: &'static str, arguments: &[Value]) -> Result<Value, String> {
         let first = arguments.first().unwrap_or(&Value::Nil);
         let number = |run: &mut Self, at: usize, default: f64| match arguments.get(at) {
@@ -222,7 +222,7 @@ impl Run<'_, '_> {
                 }
                 Ok(Value::Number(best))
             }
-            _ => Ok(Value::Number((self.x.world().now_ms() / 1000) as f64)),
+            _ => Ok(Value::Number(self.request.now as f64)),
         }
     }
 

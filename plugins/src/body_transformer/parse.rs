@@ -14,6 +14,8 @@ use super::tokens::{KEYWORDS, Token, error, tokens};
 #[derive(Debug)]
 pub(super) struct Template {
     pub body: Vec<Stmt>,
+    /// Variables that it names as they are, in `_ctx.var.NAME`. A run may ask for more, and for names that it makes.
+    pub vars: Vec<Arc<str>>,
 }
 
 #[derive(Debug)]
@@ -51,10 +53,10 @@ impl Template {
     /// # Errors
     /// What is not understood, and in which line.
     pub fn parse(text: &[u8]) -> Result<Template, Invalid> {
-        let mut parser = Parser { tokens: tokens(text)?, at: 0, depth: 0, height: 0 };
+        let mut parser = Parser { tokens: tokens(text)?, at: 0, depth: 0, height: 0, vars: Vec::new() };
         let body = parser.block()?;
         match parser.peek() {
-            Token::Over => Ok(Template { body }),
+            Token::Over => Ok(Template { body, vars: parser.vars }),
             token => Err(parser.unexpected(&token.clone(), "the end of the template")),
         }
     }
@@ -68,9 +70,22 @@ struct Parser {
     /// How deep the tree of the expression that was read last is. A chain such as `a.b.c` or `1 + 2 + 3` is read
     /// without recursion, but its tree is as deep as it is long.
     height: usize,
+    vars: Vec<Arc<str>>,
 }
 
 impl Parser {
+    fn index(&mut self, of: Expr, key: Expr) -> Expr {
+        if let (Expr::Index(_, outer), Expr::Text(name)) = (&of, &key)
+            && matches!(&**outer, Expr::Text(outer) if **outer == *b"var")
+            && let Ok(name) = std::str::from_utf8(name)
+            && self.vars.len() < super::run::MOST_VARS
+            && self.vars.iter().all(|known| **known != *name)
+        {
+            self.vars.push(name.into());
+        }
+        Expr::Index(Box::new(of), Box::new(key))
+    }
+
     fn peek(&self) -> &Token {
         // The last one says that it is over, and is never taken.
         &self.tokens[self.at].0
@@ -311,13 +326,13 @@ impl Parser {
                 Token::Sign(".") => {
                     self.at += 1;
                     let name = self.name()?;
-                    Expr::Index(Box::new(value), Box::new(Expr::Text(name.as_bytes().into())))
+                    self.index(value, Expr::Text(name.as_bytes().into()))
                 }
                 Token::Sign("[") => {
                     self.at += 1;
                     let key = self.expr()?;
                     self.expect_sign("]")?;
-                    Expr::Index(Box::new(value), Box::new(key))
+                    self.index(value, key)
                 }
                 Token::Sign(":") => {
                     self.at += 1;

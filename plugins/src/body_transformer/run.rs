@@ -7,22 +7,29 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use hashbrown::HashMap;
-use sdk::Exchange;
-use sdk::vars::Var;
-
 use super::library::{MODULES, PIECE, known};
 use super::parse::{Expr, Stmt, Template};
 use super::value::{Parts, Table, Value, arithmetic, equal, get, less, name_of, put, table, text, truth};
 use crate::lua::write_number;
+use hashbrown::HashMap;
 
 /// What a template is run with.
-pub(super) struct Input<'a, 'x> {
-    pub x: &'a Exchange<'x>,
+pub(super) struct Input<'a> {
+    pub request: Request<'a>,
     pub fields: Table,
     pub body: Option<&'a [u8]>,
     pub multipart: Option<Parts>,
     pub bounds: super::Bounds,
+}
+
+/// The request, as templates see it.
+pub(super) struct Request<'a> {
+    /// Bytes that the search of a variable may go through.
+    pub size: usize,
+    pub consumer: Option<&'a str>,
+    /// Seconds since the Unix epoch.
+    pub now: u64,
+    pub var: &'a mut dyn FnMut(&str) -> Value,
 }
 
 /// Why a run that has taken all its steps is given up.
@@ -30,7 +37,7 @@ pub(super) const TOO_MANY_STEPS: &str =
     "the template takes too many steps: more than plugin_attr.body-transformer.max_steps in config.yaml";
 
 /// So many variables are remembered.
-const MOST_VARS: usize = 64;
+pub(super) const MOST_VARS: usize = 64;
 
 /// Tables may stand in each other so deep.
 pub(super) const DEEPEST: usize = 128;
@@ -39,9 +46,9 @@ pub(super) const DEEPEST: usize = 128;
 ///
 /// # Errors
 /// What went wrong, in Lua's words where it has some.
-pub(super) fn run(template: &Template, input: Input<'_, '_>) -> Result<Vec<u8>, String> {
+pub(super) fn run(template: &Template, input: Input<'_>) -> Result<Vec<u8>, String> {
     let mut run = Run {
-        x: input.x,
+        request: input.request,
         out: Vec::new(),
         locals: Vec::new(),
         globals: Vec::new(),
@@ -56,8 +63,8 @@ pub(super) fn run(template: &Template, input: Input<'_, '_>) -> Result<Vec<u8>, 
     Ok(run.out)
 }
 
-pub(super) struct Run<'a, 'x> {
-    pub x: &'a Exchange<'x>,
+pub(super) struct Run<'a> {
+    pub request: Request<'a>,
     out: Vec<u8>,
     locals: Vec<(Arc<str>, Value)>,
     globals: Vec<(Arc<str>, Value)>,
@@ -70,7 +77,7 @@ pub(super) struct Run<'a, 'x> {
     pub most: usize,
 }
 
-impl Run<'_, '_> {
+impl Run<'_> {
     pub fn spend(&mut self, steps: usize) -> Result<(), String> {
         self.left = self.left.checked_sub(steps as u64).ok_or(TOO_MANY_STEPS)?;
         Ok(())
@@ -365,15 +372,13 @@ impl Run<'_, '_> {
             },
             Value::Context => match name {
                 b"var" => Value::Vars,
-                b"consumer" => self.x.consumer().map_or(Value::Nil, |consumer| {
+                b"consumer" => self.request.consumer.map_or(Value::Nil, |name| {
                     let mut fields = Table::default();
-                    fields.map.insert((*b"username").into(), text(consumer.name.as_bytes()));
-                    fields.map.insert((*b"consumer_name").into(), text(consumer.name.as_bytes()));
+                    fields.map.insert((*b"username").into(), text(name.as_bytes()));
+                    fields.map.insert((*b"consumer_name").into(), text(name.as_bytes()));
                     table(fields)
                 }),
-                b"consumer_name" => {
-                    self.x.consumer().map_or(Value::Nil, |consumer| text(consumer.name.as_bytes()))
-                }
+                b"consumer_name" => self.request.consumer.map_or(Value::Nil, |name| text(name.as_bytes())),
                 b"route_id" | b"route_name" | b"service_id" => self.var(name)?,
                 _ => Value::Nil,
             },
@@ -393,11 +398,8 @@ impl Run<'_, '_> {
         if let Some(value) = self.vars.get(name) {
             return Ok(value.clone());
         }
-        let fields =
-            self.x.request().fields.iter().fold(0, |all, (name, value, _)| all + name.len() + value.len());
-        self.spend((self.x.query().len() + fields + self.x.body().len()) / 64)?;
-        let Ok(parsed) = std::str::from_utf8(name) else { return Ok(Value::Nil) };
-        let value = Var::parse(parsed).of(self.x).map_or(Value::Nil, |value| text(&value));
+        self.spend(self.request.size / 64)?;
+        let value = std::str::from_utf8(name).map_or(Value::Nil, |name| (self.request.var)(name));
         if self.vars.len() < MOST_VARS {
             self.vars.insert(name.into(), value.clone());
         }

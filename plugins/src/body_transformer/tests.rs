@@ -1,7 +1,8 @@
-use sdk::testing::{Probe, chunk, respond, with_body};
+use sdk::testing::{Probe, chunk, now, respond, with_body};
 
 use super::*;
 
+mod away;
 mod cost;
 mod limits;
 mod lua;
@@ -19,17 +20,43 @@ fn request_within(
     headers: &[(&str, &str)],
     body: &[u8],
 ) -> Result<String, (u16, String)> {
-    let mut probe = Probe::request("POST", "/hello?name=Ann&n=1&n=2", headers);
     let stage = limits::built(json!({"request": config}), Some(&json!({"max_steps": steps})));
-    let mut x = probe.exchange();
-    with_body(&mut x, body);
-    match stage.rewrite(&mut x) {
-        Step::Next => Ok(String::from_utf8_lossy(x.body()).into_owned()),
-        Step::Reply(reply) => {
-            let told: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
-            Err((reply.status, told["message"].as_str().unwrap_or_default().to_owned()))
+    let outcome = |on_worker: bool| {
+        let mut probe = Probe::request("POST", "/hello?name=Ann&n=1&n=2", headers);
+        let mut x = probe.exchange();
+        with_body(&mut x, body);
+        let step = if on_worker { stage.rewrite(&mut x) } else { now(stage.wait(Phase::Rewrite, &mut x)) };
+        match step {
+            Step::Next => Some(Ok(String::from_utf8_lossy(x.body()).into_owned())),
+            Step::Reply(reply) => {
+                let told: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
+                Some(Err((reply.status, told["message"].as_str().unwrap_or_default().to_owned())))
+            }
+            Step::Wait => None,
+            step => panic!("{step:?}"),
         }
-        step => panic!("{step:?}"),
+    };
+    // The place of the work makes no difference.
+    let away = outcome(false).expect("it has waited");
+    if let Some(here) = outcome(true) {
+        assert_eq!(here, away);
+    }
+    away
+}
+
+/// Lets a stage rewrite a request, on the worker or where it wants to.
+fn rewrite(stage: &BodyTransformer, x: &mut Exchange<'_>) -> Step {
+    match stage.rewrite(x) {
+        Step::Wait => now(stage.wait(Phase::Rewrite, x)),
+        step => step,
+    }
+}
+
+/// The same for a piece of a response.
+fn filter(stage: &BodyTransformer, x: &mut Exchange<'_>, chunk: &mut Chunk) {
+    match stage.body_action(x, chunk) {
+        Step::Wait => _ = now(stage.wait_body(x, chunk)),
+        step => assert!(matches!(step, Step::Next)),
     }
 }
 
@@ -423,7 +450,7 @@ fn response(config: Value, head: &[(&str, &str)], pieces: &[&str]) -> String {
         let mut chunk = chunk(piece.as_bytes(), index + 1 == pieces.len());
         if stage.filters_body(&x) {
             assert_eq!(x.response_header("ETag"), None);
-            stage.body_filter(&mut x, &mut chunk);
+            filter(&stage, &mut x, &mut chunk);
         }
         assert!(!chunk.refused);
         out.extend_from_slice(&chunk.data);
@@ -454,5 +481,5 @@ fn memory_is_asked_for() {
     let stage: BodyTransformer = probe.stage(config).unwrap();
     let mut x = probe.exchange();
     with_body(&mut x, format!("[{}0]", "0,".repeat(5000)).as_bytes());
-    assert!(matches!(stage.rewrite(&mut x), Step::Reply(reply) if reply.status == 503));
+    assert!(matches!(rewrite(&stage, &mut x), Step::Reply(reply) if reply.status == 503));
 }

@@ -45,7 +45,7 @@ fn elements_and_texts_are_paid_for() {
             probe.stage(json!({"request": {"input_format": "xml", "template": "x"}})).unwrap();
         let mut x = probe.exchange();
         with_body(&mut x, body.as_bytes());
-        matches!(stage.rewrite(&mut x), Step::Next)
+        matches!(rewrite(&stage, &mut x), Step::Next)
     };
     assert!(read(&format!("<r>{}</r>", "<a/>".repeat(150))));
     assert!(!read(&format!("<r>{}</r>", "<a/>".repeat(250))));
