@@ -1,6 +1,7 @@
 //! One request and its response: from the head to the last byte.
 
 pub(crate) mod answer;
+mod attempt;
 pub(crate) mod drive;
 pub(crate) mod fault;
 pub(crate) mod fault_log;

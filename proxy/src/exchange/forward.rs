@@ -3,33 +3,23 @@
 //! A request on its way to an upstream: choosing a server, connecting, sending,
 //! and trying again where that is safe.
 
-use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
-use std::time::Duration;
 
 use sdk::exchange::{self, Body, Chunk};
 use sdk::{Exchange, Phase, Reply, RequestFilter};
-use snapshot::{Endpoint, PassHost, Plan, Snapshot, Upstream};
-use wire::{Framing, Name, Version};
+use snapshot::{PassHost, Plan, Snapshot, Upstream};
+use wire::{Framing, Version};
 
+use super::attempt::{Attempt, FailedTry, Outgoing};
 use super::fault::{Blame, Fault, FaultKind};
-use super::outbound::{self, Outbound};
+use super::outbound;
 use super::phases::{self, Chains};
-use super::receive::{Delivery, Received, TurnsAway};
-use super::retry::Try;
 use super::tries::Tries;
-use super::upload::{self, Held, Upload, UploadState};
+use super::upload::{self, Held};
 use crate::down::Downstream;
-use crate::tunnel::{Switched, Tunnel};
-use crate::up::connect::{Place, Secured, connect};
-use crate::up::h1::Wish;
-use crate::up::links::Target;
-use crate::up::pool::Peer;
-use crate::up::tls::server_name;
-use crate::up::{self, Head, Size};
+use crate::tunnel::Tunnel;
+use crate::up::Size;
 use crate::worker::Worker;
 
 /// How forwarding ended, once something was sent to the client.
@@ -52,29 +42,6 @@ pub(crate) struct Forward<'a> {
     /// What is being written to the server.
     pub(crate) up_out: &'a mut Vec<u8>,
     pub(crate) chunk: &'a mut Chunk,
-}
-
-/// A try that came to nothing.
-pub(super) struct FailedTry {
-    pub(super) fault: Fault,
-    pub(super) state: Try,
-    /// Microseconds until its answer came, if one did and somebody wants to know.
-    pub(super) took: Option<u64>,
-}
-
-/// What is particular to one try.
-#[derive(Clone, Copy)]
-struct Once<'u> {
-    /// It must be on a new connection.
-    fresh: bool,
-    /// The bound of this try, until its response has begun.
-    per_try: Option<Duration>,
-    /// Answers that another try follows.
-    turns_away: Option<TurnsAway<'u>>,
-    /// What the client is given to come back to this server.
-    cookie: Option<&'u [u8]>,
-    /// Another address of the server.
-    second: Option<SocketAddr>,
 }
 
 /// A server that counts as in use until this is dropped.
@@ -109,14 +76,6 @@ impl Drop for Scored<'_> {
         let micros = self.worker.clock.micros().saturating_sub(self.began);
         self.worker.with_score(self.upstream, |state| state.done(self.index, self.addr, micros, self.ok));
     }
-}
-
-/// How the request's body goes out, with every try alike.
-struct Outgoing {
-    size: Size,
-    /// In the chunks in which it comes.
-    framed: bool,
-    held: Held,
 }
 
 impl Forward<'_> {
@@ -159,8 +118,7 @@ impl Forward<'_> {
             filters.clear();
         }
         let chunks = !upstream.scheme.is_http2();
-        let outgoing = prepare(worker, down, x, !filters.is_empty(), chunks).await?;
-        let mut body_lost = false;
+        let mut outgoing = prepare(worker, down, x, filters, chunks).await?;
         let mut tries = Tries::new(worker, upstream, x)?;
         // Of the try before: why it failed, and its place of `limits.connections`.
         let (mut before, mut kept) = (None, None);
@@ -200,7 +158,9 @@ impl Forward<'_> {
                     })?
                 }
             };
-            let once = Once {
+            let attempt = Attempt {
+                upstream,
+                endpoint,
                 fresh,
                 per_try: tries.per_try(),
                 turns_away: tries.turns_away(worker, index, outbound::method(x).is_idempotent()),
@@ -211,9 +171,7 @@ impl Forward<'_> {
             let measures = scores || upstream.takes_times();
             let began = if measures { worker.clock.micros() } else { 0 };
             let scored = scores.then(|| Scored::begin(worker, upstream, index, endpoint.addr, began));
-            let result = self
-                .attempt(down, x, upstream, endpoint, &outgoing, &mut filters, once, &mut body_lost)
-                .await;
+            let result = attempt.run(&mut self, down, x, &mut outgoing).await;
             if let Some(scored) = scored {
                 scored.end(result.is_ok());
             }
@@ -234,167 +192,6 @@ impl Forward<'_> {
             worker.shard.upstream_retried();
         }
     }
-
-    /// One try with one server.
-    #[allow(clippy::too_many_arguments)]
-    async fn attempt(
-        &mut self,
-        down: &mut Downstream<'_>,
-        x: &mut Exchange<'_>,
-        upstream: &Arc<Upstream>,
-        endpoint: &Endpoint,
-        outgoing: &Outgoing,
-        filters: &mut [Box<dyn RequestFilter>],
-        once: Once<'_>,
-        body_lost: &mut bool,
-    ) -> Result<Forwarded, FailedTry> {
-        let worker = self.worker;
-        let timeouts = self.plan.timeouts(upstream);
-        let mut state = Try { reused: false, fresh: once.fresh, sent: false, body_lost: *body_lost };
-        let failed = |fault, state| FailedTry { fault, state, took: None };
-
-        let connect_timeout = once.per_try.map_or(timeouts.connect, |bound| bound.min(timeouts.connect));
-        let head_by = once.per_try.map_or(u64::MAX, |bound| worker.clock.after(bound));
-        let (mut body, mut response) = down.split(worker);
-        let secured: Option<Secured> = upstream.tls.as_ref().map(|tls| {
-            let outbound = Outbound { x, upstream, endpoint };
-            Secured { tls: tls.clone(), name: server_name(outbound.authority(), endpoint.addr), h2: false }
-        });
-        let mut peer = match &secured {
-            None => Peer::plain(endpoint.addr),
-            Some(Secured { tls, name, .. }) => worker.pools.over_tls(endpoint.addr, tls, name),
-        };
-        let place = Place { addr: endpoint.addr, second: once.second };
-        let careful = !outbound::method(x).is_idempotent();
-        let now = worker.clock.coarse_ms();
-        let http2 = upstream.scheme.is_http2();
-        let idle = |peer| if once.fresh || http2 { None } else { worker.pools.take(peer, now, careful) };
-        let mut pooled = idle(peer);
-        // A server that answers on its second address alone has its connections there.
-        if let (None, Some(second)) = (&pooled, once.second) {
-            pooled = idle(peer.at(second));
-            if pooled.is_some() {
-                peer = peer.at(second);
-                x.engine_mut().upstream_addr = Some(second);
-            }
-        }
-        let found = match (http2, pooled) {
-            (true, _) => {
-                let target = Target {
-                    peer: peer.with_h2(),
-                    place,
-                    secured: secured.map(|secured| Secured { h2: true, ..secured }),
-                    connect_timeout,
-                    send_timeout: timeouts.send,
-                    keepalive: upstream.keepalive,
-                };
-                // Boxed, as it is larger than what HTTP/1 needs.
-                let place = Box::pin(worker.links.place(worker, body.waiter(), target, once.fresh));
-                let grpc = upstream.scheme.is_grpc();
-                place.await.map(|place| up::Upstream::H2(Box::new(up::h2::Stream::new(place, grpc))))
-            }
-            (false, Some(conn)) => Ok(up::Upstream::H1(conn)),
-            (false, None) => {
-                let connecting = connect(worker, body.waiter(), place, secured.as_ref(), connect_timeout);
-                connecting.await.map(|(conn, addr)| {
-                    if addr != place.addr {
-                        peer = peer.at(addr);
-                        x.engine_mut().upstream_addr = Some(addr);
-                    }
-                    up::Upstream::H1(conn)
-                })
-            }
-        };
-        let mut conn = match found {
-            Ok(conn) => conn,
-            Err(fault) => return Err(failed(fault, state)),
-        };
-        state.reused = conn.is_reused();
-
-        let websocket = self.plan.websocket && asks_for_websocket(x.request());
-        if let (true, up::Upstream::H2(stream)) = (websocket, &conn)
-            && !stream.takes_tunnels(body.waiter(), worker.clock.after(connect_timeout)).await
-        {
-            return Err(failed(Fault::upstream(FaultKind::NoTunnels), state));
-        }
-        let wish = if websocket { Wish::Websocket } else { Wish::Keep };
-        let waiters = [body.waiter(), response.waiter()];
-        let (mut to, from) = conn.begin(worker, waiters, self.up_out, timeouts.send);
-        if to.head(&Outbound { x, upstream, endpoint }, outgoing.size, wish).is_err() {
-            return Err(failed(Fault::gateway(FaultKind::BrokenStage), state));
-        }
-        let sent_method = outbound::method(x);
-        let upload = UploadState::default();
-        let result = {
-            let held = &outgoing.held;
-            let mut sender =
-                Upload { worker, body: &mut body, state: &upload, framed: outgoing.framed, held, filters };
-            let mut sending = pin!(sender.run(&mut to));
-            let mut delivery = Delivery {
-                worker,
-                from,
-                to: &mut response,
-                x: &mut *x,
-                chains: self.chains,
-                state: &upload,
-                chunk: &mut *self.chunk,
-                read_timeout: timeouts.read,
-                head_by,
-                turns_away: once.turns_away,
-                cookie: once.cookie,
-                measures: upstream.takes_times(),
-                sent_method,
-                reused: state.reused,
-                websocket,
-            };
-            let mut receiving = pin!(delivery.run());
-            poll_fn(|cx| {
-                // The response first: it is what most wake-ups are about. What lies there before the
-                // request was sent shows that the connection is not to be used.
-                if let Poll::Ready(received) = receiving.as_mut().poll(cx) {
-                    return Poll::Ready(received);
-                }
-                sending.as_mut().poll(cx).map(Err)
-            })
-            .await
-        };
-        *body_lost |= upload.lost.get();
-        match result {
-            // Of the response, or of an interim one, some is on its way: no other can be told from it.
-            Err(fault) if response.has_begun() => Ok(Forwarded::Broken(fault)),
-            Ok(Received::Done { keep_upstream }) => {
-                if keep_upstream && let up::Upstream::H1(conn) = conn {
-                    worker.pools.give(peer, conn, &upstream.keepalive, worker.clock.coarse_ms());
-                }
-                Ok(Forwarded::Done)
-            }
-            Ok(Received::Broken(fault)) => Ok(Forwarded::Broken(fault)),
-            Ok(Received::Instead(reply)) => Ok(Forwarded::Instead(reply)),
-            Ok(Received::Switched(bytes)) => {
-                let conn = match conn {
-                    up::Upstream::H1(conn) => Some(Switched::H1(conn)),
-                    up::Upstream::H2(stream) => stream.into_switched().map(Box::new).map(Switched::H2),
-                };
-                let Some(conn) = conn else {
-                    return Ok(Forwarded::Broken(Fault::upstream(FaultKind::UnaskedInterim)));
-                };
-                let idle_timeout = timeouts.read;
-                let tunnel = Tunnel { conn, bytes, idle_timeout, holds: Vec::new() };
-                Ok(Forwarded::Switched(Box::new(tunnel)))
-            }
-            Err(mut fault) => {
-                if fault.kind == FaultKind::ClosedEarly
-                    && !state.reused
-                    && let Some(why) = conn.refusal()
-                {
-                    fault.kind = FaultKind::TlsFailed(why);
-                }
-                state.body_lost = *body_lost;
-                state.sent = upload.sent.get();
-                Err(failed(fault, state))
-            }
-        }
-    }
 }
 
 /// Asks for the body, and takes what is here of it. So what is malformed is refused before any upstream
@@ -404,7 +201,7 @@ async fn prepare(
     worker: &Worker,
     down: &mut Downstream<'_>,
     x: &mut Exchange<'_>,
-    filtered: bool,
+    filters: Vec<Box<dyn RequestFilter>>,
     chunks: bool,
 ) -> Result<Outgoing, Fault> {
     let (mut body, mut response) = down.split(worker);
@@ -419,8 +216,11 @@ async fn prepare(
             size,
             framed: false,
             held: Held { bytes: Some(held.clone()), whole: true, trailers, withheld },
+            filters,
+            lost: false,
         });
     }
+    let filtered = !filters.is_empty();
     let size = match x.request().framing {
         Framing::None => Size::None,
         Framing::Length(length) if trailers.is_empty() && !filtered => Size::Exactly(length),
@@ -435,18 +235,8 @@ async fn prepare(
     if bytes.is_none() {
         body.take(framed)?;
     }
-    Ok(Outgoing { size, framed, held: Held { bytes, whole: false, trailers, withheld } })
-}
-
-/// Whether the client wants a tunnel for WebSocket (RFC 6455 section 4.1). No other protocol is
-/// switched to: what follows an upgrade to HTTP/2 would be requests that no route has seen. Nor
-/// is there a switch behind a body, which the upstream might take for the first bytes of the tunnel,
-/// or for a request.
-#[inline]
-fn asks_for_websocket(head: &wire::RequestHead) -> bool {
-    head.upgrade
-        && matches!(head.framing, Framing::None | Framing::Length(0))
-        && head.fields.get(Name::Upgrade).is_some_and(|value| value.eq_ignore_ascii_case(b"websocket"))
+    let held = Held { bytes, whole: false, trailers, withheld };
+    Ok(Outgoing { size, framed, held, filters, lost: false })
 }
 
 /// Whether the client asks for its stream to become a tunnel (RFC 8441, RFC 9220). It takes every answer of success for

@@ -14,8 +14,8 @@ use snapshot::balance::Tried;
 use snapshot::health::TryFailure;
 use snapshot::load::{Limit, Place};
 
+use super::attempt::FailedTry;
 use super::fault::{Blame, Fault, FaultKind};
-use super::forward::FailedTry;
 use super::phases;
 use super::receive::{Retries, TurnsAway};
 use super::retry::{self, Again};
