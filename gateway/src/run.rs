@@ -1,7 +1,9 @@
 //! `sluice run`: from files to a serving gateway, and to its end.
 
+mod apis;
+mod logs;
+
 use std::io::{self, IsTerminal as _};
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -15,26 +17,25 @@ use control::names::Resolver;
 use control::store::{Embedded, File, Store};
 use control::{Handle, Pipeline};
 use model::Diagnostic;
-use model::boot::{Boot, Provider, Role};
+use model::boot::{Boot, Provider};
 use proxy::{Datagrams, Workers};
 use sdk::Catalog;
 use sdk::build::Services;
 use sdk::endpoint::MetricsPage;
 use snapshot::Publisher;
 use snapshot::compile::Compiler;
-use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
-use crate::access_log::{self, AccessLog};
+use self::apis::{ApiListeners, Apis};
+use self::logs::Logs;
+use crate::access_log::AccessLog;
 use crate::cli::Start;
 use crate::files::{self, Found};
 use crate::handoff::{AdminOnDataPort, OnDataPort};
 use crate::lifecycle::Signals;
-use crate::listeners::cannot_listen;
 use crate::program::{OneAtATime, Running};
 use crate::server_info::ServerInfo;
-use crate::sinks::Deliveries;
-use crate::upgrade::{self, Inherited, Side, Upgrade, notify};
+use crate::upgrade::{self, Inherited, Upgrade, notify};
 use crate::{
     acme, check, etcd, lifecycle, listeners, logging, memory, metrics, pool, say, server_info, tls, wiring,
 };
@@ -98,26 +99,9 @@ async fn serve(
         config.as_ref().map_or_else(|| "its defaults".to_owned(), |path| path.display().to_string()),
         place.display()
     );
-    let held = usize::try_from(boot.http.held_log_entries).unwrap_or(usize::MAX);
-    let deliveries = Deliveries::start(held, folders.clone())?;
-    let access_log = AccessLog::start(&boot, &data)?;
-    let stream_log = AccessLog::start_for_streams(&boot, &data)?;
-    let logged = access_log.as_ref().map(AccessLog::sink);
-    let streams_logged = stream_log.as_ref().map(AccessLog::sink);
-    let reopen = {
-        let (logged, streams_logged) = (logged.clone(), streams_logged.clone());
-        let sinks = deliveries.sinks();
-        move || {
-            tracing::info!("reopening the log files");
-            logging::reopen();
-            for sink in [&logged, &streams_logged].into_iter().flatten() {
-                sink.call();
-            }
-            sinks.call();
-        }
-    };
-    let signals = Signals::new(reopen).context("cannot install signal handlers")?;
-    let services = Services { sinks: deliveries.sinks(), ..wiring::services(&boot, &folders)? };
+    let logs = Logs::start(&boot, &data, folders.clone())?;
+    let signals = Signals::new(logs.reopen()).context("cannot install signal handlers")?;
+    let services = Services { sinks: logs.deliveries.sinks(), ..wiring::services(&boot, &folders)? };
     let catalog = wiring::catalog_with(&boot, services.clone());
     inherited.ask_for_store()?;
     // The certificates that the system trusts take as long to read as a store of ten thousand routes.
@@ -127,44 +111,28 @@ async fn serve(
     });
     let Opened { store, file, etcd } = open_store(&boot, &*catalog, resources.as_deref(), &data)?;
 
-    // All listeners first: an address in use is told before anything runs.
-    let admin_listener = match boot.admin.enabled && boot.role != Role::DataPlane {
-        true => Some(
-            listen(boot.admin.listen, &mut inherited, "the Admin API", "deployment.admin.admin_listen")
-                .await?,
-        ),
-        false => None,
-    };
-    let control_listener = match boot.control {
-        Some(addr) => Some(listen(addr, &mut inherited, "the control API", "apisix.control").await?),
-        None => None,
-    };
-    let metrics_listener = match boot.prometheus.export {
-        Some(addr) => {
-            Some(listen(addr, &mut inherited, "metrics", "plugin_attr.prometheus.export_addr").await?)
-        }
-        None => None,
-    };
-    let status_listener = match boot.status {
-        Some(addr) => Some(listen(addr, &mut inherited, "the status page", "apisix.status").await?),
-        None => None,
-    };
+    // All listeners first: an address in use is reported before anything runs.
+    let apis = ApiListeners::open(&boot, &mut inherited).await?;
     let count = wiring::worker_count(&boot);
     let mut settings = wiring::proxy_settings(&boot, Vec::new(), count);
     settings.reuse_port = reuse_port;
     settings.pool = pool::start(wiring::background_threads(&boot, count))?;
-    settings.access_log = access_log.as_ref().map(AccessLog::for_workers);
-    settings.streams.access_log = stream_log.as_ref().map(AccessLog::for_workers);
+    settings.access_log = logs.http.as_ref().map(AccessLog::for_workers);
+    settings.streams.access_log = logs.streams.as_ref().map(AccessLog::for_workers);
     let tls = tls.await.context("reading the trusted certificates failed")??;
     settings.tls = tls.common.clone();
     let trust = wiring::trust(&tls.common);
-    deliveries.trust(trust.clone());
+    logs.deliveries.trust(trust.clone());
     let admin_tls = tls::admin(&boot, &tls.common)?;
     let sockets = listeners::open(&boot, &mut settings, count, &mut inherited)?;
     let datagrams = Datagrams {
         sockets: listeners::open_udp(&boot, &mut settings, count, &mut inherited)?,
         lines: inherited.lines(),
     };
+    let mut listens: Vec<String> = settings.listen.iter().map(listeners::named).collect();
+    listens.dedup();
+    listens.extend(settings.streams.udp.iter().map(|address| format!("traffic udp://{address}")));
+    listens.extend(apis.names(&boot));
 
     if let Some(tickets) = &tls.tickets {
         control::tasks::spawn(tls::rotate(tickets.clone(), boot.tls.session_timeout));
@@ -173,21 +141,6 @@ async fn serve(
     let compiler = Compiler::new(catalog.clone(), wiring::compile_settings(&boot, tls));
     let (publisher, readers) = Publisher::new(compiler.snapshot(0), count);
     let observer = publisher.observer();
-    let mut listens: Vec<String> = settings.listen.iter().map(listeners::named).collect();
-    listens.dedup();
-    listens.extend(settings.streams.udp.iter().map(|address| format!("traffic udp://{address}")));
-    let export_uri = &boot.prometheus.export_uri;
-    for (listener, what, path) in [
-        (&admin_listener, "Admin API", ""),
-        (&control_listener, "control API", ""),
-        (&metrics_listener, "metrics", export_uri.as_str()),
-        (&status_listener, "status", "/status"),
-    ] {
-        if let Some(address) = listener.as_ref().and_then(|listener| listener.local_addr().ok()) {
-            let scheme = if what == "Admin API" && admin_tls.is_some() { "https" } else { "http" };
-            listens.push(format!("{what} {scheme}://{address}{path}"));
-        }
-    }
     let registries = adapters::registries(&boot.discovery, &trust, &files::env, &data)
         .map_err(|why| anyhow::anyhow!(why))?;
     let mut acme = acme::start(&boot, &store, &trust, &provider)?;
@@ -215,31 +168,17 @@ async fn serve(
         folders,
         long: OneAtATime::default(),
     });
-    let kept_copy = etcd.clone();
     control::tasks::spawn(pipeline.run());
-    // Serving begins with the configuration, not with 404s.
-    let first = async { while handle.report().published.is_none() && handle.changed().await {} };
-    if tokio::time::timeout(FIRST_SNAPSHOT, first).await.is_err() {
-        // Another process serves one.
-        anyhow::ensure!(
-            !inherited.replaces_another(),
-            "no configuration after {} s, and the old process has one",
-            FIRST_SNAPSHOT.as_secs()
-        );
-        tracing::error!(
-            "no configuration after {} s; serving without one until it arrives",
-            FIRST_SNAPSHOT.as_secs()
-        );
-    }
+    await_configuration(&mut handle, &inherited).await?;
 
-    let key = admin_key(&boot, admin_listener.is_some(), &data)?;
+    let key = admin_key(&boot, apis.serves_admin(), &data)?;
     let admin = Admin::new(
         store.clone(),
         catalog.clone(),
         program.clone(),
         wiring::admin_config(&boot, key.as_deref()),
     );
-    let on_data_port = (boot.admin.on_node_listen && admin_listener.is_some())
+    let on_data_port = (boot.admin.on_node_listen && apis.serves_admin())
         .then(|| AdminOnDataPort { admin: admin.clone(), control: tokio::runtime::Handle::current() });
     let answers = acme.as_ref().map(|acme| acme.answers.clone());
     if let Some(answers) = answers.clone() {
@@ -248,12 +187,13 @@ async fn serve(
     if on_data_port.is_some() || answers.is_some() {
         settings.handoff = Some(Arc::new(OnDataPort { admin: on_data_port, answers }));
     }
-    let print = metrics::printer(services.clone(), logged, handle.clone(), etcd, program.acme.clone());
+    let logged = logs.http.as_ref().map(AccessLog::sink);
+    let print =
+        metrics::printer(services.clone(), logged, handle.clone(), etcd.clone(), program.acme.clone());
     let pages = Arc::new(Pages::new(print));
     if let Some(page) = services.others.get::<MetricsPage>() {
         metrics::offer(pages.clone(), &page);
     }
-    let crew = format!("{count} worker{}", if count == 1 { "" } else { "s" });
     let workers = Workers::start_with(Arc::new(settings), sockets, datagrams, readers, &services.meters)
         .context(
             "cannot start the workers; the process may need more descriptors (`ulimit -n`) or threads",
@@ -267,66 +207,16 @@ async fn serve(
     if let Some(acme) = &mut acme {
         acme.issue();
     }
-    let mut sides = Vec::new();
-    if let Some(listener) = admin_listener {
-        if !boot.admin.key_required {
-            tracing::warn!(
-                "the Admin API requires no key: anyone who can reach it controls the gateway \
-                 (deployment.admin.admin_key_required)"
-            );
-        }
-        if let Err(error) = admin.sync_plugins().await {
-            tracing::error!("the list of plugins could not be stored: {error}");
-        }
-        if store.writable() {
-            control::tasks::spawn(admin.clone().guard());
-        }
-        let serve =
-            move |listener| control::tasks::spawn(admin.clone().serve_over(listener, admin_tls.clone()));
-        sides.push(Side::start(listener, serve)?);
-    }
-    if let Some(listener) = control_listener {
-        let limits = admin::Limits::of(&boot.admin.limits);
-        let api =
-            ControlApi::new(store.clone(), catalog.clone(), program.clone()).known_as(&boot.admin.hosts);
-        let serve = move |listener| control::tasks::spawn(api.clone().serve(listener, limits.clone()));
-        sides.push(Side::start(listener, serve)?);
-    }
-    if let Some(listener) = status_listener {
-        let limits = admin::Limits::of(&boot.admin.limits);
-        let program = program.clone();
-        let serve = move |listener| {
-            control::tasks::spawn(admin::status::serve(listener, limits.clone(), program.clone()))
-        };
-        sides.push(Side::start(listener, serve)?);
-    }
-    if let Some(listener) = metrics_listener {
-        let limits = metrics::limits(&boot.prometheus);
-        let (uri, hosts) = (boot.prometheus.export_uri.clone(), boot.admin.hosts.clone());
-        let serve = move |listener| {
-            let (uri, hosts, limits, pages) = (uri.clone(), hosts.clone(), limits.clone(), pages.clone());
-            let serving = async move { admin::metrics::serve(listener, uri, &hosts, limits, pages).await };
-            control::tasks::spawn(serving)
-        };
-        sides.push(Side::start(listener, serve)?);
-    }
+    let control = ControlApi::new(store.clone(), catalog, program.clone()).known_as(&boot.admin.hosts);
+    let sides = apis.serve(&program, Apis { admin, control, pages }, admin_tls).await?;
     control::tasks::spawn(adapters::ocsp::run(handle.clone(), trust, wiring::ocsp(&boot)));
-    let lists = {
-        let program = program.clone();
-        move || program.lists(server_info::PLUGIN)
-    };
-    control::tasks::spawn(server_info::report(program.info.clone(), boot.clone(), lists));
-    control::tasks::spawn(metrics::tidy(services.meters.clone()));
-    control::tasks::spawn(memory::give_back(handle.clone()));
-    control::tasks::spawn(metrics::forget_routes(handle.clone(), services.meters.clone()));
-    for log in [&access_log, &stream_log].into_iter().flatten() {
-        tracing::info!("access log: {}", log.place());
-        control::tasks::spawn(access_log::tell_dropped(log.sink(), log.place().clone()));
-    }
+    spawn_reports(&program, &handle, &services);
+    logs.watch();
     let routes = count_of(&handle, model::Kind::Route);
     tracing::info!(
-        "listening on {}; {crew}; {routes} route{}; started in {} ms",
+        "listening on {}; {count} worker{}; {routes} route{}; started in {} ms",
         listens.join(", "),
+        if count == 1 { "" } else { "s" },
         if routes == 1 { "" } else { "s" },
         began.elapsed().as_millis()
     );
@@ -340,13 +230,10 @@ async fn serve(
         record: program.upgrades.clone(),
         patience: boot.upgrade_timeout,
     };
-    control::tasks::spawn(reload_when_told(program, reloads));
+    control::tasks::spawn(reload_on_signal(program, reloads));
     let ended = signals.run(upgrade, boot.shutdown_timeout, async || _ = reload.try_send(())).await;
-    for log in [access_log, stream_log].into_iter().flatten() {
-        log.finish();
-    }
-    deliveries.finish();
-    if let Some(etcd) = kept_copy {
+    logs.finish();
+    if let Some(etcd) = etcd {
         etcd.finish().await;
     }
     ended?;
@@ -354,7 +241,35 @@ async fn serve(
     Ok(())
 }
 
-/// A store, and once more as what it is.
+/// Serving begins with the configuration, not with 404s.
+async fn await_configuration(handle: &mut Handle, inherited: &Inherited) -> anyhow::Result<()> {
+    let first = async { while handle.report().published.is_none() && handle.changed().await {} };
+    if tokio::time::timeout(FIRST_SNAPSHOT, first).await.is_ok() {
+        return Ok(());
+    }
+    let seconds = FIRST_SNAPSHOT.as_secs();
+    // Another process serves one.
+    anyhow::ensure!(
+        !inherited.replaces_another(),
+        "no configuration after {seconds} s, and the old process has one"
+    );
+    tracing::error!("no configuration after {seconds} s; serving without one until it arrives");
+    Ok(())
+}
+
+/// Work that goes on beside serving: reports, and memory given back.
+fn spawn_reports(program: &Arc<Running>, handle: &Handle, services: &Services) {
+    let lists = {
+        let program = program.clone();
+        move || program.lists(server_info::PLUGIN)
+    };
+    control::tasks::spawn(server_info::report(program.info.clone(), program.boot.clone(), lists));
+    control::tasks::spawn(metrics::tidy(services.meters.clone()));
+    control::tasks::spawn(memory::give_back(handle.clone()));
+    control::tasks::spawn(metrics::forget_routes(handle.clone(), services.meters.clone()));
+}
+
+/// The store, and the same by its kind.
 struct Opened {
     store: Arc<dyn Store>,
     file: Option<Arc<File>>,
@@ -387,19 +302,7 @@ fn open_store(
     }
 }
 
-async fn listen(
-    addr: SocketAddr,
-    inherited: &mut Inherited,
-    what: &str,
-    setting: &str,
-) -> anyhow::Result<TcpListener> {
-    if let Some(kept) = inherited.tcp(addr).into_iter().next() {
-        return Ok(TcpListener::from_std(kept)?);
-    }
-    TcpListener::bind(addr).await.map_err(|error| cannot_listen(addr, what, setting, &error))
-}
-
-/// The generated key, if the boot file leaves one empty. Told once, when it is made.
+/// The generated key, if the boot file leaves one empty. Shown once, when it is made.
 fn admin_key(boot: &Boot, serves: bool, data: &Path) -> anyhow::Result<Option<String>> {
     let empty = boot.admin.keys.is_empty() || boot.admin.keys.iter().any(|key| key.key.is_empty());
     if !serves || !boot.admin.key_required || !empty {
@@ -421,8 +324,8 @@ fn count_of(handle: &Handle, kind: model::Kind) -> usize {
     handle.report().counts.iter().find(|(counted, _)| *counted == kind).map_or(0, |(_, count)| *count)
 }
 
-async fn reload_when_told(program: Arc<Running>, mut told: mpsc::Receiver<()>) {
-    while told.recv().await.is_some() {
+async fn reload_on_signal(program: Arc<Running>, mut signals: mpsc::Receiver<()>) {
+    while signals.recv().await.is_some() {
         match program.reload().await {
             Ok(message) => tracing::info!("{message}"),
             Err(reason) => tracing::error!("{reason}"),
