@@ -1,22 +1,23 @@
 //! Consul: the catalog of services and those of their instances that pass their checks.
 //!
 //! With `keepalive` the catalog and the health of all nodes are asked with an index, so that Consul
-//! answers when something has changed.
+//! answers when something has changed. Each server is asked by itself ([`Polls`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use control::discovery::{Asking, Discovery, DumpFile, Found, Service, dump};
-use futures_util::future::select_all;
 use hyper::Method;
 use model::Node;
 use serde::Deserialize;
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::http::{Answer, Server, Timeouts, TlsSettings, Trust, encoded};
+use crate::polls::{Polls, Services};
 
 /// Services that no gateway is for.
 const OWN: &str = "consul";
@@ -32,20 +33,20 @@ const AGAIN: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Consul {
     config: Value,
-    settings: Settings,
-    servers: Vec<Server>,
-    /// What each of them has told.
-    told: Vec<Told>,
-    /// The services that were wanted when all were asked last.
+    settings: Arc<Settings>,
+    servers: Vec<Arc<Cluster>>,
+    polls: Polls,
+    /// The services that were wanted when the nodes were returned last.
     wanted: Mutex<BTreeSet<Service>>,
 }
 
-#[derive(Debug, Default)]
-struct Told {
+/// A server, which may be of a cluster of its own.
+#[derive(Debug)]
+struct Cluster {
+    server: Server,
+    settings: Arc<Settings>,
     /// The indexes of the catalog and of the health of nodes, as of the last answer.
     seen: [AtomicU64; 2],
-    /// They stay in use while the server cannot be asked.
-    services: Mutex<BTreeMap<String, Vec<Node>>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -102,31 +103,45 @@ impl Consul {
         let mut settings: Settings = crate::settings(config)?;
         crate::within(&mut settings.dump, data)?;
         let tls = trust.of(&settings.tls)?;
-        let servers =
-            settings.servers.iter().map(|url| Server::parse(url, &tls)).collect::<Result<_, _>>()?;
-        let told = settings.servers.iter().map(|_| Told::default()).collect();
-        Ok(Consul { config: config.clone(), settings, servers, told, wanted: Mutex::default() })
+        let settings = Arc::new(settings);
+        let cluster = |url: &String| {
+            let server = Server::parse(url, &tls)?;
+            Ok(Arc::new(Cluster { server, settings: settings.clone(), seen: Default::default() }))
+        };
+        let servers: Vec<_> = settings.servers.iter().map(cluster).collect::<Result<_, String>>()?;
+        let polls = Polls::new(servers.len());
+        Ok(Consul { config: config.clone(), settings, servers, polls, wanted: Mutex::default() })
+    }
+}
+
+impl Cluster {
+    async fn get(&self, path: &str, wait: Option<u64>) -> Result<Answer, String> {
+        get(&self.server, path, &self.settings.token, self.settings.timeout, wait).await
     }
 
-    async fn get(&self, server: &Server, path: &str, wait: Option<u64>) -> Result<Answer, String> {
-        get(server, path, &self.settings.token, self.settings.timeout, wait).await
-    }
-
-    /// Waits until one of the servers has something new.
-    async fn wait(&self) {
-        let each =
-            self.servers.iter().zip(&self.told).map(|(server, told)| Box::pin(self.news(server, told)));
-        // Who fails is told of when all are asked.
-        let _ = select_all(each).await;
+    /// The services when something has changed, or else those at `due`.
+    async fn next(&self, due: Option<Instant>) -> Result<Services, String> {
+        if self.settings.keepalive && self.seen[0].load(Ordering::Relaxed) > 0 {
+            // The next question fails as well if the server is gone.
+            let _ = self.news().await;
+        } else if let Some(due) = due {
+            tokio::time::sleep_until(due).await;
+        }
+        let services = self.services().await;
+        if services.is_err() {
+            // A server that is back may count from the beginning.
+            self.seen.iter().for_each(|seen| seen.store(0, Ordering::Relaxed));
+        }
+        services
     }
 
     /// Waits until the catalog or the health of a node has changed since it was seen.
-    async fn news(&self, server: &Server, told: &Told) -> Result<(), String> {
-        let [catalog, health] = &told.seen;
+    async fn news(&self) -> Result<(), String> {
+        let [catalog, health] = &self.seen;
         let watch = async |path: &str, seen: &AtomicU64| {
             loop {
                 let index = seen.load(Ordering::Relaxed);
-                let answer = self.get(server, path, Some(index)).await?;
+                let answer = self.get(path, Some(index)).await?;
                 let now = index_of(&answer);
                 if now == 0 || now != index {
                     return Ok::<(), String>(());
@@ -141,18 +156,16 @@ impl Consul {
         }
     }
 
-    async fn services(&self, server: &Server, told: &Told) -> Result<BTreeMap<String, Vec<Node>>, String> {
-        let catalog = self.get(server, "/v1/catalog/services", None).await?;
-        let health = self.get(server, "/v1/health/state/any", None).await?;
+    async fn services(&self) -> Result<Services, String> {
+        let authority = &self.server.authority;
+        let catalog = self.get("/v1/catalog/services", None).await?;
+        let health = self.get("/v1/health/state/any", None).await?;
         let listed = catalog.json()?;
         let Some(listed) = listed.as_object() else {
-            return Err(format!("{}: the catalog is not an object", server.authority));
+            return Err(format!("{authority}: the catalog is not an object"));
         };
         if listed.len() > MOST_SERVICES {
-            return Err(format!(
-                "{}: the catalog lists more than {MOST_SERVICES} services",
-                server.authority
-            ));
+            return Err(format!("{authority}: the catalog lists more than {MOST_SERVICES} services"));
         }
         let mut services = BTreeMap::new();
         let mut values = 0;
@@ -161,12 +174,11 @@ impl Consul {
                 continue;
             }
             let path = format!("/v1/health/service/{}?passing=true", encoded(name));
-            let answer = self.get(server, &path, None).await?;
+            let answer = self.get(&path, None).await?;
             values += answer.values();
             if values > MOST_VALUES {
                 return Err(format!(
-                    "{}: the answers about all services hold more than {MOST_VALUES} values",
-                    server.authority
+                    "{authority}: the answers about all services hold more than {MOST_VALUES} values"
                 ));
             }
             let mut nodes = nodes(&answer.json()?, self.settings.weight);
@@ -181,7 +193,7 @@ impl Consul {
             }
         }
         // What came while the services were asked for is seen with the next answer.
-        for (seen, answer) in told.seen.iter().zip([&catalog, &health]) {
+        for (seen, answer) in self.seen.iter().zip([&catalog, &health]) {
             seen.store(index_of(answer), Ordering::Relaxed);
         }
         Ok(services)
@@ -199,44 +211,29 @@ impl Discovery for Consul {
 
     fn ask<'a>(&'a self, wanted: &'a BTreeSet<Service>) -> Asking<'a> {
         Box::pin(async move {
-            if self.servers.is_empty() {
-                return Err("there is no server".to_owned());
-            }
-            let before = lock(&self.wanted).clone();
-            let known = self.told.iter().all(|told| told.seen[0].load(Ordering::Relaxed) > 0);
-            // Whoever is wanted since has not got the node of services that Consul does not know.
-            if self.settings.keepalive && known && wanted.is_subset(&before) {
-                self.wait().await;
-            }
-            let (mut services, mut errors) = (BTreeMap::new(), Vec::new());
-            // Each may be of a cluster of its own; where several know a service, the last one's word holds.
-            for (server, told) in self.servers.iter().zip(&self.told) {
-                match self.services(server, told).await {
-                    Ok(found) => *lock(&told.services) = found,
-                    Err(error) => {
-                        // A server that came back may count anew.
-                        told.seen.iter().for_each(|seen| seen.store(0, Ordering::Relaxed));
-                        errors.push(error);
-                    }
-                }
-                services.extend(lock(&told.services).clone());
-            }
-            if errors.len() == self.servers.len() {
-                return Err(errors.join("; "));
-            }
-            if let Some(default) = &self.settings.default_service {
+            let lock = || self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+            // Services that are wanted since lack the node of those that Consul does not know.
+            let at_once = !wanted.is_subset(&lock());
+            let pace = Duration::from_secs(self.settings.fetch_interval.max(1));
+            let ask = |at: usize, due| {
+                let server = self.servers[at].clone();
+                Box::pin(async move { server.next(due).await }) as _
+            };
+            let mut picture = self.polls.next(at_once, pace, ask).await?;
+            // A server that is silent so far may know them.
+            if let Some(default) = self.settings.default_service.as_ref().filter(|_| picture.heard) {
                 for service in wanted {
-                    let nodes = services.entry(service.service_name.clone());
+                    let nodes = picture.services.entry(service.service_name.clone());
                     nodes.or_insert_with(|| vec![default.node(self.settings.weight)]);
                 }
             }
-            lock(&self.wanted).clone_from(wanted);
-            let pause = match self.settings.keepalive && errors.is_empty() {
-                true => Duration::from_secs(1),
-                false => Duration::from_secs(self.settings.fetch_interval.max(1)),
-            };
-            let failed = (!errors.is_empty()).then(|| errors.join("; "));
-            Ok(Found { services, complete: true, failed, pause })
+            lock().clone_from(wanted);
+            Ok(Found {
+                services: picture.services,
+                complete: picture.heard,
+                failed: picture.failed,
+                pause: AGAIN,
+            })
         })
     }
 
@@ -247,10 +244,6 @@ impl Discovery for Consul {
     fn file(&self) -> Option<&DumpFile> {
         self.settings.dump.as_ref()
     }
-}
-
-fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// One question to Consul; with an index it answers when that is no longer the newest.
@@ -360,9 +353,9 @@ mod tests {
             indexed("GET /v1/health/state/any HTTP", 0, json!([])),
         ])
         .await;
-        let config = json!({"servers": [gone, format!("http://{}", good.addr)]});
+        let config = json!({"servers": [gone, format!("http://{}", good.addr)], "fetch_interval": 1});
         let consul = Consul::new(&config, &trust(), Path::new("")).unwrap();
-        for _ in 0..4 {
+        for _ in 0..3 {
             assert_eq!(ask(&consul, &["a"]).await.unwrap().services.len(), 0);
         }
         for servers in [json!([gone]), json!([])] {
@@ -408,6 +401,30 @@ mod tests {
         let later = tokio::time::timeout(Duration::from_secs(20), ask(&consul, &["east", "none"]));
         let found = later.await.expect("nothing has to change for it").unwrap();
         assert_eq!(found.services["none"][0].host, "10.1.1.1");
+    }
+
+    #[tokio::test]
+    async fn servers_that_hang_hold_up_no_other() {
+        let hanging = server(vec![("GET /v1", 0, vec![], String::new())]).await;
+        let good = server(vec![
+            indexed("GET /v1/catalog/services HTTP", 0, json!({"web": []})),
+            indexed("GET /v1/health/state/any HTTP", 0, json!([])),
+            indexed("GET /v1/health/service/web?passing=true", 0, json!([instance("10.0.0.1", 80)])),
+            indexed("GET /v1/health/service/web?passing=true", 0, json!([instance("10.0.0.2", 80)])),
+        ])
+        .await;
+        let [silent, good] = [&hanging, &good].map(|server| format!("http://{}", server.addr));
+        let config = json!({
+            "servers": [silent, silent, good], "fetch_interval": 1, "timeout": {"read": 600_000},
+            "default_service": {"host": "10.1.1.1", "port": 1},
+        });
+        let consul = Consul::new(&config, &trust(), Path::new("")).unwrap();
+        for expected in ["10.0.0.1", "10.0.0.2"] {
+            let found = tokio::time::timeout(Duration::from_secs(60), ask(&consul, &["web", "other"])).await;
+            let found = found.expect("an answer of the last one").unwrap();
+            assert_eq!((&*found.services["web"][0].host, found.services.len()), (expected, 1));
+            assert!(!found.complete, "the others may know more");
+        }
     }
 
     #[tokio::test]

@@ -1,10 +1,12 @@
 //! Consul's key-value store: a key for each node, its settings as the value.
 //!
 //! `upstreams/web/127.0.0.1:8080` with `{"weight": 1}` is a node of the service
-//! `http://127.0.0.1:8500/v1/kv/upstreams/web/`. Every server that is named has services of its own.
+//! `http://127.0.0.1:8500/v1/kv/upstreams/web/`. Every server that is named has services of its own, and is asked by
+//! itself ([`Polls`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine;
@@ -16,14 +18,26 @@ use serde_json::Value;
 
 use crate::consul::{DefaultService, get, one, three};
 use crate::http::{Server, Timeouts, TlsSettings, Trust};
+use crate::polls::{Polls, Services};
 
 #[derive(Debug)]
 pub struct ConsulKv {
     config: Value,
-    settings: Settings,
-    /// What the names of its services begin with, and the server.
-    servers: Vec<(String, Server)>,
+    settings: Arc<Settings>,
+    servers: Vec<Arc<Store>>,
+    polls: Polls,
 }
+
+#[derive(Debug)]
+struct Store {
+    server: Server,
+    /// Begin of the names of its services.
+    begin: String,
+    settings: Arc<Settings>,
+}
+
+/// The rest after an answer.
+const AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Deserialize)]
 struct Settings {
@@ -57,12 +71,15 @@ impl ConsulKv {
         crate::within(&mut settings.dump, data)?;
         let tls = trust.of(&settings.tls)?;
         let prefix = settings.prefix.trim_matches('/').to_owned();
-        let server = |url: &String| {
+        let settings = Arc::new(Settings { prefix, ..settings });
+        let store = |url: &String| {
             let server = Server::parse(url, &tls)?;
-            Ok((format!("{}/v1/kv/{prefix}/", url.trim_end_matches('/')), server))
+            let begin = format!("{}/v1/kv/{}/", url.trim_end_matches('/'), settings.prefix);
+            Ok(Arc::new(Store { server, begin, settings: settings.clone() }))
         };
-        let servers = settings.servers.iter().map(server).collect::<Result<_, String>>()?;
-        Ok(ConsulKv { config: config.clone(), settings: Settings { prefix, ..settings }, servers })
+        let servers: Vec<_> = settings.servers.iter().map(store).collect::<Result<_, String>>()?;
+        let polls = Polls::new(servers.len());
+        Ok(ConsulKv { config: config.clone(), settings, servers, polls })
     }
 }
 
@@ -77,37 +94,26 @@ impl Discovery for ConsulKv {
 
     fn ask<'a>(&'a self, wanted: &'a BTreeSet<Service>) -> Asking<'a> {
         Box::pin(async move {
-            let mut found = Found {
-                complete: true,
-                pause: Duration::from_secs(self.settings.fetch_interval.max(1)),
-                ..Found::default()
-            };
-            let mut errors = Vec::new();
-            for (begin, server) in &self.servers {
-                let path = format!("/v1/kv/{}/?recurse=true", self.settings.prefix);
-                let answer = get(server, &path, &self.settings.token, self.settings.timeout, None).await;
-                match answer.and_then(|answer| answer.json()) {
-                    Ok(body) => self.read(begin, &body, &mut found.services),
-                    Err(error) => {
-                        // The services of the others are not all there are.
-                        found.complete = false;
-                        errors.push(error);
+            let pace = Duration::from_secs(self.settings.fetch_interval.max(1));
+            let ask = |at: usize, due| {
+                let store = self.servers[at].clone();
+                Box::pin(async move {
+                    if let Some(due) = due {
+                        tokio::time::sleep_until(due).await;
                     }
-                }
-            }
-            found.failed = (!errors.is_empty()).then(|| errors.join("; "));
-            if found.services.is_empty()
-                && let Some(error) = found.failed
-            {
-                return Err(error);
-            }
-            if let Some(default) = self.settings.default_service.as_ref().filter(|_| found.complete) {
+                    store.services().await
+                }) as _
+            };
+            let mut picture = self.polls.next(false, pace, ask).await?;
+            // The services of the others are not all there are.
+            let complete = picture.answered;
+            if let Some(default) = self.settings.default_service.as_ref().filter(|_| complete) {
                 for service in wanted {
-                    let nodes = found.services.entry(service.service_name.clone());
+                    let nodes = picture.services.entry(service.service_name.clone());
                     nodes.or_insert_with(|| vec![default.node(self.settings.weight)]);
                 }
             }
-            Ok(found)
+            Ok(Found { services: picture.services, complete, failed: picture.failed, pause: AGAIN })
         })
     }
 
@@ -120,13 +126,17 @@ impl Discovery for ConsulKv {
     }
 }
 
-impl ConsulKv {
-    fn read(&self, begin: &str, body: &Value, services: &mut BTreeMap<String, Vec<Node>>) {
-        for entry in body.as_array().into_iter().flatten() {
+impl Store {
+    async fn services(&self) -> Result<Services, String> {
+        let path = format!("/v1/kv/{}/?recurse=true", self.settings.prefix);
+        let answer = get(&self.server, &path, &self.settings.token, self.settings.timeout, None).await?;
+        let mut services = Services::new();
+        for entry in answer.json()?.as_array().into_iter().flatten() {
             if let Some((name, node)) = self.node(entry) {
-                services.entry(format!("{begin}{name}/")).or_default().push(node);
+                services.entry(format!("{}{name}/", self.begin)).or_default().push(node);
             }
         }
+        Ok(services)
     }
 
     fn node(&self, entry: &Value) -> Option<(String, Node)> {

@@ -174,6 +174,24 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_server_that_hangs_is_not_waited_for() {
+        let hanging = server(vec![("GET /apps", 0, vec![], String::new())]).await;
+        let good = server(vec![("GET /apps", 200, vec![], json!({"applications": {}}).to_string())]).await;
+        let [silent, good] = [&hanging, &good].map(|server| format!("http://{}", server.addr));
+        let config = json!({"host": [silent, silent, silent, good], "timeout": {"read": 600_000}});
+        let eureka = Eureka::new(&config, &trust()).unwrap();
+        // One that hangs comes first.
+        let seed = (0..).find(|&seed| {
+            fastrand::seed(seed);
+            fastrand::usize(..4) == 0
+        });
+        fastrand::seed(seed.unwrap());
+        let found = tokio::time::timeout(Duration::from_secs(60), ask(&eureka, &["A"])).await;
+        assert!(found.expect("an answer of the last one").is_ok());
+        assert_eq!(hanging.heads().len(), 3);
+    }
+
+    #[tokio::test]
     async fn nonsense_is_an_error_and_no_empty_registry() {
         for (status, body) in [(200, "[]"), (200, "<html>"), (500, "{\"applications\":{}}"), (200, "")] {
             let server = server(vec![("GET /apps", status, vec![], body.to_owned())]).await;

@@ -8,6 +8,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use control::discovery::without_user;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{SendRequest, handshake};
@@ -28,6 +30,9 @@ pub const MOST: usize = 64 << 20;
 /// The values that an answer of a registry may hold. A list of zeros or of empty objects takes forty times the memory of
 /// its text.
 const MOST_VALUES: usize = 2_000_000;
+
+/// How long a server may be silent before the next one is asked as well.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// How TLS is spoken: with servers that are verified by whom the gateway trusts, and with any.
 #[derive(Debug, Clone)]
@@ -350,19 +355,28 @@ pub fn in_turn(servers: &[Server]) -> impl Iterator<Item = &Server> {
     servers.iter().cycle().skip(start).take(servers.len())
 }
 
-/// Asks servers in turn, beginning anywhere, until one answers.
+/// Asks servers in turn, beginning anywhere, until one answers. The next one is asked when those before it have failed
+/// or were silent for [`SILENCE`].
 pub async fn first<'s, T, F: Future<Output = Result<T, String>>>(
     servers: &'s [Server],
     mut ask: impl FnMut(&'s Server) -> F,
 ) -> Result<T, String> {
     let mut errors = Vec::new();
-    for server in in_turn(servers) {
-        match ask(server).await {
-            Ok(answer) => return Ok(answer),
-            Err(error) => errors.push(error),
+    let mut rest = in_turn(servers).peekable();
+    let mut under_way = FuturesUnordered::new();
+    loop {
+        under_way.extend(rest.next().map(&mut ask));
+        let more = rest.peek().is_some();
+        tokio::select! {
+            answer = under_way.next() => match answer {
+                Some(Ok(answer)) => return Ok(answer),
+                Some(Err(error)) => errors.push(error),
+                None if errors.is_empty() => return Err("there is no server".to_owned()),
+                None => return Err(errors.join("; ")),
+            },
+            () = tokio::time::sleep(SILENCE), if more => {}
         }
     }
-    Err(if errors.is_empty() { "there is no server".to_owned() } else { errors.join("; ") })
 }
 
 /// Reads JSON that a registry has sent.

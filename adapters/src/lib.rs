@@ -16,6 +16,7 @@ mod http;
 mod kubernetes;
 mod nacos;
 pub mod ocsp;
+mod polls;
 pub mod secrets;
 #[cfg(test)]
 mod testing;

@@ -256,6 +256,7 @@ impl Pipeline {
         };
         if (is_first && !self.resolver.is_settled()) || !self.resolver.secrets().is_settled() {
             let touched = self.await_names(is_first, patience).await;
+            self.resolver.secrets().stop_waiting();
             compiled = self.compile(&touched);
         }
         self.publisher.publish(compiled.snapshot);

@@ -3,7 +3,7 @@
 //! A secret is fetched when a resource refers to it, and again when its time is over; never by a worker, and
 //! never while something is compiled. What was fetched goes into snapshots the way addresses of names do. While a
 //! manager cannot be asked, the last values stay. A manager that answers that there is no such secret is
-//! believed: its value is gone.
+//! believed: its value is gone. Each manager has a queue of its own, so that one that hangs delays no other.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -13,15 +13,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
+use futures_util::stream::{FuturesUnordered, select_all};
 use model::references::{self, Reference};
 use model::secret::SecretManager;
 use model::{Entry, Resource};
 use snapshot::compile::{Env, environment};
 use tokio::time::Instant;
 
-/// Questions under way at a time.
-const AT_ONCE: usize = 16;
 /// How soon a question that failed is asked again, at first; later as often as the settings say.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 
@@ -56,6 +54,8 @@ pub struct Settings {
     pub retry: Duration,
     /// A question may take this long.
     pub timeout: Duration,
+    /// Questions to one manager at a time (`sluice.secrets.max_requests`).
+    pub max_requests: usize,
 }
 
 impl Default for Settings {
@@ -64,6 +64,7 @@ impl Default for Settings {
             ttl: Duration::from_secs(300),
             retry: Duration::from_secs(60),
             timeout: Duration::from_secs(5),
+            max_requests: 8,
         }
     }
 }
@@ -104,17 +105,29 @@ impl Values {
 
 /// Asks managers, and remembers what they answer.
 pub struct Secrets {
-    source: Option<Arc<dyn Managers>>,
-    env: Arc<Env>,
+    sources: Sources,
     settings: Settings,
-    managers: Configured,
     asked: HashMap<String, Asked>,
-    /// When which is to be asked for again.
-    due: BTreeSet<(Instant, String)>,
-    under_way: FuturesUnordered<Answering>,
+    /// By `manager/id`: those that keep a secret that is wanted.
+    queues: BTreeMap<String, Queue>,
     /// Questions so far: one that was forgotten and is asked again is another one.
     questions: u64,
     values: Values,
+}
+
+/// The managers there are, and how they are asked.
+struct Sources {
+    source: Option<Arc<dyn Managers>>,
+    env: Arc<Env>,
+    managers: Configured,
+}
+
+/// The secrets of one manager.
+#[derive(Default)]
+struct Queue {
+    /// When which is to be asked for again.
+    due: BTreeSet<(Instant, String)>,
+    under_way: FuturesUnordered<Answering>,
 }
 
 type Answering = Pin<Box<dyn Future<Output = (String, u64, Result<String, Failure>)> + Send>>;
@@ -125,7 +138,8 @@ struct Asked {
     due: Option<Instant>,
     /// Answers to earlier questions do not count.
     question: u64,
-    answered: bool,
+    /// A change of the configuration may wait for the answer.
+    awaited: bool,
     failures: u32,
     /// Why it could not be asked for last.
     error: Option<String>,
@@ -141,13 +155,10 @@ impl Default for Secrets {
     /// Asks nobody.
     fn default() -> Secrets {
         Secrets {
-            source: None,
-            env: Arc::new(|_| None),
+            sources: Sources { source: None, env: Arc::new(|_| None), managers: BTreeMap::new() },
             settings: Settings::default(),
-            managers: BTreeMap::new(),
             asked: HashMap::new(),
-            due: BTreeSet::new(),
-            under_way: FuturesUnordered::new(),
+            queues: BTreeMap::new(),
             questions: 0,
             values: Values::default(),
         }
@@ -156,7 +167,8 @@ impl Default for Secrets {
 
 impl Secrets {
     pub fn new(source: Arc<dyn Managers>, env: Arc<Env>, settings: Settings) -> Secrets {
-        Secrets { source: Some(source), env, settings, ..Secrets::default() }
+        let sources = Sources { source: Some(source), env, managers: BTreeMap::new() };
+        Secrets { sources, settings, ..Secrets::default() }
     }
 
     pub fn values(&self) -> Values {
@@ -169,33 +181,40 @@ impl Secrets {
         let gone: Vec<String> =
             self.asked.keys().filter(|reference| !wanted.contains(*reference)).cloned().collect();
         for reference in gone {
-            if let Some(Asked { due: Some(due), .. }) = self.asked.remove(&reference) {
-                self.due.remove(&(due, reference.clone()));
+            if let Some(Asked { due: Some(due), .. }) = self.asked.remove(&reference)
+                && let Some(queue) = self.queues.get_mut(&manager_of(&reference))
+            {
+                queue.due.remove(&(due, reference.clone()));
             }
             self.values.forget(&reference);
         }
-        let before = std::mem::replace(&mut self.managers, managers);
+        let before = std::mem::replace(&mut self.sources.managers, managers);
         let now = Instant::now();
+        let mut queues = std::mem::take(&mut self.queues);
         for reference in wanted {
             let id = manager_of(reference);
-            let same = match (before.get(&id), self.managers.get(&id)) {
+            let same = match (before.get(&id), self.sources.managers.get(&id)) {
                 (None, None) => true,
                 (Some(before), Some(now)) => before.resource() == now.resource(),
                 _ => false,
             };
+            // Questions to a manager that is another one now end here, and those to one that keeps nothing any more.
+            let old = queues.remove(&id).filter(|_| same);
+            let queue = self.queues.entry(id).or_insert_with(|| old.unwrap_or_default());
             let asked = match self.asked.get_mut(reference) {
                 Some(_) if same => continue,
                 Some(asked) => asked,
                 None => self.asked.entry(reference.clone()).or_default(),
             };
             self.questions += 1;
-            asked.question = self.questions;
-            asked.answered = false;
-            asked.failures = 0;
-            if let Some(due) = asked.due.replace(now) {
-                self.due.remove(&(due, reference.clone()));
-            }
-            self.due.insert((now, reference.clone()));
+            *asked = Asked {
+                due: Some(now),
+                question: self.questions,
+                awaited: true,
+                failures: 0,
+                error: asked.error.take(),
+            };
+            queue.due.insert((now, reference.clone()));
         }
     }
 
@@ -209,20 +228,29 @@ impl Secrets {
                     None => std::future::pending().await,
                 }
             };
-            tokio::select! {
-                Some((reference, question, result)) = self.under_way.next(), if !self.under_way.is_empty() => {
-                    if self.answer(&reference, question, result) {
-                        return reference;
-                    }
-                }
-                () = wake => {}
+            let answers = self.queues.values_mut().map(|queue| &mut queue.under_way);
+            let mut answers = select_all(answers.filter(|answers| !answers.is_empty()));
+            let answer = tokio::select! {
+                Some(answer) = answers.next() => Some(answer),
+                () = wake => None,
+            };
+            drop(answers);
+            if let Some((reference, question, result)) = answer
+                && self.answer(&reference, question, result)
+            {
+                return reference;
             }
         }
     }
 
-    /// Whether every secret was answered for at least once, with a value or without.
+    /// Whether every secret was answered for at least once, with a value or without, or was waited for in vain.
     pub fn is_settled(&self) -> bool {
-        self.asked.values().all(|asked| asked.answered)
+        self.asked.values().all(|asked| !asked.awaited)
+    }
+
+    /// Ends waiting for the secrets that are wanted now: a manager that hangs delays one change, not each.
+    pub fn stop_waiting(&mut self) {
+        self.asked.values_mut().for_each(|asked| asked.awaited = false);
     }
 
     /// Secrets that cannot be read now, and why.
@@ -239,44 +267,34 @@ impl Secrets {
     /// Starts what is due and may start; gives when the next is due.
     fn begin(&mut self) -> Option<Instant> {
         let now = Instant::now();
-        while self.under_way.len() < AT_ONCE {
-            match self.due.first() {
-                Some((at, _)) if *at > now => return Some(*at),
-                None => return None,
-                Some(_) => {}
+        let (max_requests, timeout) = (self.settings.max_requests, self.settings.timeout);
+        let mut next: Option<Instant> = None;
+        for queue in self.queues.values_mut() {
+            while queue.under_way.len() < max_requests
+                && let Some((at, _)) = queue.due.first()
+            {
+                if *at > now {
+                    next = Some(next.map_or(*at, |next| next.min(*at)));
+                    break;
+                }
+                let Some((_, reference)) = queue.due.pop_first() else { break };
+                let Some(asked) = self.asked.get_mut(&reference) else { continue };
+                asked.due = None;
+                let question = asked.question;
+                let fetching = self.sources.fetch(&reference);
+                queue.under_way.push(Box::pin(async move {
+                    let answer = match fetching {
+                        Ok(fetching) => tokio::time::timeout(timeout, fetching).await.unwrap_or_else(|_| {
+                            let why = format!("no answer within {} s", timeout.as_secs_f64());
+                            Err(Failure::Unavailable(why))
+                        }),
+                        Err(failure) => Err(failure),
+                    };
+                    (reference, question, answer)
+                }));
             }
-            let (_, reference) = self.due.pop_first()?;
-            let Some(asked) = self.asked.get_mut(&reference) else { continue };
-            asked.due = None;
-            let (question, timeout) = (asked.question, self.settings.timeout);
-            let fetching = self.fetch(&reference);
-            self.under_way.push(Box::pin(async move {
-                let answer = match fetching {
-                    Ok(fetching) => tokio::time::timeout(timeout, fetching).await.unwrap_or_else(|_| {
-                        Err(Failure::Unavailable(format!("no answer within {} s", timeout.as_secs_f64())))
-                    }),
-                    Err(failure) => Err(failure),
-                };
-                (reference, question, answer)
-            }));
         }
-        None
-    }
-
-    fn fetch(&self, reference: &str) -> Result<Fetching, Failure> {
-        let Reference { manager, id, key } =
-            references::parse(reference).map_err(|why| Failure::Missing(why.to_owned()))?;
-        let entry = self.managers.get(&format!("{manager}/{id}"));
-        let found = entry.and_then(|entry| match entry.resource() {
-            Resource::Secret(secret) => Some(&secret.manager),
-            _ => None,
-        });
-        let no_conf = || Failure::Missing(format!("no secret conf, secret_uri: {reference}"));
-        let manager = plain(found.ok_or_else(no_conf)?, &*self.env).map_err(Failure::Unavailable)?;
-        let source = self.source.as_ref();
-        let source =
-            source.ok_or_else(|| Failure::Unavailable("secret managers are not asked".to_owned()))?;
-        Ok(source.fetch(&manager, key))
+        next
     }
 
     /// Takes an answer; says whether it changed anything.
@@ -285,7 +303,7 @@ impl Secrets {
         let Some(asked) = self.asked.get_mut(reference).filter(|asked| asked.question == question) else {
             return false;
         };
-        asked.answered = true;
+        asked.awaited = false;
         // An empty secret would admit clients that send none.
         let result = result.and_then(|value| match value.is_empty() {
             true => Err(Failure::Missing("it is empty".to_owned())),
@@ -322,8 +340,28 @@ impl Secrets {
         };
         let due = Instant::now() + wait;
         asked.due = Some(due);
-        self.due.insert((due, reference.to_owned()));
+        if let Some(queue) = self.queues.get_mut(&manager_of(reference)) {
+            queue.due.insert((due, reference.to_owned()));
+        }
         changed
+    }
+}
+
+impl Sources {
+    fn fetch(&self, reference: &str) -> Result<Fetching, Failure> {
+        let Reference { manager, id, key } =
+            references::parse(reference).map_err(|why| Failure::Missing(why.to_owned()))?;
+        let entry = self.managers.get(&format!("{manager}/{id}"));
+        let found = entry.and_then(|entry| match entry.resource() {
+            Resource::Secret(secret) => Some(&secret.manager),
+            _ => None,
+        });
+        let no_conf = || Failure::Missing(format!("no secret conf, secret_uri: {reference}"));
+        let manager = plain(found.ok_or_else(no_conf)?, &*self.env).map_err(Failure::Unavailable)?;
+        let source = self.source.as_ref();
+        let source =
+            source.ok_or_else(|| Failure::Unavailable("secret managers are not asked".to_owned()))?;
+        Ok(source.fetch(&manager, key))
     }
 }
 

@@ -140,8 +140,9 @@ pub fn trust(common: &CommonTls) -> adapters::Trust {
 
 /// How secret managers are asked.
 pub fn secrets(boot: &Boot, trust: adapters::Trust) -> Secrets {
-    let boot::Secrets { ttl, neg_ttl, timeout } = boot.secrets;
-    let settings = control::secrets::Settings { ttl, retry: neg_ttl, timeout };
+    let boot::Secrets { ttl, neg_ttl, timeout, max_requests } = boot.secrets;
+    let max_requests = saturating(max_requests);
+    let settings = control::secrets::Settings { ttl, retry: neg_ttl, timeout, max_requests };
     Secrets::new(Arc::new(adapters::secrets::Secrets::new(trust)), Arc::new(crate::files::env), settings)
 }
 

@@ -193,6 +193,8 @@ pub struct Secrets {
     pub neg_ttl: Duration,
     /// A manager may take this long.
     pub timeout: Duration,
+    /// Requests to one manager at a time.
+    pub max_requests: u64,
 }
 
 /// How many workers there are.

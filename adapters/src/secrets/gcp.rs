@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::io::{self, Read};
 use std::path::Path;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::rand::SystemRandom;
@@ -33,11 +34,30 @@ const MOST_ACCOUNTS: usize = 64;
 /// The longest file of an account, in bytes.
 const LONGEST_FILE: u64 = 64 << 10;
 
-/// Access tokens of service accounts, by everything they were asked for with.
+/// Access tokens of service accounts, by everything they were asked for with. Each has a lock of its own, so that
+/// an account whose server hangs holds up no other.
 #[derive(Debug, Default)]
-pub struct Tokens(Mutex<HashMap<Account, Token>>);
+pub struct Tokens(std::sync::Mutex<HashMap<Account, Slot>>);
 
 type Account = (String, String, String, String);
+/// Locked while a token is asked for.
+type Slot = Arc<Mutex<Option<Token>>>;
+
+impl Tokens {
+    /// The token of an account. It is kept if there is room.
+    fn of(&self, account: Account) -> Slot {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let holds = |slot: &Slot| match slot.try_lock() {
+            Ok(token) => token.as_ref().is_some_and(|token| token.until > Instant::now()),
+            Err(_) => true,
+        };
+        kept.retain(|_, slot| Arc::strong_count(slot) > 1 || holds(slot));
+        if kept.len() >= MOST_ACCOUNTS && !kept.contains_key(&account) {
+            return Slot::default();
+        }
+        kept.entry(account).or_default().clone()
+    }
+}
 
 struct Token {
     /// As `Authorization` has it.
@@ -61,7 +81,10 @@ pub(super) async fn fetch(gcp: &Gcp, key: &str, trust: &Trust, tokens: &Tokens) 
     }
     let account = account(gcp).await?;
     let tls = if gcp.ssl_verify { &trust.verifying } else { &trust.trusting };
-    let token = token(&account, tls, tokens).await?;
+    let scope = account.scope.join(" ");
+    let id = (account.client_email.clone(), account.private_key.clone(), account.token_uri.clone(), scope);
+    let slot = tokens.of(id);
+    let token = token(&account, tls, &slot).await?;
     let server = server(&account.entries_uri, tls)?;
     let (project, secret) = (encoded(&account.project_id), encoded(name));
     let path = format!("/projects/{project}/secrets/{secret}/versions/latest:access");
@@ -74,7 +97,7 @@ pub(super) async fn fetch(gcp: &Gcp, key: &str, trust: &Trust, tokens: &Tokens) 
         404 => return Err(Failure::Missing("there is no secret of that name (status 404)".to_owned())),
         status => {
             if status == 401 {
-                tokens.0.lock().await.clear();
+                slot.lock().await.take_if(|kept| kept.value == token);
             }
             return Err(Failure::Unavailable(format!("{}: status {status}", server.authority)));
         }
@@ -147,19 +170,16 @@ struct FileAccount {
 /// An access token, from before or asked for now.
 async fn token(
     account: &GcpAuth,
-    tls: &std::sync::Arc<tokio_rustls::rustls::ClientConfig>,
-    tokens: &Tokens,
+    tls: &Arc<tokio_rustls::rustls::ClientConfig>,
+    slot: &Mutex<Option<Token>>,
 ) -> Result<String, Failure> {
-    let scope = account.scope.join(" ");
-    let key = (account.client_email.clone(), account.private_key.clone(), account.token_uri.clone(), scope);
     // One account is asked for once, however many of its secrets wait.
-    let mut kept = tokens.0.lock().await;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    kept.retain(|_, token| token.until > Instant::now());
-    if let Some(token) = kept.get(&key) {
+    let mut kept = slot.lock().await;
+    if let Some(token) = kept.as_ref().filter(|token| token.until > Instant::now()) {
         return Ok(token.value.clone());
     }
-    let assertion = assertion(account, &key.3, now)?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let assertion = assertion(account, &account.scope.join(" "), now)?;
     let server = server(&account.token_uri, tls)?;
     let body = format!("grant_type={}&assertion={assertion}", encoded(GRANT));
     let headers = [("content-type", "application/x-www-form-urlencoded")];
@@ -179,11 +199,9 @@ async fn token(
     let kind = body.get("token_type").and_then(Value::as_str).unwrap_or("Bearer");
     let lives = body.get("expires_in").and_then(Value::as_u64).unwrap_or(0);
     let value = format!("{kind} {value}");
-    if kept.len() < MOST_ACCOUNTS {
-        // No token lives longer than a day, whatever the answer says.
-        let until = Instant::now() + Duration::from_secs(lives.saturating_sub(MARGIN).min(86_400));
-        kept.insert(key, Token { value: value.clone(), until });
-    }
+    // No token lives longer than a day, whatever the answer says.
+    let until = Instant::now() + Duration::from_secs(lives.saturating_sub(MARGIN).min(86_400));
+    *kept = Some(Token { value: value.clone(), until });
     Ok(value)
 }
 

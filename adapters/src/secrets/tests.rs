@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use model::{Kind, Resource};
 use serde_json::json;
 
@@ -149,4 +151,35 @@ async fn gcp_gets_a_token_once_and_secrets_with_it() {
     for wrong in ["nonsense", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"] {
         assert!(unavailable(secrets.fetch(&manager("gcp/1", conf(wrong)), "plain").await));
     }
+}
+
+#[tokio::test]
+async fn an_account_whose_token_server_hangs_holds_up_no_other() {
+    let hanging = server(vec![("POST /token HTTP", 0, vec![], String::new())]).await;
+    let good = server(vec![
+        line("POST /token HTTP", 200, json!({"access_token": "at", "expires_in": 3600})),
+        line(
+            "GET /v1/projects/p/secrets/s/versions/latest:access",
+            200,
+            json!({"payload": {"data": "b25l"}}),
+        ),
+    ])
+    .await;
+    let key = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/certs/server-rsa.key"))
+        .unwrap();
+    let account = |tokens: std::net::SocketAddr| {
+        let auth = json!({
+            "client_email": "a@p", "private_key": key, "project_id": "p",
+            "token_uri": format!("http://{tokens}/token"), "entries_uri": format!("http://{}/v1", good.addr),
+        });
+        manager("gcp/1", json!({ "auth_config": auth }))
+    };
+    let secrets = Secrets::new(trust());
+    let silent = tokio::spawn(secrets.fetch(&account(hanging.addr), "s"));
+    while hanging.heads().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let found = tokio::time::timeout(Duration::from_secs(30), secrets.fetch(&account(good.addr), "s")).await;
+    assert_eq!(found.expect("the other account"), Ok("one".to_owned()));
+    silent.abort();
 }

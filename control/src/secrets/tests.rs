@@ -5,6 +5,9 @@ use serde_json::json;
 
 use super::*;
 
+/// The token of a manager that never answers.
+const HANGS: &str = "hangs";
+
 /// Answers from a table, each after so long; notes what it was asked.
 #[derive(Debug, Default)]
 struct Script {
@@ -19,7 +22,10 @@ impl Managers for Script {
         self.asked.lock().unwrap().push(format!("{} {key}", vault.token));
         let missing = || Err(Failure::Missing("none".to_owned()));
         let answer = self.answers.lock().unwrap().get(key).cloned().unwrap_or_else(missing);
-        let takes = *self.takes.lock().unwrap();
+        let takes = match vault.token.as_str() {
+            HANGS => Duration::MAX,
+            _ => *self.takes.lock().unwrap(),
+        };
         Box::pin(async move {
             tokio::time::sleep(takes).await;
             answer
@@ -37,11 +43,14 @@ impl Script {
     }
 }
 
-fn managers(token: &str) -> BTreeMap<String, Arc<Entry>> {
+fn managers(token: &str) -> Configured {
+    [manager("vault/1", token)].into()
+}
+
+fn manager(id: &str, token: &str) -> (String, Arc<Entry>) {
     let value = json!({"uri": "http://vault", "prefix": "kv", "token": token});
-    let resource = Resource::parse(Kind::Secret, "vault/1", &value).unwrap();
-    let key = Key::new(Kind::Secret, "vault/1");
-    [("vault/1".to_owned(), Arc::new(Entry::new(key, resource, 1, 1)))].into()
+    let resource = Resource::parse(Kind::Secret, id, &value).unwrap();
+    (id.to_owned(), Arc::new(Entry::new(Key::new(Kind::Secret, id), resource, 1, 1)))
 }
 
 fn wanted(keys: &[&str]) -> BTreeSet<String> {
@@ -155,6 +164,39 @@ async fn a_changed_manager_is_asked_at_once_and_older_answers_do_not_count() {
     secrets.want(&wanted(&["a/b"]), BTreeMap::new());
     assert_eq!(within(&mut secrets, 1).await, [at("a/b")]);
     assert!(values.get(&at("a/b")).is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_manager_that_hangs_holds_up_no_other() {
+    let script = Arc::new(Script::default());
+    script.set("a/b", Ok("one"));
+    let mut secrets = secrets(&script);
+    let values = secrets.values();
+    let good = "$secret://vault/z-good/a/b".to_owned();
+    let mut wanted: BTreeSet<String> = (0..100).map(|at| format!("$secret://vault/a-hung/{at}/b")).collect();
+    wanted.insert(good.clone());
+    let both = |token: &str| Configured::from([manager("vault/a-hung", token), manager("vault/z-good", "t")]);
+    secrets.want(&wanted, both(HANGS));
+    assert_eq!(within(&mut secrets, 0).await, std::slice::from_ref(&good));
+    assert_eq!(values.get(&good), Ok("one".to_owned()));
+    assert_eq!(script.asked().len(), Settings::default().max_requests + 1);
+    // A change waits once for what hangs, and later ones for what they are the first to refer to.
+    assert!(!secrets.is_settled());
+    secrets.stop_waiting();
+    secrets.want(&wanted, both(HANGS));
+    assert!(secrets.is_settled());
+    wanted.insert("$secret://vault/z-good/new/b".to_owned());
+    secrets.want(&wanted, both(HANGS));
+    assert!(!secrets.is_settled());
+    // It is read again in its time.
+    script.set("a/b", Ok("two"));
+    within(&mut secrets, 310).await;
+    assert_eq!(values.get(&good), Ok("two".to_owned()));
+    // One that is mended is asked at once: questions from before take no room.
+    script.asked();
+    secrets.want(&wanted, both("t"));
+    within(&mut secrets, 0).await;
+    assert_eq!(script.asked().iter().filter(|asked| !asked.contains("a/b")).count(), 100);
 }
 
 #[test]

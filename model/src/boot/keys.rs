@@ -274,6 +274,7 @@ pub const ROWS: &[Row] = &[
     used("sluice.explain.header", Shape::HeaderName),
     used("sluice.explain.size", Shape::Count { min: 128, max: 8192 }),
     used("sluice.secrets.timeout", Shape::Time),
+    used("sluice.secrets.max_requests", Shape::Count { min: 1, max: 1000 }),
     used("plugin_attr.prometheus.export_uri", Shape::Text),
     used("plugin_attr.prometheus.metric_prefix", Shape::Text),
     used("plugin_attr.prometheus.enable_export_server", Shape::Bool),

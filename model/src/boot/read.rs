@@ -68,6 +68,7 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
             ttl: apisix.time("/lru/secret/ttl", 300),
             neg_ttl: apisix.time("/lru/secret/neg_ttl", 60),
             timeout: file.time("/sluice/secrets/timeout", 5),
+            max_requests: file.count("/sluice/secrets/max_requests", 8),
         },
         discovery: file.get("/discovery").and_then(Value::as_object).cloned().unwrap_or_default(),
         health_checks: !apisix.bool("/disable_upstream_healthcheck", false),
