@@ -362,6 +362,7 @@ fn http2(http2: &boot::Http2) -> proxy::Http2 {
         unread: saturating(http2.unread),
         max_age: http2.keepalive_time,
         upstream_streams: bound(http2.upstream_streams),
+        stall_timeout: http2.stall_timeout,
     }
 }
 

@@ -155,6 +155,9 @@ pub struct Http2 {
     pub max_age: Duration,
     /// Requests that one connection to a server carries at a time (`upstream.http2_streams`).
     pub upstream_streams: u32,
+    /// A stream whose client has taken next to nothing of a response for so long is reset when others need its window
+    /// (`upstream.http2_stall_timeout`); zero is never.
+    pub stall_timeout: Duration,
 }
 
 impl Default for Http2 {
@@ -168,6 +171,7 @@ impl Default for Http2 {
             unread: 4 << 20,
             max_age: Duration::from_secs(3600),
             upstream_streams: 100,
+            stall_timeout: Duration::from_secs(10),
         }
     }
 }

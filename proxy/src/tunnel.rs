@@ -72,6 +72,10 @@ pub(crate) struct Ends<'a> {
 pub(crate) async fn run(worker: &Worker, waiters: [&Waiter; 2], down: Ends<'_>, tunnel: Tunnel) {
     let Tunnel { mut conn, bytes, idle_timeout, holds: _holds } = tunnel;
     let [upwards, downwards] = waiters;
+    let claim = match &conn {
+        Switched::H1(_) => None,
+        Switched::H2(stream) => Some(stream.claim()),
+    };
     let up = match &mut conn {
         Switched::H1(conn) => {
             let (from, to) = conn.io.split();
@@ -88,6 +92,9 @@ pub(crate) async fn run(worker: &Worker, waiters: [&Waiter; 2], down: Ends<'_>, 
     let mut downwards = pin!(way(downwards, false).copy(up.0, down.to));
     let mut done = (false, false);
     poll_fn(|cx| {
+        if claim.as_ref().is_some_and(|claim| claim.poll_reset(cx)) {
+            return Poll::Ready(());
+        }
         for (one, future) in [(&mut done.0, 0), (&mut done.1, 1)] {
             if !*one {
                 let polled =

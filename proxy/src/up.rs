@@ -1,5 +1,6 @@
 //! Towards upstreams: connections, the pools that keep them, and what is spoken on them.
 
+mod claims;
 pub(crate) mod connect;
 pub(crate) mod h1;
 pub(crate) mod h2;
@@ -45,6 +46,15 @@ impl Upstream {
         match self {
             Upstream::H1(conn) => conn.reused,
             Upstream::H2(stream) => stream.is_reused(),
+        }
+    }
+
+    /// Its part of a connection that others share.
+    #[inline]
+    pub(crate) fn claim(&self) -> Option<links::Claim> {
+        match self {
+            Upstream::H1(_) => None,
+            Upstream::H2(stream) => Some(stream.claim()),
         }
     }
 

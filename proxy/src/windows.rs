@@ -3,7 +3,8 @@
 //! Streams have windows of their own, so that one that nobody reads does not hold up the others. For that the
 //! connection's window is as large as those of all its streams with a body. It grows with them, out of what
 //! the worker may promise in all (`stream_windows` for clients, `upstream.http2_windows` for servers). Where
-//! nothing is left to promise, the streams of the connection share the window it has.
+//! nothing is left to promise, the streams of the connection share the window it has; those to servers are then placed
+//! so that none does (`crate::up::links`).
 //!
 //! What was promised cannot be taken back: a peer may use it long after the streams have ended for which it was.
 //! So a window that has become too large is only not renewed, and its share goes back as the peer uses it up.
@@ -81,9 +82,29 @@ impl Windows {
         self.grow().or_else(|| self.shrink())
     }
 
+    /// Whether each of `bodies` streams would have a window that the others cannot use up.
+    pub(crate) fn has_room(&self, bodies: usize) -> bool {
+        let wanted = self.wanted_by(u32::try_from(bodies).unwrap_or(u32::MAX));
+        (wanted.saturating_sub(self.promised.get()) as usize) <= self.budget.left()
+    }
+
+    /// Of the connection.
+    pub(crate) fn whole(&self) -> u32 {
+        self.whole.get()
+    }
+
+    /// Of one stream.
+    pub(crate) fn stream(&self) -> u32 {
+        self.stream
+    }
+
     fn wanted(&self) -> u32 {
+        self.wanted_by(self.bodies.get())
+    }
+
+    fn wanted_by(&self, bodies: u32) -> u32 {
         // A window has 31 bits.
-        self.stream.saturating_mul(self.bodies.get()).clamp(self.first, (1 << 31) - 1)
+        self.stream.saturating_mul(bodies).clamp(self.first, (1 << 31) - 1)
     }
 
     fn grow(&self) -> Option<u32> {
@@ -184,6 +205,19 @@ mod tests {
         assert_eq!(third.fit(10), None);
         drop(other);
         assert_eq!(third.fit(10), Some(150), "as far as there is room");
+    }
+
+    #[test]
+    fn there_is_room_where_each_stream_has_a_window_of_its_own() {
+        let budget = Budget::new(100);
+        let (one, other) = (windows(&budget, 50, 50), windows(&budget, 50, 50));
+        assert!(one.has_room(3) && !one.has_room(4));
+        assert_eq!(one.fit(3), Some(150));
+        assert!(other.has_room(1) && !other.has_room(2));
+        assert_eq!((one.fit(1), one.whole()), (Some(50), 50));
+        assert!(one.has_room(3) && !other.has_room(2), "what was promised it may still use");
+        one.used(100);
+        assert!(other.has_room(3));
     }
 
     #[test]

@@ -91,6 +91,9 @@ pub struct Http2 {
     pub keepalive_time: Duration,
     /// `upstream.http2_streams` (ours): requests that one connection to a server carries at a time.
     pub upstream_streams: u64,
+    /// `upstream.http2_stall_timeout` (ours): a response that its client has not taken for so long is ended where others
+    /// need its window; zero is never.
+    pub stall_timeout: Duration,
 }
 
 /// What `nginx_config.http` says of HTTP/3 and QUIC. Names without a word are nginx's.

@@ -198,6 +198,7 @@ pub const ROWS: &[Row] = &[
     used("nginx_config.http.http2_unread", Shape::Size),
     used("nginx_config.http.upstream.http2_windows", Shape::Size),
     used("nginx_config.http.upstream.http2_streams", Shape::Count { min: 1, max: 10_000 }),
+    used("nginx_config.http.upstream.http2_stall_timeout", Shape::Time),
     // nginx's.
     used("nginx_config.http.http3_max_concurrent_streams", Shape::Count { min: 1, max: 10_000 }),
     used("nginx_config.http.http3_stream_buffer_size", Shape::Size),

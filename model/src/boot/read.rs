@@ -437,6 +437,7 @@ fn http2(http: File<'_>) -> Http2 {
         unread: size("/http2_unread", 4 << 20),
         keepalive_time: http.time("/keepalive_time", 3600),
         upstream_streams: http.count("/upstream/http2_streams", 100),
+        stall_timeout: http.time("/upstream/http2_stall_timeout", 10),
     }
 }
 

@@ -201,6 +201,7 @@ impl Attempt<'_> {
         }
         let head_by = self.per_try.map_or(u64::MAX, |bound| worker.clock.after(bound));
         let wish = if websocket { Wish::Websocket } else { Wish::Keep };
+        let claim = conn.claim();
         let waiters = [body.waiter(), response.waiter()];
         let (mut to, from) = conn.begin(worker, waiters, forward.up_out, timeouts.send);
         if to.head(&Outbound { x, upstream, endpoint }, outgoing.size, wish).is_err() {
@@ -231,6 +232,9 @@ impl Attempt<'_> {
             };
             let mut receiving = pin!(delivery.run());
             poll_fn(|cx| {
+                if claim.as_ref().is_some_and(|claim| claim.poll_reset(cx)) {
+                    return Poll::Ready(Err(Fault::client(FaultKind::ClientStalled)));
+                }
                 // The response first: it is what most wake-ups are about. What lies there before the
                 // request was sent shows that the connection is not to be used.
                 if let Poll::Ready(received) = receiving.as_mut().poll(cx) {

@@ -167,7 +167,7 @@ pub(crate) async fn drive(
     // The client has its answer and may ask again at once: it must not be counted twice.
     x.engine_mut().messages.holds.clear();
     if let Some(fault) = fault {
-        if fault.kind == FaultKind::ClientSlow {
+        if matches!(fault.kind, FaultKind::ClientSlow | FaultKind::ClientStalled) {
             down.end_if_last();
         }
         if fault.kind == FaultKind::ClientGone {

@@ -64,6 +64,8 @@ pub enum FaultKind {
     ClientGone,
     /// It took too long to read the response.
     ClientSlow,
+    /// It took next to nothing of the response, and others needed what that holds of the windows for servers.
+    ClientStalled,
     MethodNotAllowed,
     /// It asks for a tunnel (RFC 8441, RFC 9220) on a route that takes none.
     NoWebsocket,
@@ -319,7 +321,10 @@ impl FaultKind {
             FaultKind::NoCertificate | FaultKind::HandshakeFailed(_) | FaultKind::HandshakeTimeout => 0,
             FaultKind::Misdirected => 421,
             FaultKind::Flood(_) => 429,
-            FaultKind::HeadTimeout | FaultKind::BodyTimeout | FaultKind::ClientSlow => 408,
+            FaultKind::HeadTimeout
+            | FaultKind::BodyTimeout
+            | FaultKind::ClientSlow
+            | FaultKind::ClientStalled => 408,
             FaultKind::BodyTooLarge => 413,
             FaultKind::Unjudged(why) => why.status(),
             FaultKind::ClientGone => 499,
@@ -372,6 +377,9 @@ impl FaultKind {
                 ("nginx_config.http.proxy_buffer_size", settings.response.head)
             }
             FaultKind::HeldTooMuch => ("nginx_config.http.held_bodies", settings.held_bodies),
+            FaultKind::ClientStalled => {
+                ("nginx_config.http.upstream.http2_windows", settings.upstream_windows)
+            }
             FaultKind::LoopDetected => ("nginx_config.http.max_hops", usize::from(settings.max_hops)),
             FaultKind::Flood(flood) => flood.limit(settings)?,
             _ => return None,
@@ -406,6 +414,9 @@ impl FaultKind {
             FaultKind::Unjudged(why) => why.as_str(),
             FaultKind::ClientGone => "the client closed the connection",
             FaultKind::ClientSlow => "the client did not read the response in time",
+            FaultKind::ClientStalled => {
+                "the client took too little of the response while other requests needed the window that it held"
+            }
             FaultKind::MethodNotAllowed => "CONNECT and TRACE are not served",
             FaultKind::NoWebsocket => "the route does not take WebSocket",
             FaultKind::NoSwitch => "the request asked for a WebSocket, and the answer is not one",
@@ -480,12 +491,13 @@ mod tests {
 
     #[test]
     fn a_failure_at_a_bound_names_its_setting() {
-        let mut settings = Settings { held_bodies: 7, ..Settings::default() };
+        let mut settings = Settings { held_bodies: 7, upstream_windows: 10, ..Settings::default() };
         (settings.response.fields, settings.response.head) = (8, 9);
         for (kind, limit) in [
             (FaultKind::BadResponse(Refusal::TooManyFields), Some(("max_response_header_fields", 8))),
             (FaultKind::BadResponse(Refusal::HeadTooLarge), Some(("proxy_buffer_size", 9))),
             (FaultKind::HeldTooMuch, Some(("held_bodies", 7))),
+            (FaultKind::ClientStalled, Some(("upstream.http2_windows", 10))),
             (FaultKind::BadResponse(Refusal::StatusLine), None),
         ] {
             let told = kind.limit(&settings);

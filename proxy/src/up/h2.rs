@@ -6,7 +6,6 @@
 use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
-use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -24,7 +23,7 @@ use wire::h1::encode::{BadTarget, check_target, decimal};
 use wire::{Fields, Framing, Method, Name, ResponseHead, Version};
 
 use super::h1::Wish;
-use super::links::{Link, Place};
+use super::links::{Claim, Place};
 use super::{Head, Lines, Size};
 use crate::clock::Waiter;
 use crate::exchange::fault::{Fault, FaultKind};
@@ -68,12 +67,16 @@ pub(crate) struct Switched {
 /// The receiving side of a tunnel.
 pub(crate) struct Inlet {
     stream: RecvStream,
-    link: Rc<Link>,
+    claim: Claim,
     /// Bytes that the server may send again, once what was taken is used.
     taken: usize,
 }
 
 impl Switched {
+    pub(crate) fn claim(&self) -> Claim {
+        self.inlet.claim.clone()
+    }
+
     pub(crate) fn split(&mut self) -> (&mut Inlet, &mut Outlet) {
         (&mut self.inlet, &mut self.outlet)
     }
@@ -83,19 +86,23 @@ impl Inlet {
     /// The next bytes; none at the end.
     pub(crate) fn poll_tunnel(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Failed>> {
         let taken = std::mem::take(&mut self.taken);
-        self.link.windows.used(taken);
+        self.claim.used(taken);
         // Fails only where more is given back than came.
         let _ = self.stream.flow_control().release_capacity(taken);
         loop {
             return match self.stream.poll_data(cx) {
                 Poll::Ready(Some(Ok(piece))) if piece.is_empty() => continue,
                 Poll::Ready(Some(Ok(piece))) => {
+                    self.claim.came();
                     self.taken = piece.len();
                     Poll::Ready(Ok(Some(piece)))
                 }
                 Poll::Ready(Some(Err(_))) => Poll::Ready(Err(Failed::Closed)),
                 Poll::Ready(None) => Poll::Ready(Ok(None)),
-                Poll::Pending => Poll::Pending,
+                Poll::Pending => {
+                    self.claim.waits();
+                    Poll::Pending
+                }
             };
         }
     }
@@ -150,6 +157,11 @@ impl Stream {
     pub(crate) fn into_switched(self) -> Option<Switched> {
         let State { place, outlet, inlet, .. } = self.0.into_inner();
         Some(Switched { inlet: inlet?, outlet: outlet?, _place: place })
+    }
+
+    /// As [`super::Upstream::claim`].
+    pub(crate) fn claim(&self) -> Claim {
+        self.0.borrow().place.claim().clone()
     }
 
     /// As [`super::Upstream::refusal`].
@@ -505,6 +517,7 @@ impl Receiver<'_> {
             match body.poll_data(cx) {
                 Poll::Ready(Some(Ok(piece))) if piece.is_empty() => {}
                 Poll::Ready(Some(Ok(piece))) => {
+                    self.state.borrow().place.claim().came();
                     self.piece = piece;
                     if body.is_end_stream() {
                         (self.over, self.complete) = (true, true);
@@ -513,7 +526,10 @@ impl Receiver<'_> {
                 }
                 Poll::Ready(Some(Err(_))) => return truncated(),
                 Poll::Ready(None) => self.over = true,
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => {
+                    self.state.borrow().place.claim().waits();
+                    return Poll::Pending;
+                }
             }
         }
         if !self.complete {
@@ -530,7 +546,10 @@ impl Receiver<'_> {
                     self.complete = true;
                 }
                 Poll::Ready(Err(_)) => return truncated(),
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => {
+                    self.state.borrow().place.claim().waits();
+                    return Poll::Pending;
+                }
             }
         }
         Poll::Ready(Ok(()))
@@ -556,7 +575,7 @@ impl Receiver<'_> {
     pub(crate) fn used(&mut self) {
         let piece = std::mem::take(&mut self.piece);
         if let Some(body) = self.body.as_mut().filter(|_| !piece.is_empty()) {
-            self.state.borrow().place.link().windows.used(piece.len());
+            self.state.borrow().place.claim().used(piece.len());
             // Fails only where more is given back than came.
             let _ = body.flow_control().release_capacity(piece.len());
         }
@@ -566,8 +585,8 @@ impl Receiver<'_> {
     pub(crate) fn keep_rest(&mut self) {
         let taken = self.piece.len();
         let mut state = self.state.borrow_mut();
-        let link = state.place.share();
-        state.inlet = self.body.take().map(|stream| Inlet { stream, link, taken });
+        let claim = state.place.claim().clone();
+        state.inlet = self.body.take().map(|stream| Inlet { stream, claim, taken });
     }
 
     pub(crate) fn is_complete(&self) -> bool {

@@ -15,9 +15,10 @@ use h2::client::{Builder, Connection, SendRequest};
 use hashbrown::HashMap;
 use snapshot::upstream::Keepalive;
 
+use super::claims::Claims;
 use super::connect::{Secured, connect};
 use super::pool::Peer;
-use crate::clock::Waiter;
+use crate::clock::{Clock, Waiter};
 use crate::exchange::fault::{Fault, FaultKind};
 use crate::h2::Line;
 use crate::rt::{self, Duplex};
@@ -27,6 +28,13 @@ use crate::worker::Worker;
 /// The window that every connection has (RFC 9113 section 6.9.2), but for a byte.
 const FIRST_WINDOW: u32 = 64 << 10;
 
+/// The window of a stream where no more may be promised to servers: sixteen of them share the first window of their
+/// connection, so that none can use up what another needs.
+const NARROW: u32 = FIRST_WINDOW / 16;
+
+/// Milliseconds between two looks for stalled streams.
+const LOOK: u64 = 1000;
+
 /// How often another connection is tried for one place.
 const TRIES: usize = 4;
 
@@ -34,6 +42,8 @@ const TRIES: usize = 4;
 #[derive(Default)]
 pub(crate) struct Links {
     by_peer: RefCell<HashMap<Peer, Vec<Rc<Link>>, foldhash::fast::RandomState>>,
+    /// When stalled streams are looked for again, in the clock's coarse milliseconds.
+    look: Cell<u64>,
 }
 
 /// What is needed to open a connection.
@@ -63,7 +73,11 @@ pub(crate) struct Link {
     /// The server's settings are known.
     settled: Cell<bool>,
     line: RefCell<Option<Rc<Line>>>,
-    pub(super) windows: Windows,
+    windows: Windows,
+    /// The connection's window as the library has it.
+    window: Cell<u32>,
+    claims: Claims,
+    clock: Rc<Clock>,
     pub(super) tls: bool,
 }
 
@@ -73,9 +87,16 @@ enum State {
     Over(Fault),
 }
 
+/// A stream's part of a connection's window.
+#[derive(Clone)]
+pub(crate) struct Claim {
+    link: Rc<Link>,
+    index: usize,
+}
+
 /// An exchange's place on a connection.
 pub(crate) struct Place {
-    link: Rc<Link>,
+    claim: Claim,
     send: SendRequest<Bytes>,
     /// The connection has carried a request before this one.
     pub(super) reused: bool,
@@ -134,7 +155,9 @@ impl Links {
             }
             let reused = carried > 1;
             let idle_until = Some(carried).filter(|_| reused && link.open.get() == 1);
-            return Ok(Place { link: taken.keep(), send, reused, idle_until });
+            let link = taken.keep();
+            let claim = Claim { index: link.claims.begin(), link };
+            return Ok(Place { claim, send, reused, idle_until });
         }
         Err(last)
     }
@@ -148,37 +171,63 @@ impl Links {
             // It would only be kept for a request that it does not take.
             link.distrust();
         }
+        let stream = worker.settings.http2.stream_window;
         // The first with room: what is needed rarely stays idle, and goes.
-        let found = links.iter().find(|link| {
-            !link.closing.get() && link.open.get() < link.room(most) && !(fresh && link.carried.get() > 0)
-        });
-        if let Some(link) = found {
-            return Some(link.clone());
+        let find = |narrow: bool| {
+            links.iter().find(|link| {
+                let open = link.open.get();
+                link.is_narrow(stream) == narrow
+                    && !link.closing.get()
+                    && open < link.room(most)
+                    && !(fresh && link.carried.get() > 0)
+                    && link.windows.has_room(open + 1)
+            })
+        };
+        let wide = find(false);
+        let short = wide.is_none() && worker.upstream_windows.left() < stream as usize;
+        let found = if short { find(true) } else { wide }.cloned();
+        if let Some(link) = &found {
+            // Before others take what is left.
+            link.windows.fit(link.open.get() + 1);
         }
-        let link = Rc::new(Link {
-            state: RefCell::new(State::Connecting),
-            waiting: RefCell::default(),
-            driver: RefCell::default(),
-            open: Cell::new(0),
-            carried: Cell::new(0),
-            closing: Cell::new(false),
-            settled: Cell::new(false),
-            line: RefCell::default(),
-            windows: Windows::new(
-                &worker.upstream_windows,
-                FIRST_WINDOW,
-                worker.settings.http2.stream_window,
-                Enlarging::Counts,
-            ),
-            tls: target.secured.is_some(),
+        let link = found.or_else(|| {
+            let stream = if short { stream.min(NARROW) } else { stream };
+            let link = Link::open(worker, target, stream)?;
+            links.push(link.clone());
+            Some(link)
         });
-        links.push(link.clone());
         drop(all);
-        // A worker that is gone has no exchanges that could wait.
-        let worker = worker.strong()?;
-        let driven = Driven { worker, peer: target.peer, link: link.clone() };
-        rt::spawn(drive(driven, target.clone()));
-        Some(link)
+        if short {
+            self.reset_stalled(worker);
+        }
+        link
+    }
+
+    /// Resets as many streams as there are that have narrow windows for want of others: those whose clients take
+    /// nothing, the longest first.
+    #[cold]
+    fn reset_stalled(&self, worker: &Worker) {
+        let (now, bounds) = (worker.clock.coarse_ms(), &worker.settings.http2);
+        let timeout = u64::try_from(bounds.stall_timeout.as_millis()).unwrap_or(u64::MAX);
+        if timeout == 0 || now < self.look.get() {
+            return;
+        }
+        self.look.set(now + LOOK);
+        let Some(until) = now.checked_sub(timeout) else { return };
+        let all = self.by_peer.borrow();
+        // The stream that is about to begin is one.
+        let (mut narrow, mut stalled) = (1, Vec::new());
+        for link in all.values().flatten() {
+            if link.is_narrow(bounds.stream_window) {
+                narrow += link.open.get();
+            } else {
+                link.claims.stalled(until, |since, index| stalled.push((since, link, index)));
+            }
+        }
+        stalled.sort_unstable_by_key(|(since, ..)| *since);
+        for (_, link, index) in stalled.iter().take(narrow) {
+            link.claims.reset(*index);
+        }
     }
 
     /// Connections that carry nothing now.
@@ -205,6 +254,36 @@ impl Links {
 }
 
 impl Link {
+    /// A connection to the target whose streams have so large a window each.
+    fn open(worker: &Worker, target: &Target, stream: u32) -> Option<Rc<Link>> {
+        let link = Rc::new(Link {
+            state: RefCell::new(State::Connecting),
+            waiting: RefCell::default(),
+            driver: RefCell::default(),
+            open: Cell::new(0),
+            carried: Cell::new(0),
+            closing: Cell::new(false),
+            settled: Cell::new(false),
+            line: RefCell::default(),
+            windows: Windows::new(&worker.upstream_windows, FIRST_WINDOW, stream, Enlarging::Counts),
+            window: Cell::new(FIRST_WINDOW),
+            claims: Claims::default(),
+            clock: worker.clock.clone(),
+            tls: target.secured.is_some(),
+        });
+        link.windows.fit(1);
+        // A worker that is gone has no exchanges that could wait.
+        let worker = worker.strong()?;
+        let driven = Driven { worker, peer: target.peer, link: link.clone() };
+        rt::spawn(drive(driven, target.clone()));
+        Some(link)
+    }
+
+    /// Its streams have less of a window than they should.
+    fn is_narrow(&self, stream: u32) -> bool {
+        self.windows.stream() < stream
+    }
+
     /// Places it has, as far as is known.
     fn room(&self, most: usize) -> usize {
         match &*self.state.borrow() {
@@ -289,14 +368,45 @@ impl Link {
     }
 }
 
+impl Claim {
+    /// Something came for the client.
+    #[inline]
+    pub(super) fn came(&self) {
+        self.link.claims.came(self.index, self.link.clock.coarse_ms());
+    }
+
+    /// The client has taken so much of it.
+    #[inline]
+    pub(super) fn used(&self, bytes: usize) {
+        self.link.windows.used(bytes);
+        self.link.claims.taken(self.index, bytes, self.link.clock.coarse_ms());
+    }
+
+    /// The client has taken all of it.
+    #[inline]
+    pub(super) fn waits(&self) {
+        self.link.claims.waits(self.index);
+    }
+
+    /// Whether the stream is to be reset because others want what it holds; else the task is woken when it is.
+    #[inline]
+    pub(crate) fn poll_reset(&self, cx: &Context<'_>) -> bool {
+        self.link.claims.poll_reset(self.index, cx)
+    }
+}
+
 impl Place {
     pub(super) fn link(&self) -> &Link {
-        &self.link
+        &self.claim.link
+    }
+
+    pub(super) fn claim(&self) -> &Claim {
+        &self.claim
     }
 
     /// The connection had been idle, and nothing but this request came since: the server may have closed it before.
     pub(super) fn may_have_been_gone(&self) -> bool {
-        self.idle_until == Some(self.link.carried.get()) && !self.link.is_going()
+        self.idle_until == Some(self.link().carried.get()) && !self.link().is_going()
     }
 
     pub(super) fn send(&mut self) -> &mut SendRequest<Bytes> {
@@ -304,13 +414,14 @@ impl Place {
     }
 
     pub(super) fn share(&self) -> Rc<Link> {
-        self.link.clone()
+        self.claim.link.clone()
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        drop(Taken(Some(self.link.clone())));
+        self.claim.link.claims.end(self.claim.index);
+        drop(Taken(Some(self.share())));
     }
 }
 
@@ -380,7 +491,7 @@ async fn drive(driven: Driven, target: Target) {
     let mut builder = Builder::new();
     builder
         .enable_push(false)
-        .initial_window_size(bounds.stream_window)
+        .initial_window_size(link.windows.stream())
         .max_header_list_size(u32::try_from(settings.response.head).unwrap_or(u32::MAX))
         .max_send_buffer_size(bounds.send_buffer as usize)
         .max_concurrent_reset_streams(bounds.upstream_streams as usize)
@@ -421,7 +532,9 @@ fn poll(
         }
     }
     // A client that reads slowly must not keep the others from their answers.
-    if let Some(window) = link.windows.fit(link.open.get()) {
+    link.windows.fit(link.open.get());
+    let window = link.windows.whole();
+    if link.window.replace(window) != window {
         connection.set_target_window_size(window);
     }
     let over = pin!(&mut *connection).poll(cx).is_ready();
