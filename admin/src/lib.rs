@@ -37,6 +37,7 @@ mod revisions;
 mod server;
 pub mod status;
 mod turns;
+mod unhealthy;
 mod validate;
 
 use std::net::IpAddr;

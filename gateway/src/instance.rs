@@ -291,6 +291,14 @@ fn lines(status: &Value) -> Vec<String> {
     let total = |name: &str, listed: &[Value]| {
         status.get(name).and_then(Value::as_u64).unwrap_or(listed.len() as u64)
     };
+    let sick = status.get("unhealthy").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    if !sick.is_empty() {
+        lines.push(format!(
+            "unhealthy      servers of {}",
+            say::counted(total("unhealthy_total", sick) as usize, "upstream")
+        ));
+        lines.extend(sick.iter().map(unhealthy));
+    }
     lines.push(format!("rejected       {}", total("rejected_total", rejected)));
     lines.extend(rejected.iter().map(entry));
     let without = status.get("without_effect").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
@@ -309,6 +317,28 @@ fn entry(one: &Value) -> String {
     let hint = part("hint").map(|hint| format!(" ({hint})")).unwrap_or_default();
     let (key, reason) = (part("key").unwrap_or_default(), part("reason").unwrap_or_default());
     format!("  {key}{place}: {reason}{hint}")
+}
+
+/// The line of an upstream with unhealthy servers.
+fn unhealthy(one: &Value) -> String {
+    let number = |name: &str| one.get(name).and_then(Value::as_u64).unwrap_or_default();
+    let key = one.get("key").and_then(Value::as_str).unwrap_or_default();
+    let (servers, bad) = (number("servers"), number("unhealthy"));
+    let share = match bad < servers {
+        true => format!("{bad} of {servers} servers are unhealthy"),
+        false if servers == 1 => "its only server is unhealthy, and used all the same".to_owned(),
+        false => format!("all {servers} servers are unhealthy, so all are used"),
+    };
+    let listed = one.get("list").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let text =
+        |server: &Value, name: &str| server.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let each: Vec<String> =
+        listed.iter().map(|server| format!("{} ({})", text(server, "server"), text(server, "why"))).collect();
+    let more = match bad.saturating_sub(listed.len() as u64) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("  {key}: {share}: {}{more}", each.join(", "))
 }
 
 /// The line of a change that waits to be confirmed.

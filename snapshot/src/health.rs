@@ -191,6 +191,11 @@ impl Health {
         }
     }
 
+    /// The reports counted for a checked server; `None` where servers are not checked.
+    pub fn counters(&self, index: usize) -> Option<Counters> {
+        Some(self.checks.as_ref()?.targets.get(index)?.counters())
+    }
+
     /// The servers that get nothing, since they are unhealthy or ejected, unless that is all of them; and
     /// those that get less.
     #[cold]

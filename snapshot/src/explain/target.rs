@@ -23,6 +23,8 @@ pub struct Target {
     pub key: Option<String>,
     pub servers: Vec<Server>,
     pub more_servers: usize,
+    /// Every server is unhealthy or ejected, so that health excludes none of them.
+    pub all_unhealthy: bool,
     /// The server that gets the request, if that follows from the request and the state of the servers.
     pub chosen: Option<String>,
     pub why: String,
@@ -39,8 +41,10 @@ pub struct Server {
     pub name: Option<String>,
     pub weight: u32,
     pub priority: i64,
-    /// Why it gets nothing.
+    /// Why it gets nothing, unless that is so of all.
     pub against: Option<&'static str>,
+    /// The failures behind that, where they are counted.
+    pub failures: Option<String>,
 }
 
 impl Target {
@@ -52,6 +56,7 @@ impl Target {
                 "weight": server.weight,
                 "priority": server.priority,
                 "against": server.against,
+                "failures": server.failures,
             })
         });
         json!({
@@ -61,6 +66,7 @@ impl Target {
             "key": self.key,
             "servers": servers.collect::<Vec<_>>(),
             "more_servers": self.more_servers,
+            "all_unhealthy": self.all_unhealthy,
             "chosen": self.chosen,
             "why": self.why,
             "method": self.method,
@@ -91,8 +97,15 @@ pub(super) fn tell(of: Of<'_>, plan: &Plan, x: &mut Exchange<'_>, out: &mut Expl
     let mut state = upstream.state();
     let stays = upstream.sticky.as_ref().and_then(|sticky| sticky.find(x));
     let (picked, _) = upstream.pick_first(&mut state, x, of.now_ms, stays);
-    let usable = |index: usize| against(upstream, index).is_none() && upstream.endpoints[index].weight > 0;
-    let left = (0..upstream.endpoints.len()).filter(|index| usable(*index)).count();
+    let weighs = |index: &usize| upstream.endpoints.len() == 1 || upstream.endpoints[*index].weight > 0;
+    let weighted = (0..upstream.endpoints.len()).filter(weighs).count();
+    let healthy =
+        (0..upstream.endpoints.len()).filter(weighs).filter(|index| against(upstream, *index).is_none());
+    let healthy = healthy.count();
+    // Balancers ignore health then.
+    let all_unhealthy = weighted > 0 && healthy == 0;
+    let left = if all_unhealthy { weighted } else { healthy };
+    let usable = |index: usize| weighs(&index) && (all_unhealthy || against(upstream, index).is_none());
     let address = |index: usize| upstream.endpoints[index].addr.to_string();
     let (chosen, why) = match picked {
         None if upstream.endpoints.is_empty() => {
@@ -116,12 +129,18 @@ pub(super) fn tell(of: Of<'_>, plan: &Plan, x: &mut Exchange<'_>, out: &mut Expl
             Policy::Ewma => (None, "the server that has answered fastest lately".to_owned()),
         },
     };
+    let why = match (all_unhealthy, weighted) {
+        (false, _) => why,
+        (true, 1) => format!("{why}; it is unhealthy, and used since no other is healthy"),
+        (true, all) => format!("all {all} servers are unhealthy, so health excludes none of them: {why}"),
+    };
     let servers = upstream.endpoints.iter().enumerate().take(MOST_SERVERS).map(|(index, endpoint)| Server {
         address: endpoint.addr.to_string(),
         name: endpoint.name().map(str::to_owned),
         weight: endpoint.weight,
         priority: endpoint.priority,
         against: against(upstream, index),
+        failures: failures(upstream, index),
     });
     let mut uri = Vec::new();
     x.upstream_uri(&mut uri);
@@ -155,6 +174,7 @@ pub(super) fn tell(of: Of<'_>, plan: &Plan, x: &mut Exchange<'_>, out: &mut Expl
         },
         servers: servers.collect(),
         more_servers: upstream.endpoints.len().saturating_sub(MOST_SERVERS),
+        all_unhealthy,
         chosen,
         why,
         method,
@@ -165,6 +185,24 @@ pub(super) fn tell(of: Of<'_>, plan: &Plan, x: &mut Exchange<'_>, out: &mut Expl
 
 fn against(upstream: &Upstream, index: usize) -> Option<&'static str> {
     upstream.health.as_ref()?.against(index)
+}
+
+/// The failures in a row for which a server is unhealthy: `2 failed connections`.
+fn failures(upstream: &Upstream, index: usize) -> Option<String> {
+    let health = upstream.health.as_ref()?;
+    health.against(index)?;
+    let counted = health.counters(index)?;
+    let kinds = [
+        (counted.tcp_failure, "failed connection"),
+        (counted.timeout_failure, "timeout"),
+        (counted.http_failure, "failing status"),
+    ];
+    let kinds = kinds.into_iter().filter(|(count, _)| *count > 0).map(|(count, word)| match (count, word) {
+        (1, word) => format!("1 {word}"),
+        (count, "failing status") => format!("{count} failing statuses"),
+        (count, word) => format!("{count} {word}s"),
+    });
+    Some(kinds.collect::<Vec<_>>().join(", ")).filter(|text| !text.is_empty())
 }
 
 /// The resource that an upstream is written in: an id goes before an upstream inside, a route before its

@@ -84,7 +84,10 @@ fn write_target(f: &mut fmt::Formatter<'_>, target: &Target) -> fmt::Result {
         let name = server.name.as_ref().map(|name| format!(" ({name})")).unwrap_or_default();
         let tier =
             if server.priority == 0 { String::new() } else { format!(", priority {}", server.priority) };
-        let against = server.against.map(|why| format!(", out: {why}")).unwrap_or_default();
+        // Where all are, none of them is out.
+        let out = if target.all_unhealthy { "" } else { "out: " };
+        let failures = server.failures.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
+        let against = server.against.map(|why| format!(", {out}{why}{failures}")).unwrap_or_default();
         let at = &server.address;
         writeln!(f, "           {at:address$}{name}  weight {}{tier}{against}", server.weight)?;
     }
