@@ -50,7 +50,8 @@ pub fn needed_by(key: &Key, value: &Value) -> Vec<Key> {
         named(Kind::StreamRoute, value.pointer("/protocol/superior_id")),
         owner,
     ];
-    let split = split_ids(value).map(|id| Key::new(Kind::Upstream, id));
+    let split = value.pointer(SPLIT).map(named_by_split).unwrap_or_default();
+    let split = split.into_iter().map(|(_, key)| key);
     by_field.chain(inside.into_iter().flatten()).chain(split).collect()
 }
 
@@ -299,7 +300,11 @@ fn upstream_unused(view: &dyn View, id: &str) -> Result<(), Refused> {
     for (kind, word, has_field) in users {
         let rows = with(view, kind, id);
         let said = format!("can not delete this upstream, plugin in {word}");
-        none_of(&rows, |value| split_ids(value).any(|own| own == id), &said)?;
+        let splits = |value: &Value| {
+            let named = value.pointer(SPLIT).map(named_by_split).unwrap_or_default();
+            named.iter().any(|(_, key)| key.kind == Kind::Upstream && key.id == id)
+        };
+        none_of(&rows, splits, &said)?;
         if has_field {
             let said = format!("can not delete this upstream, {word}");
             none_of(&rows, |value| names(value, &UPSTREAM, id), &said)?;
@@ -308,14 +313,29 @@ fn upstream_unused(view: &dyn View, id: &str) -> Result<(), Refused> {
     Ok(())
 }
 
-/// The upstreams to which the plugin traffic-split of this resource sends traffic, by id.
-fn split_ids(value: &Value) -> impl Iterator<Item = String> {
-    fn list(value: Option<&Value>) -> &[Value] {
-        value.and_then(Value::as_array).map_or(&[], Vec::as_slice)
+/// The settings of traffic-split in a resource.
+const SPLIT: &str = "/plugins/traffic-split";
+
+/// The resources that the settings of traffic-split name, each with its place in them: upstreams, and client
+/// certificates of the upstreams written there.
+pub fn named_by_split(config: &Value) -> Vec<(String, Key)> {
+    fn list<'v>(value: &'v Value, name: &str) -> impl Iterator<Item = (usize, &'v Value)> {
+        value.get(name).and_then(Value::as_array).into_iter().flatten().enumerate()
     }
-    let rules = list(value.pointer("/plugins/traffic-split/rules")).iter();
-    let upstreams = rules.flat_map(|rule| list(rule.get("weighted_upstreams")));
-    upstreams.filter_map(|upstream| id_text(upstream.get(UPSTREAM.name)?))
+    let places = list(config, "rules").flat_map(|(rule, settings)| {
+        list(settings, "weighted_upstreams")
+            .map(move |(at, upstream)| (format!("/rules/{rule}/weighted_upstreams/{at}"), upstream))
+    });
+    let named = places.filter_map(|(place, upstream)| {
+        // The id goes before an upstream beside it.
+        if let Some(id) = upstream.get(UPSTREAM.name).and_then(id_text) {
+            return Some((place + "/upstream_id", Key::new(Kind::Upstream, id)));
+        }
+        let at = certificate_at(Kind::Route);
+        let id = upstream.pointer(at).and_then(id_text)?;
+        Some((place + at, Key::new(Kind::Ssl, id)))
+    });
+    named.collect()
 }
 
 fn unused_by(

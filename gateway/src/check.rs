@@ -315,19 +315,24 @@ fn missing(item: &Item, desired: &Desired, document: &Value) -> Vec<Invalid> {
     ];
     let named = REFERENCES.iter().filter_map(|(field, kind)| {
         let id = id_text(item.value.get(*field)?);
-        let collection = kind.collection();
-        let written = || document.get(collection).and_then(Value::as_array).into_iter().flatten();
-        desired.get(*kind, &id).is_none().then(|| {
-            if written().filter_map(|other| other.get("id")).any(|other| id_text(other) == id) {
-                return Invalid::new(format!("{collection}/{id} is itself wrong")).at(format!("/{field}"));
-            }
-            Invalid::new(format!("there is no {} with the id `{id}`", kind.word()))
-                .at(format!("/{field}"))
-                .expected(format!("the id of one of `{collection}`"))
-                .got(id)
-        })
+        Some((format!("/{field}"), Key::new(*kind, id)))
     });
-    named.collect()
+    const SPLIT: &str = "/plugins/traffic-split";
+    let split = item.value.pointer(SPLIT).map(control::references::named_by_split).unwrap_or_default();
+    let split = split.into_iter().map(|(place, key)| (format!("{SPLIT}{place}"), key));
+    let missing = named.chain(split).filter(|(_, key)| desired.get(key.kind, &key.id).is_none());
+    let invalid = missing.map(|(place, Key { kind, id })| {
+        let collection = kind.collection();
+        let mut written = document.get(collection).and_then(Value::as_array).into_iter().flatten();
+        if written.any(|other| other.get("id").is_some_and(|other| id_text(other) == id)) {
+            return Invalid::new(format!("{collection}/{id} is itself wrong")).at(place);
+        }
+        Invalid::new(format!("there is no {} with the id `{id}`", kind.word()))
+            .at(place)
+            .expected(format!("the id of one of `{collection}`"))
+            .got(id)
+    });
+    invalid.collect()
 }
 
 fn id_text(id: &Value) -> String {

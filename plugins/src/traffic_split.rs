@@ -131,7 +131,8 @@ impl Plugin for TrafficSplit {
             for (id, upstream) in &rule.named {
                 if upstream.slot().is_none() {
                     let text = format!("failed to fetch upstream info by upstream id: {id}");
-                    return Step::Reply(Reply::text(500, text));
+                    // APISIX answers 500. Nothing failed here: the configuration lacks the upstream for now.
+                    return Step::Reply(Reply::text(503, text));
                 }
             }
             let matches = match &rule.matches {
@@ -375,7 +376,7 @@ mod tests {
         let stage: TrafficSplit =
             probe.stage(json!({"rules": [{"weighted_upstreams": [{"upstream_id": "x"}, {}]}]})).unwrap();
         let Step::Reply(reply) = stage.access(&mut probe.exchange()) else { panic!("no reply") };
-        assert_eq!(reply.status, 500);
+        assert_eq!(reply.status, 503);
         assert_eq!(&reply.body[..], b"failed to fetch upstream info by upstream id: x");
     }
 

@@ -4,10 +4,13 @@
 //! resource that names another one which is not there. Such a resource is
 //! served as far as that goes; here it is found, so that it can be told.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use model::{Desired, Invalid, Key, Kind, Rejected, Resource, Served};
+
+use crate::references::named_by_split;
 
 /// What resources name, and which of it is not there.
 #[derive(Debug, Default)]
@@ -23,12 +26,15 @@ pub(super) struct Dangling {
 }
 
 /// A field of a user, and what it names. Many name the same few.
-type Named = (&'static str, Arc<Key>);
+type Named = (Field, Arc<Key>);
+
+/// The pointer of a field without its first slash; empty for what a resource belongs to.
+type Field = Cow<'static, str>;
 
 /// A field that names a resource.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Reference {
-    field: &'static str,
+    field: Field,
     to: Key,
 }
 
@@ -108,7 +114,7 @@ impl Dangling {
         let named = self.users.get(user).into_iter().flatten();
         let missing = named.filter(|(_, to)| desired.get(to.kind, &to.id).is_none());
         let missing: Vec<Reference> =
-            missing.map(|(field, to)| Reference { field, to: Key::clone(to) }).collect();
+            missing.map(|(field, to)| Reference { field: field.clone(), to: Key::clone(to) }).collect();
         if self.missing.get(user).map(Vec::as_slice).unwrap_or_default() == missing {
             return;
         }
@@ -123,7 +129,7 @@ impl Dangling {
 /// What a resource names. A consumer without its group is rejected by the compiler already.
 pub(super) fn references(user: &Key, resource: &Resource) -> Vec<Reference> {
     let by_id = |field: &'static str, kind: Kind, id: &Option<String>| {
-        id.as_ref().map(|id| Reference { field, to: Key::new(kind, id.as_str()) })
+        id.as_ref().map(|id| Reference { field: field.into(), to: Key::new(kind, id.as_str()) })
     };
     let certificate = resource.upstream().and_then(|upstream| upstream.tls.as_ref());
     let field = match user.kind {
@@ -147,19 +153,22 @@ pub(super) fn references(user: &Key, resource: &Resource) -> Vec<Reference> {
         }
         Resource::Credential(_) | Resource::CostDecoration(_) => {
             let owner = user.kind.owner().zip(user.owner());
-            [owner.map(|(kind, id)| Reference { field: "", to: Key::new(kind, id) }), None, None]
+            [owner.map(|(kind, id)| Reference { field: "".into(), to: Key::new(kind, id) }), None, None]
         }
-        Resource::Upstream(_) => [None, None, None],
-        _ => return Vec::new(),
+        _ => [None, None, None],
     };
-    found.into_iter().flatten().chain(certificate).collect()
+    let split = resource.plugins().and_then(|plugins| plugins.get("traffic-split"));
+    let split = split.map(named_by_split).unwrap_or_default().into_iter();
+    let split =
+        split.map(|(place, to)| Reference { field: format!("plugins/traffic-split{place}").into(), to });
+    found.into_iter().flatten().chain(certificate).chain(split).collect()
 }
 
 impl Reference {
     fn invalid(&self) -> Invalid {
         let Reference { field, to } = self;
         let invalid = Invalid::new(format!("{to} does not exist"));
-        match *field {
+        match &**field {
             "" => invalid.hint(format!("create that {}, or delete what belongs to it", to.kind)),
             field => invalid
                 .at(format!("/{field}"))
@@ -263,6 +272,41 @@ mod tests {
         assert_eq!(site.told(), [""; 0]);
         site.delete(Kind::Service, "s");
         site.delete(Kind::Route, "1");
+        assert_eq!(site.told(), [""; 0]);
+    }
+
+    #[test]
+    fn upstreams_and_certificates_that_traffic_split_names_are_told() {
+        let mut site = Site::default();
+        let split = json!({"traffic-split": {"rules": [
+            {"match": [{"vars": []}]},
+            {"weighted_upstreams": [
+                {"weight": 1}, {"upstream_id": 7},
+                {"upstream": {"scheme": "https", "nodes": {"127.0.0.1:80": 1}, "tls": {"client_cert_id": "c"}}},
+            ]},
+        ]}});
+        let at = "/plugins/traffic-split/rules/1/weighted_upstreams/";
+        let users = [
+            (Kind::Route, "r", json!({"uri": "/", "plugins": split})),
+            (Kind::Service, "s", json!({"plugins": split})),
+            (Kind::StreamRoute, "t", json!({"plugins": split})),
+            (Kind::PluginConfig, "p", json!({"plugins": split})),
+            (Kind::GlobalRule, "g", json!({"plugins": split})),
+            (Kind::Consumer, "c", json!({"username": "c", "plugins": split})),
+            (Kind::ConsumerGroup, "cg", json!({"plugins": split})),
+        ];
+        for (kind, id, value) in users {
+            site.put(kind, id, value);
+            let key = Key::new(kind, id);
+            assert_eq!(
+                site.told(),
+                [format!("{key}{at}1/upstream_id"), format!("{key}{at}2/upstream/tls/client_cert_id"),]
+            );
+            site.put(Kind::Upstream, "7", upstream());
+            assert_eq!(site.told(), [format!("{key}{at}2/upstream/tls/client_cert_id")]);
+            site.delete(Kind::Upstream, "7");
+            site.delete(kind, id);
+        }
         assert_eq!(site.told(), [""; 0]);
     }
 
