@@ -247,6 +247,11 @@ impl Port {
         self.net.retries()
     }
 
+    /// Bytes that have come to [`H3`] from there, and those that were sent back.
+    pub fn traffic(&self, client: SocketAddr) -> (u64, u64) {
+        (self.net.sent(client, H3), self.net.sent(H3, client))
+    }
+
     /// The client has this address from now on.
     ///
     /// # Errors

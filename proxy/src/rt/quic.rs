@@ -7,6 +7,7 @@ mod handover;
 #[cfg(feature = "testing")]
 pub(crate) mod memory;
 mod steer;
+mod unproved;
 
 use std::io;
 use std::net::UdpSocket as StdSocket;
@@ -16,6 +17,7 @@ use quinn::{AsyncUdpSocket, Endpoint, EndpointConfig, Runtime as _, ServerConfig
 
 pub(crate) use handover::{Elder, Heir};
 pub(crate) use steer::{Post, posts};
+pub(crate) use unproved::{Address, Unproved};
 
 /// The one version there is (RFC 9000 section 15).
 const VERSION: u32 = 1;
@@ -26,16 +28,17 @@ pub(crate) fn socket(socket: StdSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
 }
 
 /// Serves a socket. `post` is this worker's place among those that share the port; `heir` says when the
-/// socket is another process's.
+/// socket is another process's; `unproved` counts what addresses get that are not proved.
 pub(crate) fn endpoint(
     socket: Arc<dyn AsyncUdpSocket>,
     post: Post,
     heir: Arc<Heir>,
+    unproved: Arc<Unproved>,
     server: ServerConfig,
 ) -> io::Result<Endpoint> {
     let mut config = EndpointConfig::default();
     config.supported_versions(vec![VERSION]);
     config.cid_generator(post.ids());
-    let socket = Arc::new(post.receive(socket, heir)?);
+    let socket = Arc::new(unproved::Limited::new(post.receive(socket, heir)?, unproved));
     Endpoint::new_with_abstract_socket(config, Some(server), socket, Arc::new(TokioRuntime))
 }

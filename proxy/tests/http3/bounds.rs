@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use proxy::testing;
+use proxy::testing::{self, H3};
 use proxy::{FaultKind, Flood, Settings};
 use quinn::{RecvStream, TransportConfig, VarInt};
 
@@ -356,4 +356,59 @@ fn no_more_is_counted_as_promised_than_all_streams_of_a_connection_may_leave_unr
             client.bye();
         },
     );
+}
+
+#[test]
+fn an_address_that_is_not_proved_gets_at_most_three_times_what_came_from_it() {
+    for name in ["server.test", "long.server.test"] {
+        for size in [1200, 1201, 1250, 1399, 1452] {
+            for silent in [true, false] {
+                beside(|_| {}, async move |site| unheard(site, name, size, silent).await);
+            }
+        }
+    }
+}
+
+/// A client that hears nothing, as at an address of another machine, and says its first message once or again
+/// and again.
+async fn unheard(site: &Site, name: &str, size: u16, silent: bool) {
+    let (endpoint, at) = site.endpoint();
+    site.port.lets_through(at, Some(0));
+    let connecting = endpoint.connect_with(brief(size), H3, name).unwrap();
+    lull().await;
+    if silent {
+        site.port.silence(at);
+    }
+    let about = format!("{name}, {size} bytes, silent: {silent}");
+    let mut most = 0;
+    // Longer than a handshake may take, with all that is sent again.
+    for _ in 0..120 {
+        let (came, went) = site.port.traffic(at);
+        most = most.max(100 * went / came);
+        assert!(went <= 3 * came, "{about}: {went} bytes for {came}");
+        testing::sleep(Duration::from_millis(250)).await;
+    }
+    let (came, _) = site.port.traffic(at);
+    assert_eq!(came == u64::from(size), silent, "{about}: {came} bytes came");
+    assert!(most >= 100, "{about}: {most}%, as if there was no answer");
+    drop(connecting);
+}
+
+#[test]
+fn a_handshake_of_more_than_three_times_what_came_goes_on_when_the_address_is_proved() {
+    for size in [1200, 1250, 1452] {
+        beside(
+            |_| {},
+            async move |site| {
+                // No datagram is lost, so none has to be sent again.
+                let soon = Duration::from_millis(100);
+                let connecting = site.connect(brief(size), H3, "long.server.test");
+                let client = testing::within(soon, connecting).await.expect("nothing waits").unwrap();
+                let (came, went) = site.port.traffic(client.at);
+                assert!(went > 3 * u64::from(size), "{size}: {went} for {came}");
+                client.is_served(site, "after that").await;
+                client.bye();
+            },
+        );
+    }
 }

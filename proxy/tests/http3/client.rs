@@ -15,6 +15,7 @@ use quinn::{
     Connection, ConnectionError, Endpoint, ReadError, RecvStream, SendStream, TransportConfig, VarInt,
 };
 use rustls::RootCertStore;
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use sdk::meters::Meters;
@@ -300,8 +301,28 @@ pub fn tls(alpn: &str, transport: TransportConfig) -> quinn::ClientConfig {
     trusting(pem!("ca.crt"), alpn, transport, None)
 }
 
-/// The same, with the authority that it trusts, and its certificate and key if it has any.
+/// The same, in datagrams of this size. Its first message fits into one.
+pub fn brief(size: u16) -> quinn::ClientConfig {
+    let mut transport = TransportConfig::default();
+    transport.min_mtu(size).initial_mtu(size);
+    let mut provider = rustls::crypto::aws_lc_rs::default_provider();
+    // Keys of ML-KEM would fill a datagram.
+    provider.kx_groups = vec![rustls::crypto::aws_lc_rs::kx_group::X25519];
+    made_of(provider, pem!("ca.crt"), "h3", transport, None)
+}
+
+/// As `tls`, with the authority that it trusts, and its certificate and key if it has any.
 pub fn trusting(
+    ca: &[u8],
+    alpn: &str,
+    transport: TransportConfig,
+    own: Option<(&[u8], &[u8])>,
+) -> quinn::ClientConfig {
+    made_of(rustls::crypto::aws_lc_rs::default_provider(), ca, alpn, transport, own)
+}
+
+fn made_of(
+    provider: CryptoProvider,
     ca: &[u8],
     alpn: &str,
     transport: TransportConfig,
@@ -309,8 +330,7 @@ pub fn trusting(
 ) -> quinn::ClientConfig {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(ca).unwrap()).unwrap();
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder = rustls::ClientConfig::builder_with_provider(provider);
+    let builder = rustls::ClientConfig::builder_with_provider(Arc::new(provider));
     let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]).unwrap();
     let builder = builder.with_root_certificates(roots);
     let mut tls = match own {

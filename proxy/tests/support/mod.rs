@@ -679,14 +679,18 @@ fn snapshot_of(only: &[&str]) -> (Snapshot, Arc<Meters>) {
     let asks = json!({"ca": include_str!("../../../tests/certs/ca.crt")});
     let mut partly = asks.clone();
     partly["skip_mtls_uri_regex"] = json!(["^/open"]);
-    for (id, name, client) in [
-        ("1", "server.test", Value::Null),
-        ("2", "own.server.test", asks),
-        ("3", "partly.server.test", partly),
+    let (own, ca) =
+        (include_str!("../../../tests/certs/server-ec.crt"), include_str!("../../../tests/certs/ca.crt"));
+    for (id, name, client, chain) in [
+        ("1", "server.test", Value::Null, 0),
+        ("2", "own.server.test", asks, 0),
+        ("3", "partly.server.test", partly, 0),
+        // More than three datagrams hold.
+        ("4", "long.server.test", Value::Null, 12),
     ] {
         let mut tls = json!({
             "sni": name,
-            "cert": include_str!("../../../tests/certs/server-ec.crt"),
+            "cert": ([own, &ca.repeat(chain)].concat()),
             "key": include_str!("../../../tests/certs/server-ec.key"),
         });
         if !client.is_null() {

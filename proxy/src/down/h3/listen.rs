@@ -48,6 +48,8 @@ pub(crate) struct Port {
     config: ServerConfig,
     crypto: Crypto,
     local: SocketAddr,
+    /// Counts the bytes for addresses that are not proved.
+    unproved: Arc<quic::Unproved>,
     /// Handshakes under way.
     shaking: Cell<usize>,
 }
@@ -71,7 +73,8 @@ impl Port {
         let config = config(settings, &crypto);
         let heir = Arc::<quic::Heir>::default();
         let elders = post.elders();
-        let endpoint = quic::endpoint(socket, post, heir.clone(), config.clone())?;
+        let unproved = Arc::<quic::Unproved>::default();
+        let endpoint = quic::endpoint(socket, post, heir.clone(), unproved.clone(), config.clone())?;
         Ok(Rc::new(Port {
             socket: copy,
             heir,
@@ -80,6 +83,7 @@ impl Port {
             config,
             crypto,
             local,
+            unproved,
             shaking: Cell::new(0),
         }))
     }
@@ -188,9 +192,10 @@ async fn take(worker: &Rc<Worker>, port: &Rc<Port>, incoming: Incoming) {
     }
     let seen = Arc::<Seen>::default();
     let mut config = port.config.clone();
-    config.crypto = port.crypto.watched(&seen);
     let (peer, ip) = (incoming.remote_address(), incoming.local_ip());
-    let connecting = match incoming.accept_with(Arc::new(config)) {
+    let address = (!incoming.remote_address_validated()).then(|| port.unproved.begin(peer));
+    config.crypto = port.crypto.watched(&seen, address.clone());
+    let connecting = match port.unproved.connect(address, || incoming.accept_with(Arc::new(config))) {
         Ok(connecting) => connecting,
         Err(_) => {
             return fail(worker, &Client::new(peer, port.local, true), &seen, seen.fault.get().copied());

@@ -6,12 +6,13 @@ use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 use std::sync::{Arc, OnceLock};
 
+use bytes::BytesMut;
 use quinn::ConnectionId;
-use quinn::crypto::{self, KeyPair, Keys, UnsupportedVersion};
+use quinn::crypto::{self, CryptoError, KeyPair, Keys, UnsupportedVersion};
 use quinn_proto::crypto::rustls::QuicServerConfig;
 use quinn_proto::transport_parameters::TransportParameters;
 use quinn_proto::{Side, TransportError, TransportErrorCode};
-use rustls::quic::{KeyChange, Secrets, ServerConnection, Version};
+use rustls::quic::{KeyChange, PacketKey, Secrets, ServerConnection, Version};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use sdk::client::TlsSession;
@@ -20,6 +21,7 @@ use wire::client_hello;
 
 use crate::down::tls::{client_fault, session};
 use crate::exchange::fault::{FaultKind, TlsNames};
+use crate::rt::quic::Address;
 use crate::worker::Worker;
 
 /// Alerts (RFC 8446 section 6.2).
@@ -44,6 +46,8 @@ pub(super) struct Crypto {
     /// For what is not TLS: the keys of first packets and the tags of Retry.
     initial: Arc<QuicServerConfig>,
     seen: Arc<Seen>,
+    /// The client's address, if it is to be proved.
+    address: Option<Arc<Address>>,
 }
 
 /// What became of a handshake, for the log.
@@ -72,12 +76,12 @@ impl Crypto {
             .with_cert_resolver(Arc::new(Nobody));
         let initial = QuicServerConfig::try_from(config)
             .map_err(|_| rustls::Error::General("no cipher suite for QUIC's first packets".to_owned()))?;
-        Ok(Crypto { initial: Arc::new(initial), seen: Arc::default() })
+        Ok(Crypto { initial: Arc::new(initial), seen: Arc::default(), address: None })
     }
 
-    /// The same for one connection.
-    pub(super) fn watched(&self, seen: &Arc<Seen>) -> Arc<Crypto> {
-        Arc::new(Crypto { initial: self.initial.clone(), seen: seen.clone() })
+    /// The same for one connection. Its handshake proves the address, if there is one to prove.
+    pub(super) fn watched(&self, seen: &Arc<Seen>, address: Option<Arc<Address>>) -> Arc<Crypto> {
+        Arc::new(Crypto { initial: self.initial.clone(), seen: seen.clone(), address })
     }
 }
 
@@ -245,16 +249,20 @@ impl crypto::Session for Session {
 
     fn write_handshake(&mut self, buf: &mut Vec<u8>) -> Option<Keys> {
         let State::Chosen(chosen) = &mut self.state else { return None };
-        let keys = match chosen.tls.write_hs(buf)? {
-            KeyChange::Handshake { keys } => keys,
+        let (keys, proves) = match chosen.tls.write_hs(buf)? {
+            KeyChange::Handshake { keys } => (keys, self.crypto.address.clone()),
             KeyChange::OneRtt { keys, next } => {
                 self.next = Some(next);
-                keys
+                (keys, None)
             }
+        };
+        let remote: Box<dyn crypto::PacketKey> = match proves {
+            Some(address) => Box::new(Proof { key: keys.remote.packet, address }),
+            None => Box::new(keys.remote.packet),
         };
         Some(Keys {
             header: KeyPair { local: Box::new(keys.local.header), remote: Box::new(keys.remote.header) },
-            packet: KeyPair { local: Box::new(keys.local.packet), remote: Box::new(keys.remote.packet) },
+            packet: KeyPair { local: Box::new(keys.local.packet), remote },
         })
     }
 
@@ -276,5 +284,36 @@ impl crypto::Session for Session {
     ) -> Result<(), crypto::ExportKeyingMaterialError> {
         // Nobody here derives anything from a session.
         Err(crypto::ExportKeyingMaterialError)
+    }
+}
+
+/// The key of the client's packets in the handshake. One that it decrypts proves the address: the client has read
+/// the answer that was sent there (RFC 9000 section 8.1).
+struct Proof {
+    key: Box<dyn PacketKey>,
+    address: Arc<Address>,
+}
+
+impl crypto::PacketKey for Proof {
+    fn encrypt(&self, packet: u64, buf: &mut [u8], header_len: usize) {
+        crypto::PacketKey::encrypt(&self.key, packet, buf, header_len);
+    }
+
+    fn decrypt(&self, packet: u64, header: &[u8], payload: &mut BytesMut) -> Result<(), CryptoError> {
+        crypto::PacketKey::decrypt(&self.key, packet, header, payload)?;
+        self.address.prove();
+        Ok(())
+    }
+
+    fn tag_len(&self) -> usize {
+        crypto::PacketKey::tag_len(&self.key)
+    }
+
+    fn confidentiality_limit(&self) -> u64 {
+        crypto::PacketKey::confidentiality_limit(&self.key)
+    }
+
+    fn integrity_limit(&self) -> u64 {
+        crypto::PacketKey::integrity_limit(&self.key)
     }
 }

@@ -26,6 +26,8 @@ struct State {
     mute: HashSet<SocketAddr>,
     /// Clients were asked to prove their addresses so often.
     retries: usize,
+    /// Bytes that were sent, by sender and receiver, whether or not they arrive.
+    sent: HashMap<(SocketAddr, SocketAddr), u64>,
 }
 
 #[derive(Debug, Default)]
@@ -75,8 +77,37 @@ impl Net {
         self.lock().retries
     }
 
+    /// Bytes that one has sent to the other.
+    pub(crate) fn sent(&self, from: SocketAddr, to: SocketAddr) -> u64 {
+        self.lock().sent.get(&(from, to)).copied().unwrap_or_default()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Brings a datagram of the machine `me` to where it is for.
+    fn send(&mut self, me: SocketAddr, from: SocketAddr, to: SocketAddr, datagram: &[u8]) {
+        // A Retry is known by the first bits of its packet (RFC 9000 section 17.2.5).
+        self.retries += usize::from(datagram[0] & 0xf0 == 0xf0);
+        if self.mute.contains(&me) {
+            return;
+        }
+        *self.sent.entry((from, to)).or_default() += datagram.len() as u64;
+        match self.deaf.get_mut(&to) {
+            Some(0) => return,
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        let place =
+            if self.inboxes.contains_key(&to) { to } else { (Ipv4Addr::UNSPECIFIED, to.port()).into() };
+        let Some(inbox) = self.inboxes.get_mut(&place) else { return };
+        inbox.datagrams.push_back(Datagram { from, to: to.ip(), bytes: datagram.into() });
+        if let Some(reader) = inbox.reader.take() {
+            reader.wake();
+        }
     }
 }
 
@@ -111,26 +142,17 @@ impl AsyncUdpSocket for Place {
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
         let mut net = self.net.lock();
-        // A Retry is told by the first bits of its packet (RFC 9000 section 17.2.5).
-        net.retries += usize::from(transmit.contents[0] & 0xf0 == 0xf0);
-        if net.mute.contains(&self.me) {
-            return Ok(());
-        }
-        match net.deaf.get_mut(&transmit.destination) {
-            Some(0) => return Ok(()),
-            Some(left) => *left -= 1,
-            None => {}
-        }
-        let (to, port) = (transmit.destination, transmit.destination.port());
-        let to = if net.inboxes.contains_key(&to) { to } else { (Ipv4Addr::UNSPECIFIED, port).into() };
-        let Some(inbox) = net.inboxes.get_mut(&to) else { return Ok(()) };
         let from = SocketAddr::new(transmit.src_ip.unwrap_or(self.me.ip()), self.me.port());
-        let (to, bytes) = (transmit.destination.ip(), transmit.contents.into());
-        inbox.datagrams.push_back(Datagram { from, to, bytes });
-        if let Some(reader) = inbox.reader.take() {
-            reader.wake();
+        let size = transmit.segment_size.unwrap_or(transmit.contents.len().max(1));
+        for datagram in transmit.contents.chunks(size) {
+            net.send(self.me, from, transmit.destination, datagram);
         }
         Ok(())
+    }
+
+    /// As Linux does.
+    fn max_transmit_segments(&self) -> usize {
+        64
     }
 
     fn poll_recv(
