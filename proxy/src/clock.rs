@@ -54,6 +54,8 @@ struct Timer {
     deadline: u64,
     waker: Option<Waker>,
     rest: Rest,
+    /// Its rest was ended, and it has not begun another one.
+    gives_way: bool,
 }
 
 /// Whether a wait may be ended to make room for others.
@@ -207,6 +209,7 @@ impl Clock {
         for entry in entries.iter_mut() {
             if matches!(entry.rest, Rest::Since(rest) if rest <= last) {
                 entry.rest = Rest::Over;
+                entry.gives_way = true;
                 if let Some(waker) = &entry.waker {
                     waker.wake_by_ref();
                 }
@@ -215,13 +218,19 @@ impl Clock {
         count
     }
 
+    /// How many of those have not ended yet.
+    #[cold]
+    pub(crate) fn giving_way(&self) -> usize {
+        self.entries.borrow().iter().filter(|entry| entry.gives_way).count()
+    }
+
     /// How many tasks may wait here.
     pub(crate) fn waiters(&self) -> usize {
         self.entries.borrow().len()
     }
 
     pub(crate) fn waiter(self: &Rc<Clock>) -> Waiter {
-        let entry = Timer { deadline: NEVER, waker: None, rest: Rest::Busy };
+        let entry = Timer { deadline: NEVER, waker: None, rest: Rest::Busy, gives_way: false };
         let index = match self.free.borrow_mut().pop() {
             Some(index) => {
                 self.entries.borrow_mut()[index] = entry;
@@ -272,7 +281,8 @@ impl Waiter {
     pub(crate) fn rest(&self) {
         let number = self.clock.rests.get() + 1;
         self.clock.rests.set(number);
-        self.clock.entries.borrow_mut()[self.index].rest = Rest::Since(number);
+        let entry = &mut self.clock.entries.borrow_mut()[self.index];
+        (entry.rest, entry.gives_way) = (Rest::Since(number), false);
     }
 
     /// Whether its rest is to end.
@@ -291,7 +301,7 @@ impl Waiter {
 impl Drop for Waiter {
     fn drop(&mut self) {
         let mut entries = self.clock.entries.borrow_mut();
-        entries[self.index] = Timer { deadline: NEVER, waker: None, rest: Rest::Busy };
+        entries[self.index] = Timer { deadline: NEVER, waker: None, rest: Rest::Busy, gives_way: false };
         self.clock.free.borrow_mut().push(self.index);
     }
 }
@@ -469,8 +479,14 @@ pub(crate) mod tests {
         assert_eq!(unwanted, [14, 15]);
         assert_eq!(clock.end_longest_rests(1), 1, "those were told already");
         assert!(waiters[13].is_unwanted());
+        assert_eq!(clock.giving_way(), 3);
         waiters[13].rest();
         assert!(!waiters[13].is_unwanted(), "it began again");
+        assert_eq!(clock.giving_way(), 2);
+        waiters[14].end_rest();
+        assert_eq!(clock.giving_way(), 2, "it ends, and has not ended");
+        drop(waiters);
+        assert_eq!(clock.giving_way(), 0);
     }
 
     #[test]

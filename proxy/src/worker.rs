@@ -77,6 +77,8 @@ pub(crate) struct Worker {
     /// When tunnels are told to end; none are before the stop.
     pub(crate) tunnels_until: Cell<u64>,
     connections: Cell<usize>,
+    /// Until when idle clients that give way may take to end.
+    room_by: Cell<u64>,
     pub(crate) udp_sessions: Cell<usize>,
     /// Bytes of datagrams that wait until their session has a server.
     pub(crate) udp_waiting: Cell<usize>,
@@ -179,6 +181,7 @@ impl Worker {
             idle_until: Cell::new(u64::MAX),
             tunnels_until: Cell::new(u64::MAX),
             connections: Cell::new(0),
+            room_by: Cell::new(0),
             udp_sessions: Cell::new(0),
             udp_waiting: Cell::new(0),
             fetches: Fetches::default(),

@@ -2,13 +2,19 @@
 
 use std::io;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::Worker;
 use crate::notice::count;
+use crate::rt;
 
 /// Idle connections of clients that are closed at once to make room, at most. So a look at all
 /// of them pays (nginx closes as many).
 const CLOSED_FOR_ROOM: usize = 32;
+
+/// An idle connection that gives way ends within this time and twice `linger_timeout`: a client of many streams
+/// must learn of it first.
+const ENDING: Duration = Duration::from_secs(2);
 
 /// Idle connections that are closed at once when descriptors have run out.
 const CLOSED_FOR_DESCRIPTORS: usize = 8;
@@ -44,12 +50,26 @@ impl Worker {
     }
 
     /// Closes those idle connections of clients that have been idle longest, for new ones. True if
-    /// there were any; they end with the next turn.
+    /// there were any; they end with the next turn, those of many streams a little later.
     pub(crate) fn close_idle_clients(&self) -> bool {
         let closed = self.clock.end_longest_rests(CLOSED_FOR_ROOM);
         count(&self.notices.closed_for_room, closed as u64);
         self.shard.idle_clients_closed(closed as u64);
+        if closed > 0 {
+            self.room_by.set(self.clock.after(2 * self.settings.linger_timeout + ENDING));
+        }
         closed > 0
+    }
+
+    /// The same for a client that can come again, unless as many are ending already. True if there is room
+    /// now or will be soon.
+    #[cold]
+    pub(crate) async fn make_room(&self) -> bool {
+        if self.clock.giving_way() < CLOSED_FOR_ROOM {
+            self.close_idle_clients();
+        }
+        rt::turn().await;
+        !self.is_full() || self.clock.giving_way() > 0 && !self.clock.is_over(self.room_by.get())
     }
 
     /// Makes descriptors free: idle connections to upstreams go first, then idle clients, which end
@@ -93,10 +113,11 @@ mod tests {
     use snapshot::upstream::Keepalive;
 
     use super::*;
+    use crate::clock::Waiter;
     use crate::rt::Io;
     use crate::rt::memory::{self, Schedule};
     use crate::settings::Settings;
-    use crate::testing::beside_worker;
+    use crate::testing::{beside_worker, sleep};
     use crate::up::h1::Conn;
     use crate::up::links::Target;
     use crate::up::pool::Peer;
@@ -126,6 +147,31 @@ mod tests {
             assert!(worker.free_descriptors());
             assert!(client.is_unwanted());
             assert_eq!(asked(), 1, "there was something here");
+        });
+    }
+
+    #[test]
+    fn there_is_room_soon_while_an_idle_client_ends_but_not_for_ever() {
+        let settings = Settings { max_connections: 0, ..Settings::default() };
+        beside_worker(settings, async |worker, _| {
+            assert!(!worker.make_room().await, "there are no clients");
+            let clients: Vec<_> = (0..40).map(|_| worker.clock.waiter()).collect();
+            assert!(!worker.make_room().await, "none of them is idle");
+            clients[0].rest();
+            assert!(worker.make_room().await);
+            assert!(clients[0].is_unwanted());
+            assert!(worker.make_room().await, "it has not ended yet");
+            sleep(Duration::from_secs(5)).await;
+            assert!(!worker.make_room().await, "it does not end");
+            clients[1..].iter().for_each(Waiter::rest);
+            while clients.iter().filter(|client| client.is_unwanted()).count() < CLOSED_FOR_ROOM {
+                assert!(worker.make_room().await);
+            }
+            let left = clients.iter().filter(|client| !client.is_unwanted()).count();
+            assert!(worker.make_room().await);
+            assert_eq!(clients.iter().filter(|client| !client.is_unwanted()).count(), left, "enough end");
+            drop(clients);
+            assert!(!worker.make_room().await);
         });
     }
 

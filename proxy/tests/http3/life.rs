@@ -360,3 +360,45 @@ fn who_is_idle_gives_way_to_others_and_who_is_busy_does_not() {
         },
     );
 }
+
+#[test]
+fn a_new_client_is_not_refused_while_an_idle_connection_ends() {
+    beside(
+        |settings| settings.max_connections = 8,
+        async |site| {
+            let mut clients = Vec::new();
+            for _ in 0..8 {
+                let client = site.client().await;
+                client.is_served(site, "before").await;
+                clients.push(client);
+            }
+            // A client is idle when it has acknowledged its answer.
+            while site.meters.read(1, |reading| reading.totals()).waiting < 8 {
+                testing::sleep(Duration::from_millis(1)).await;
+            }
+            // All come at once, and again as long as there is no room for them.
+            let (done, mut all) = tokio::sync::mpsc::unbounded_channel();
+            for number in 0..7 {
+                let (endpoint, _) = site.endpoint();
+                let config = tls("h3", TransportConfig::default());
+                let connecting = endpoint.connect_with(config, H3, "server.test").unwrap();
+                let done = done.clone();
+                testing::spawn(async move {
+                    let _ = done.send((number, endpoint, connecting.await));
+                });
+            }
+            drop(done);
+            let mut new = Vec::new();
+            while let Some((number, endpoint, conn)) = within(all.recv()).await {
+                let conn = conn.unwrap_or_else(|error| panic!("the new client {number}: {error}"));
+                new.push((endpoint, conn));
+            }
+            let ended = clients.iter().filter(|client| client.conn.close_reason().is_some()).count();
+            assert!(ended >= 7, "{ended} have given way");
+            for (_, conn) in new {
+                conn.close(0u32.into(), b"");
+            }
+            clients.iter().filter(|client| client.conn.close_reason().is_none()).for_each(Client::bye);
+        },
+    );
+}

@@ -182,12 +182,13 @@ async fn take(worker: &Rc<Worker>, port: &Rc<Port>, incoming: Incoming) {
         return drop(incoming.retry());
     }
     if worker.is_full() {
-        if worker.close_idle_clients() {
-            rt::turn().await;
-        }
-        if worker.is_full() {
+        if !worker.make_room().await {
             worker.shard.handshake(false, false);
             return incoming.refuse();
+        }
+        if worker.is_full() {
+            // An idle connection ends soon, and the client sends its first packet again.
+            return incoming.ignore();
         }
     }
     let seen = Arc::<Seen>::default();
