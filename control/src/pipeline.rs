@@ -319,7 +319,7 @@ impl Pipeline {
         let some = self.to_rest.len().saturating_sub(RESTING);
         for key in self.to_rest.split_off(some) {
             let desired = self.fold.put_to_rest(&key);
-            self.compiler.put_to_rest(&key, desired.as_ref());
+            self.compiler.release_parsed(&key, desired.as_ref());
         }
         if self.to_rest.is_empty() {
             // After a start the list was as long as the configuration.

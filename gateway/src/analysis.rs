@@ -7,7 +7,7 @@ use model::Desired;
 use model::boot::{Boot, Provider};
 use sdk::Catalog;
 use sdk::sink::Folders;
-use snapshot::analysis::{Analysis, Of, analyse};
+use snapshot::analysis::{Analysis, Input, analyse};
 use snapshot::router::Options;
 
 use crate::wiring;
@@ -24,7 +24,7 @@ pub fn of(desired: &Desired, boot: &Boot, catalog: &Arc<plugins::Catalog>) -> An
         .map(|at| at.port())
         .collect();
     let is_store = matches!(boot.provider, Provider::Embedded | Provider::Etcd);
-    analyse(Of {
+    analyse(Input {
         desired,
         mode: wiring::router_mode(boot),
         options: Options {

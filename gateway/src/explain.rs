@@ -16,7 +16,7 @@ use sdk::build::Names;
 use sdk::sink::Folders;
 use serde_json::Value;
 use snapshot::compile::Compiler;
-use snapshot::explain::{self, Of};
+use snapshot::explain::{self, Input};
 use wire::h1::decode::Limits;
 
 use crate::cli::Explain;
@@ -54,7 +54,7 @@ pub async fn at(
 /// # Errors
 /// A question that cannot be one.
 pub fn explain(look: &Look, limits: Limits, question: Question) -> Result<Told, String> {
-    let of = Of {
+    let of = Input {
         snapshot: &look.snapshot,
         desired: &look.desired,
         rejected: &look.rejected,

@@ -1,4 +1,4 @@
-//! What a change costs the control plane among 100,000 routes, and among 10,000 consumers.
+//! The control plane's cost of a change among 100,000 routes, and among 10,000 consumers.
 //!
 //! `cargo bench -p snapshot --bench compile`. Goal: below 5 ms for one changed route.
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
@@ -22,7 +22,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const ROUTES: usize = 100_000;
 
-/// Half with an upstream inside, half with one of a thousand; all with plugins of a service.
+/// Half with an inline upstream, half with one of a thousand shared ones; all with plugins of a
+/// service.
 fn route(i: usize, version: usize) -> std::sync::Arc<model::Entry> {
     let mut value = json!({
         "uri": format!("/api/v1/service{}/resource{i}/*", i % 1000),
@@ -72,7 +73,7 @@ fn changes(c: &mut Criterion) {
             let id = (i * 7919) % ROUTES;
             desired.put(route(id, i));
             let touched = Touched::from_iter([Key::new(Kind::Route, id.to_string())]);
-            // The one before stays published until the next is.
+            // The previous snapshot stays published until the next one is.
             current = black_box(compiler.compile(&desired, &touched, &names(1), 0));
         });
     });
@@ -96,7 +97,7 @@ fn changes(c: &mut Criterion) {
         });
     });
     group.finish();
-    // Routes with an upstream inside that has a name all of them have.
+    // Routes with inline upstreams that all use the same host name.
     let inside = |i: usize| {
         let value = json!({"uri": format!("/inside/{i}"), "upstream": {"nodes": {"inside.test:80": 1}}});
         entry(Kind::Route, &i.to_string(), value)
@@ -108,16 +109,16 @@ fn changes(c: &mut Criterion) {
     let host = |name: &str| Touched { hosts: [name.to_owned()].into(), ..Touched::default() };
     let began = Instant::now();
     drop(std::mem::replace(&mut current, compiler.compile(&all_again, &host("shared.test"), &names(2), 0)));
-    println!("an address 1,000 upstreams of 50,000 routes share: {:?}", began.elapsed());
+    println!("an address shared by 1,000 upstreams of 50,000 routes: {:?}", began.elapsed());
     let mut desired = everything();
     (0..ROUTES / 2).for_each(|i| _ = desired.put(inside(2 * i)));
     drop(std::mem::replace(&mut current, compiler.compile(&desired, &Touched::all(), &names(2), 0)));
     let began = Instant::now();
     drop(std::mem::replace(&mut current, compiler.compile(&desired, &host("inside.test"), &names(3), 0)));
-    println!("an address 50,000 routes have inside: {:?}", began.elapsed());
+    println!("an address shared by 50,000 inline upstreams: {:?}", began.elapsed());
 }
 
-/// Half with a key of their own, half with a credential.
+/// Half with their own key, half with a credential.
 fn consumer_changes(c: &mut Criterion) {
     const CONSUMERS: usize = 10_000;
     let mut desired = Desired::default();

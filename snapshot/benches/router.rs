@@ -1,4 +1,4 @@
-//! How long a search and a change take among 100,000 rules.
+//! The time of a search and of a change among 100,000 rules.
 //!
 //! `cargo bench -p snapshot --bench router`
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
@@ -14,7 +14,7 @@ use snapshot::Plan;
 use snapshot::router::{Mode, Options, Router, Rule};
 
 const RULES: usize = 100_000;
-/// Requests a benchmark goes round among, so that it does not live in the nearest cache.
+/// Requests a benchmark cycles through, so that they do not stay in the nearest cache.
 const REQUESTS: usize = 1 << 16;
 
 fn rule(id: usize, uri: String, host: Option<String>) -> (Arc<Rule>, Arc<Plan>) {
@@ -32,7 +32,7 @@ fn rule(id: usize, uri: String, host: Option<String>) -> (Arc<Rule>, Arc<Plan>) 
     (Arc::new(rule), Arc::new(plan))
 }
 
-/// Six in ten exact, three in ten prefixes, one in ten under a host of its own.
+/// Six in ten exact, three in ten prefixes, one in ten under its own host.
 fn mixed(i: usize) -> (Arc<Rule>, Arc<Plan>) {
     match i % 10 {
         0..6 => rule(i, format!("/api/v1/service{}/resource{i}", i % 1000), None),
@@ -45,7 +45,7 @@ fn mixed(i: usize) -> (Arc<Rule>, Arc<Plan>) {
     }
 }
 
-/// Host and path that the rule of this number matches.
+/// Host and path that match the rule of this number.
 fn request_of(i: usize) -> (String, String) {
     match i % 10 {
         0..6 => ("example.com".into(), format!("/api/v1/service{}/resource{i}", i % 1000)),
@@ -109,7 +109,7 @@ fn benches(c: &mut Criterion) {
         };
         search(c, &format!("find/{name}"), &router, true, &requests(|i| request_of(nth(i))));
     }
-    // What a client may think of: paths that go deep into the tree, and long ones.
+    // Hostile requests: paths that go deep into the tree, and long ones.
     search(
         c,
         "find/none, deep",
@@ -127,15 +127,15 @@ fn benches(c: &mut Criterion) {
         false,
         &requests(|i| ("example.com".into(), format!("/api/v1/{}{i}", "a/".repeat(2048)))),
     );
-    // A million paths, none asked for twice: the longest beginnings that many rules share, and
-    // ends that no rule has.
+    // A million distinct paths: with the longest prefixes that many rules share, and with suffixes
+    // that no rule has.
     let million =
         |path: fn(usize) -> String| (0..1_000_000).map(move |i| ("example.com".into(), path(i))).collect();
     let shared: Vec<_> = million(|i| format!("/files/tenant{}/{}", i % 1000, i * 7919));
     search(c, "find/none, a million that share beginnings", &router, false, &shared);
     let strange: Vec<_> = million(|i| format!("/api/v1/service{}/resource{i}/{i:x}", i % 1000));
     search(c, "find/none, a million longer than any rule", &router, false, &strange);
-    // Patterns nested as deep as paths are, each the beginning of every request and none for its
+    // Patterns nested as deep as paths are, each a prefix of every request, and none for its
     // method.
     let mut nested = Router::new(Mode::HostUri, Options::default());
     for depth in 1..=64 {

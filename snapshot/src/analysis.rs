@@ -1,8 +1,9 @@
-//! What of a configuration is worth a second look: routes that no request reaches, resources that nobody
-//! uses, settings that nobody reads, secrets in the clear, weak TLS, doors without a lock.
+//! Lints a configuration: unreachable routes, unused resources, settings that no plugin reads,
+//! secrets in clear text, weak TLS, routes without authentication.
 //!
-//! Pure, and in n log n of the routes. Nothing here changes what is served: each finding says what, where,
-//! why and what to do, and is told where configurations are checked.
+//! Pure, and O(n log n) in the number of routes. The lints never change behaviour: each finding
+//! says what is wrong, where, why and how to fix it, and is reported wherever configurations are
+//! checked.
 
 mod effects;
 mod nodes;
@@ -23,40 +24,40 @@ use serde_json::{Value, json};
 
 use crate::router::{Mode, Options};
 
-/// What is looked at.
+/// The input of an analysis.
 #[derive(Debug, Clone, Copy)]
-pub struct Of<'a> {
+pub struct Input<'a> {
     pub desired: &'a Desired,
     pub mode: Mode,
     pub options: Options,
     pub catalog: &'a dyn Catalog,
     /// Whether the store keeps secrets encrypted (`apisix.data_encryption`).
     pub encrypts: bool,
-    /// The ports on which streams come; none where they are not known.
+    /// Ports of the stream listeners; empty if they are unknown.
     pub stream_ports: &'a [u16],
-    /// In seconds since 1970.
+    /// Seconds since 1970.
     pub now: i64,
 }
 
-/// Something worth a second look.
+/// A likely mistake.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finding {
     pub code: Code,
     pub key: Key,
-    /// Where in the resource, why, and what to do.
+    /// Pointer into the resource, reason and hint.
     pub invalid: Invalid,
 }
 
-/// What kind of finding it is.
+/// The kind of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Code {
-    /// No request reaches a route, or no connection a stream route.
+    /// A route that no request reaches, or a stream route that no connection reaches.
     Unreachable,
-    /// Some of a route's paths are taken by others.
+    /// A route some of whose paths other routes take.
     Shadowed,
-    /// Only ids decide which of two routes takes a request.
+    /// Two routes that only their ids put in order.
     Ambiguous,
-    /// Nothing refers to it.
+    /// A resource that nothing refers to.
     Unused,
     /// A setting that the plugin does not have.
     UnknownSetting,
@@ -64,62 +65,62 @@ pub enum Code {
     UnknownVariable,
     /// `:name` in a path under a router without parameters.
     LiteralParameter,
-    /// A rewritten path whose percent-encoding is encoded again.
+    /// A rewritten path that is percent-encoded twice.
     DoubleEncoding,
-    /// A plugin or a resource that this version is without.
+    /// A plugin or a resource that this version does not implement.
     NoEffect,
-    /// A server whose host is neither an address nor a name.
+    /// A node whose host is neither an address nor a host name.
     NoHost,
-    /// A secret is written as it is.
+    /// A secret in clear text.
     ClearSecret,
-    /// A certificate that no client accepts any more.
+    /// An expired certificate.
     ExpiredCertificate,
-    /// A certificate that is not for a name it is served under.
+    /// A certificate that does not cover a name it is served for.
     OtherName,
-    /// TLS that does not protect.
+    /// TLS that does not protect the connection.
     WeakTls,
-    /// Every path, and nobody is asked who they are.
+    /// A route for every path that requires no authentication.
     NoAuthentication,
 }
 
-/// What was found.
+/// The findings of an analysis.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Analysis {
     /// By kind of finding, then by resource.
     pub findings: Vec<Finding>,
-    /// How many more there are of a kind.
+    /// By kind, the number of findings beyond [`MOST`].
     pub more: BTreeMap<Code, usize>,
-    told: BTreeMap<Code, usize>,
+    counts: BTreeMap<Code, usize>,
 }
 
-/// Findings of one kind that are told; the others are counted.
+/// The most findings listed per kind; the rest are only counted.
 pub const MOST: usize = 100;
 
-/// Looks at a configuration.
-pub fn analyse(of: Of<'_>) -> Analysis {
+/// Analyses a configuration.
+pub fn analyse(of: Input<'_>) -> Analysis {
     let mut found = Analysis::default();
-    routes::look(of, &mut found);
-    streams::look(of, &mut found);
-    unused::look(of, &mut found);
-    settings::look(of, &mut found);
-    effects::look(of, &mut found);
-    variables::look(of, &mut found);
-    nodes::look(of, &mut found);
-    secrets::look(of, &mut found);
-    tls::look(of, &mut found);
-    open::look(of, &mut found);
+    routes::check(of, &mut found);
+    streams::check(of, &mut found);
+    unused::check(of, &mut found);
+    settings::check(of, &mut found);
+    effects::check(of, &mut found);
+    variables::check(of, &mut found);
+    nodes::check(of, &mut found);
+    secrets::check(of, &mut found);
+    tls::check(of, &mut found);
+    open::check(of, &mut found);
     found.findings.sort_by(|a, b| (a.code, &a.key).cmp(&(b.code, &b.key)));
     found
 }
 
 impl Analysis {
     fn add(&mut self, code: Code, key: &Key, invalid: Invalid) {
-        let told = self.told.entry(code).or_default();
-        if *told == MOST {
+        let counts = self.counts.entry(code).or_default();
+        if *counts == MOST {
             *self.more.entry(code).or_default() += 1;
             return;
         }
-        *told += 1;
+        *counts += 1;
         self.findings.push(Finding { code, key: key.clone(), invalid });
     }
 
@@ -182,8 +183,8 @@ impl std::fmt::Display for Analysis {
     }
 }
 
-/// Whether a plugin is among these, or named within the settings of one that builds others.
-fn names(plugins: &Plugins, wanted: &dyn Fn(&str) -> bool) -> bool {
+/// Whether a plugin is configured here, or within the settings of a plugin that runs other plugins.
+fn uses_plugin(plugins: &Plugins, wanted: &dyn Fn(&str) -> bool) -> bool {
     fn within(value: &Value, wanted: &dyn Fn(&str) -> bool) -> bool {
         match value {
             Value::Array(items) => items.iter().any(|item| within(item, wanted)),

@@ -1,12 +1,11 @@
 //! hot path
 //!
-//! Which server gets the next try.
+//! Chooses the server of the next attempt.
 //!
-//! Everything that depends only on the configuration (tiers, hash rings) is built once,
-//! with the [`Upstream`]; what changes with every request is a worker's own
-//! [`BalanceState`], so nothing is shared and nothing is locked. Choosing does
-//! not allocate. Servers that are not to be tried, for their health or since they failed
-//! for this exchange, are in [`Tried`].
+//! Everything that depends only on the configuration (tiers, hash rings) is built once, with the
+//! [`Upstream`]; the state that changes with every request is each worker's own [`BalanceState`],
+//! so nothing is shared or locked. Choosing does not allocate. [`ExcludedServers`] holds the
+//! servers that are not chosen, because they are unhealthy or already failed in this exchange.
 
 mod chash;
 mod ewma;
@@ -32,24 +31,24 @@ pub(crate) use chash::Ring;
 pub(crate) use priority::{Tier, arrange};
 pub use sticky::Sticky;
 
-/// The servers that are not tried for one exchange, or not again, by index.
+/// The servers excluded from one exchange, by index.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Tried(SmallVec<[u64; 2]>);
+pub struct ExcludedServers(SmallVec<[u64; 2]>);
 
-/// Servers by a part of their metadata; a request goes to those whose part is the value of a
+/// Servers grouped by a field of their metadata; a request goes to the group whose value equals a
 /// variable (`sluice.subset`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Subset {
     pub(crate) on: Var,
     /// By value, the servers that do not have it.
-    pub(crate) others: HashMap<Box<[u8]>, Tried, FixedState>,
-    /// No server is better than one of another subset.
+    pub(crate) others: HashMap<Box<[u8]>, ExcludedServers, FixedState>,
+    /// Without a usable server in the subset, the request fails instead of using another subset.
     pub(crate) required: bool,
 }
 
 impl Subset {
-    /// The servers that a request does not go to; `None` if no server has its value.
-    fn others(&self, x: &Exchange<'_>, bytes: &mut Vec<u8>) -> Option<&Tried> {
+    /// The servers outside the request's subset; `None` if no server has its value.
+    fn excluded_by(&self, x: &Exchange<'_>, bytes: &mut Vec<u8>) -> Option<&ExcludedServers> {
         bytes.clear();
         if !self.on.write(x, bytes) {
             return None;
@@ -63,28 +62,28 @@ impl Subset {
     }
 }
 
-/// Memory kept for the value a subset is found by.
+/// The most memory kept for the value that selects a subset.
 const KEPT: usize = 1 << 10;
 
-/// What one worker remembers of one upstream.
+/// One worker's balancing state of one upstream.
 #[derive(Debug)]
 pub struct BalanceState {
-    state: State,
-    /// The servers avoided for their health, as of so many changes of verdicts.
+    state: PolicyState,
+    /// The servers avoided for their health, as of the health change counter `changes`.
     avoided: Avoided,
     changes: Option<u32>,
-    /// Thousandths of retries that are left, where there is a budget.
+    /// Remaining retry budget in thousandths of a retry, if there is a budget.
     saved: Option<u32>,
-    /// The value a subset is found by.
+    /// Scratch memory for the value that selects a subset.
     bytes: Vec<u8>,
 }
 
 #[derive(Debug)]
-enum State {
-    /// Nothing to remember.
+enum PolicyState {
+    /// A single server needs no state.
     Single,
     RoundRobin(roundrobin::State),
-    /// Holds the bytes to hash.
+    /// Scratch memory for the bytes to hash.
     Chash(Vec<u8>),
     LeastConn(least_conn::State),
     P2c(p2c::State),
@@ -95,28 +94,31 @@ impl Upstream {
     /// A worker's initial state. Workers start at different servers.
     pub fn state(&self) -> BalanceState {
         BalanceState::of(match self.policy {
-            // What a single server has in flight counts once there are more (APISIX: #12217).
-            Policy::LeastConn => State::LeastConn(least_conn::State::new(&self.endpoints)),
-            Policy::P2c => State::P2c(p2c::State::new(&self.endpoints)),
-            _ if self.endpoints.len() < 2 => State::Single,
-            Policy::RoundRobin => State::RoundRobin(roundrobin::State::new(&self.tiers, &self.endpoints)),
-            Policy::Chash(_) => State::Chash(Vec::new()),
-            Policy::Ewma => State::Ewma(ewma::State::new(&self.endpoints)),
+            // In-flight exchanges of a single server count once a second one is added (APISIX:
+            // #12217).
+            Policy::LeastConn => PolicyState::LeastConn(least_conn::State::new(&self.endpoints)),
+            Policy::P2c => PolicyState::P2c(p2c::State::new(&self.endpoints)),
+            _ if self.endpoints.len() < 2 => PolicyState::Single,
+            Policy::RoundRobin => {
+                PolicyState::RoundRobin(roundrobin::State::new(&self.tiers, &self.endpoints))
+            }
+            Policy::Chash(_) => PolicyState::Chash(Vec::new()),
+            Policy::Ewma => PolicyState::Ewma(ewma::State::new(&self.endpoints)),
         })
     }
 
-    /// The first server to try, and the servers that are not tried at all since they are unhealthy or
-    /// ejected. Those that warm up are left out now and then. If all are unhealthy, all are used (APISIX's
-    /// rule). A request that `stays` goes to that server if it may be used and has a weight.
+    /// Returns the first server to try, and the servers excluded because they are unhealthy or
+    /// ejected. Servers that warm up are skipped now and then. If all are unhealthy, all are used
+    /// (as in APISIX). A request that `stays` goes to that server if it is usable and has a weight.
     pub fn pick_first(
         &self,
         state: &mut BalanceState,
         x: &Exchange<'_>,
         now_ms: u64,
         stays: Option<usize>,
-    ) -> (Option<usize>, Tried) {
+    ) -> (Option<usize>, ExcludedServers) {
         let avoided = self.avoided(state);
-        let may_stay = |within: &Tried| {
+        let may_stay = |within: &ExcludedServers| {
             stays.filter(|&index| {
                 let weight = self.endpoints.get(index).map_or(0, |endpoint| endpoint.weight);
                 weight > 0 && !within.contains(index)
@@ -127,22 +129,22 @@ impl Upstream {
             return (picked, avoided);
         };
         let mut within = avoided.clone();
-        match subset.others(x, &mut state.bytes) {
+        match subset.excluded_by(x, &mut state.bytes) {
             Some(others) => within.add(others),
             None if subset.required => (0..self.endpoints.len()).for_each(|index| within.insert(index)),
             None => {}
         }
         match may_stay(&within).or_else(|| self.pick_warm(state, x, &within, now_ms)) {
-            // A request that may leave its subset may do so when it is tried again, too.
+            // A request that may leave its subset may also leave it on a retry.
             Some(index) if !subset.required => (Some(index), avoided),
             None if !subset.required => (self.pick_warm(state, x, &avoided, now_ms), avoided),
             picked => (picked, within),
         }
     }
 
-    /// The servers that are not tried at all for their health.
-    fn avoided(&self, state: &mut BalanceState) -> Tried {
-        let Some(health) = &self.health else { return Tried::default() };
+    /// The servers excluded for their health.
+    fn avoided(&self, state: &mut BalanceState) -> ExcludedServers {
+        let Some(health) = &self.health else { return ExcludedServers::default() };
         let changes = health.changes();
         if state.changes != Some(changes) {
             state.avoided = health.avoided(&self.endpoints);
@@ -151,12 +153,12 @@ impl Upstream {
         state.avoided.servers.clone()
     }
 
-    /// Leaves servers out that warm up, now and then.
+    /// Skips servers that warm up now and then.
     fn pick_warm(
         &self,
         state: &mut BalanceState,
         x: &Exchange<'_>,
-        avoided: &Tried,
+        avoided: &ExcludedServers,
         now_ms: u64,
     ) -> Option<usize> {
         if !state.avoided.cold.is_empty() {
@@ -170,8 +172,8 @@ impl Upstream {
         self.pick(state, x, avoided, now_ms)
     }
 
-    /// Whether there is a server left for another try.
-    pub fn has_another(&self, tried: &Tried, index: usize) -> bool {
+    /// Whether another attempt has a server left.
+    pub fn has_another(&self, tried: &ExcludedServers, index: usize) -> bool {
         let addr = self.endpoints[index].addr;
         let left = |(at, it): (usize, &Endpoint)| it.weight > 0 && it.addr != addr && !tried.contains(at);
         self.endpoints.len() == 1 || self.endpoints.iter().enumerate().any(left)
@@ -184,7 +186,7 @@ impl Upstream {
         &self,
         state: &mut BalanceState,
         x: &Exchange<'_>,
-        tried: &Tried,
+        tried: &ExcludedServers,
         now_ms: u64,
     ) -> Option<usize> {
         if self.endpoints.len() < 2 {
@@ -192,23 +194,23 @@ impl Upstream {
         }
         let choice = Choice { endpoints: &self.endpoints, tried };
         match &mut state.state {
-            State::Single => None,
-            State::RoundRobin(state) => self.in_tiers(|at, tier| state.pick(at, tier, choice)),
-            State::Chash(bytes) => {
+            PolicyState::Single => None,
+            PolicyState::RoundRobin(state) => self.in_tiers(|at, tier| state.pick(at, tier, choice)),
+            PolicyState::Chash(bytes) => {
                 let Policy::Chash(on) = &self.policy else { return None };
                 let hash = on.hash(x, bytes);
                 self.in_tiers(|at, _| self.rings.get(at)?.pick(hash, choice))
             }
-            State::LeastConn(state) => self.in_tiers(|_, tier| state.pick(tier, choice)),
-            State::P2c(state) => self.in_tiers(|_, tier| state.pick(tier, choice)),
-            State::Ewma(state) => {
+            PolicyState::LeastConn(state) => self.in_tiers(|_, tier| state.pick(tier, choice)),
+            PolicyState::P2c(state) => self.in_tiers(|_, tier| state.pick(tier, choice)),
+            PolicyState::Ewma(state) => {
                 state.now(now_ms);
                 self.in_tiers(|_, tier| state.pick(tier, choice))
             }
         }
     }
 
-    /// Whether [`BalanceState::begin`] and [`BalanceState::done`] have anything to remember.
+    /// Whether [`BalanceState::begin`] and [`BalanceState::done`] record anything.
     #[inline]
     pub fn keeps_score(&self) -> bool {
         match self.policy {
@@ -219,7 +221,7 @@ impl Upstream {
     }
 
     /// Records a failed server, and with it all servers of its tier with the same address.
-    pub fn note(&self, tried: &mut Tried, index: usize) {
+    pub fn note(&self, tried: &mut ExcludedServers, index: usize) {
         let Some(tier) = self.tiers.iter().find(|tier| tier.range.contains(&index)) else { return };
         let addr = self.endpoints[index].addr;
         let same = tier.range.clone().filter(|&other| self.endpoints[other].addr == addr);
@@ -233,74 +235,75 @@ impl Upstream {
 }
 
 impl BalanceState {
-    fn of(state: State) -> BalanceState {
+    fn of(state: PolicyState) -> BalanceState {
         BalanceState { state, avoided: Avoided::default(), changes: None, saved: None, bytes: Vec::new() }
     }
 
-    /// A try with this server begins. The upstream may be an older version than the one the state
+    /// Records the start of an attempt. The upstream may be an older version than the one the state
     /// belongs to: results of its exchanges count for the new version, too.
     #[inline]
     pub fn begin(&mut self, index: usize, addr: SocketAddr) {
         match &mut self.state {
-            State::LeastConn(state) => state.begin(index, addr),
-            State::P2c(state) => state.begin(index, addr),
+            PolicyState::LeastConn(state) => state.begin(index, addr),
+            PolicyState::P2c(state) => state.begin(index, addr),
             _ => {}
         }
     }
 
-    /// A request comes, and adds to what may be tried again.
+    /// Adds a request's share to the retry budget.
     pub fn save(&mut self, budget: Budget) {
         let most = budget.burst.saturating_mul(1000);
         self.saved = Some(self.saved.unwrap_or(most).saturating_add(budget.for_each).min(most.max(1000)));
     }
 
-    /// Takes a retry from what was saved; `false` if there is none left.
+    /// Takes one retry from the budget; `false` if less than one is left.
     pub fn spend(&mut self, budget: Budget) -> bool {
         let left = self.saved.unwrap_or(budget.burst.saturating_mul(1000));
         self.saved = Some(left.saturating_sub(if left >= 1000 { 1000 } else { 0 }));
         left >= 1000
     }
 
-    /// The try is over. `micros` is how long it took, `ok` whether there was a response.
+    /// Records the end of an attempt. `micros` is how long it took, `ok` whether there was a
+    /// response.
     #[inline]
     pub fn done(&mut self, index: usize, addr: SocketAddr, micros: u64, ok: bool) {
         match &mut self.state {
-            State::LeastConn(state) => state.done(index, addr),
-            State::P2c(state) => state.done(index, addr),
-            State::Ewma(state) => state.done(index, addr, micros, ok),
+            PolicyState::LeastConn(state) => state.done(index, addr),
+            PolicyState::P2c(state) => state.done(index, addr),
+            PolicyState::Ewma(state) => state.done(index, addr, micros, ok),
             _ => {}
         }
     }
 
-    /// Adapts this state to `new`; scores of servers in both versions are kept, and all counts of
-    /// requests in flight.
+    /// Adapts this state to `new`; keeps the scores of servers in both versions and all in-flight
+    /// counts.
     pub fn carry(&mut self, old: &Upstream, new: &Upstream) {
         let fresh = new.state();
         let before = std::mem::replace(self, fresh);
         self.saved = before.saved;
         let before = before.state;
         match (&mut self.state, before) {
-            (State::RoundRobin(state), State::RoundRobin(before)) => {
+            (PolicyState::RoundRobin(state), PolicyState::RoundRobin(before)) => {
                 state.carry(&before, &new.tiers, &new.endpoints, &Moved::new(old, new));
             }
-            (State::LeastConn(state), State::LeastConn(before)) => state.carry(before),
-            (State::P2c(state), State::P2c(before)) => state.carry(before),
-            (State::Ewma(state), State::Ewma(before)) => state.carry(before),
+            (PolicyState::LeastConn(state), PolicyState::LeastConn(before)) => state.carry(before),
+            (PolicyState::P2c(state), PolicyState::P2c(before)) => state.carry(before),
+            (PolicyState::Ewma(state), PolicyState::Ewma(before)) => state.carry(before),
             _ => {}
         }
     }
 }
 
-impl Tried {
-    /// Records all of another one.
-    fn add(&mut self, others: &Tried) {
+impl ExcludedServers {
+    /// Adds all servers of another set.
+    fn add(&mut self, others: &ExcludedServers) {
         if others.0.len() > self.0.len() {
             self.0.resize(others.0.len(), 0);
         }
         self.0.iter_mut().zip(&others.0).for_each(|(word, other)| *word |= other);
     }
 
-    /// Records a server. Allocates only for the 129th server and beyond.
+    /// Adds a server. Allocates only for the 129th server and beyond.
     pub(crate) fn insert(&mut self, index: usize) {
         let word = index / 64;
         if word >= self.0.len() {
@@ -324,11 +327,11 @@ impl Tried {
 #[derive(Debug, Clone, Copy)]
 struct Choice<'a> {
     endpoints: &'a [Endpoint],
-    tried: &'a Tried,
+    tried: &'a ExcludedServers,
 }
 
 impl Choice<'_> {
-    /// The weight of a server that may be chosen; 0 if it may not.
+    /// The weight of a usable server; 0 if it is excluded.
     #[inline]
     fn weight(self, index: usize) -> u32 {
         match self.endpoints.get(index) {
@@ -338,16 +341,16 @@ impl Choice<'_> {
     }
 }
 
-/// Where the servers of a new upstream were in the old one.
+/// Maps servers of a new upstream to their old indices.
 struct Moved(Vec<Option<usize>>);
 
 impl Moved {
     fn new(old: &Upstream, new: &Upstream) -> Moved {
-        let mut places: HashMap<SocketAddr, usize, FixedState> = HashMap::default();
+        let mut indices: HashMap<SocketAddr, usize, FixedState> = HashMap::default();
         for (index, endpoint) in old.endpoints.iter().enumerate().rev() {
-            places.insert(endpoint.addr, index);
+            indices.insert(endpoint.addr, index);
         }
-        Moved(new.endpoints.iter().map(|endpoint| places.get(&endpoint.addr).copied()).collect())
+        Moved(new.endpoints.iter().map(|endpoint| indices.get(&endpoint.addr).copied()).collect())
     }
 
     /// Pairs of (new index, old index).

@@ -1,7 +1,7 @@
-//! Certificates: what is served over TLS under which name, and what upstreams are spoken to with.
+//! Certificates: server certificates by name, and client TLS to upstreams.
 //!
-//! Everything is parsed when it is compiled. A handshake looks its name up, one or two hashes, and finds a
-//! configuration that is ready to use.
+//! Everything is parsed when it is compiled. A handshake looks up its name (one or two hashes) and
+//! finds a configuration that is ready to use.
 
 mod peer;
 mod pem;
@@ -28,18 +28,18 @@ pub use tickets::Tickets;
 pub use upstream::{ClientTls, CommonTls};
 pub use verify::Authorities;
 
-/// How TLS is spoken, as the boot file says.
+/// TLS settings of the boot file.
 #[derive(Debug, Clone)]
 pub struct TlsSettings {
     /// The cipher suites and key exchanges.
     pub provider: Arc<CryptoProvider>,
-    /// Versions where a certificate names none.
+    /// Versions for certificates that declare none.
     pub versions: Versions,
-    /// Stands in for the name that a client does not send.
+    /// Server name assumed for clients that send none.
     pub fallback_sni: Option<String>,
-    /// Without them every handshake is a full one.
+    /// Session tickets; without them every handshake is a full one.
     pub tickets: Option<Arc<Tickets>>,
-    /// For upstreams.
+    /// TLS to upstreams.
     pub common: CommonTls,
 }
 
@@ -55,7 +55,7 @@ impl Default for TlsSettings {
     }
 }
 
-/// Versions of TLS.
+/// Enabled TLS versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Versions {
     pub tls12: bool,
@@ -69,21 +69,21 @@ impl Versions {
     }
 }
 
-/// What is served under some names.
+/// The server certificate of some names.
 #[derive(Debug)]
 pub struct Certificate {
-    /// The resource's.
+    /// The id of the ssl resource.
     pub id: String,
     config: Arc<ServerConfig>,
-    /// Asks clients to prove themselves.
+    /// Rules for client certificates, if they are required.
     pub client: Option<ClientRules>,
 }
 
-/// How clients prove themselves.
+/// How client certificates are verified.
 #[derive(Debug)]
 pub struct ClientRules {
     verifier: Arc<verify::Clients>,
-    /// Paths for which they need not; none if the handshake itself refuses them.
+    /// Paths that need no client certificate; empty if the handshake itself enforces it.
     pub skip: Vec<Pattern>,
 }
 
@@ -95,32 +95,32 @@ impl ClientRules {
 }
 
 impl Certificate {
-    /// For a handshake on a listener that speaks HTTP/1 alone, or HTTP/2 as well.
+    /// The configuration for a TCP listener, with HTTP/2 if `h2` is set.
     pub fn config(&self, h2: bool) -> Arc<ServerConfig> {
         if !h2 {
             return self.config.clone();
         }
-        // Costs a few counts and a list, next to a handshake nothing.
+        // A few reference counts and a list: negligible beside a handshake.
         let mut config = ServerConfig::clone(&self.config);
         config.alpn_protocols.insert(0, b"h2".to_vec());
         Arc::new(config)
     }
 
-    /// For a handshake of QUIC, on which HTTP/3 is spoken.
+    /// The configuration for QUIC handshakes, which carry HTTP/3.
     pub fn config_of_h3(&self) -> Arc<ServerConfig> {
         let mut config = ServerConfig::clone(&self.config);
         config.alpn_protocols = vec![b"h3".to_vec()];
         Arc::new(config)
     }
 
-    /// For a handshake on a listener for streams, which may hold any protocol.
+    /// The configuration for stream listeners, which may carry any protocol.
     pub fn config_of_streams(&self) -> Arc<ServerConfig> {
         let mut config = ServerConfig::clone(&self.config);
         config.alpn_protocols.clear();
         Arc::new(config)
     }
 
-    /// Whether a client that sent these certificates has proved itself, `now` in seconds since 1970.
+    /// Verifies the certificates that a client sent, at `now` in seconds since 1970.
     pub fn verdict(&self, sent: Option<&[CertificateDer<'_>]>, now: u64) -> Verdict {
         match (&self.client, sent) {
             (None, _) | (_, None | Some([])) => Verdict::None,
@@ -129,24 +129,24 @@ impl Certificate {
     }
 }
 
-/// What is known of a certificate that a client sent; `None` if it cannot be read.
+/// Reads the fields of a client certificate; `None` if it cannot be parsed.
 pub fn client_certificate(der: &CertificateDer<'_>) -> Option<ClientCertificate> {
     peer::read(der)
 }
 
-/// Subject and issuer of the client's certificate that a handshake on this thread has just refused, if there is one and
-/// it can be read.
+/// Subject and issuer of the client certificate that a handshake on this thread has just rejected,
+/// if there was one and it can be parsed.
 pub fn take_refused() -> Option<(String, String)> {
     peer::names(&verify::take_refused()?)
 }
 
-/// Certificates by server name. Copies share what they have in common.
+/// Certificates by server name. Copies share their contents.
 #[derive(Debug, Clone, Default)]
 pub struct Certificates {
     names: Map<Arc<[Arc<Certificate>]>>,
     hasher: Hasher,
     fallback: Option<Box<str>>,
-    /// Certificates that ask clients for theirs.
+    /// The number of entries that require a client certificate.
     asking: usize,
 }
 
@@ -158,8 +158,8 @@ impl Certificates {
         Certificates { fallback: fallback.map(str::to_ascii_lowercase).map(Into::into), ..Default::default() }
     }
 
-    /// What is served under a name that a client asks for: that of the whole name, of all names one
-    /// label below (`*.a.com`), or of all names (`*`). A client that names none gets what the fallback names.
+    /// Finds the certificate for a server name: that of the exact name, else of all names one label
+    /// below (`*.a.com`), else of all names (`*`). The fallback name stands in for a missing one.
     pub fn find(&self, name: Option<&str>) -> Option<&Arc<Certificate>> {
         let name = name.or(self.fallback.as_deref())?;
         let mut key: Name = name.strip_suffix('.').unwrap_or(name).bytes().collect();
@@ -178,12 +178,12 @@ impl Certificates {
         self.get(b"*")
     }
 
-    /// The name that stands in for none.
+    /// The server name assumed for clients that send none.
     pub fn fallback(&self) -> Option<&str> {
         self.fallback.as_deref()
     }
 
-    /// Whether any certificate asks clients for theirs: without one there is nothing to look up.
+    /// Whether any certificate requires a client certificate; if not, no look-up is needed.
     #[inline]
     pub fn ask_clients(&self) -> bool {
         self.asking > 0
@@ -196,7 +196,7 @@ impl Certificates {
         self.names.get(self.hasher.hash(name), name)?.first()
     }
 
-    /// Of several under one name, that with the lowest id is served.
+    /// Among several certificates for one name, the one with the lowest id is served.
     pub(crate) fn insert(&mut self, names: &[String], certificate: &Arc<Certificate>) {
         self.asking += usize::from(certificate.client.is_some());
         for name in names.iter().map(String::as_bytes) {
@@ -229,7 +229,7 @@ impl Certificates {
     }
 }
 
-/// Everything a certificate is made of.
+/// The parts of a certificate.
 pub(crate) struct Parts<'a> {
     pub id: &'a str,
     pub pairs: Vec<Arc<CertifiedKey>>,
@@ -237,7 +237,7 @@ pub(crate) struct Parts<'a> {
     pub client: Option<(Arc<verify::Clients>, Vec<Pattern>)>,
 }
 
-/// What verifies clients; `mandatory` means in the handshake.
+/// Creates the verifier of client certificates; `mandatory` enforces them in the handshake.
 pub(crate) fn clients(
     authorities: Authorities,
     depth: u64,
@@ -247,7 +247,7 @@ pub(crate) fn clients(
     Arc::new(verify::Clients::new(authorities, depth, mandatory, &settings.provider))
 }
 
-/// A certificate, ready for handshakes.
+/// Builds a certificate that is ready for handshakes.
 pub(crate) fn certificate(parts: Parts<'_>, settings: &TlsSettings) -> Result<Certificate, rustls::Error> {
     let Parts { id, pairs, versions, client } = parts;
     let builder = ServerConfig::builder_with_provider(settings.provider.clone());
@@ -257,14 +257,14 @@ pub(crate) fn certificate(parts: Parts<'_>, settings: &TlsSettings) -> Result<Ce
         None => builder.with_no_client_auth(),
     };
     let mut config = builder.with_cert_resolver(Arc::new(Pairs(pairs)));
-    // Ours is the order of preference, as with `ssl_prefer_server_ciphers`.
+    // The server's order of preference applies, as with `ssl_prefer_server_ciphers`.
     config.ignore_client_order = true;
     config.alpn_protocols = vec![b"http/1.1".to_vec(), b"http/1.0".to_vec()];
-    // Sessions are kept by clients, in tickets, or not at all: what workers share takes no lock.
+    // Clients keep sessions in tickets, or not at all: workers share no locked session store.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     match &settings.tickets {
         Some(tickets) => {
-            // A session is resumed only where clients would prove themselves in the same way.
+            // Sessions resume only under the same client certificate rules.
             let rules = client.as_ref().map(|(verifier, _)| verifier.digest_for_tickets());
             config.ticketer = tickets.bound_to(rules.unwrap_or_default());
         }
@@ -274,7 +274,8 @@ pub(crate) fn certificate(parts: Parts<'_>, settings: &TlsSettings) -> Result<Ce
     Ok(Certificate { id: id.to_owned(), config: Arc::new(config), client })
 }
 
-/// Certificates of one name for different algorithms. The first that the client can verify is used.
+/// Certificates of one name with different algorithms. The first that the client can verify is
+/// used.
 #[derive(Debug)]
 struct Pairs(Vec<Arc<CertifiedKey>>);
 
@@ -286,10 +287,10 @@ impl ResolvesServerCert for Pairs {
         }
         let schemes = hello.signature_schemes();
         let suits = |pair: &&Arc<CertifiedKey>| pair.key.choose_scheme(schemes).is_some();
-        // Signing with RSA costs many times as much.
+        // RSA signatures cost many times as much.
         let is_cheap = |pair: &&Arc<CertifiedKey>| pair.key.algorithm() != SignatureAlgorithm::RSA;
         let fit = pairs.iter().filter(suits).find(is_cheap).or_else(|| pairs.iter().find(suits));
-        // Where none suits, the handshake fails for the right reason.
+        // Without a suitable one, the handshake fails with the right error.
         fit.or(pairs.first()).cloned()
     }
 }

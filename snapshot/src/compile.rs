@@ -1,18 +1,18 @@
 //! From the desired state to a snapshot.
 //!
-//! A [`Compiler`] remembers what it built from what, so that a change rebuilds only
-//! what depends on it and everything else stays the same allocation. It is pure:
-//! no clock, no files, no name resolution; the caller supplies addresses of host names
-//! ([`Names`]) and learns which names are used.
+//! A [`Compiler`] remembers which inputs each part was built from, so a change rebuilds only what
+//! depends on it and everything else stays the same allocation. It is pure: no clock, no files, no
+//! name resolution; the caller supplies the addresses of host names ([`Names`]) and learns which
+//! names are used.
 //!
-//! A resource that cannot be compiled keeps its last good form, is listed in
+//! A resource that cannot be compiled keeps its last valid version, is listed in
 //! [`Compiled::rejected`], and never affects the others.
 
-mod alike;
 mod certificates;
 mod chains;
 mod chosen;
 mod consumers;
+mod interner;
 mod metadata;
 mod references;
 mod refusing;
@@ -44,39 +44,40 @@ use crate::slots::Slots;
 use crate::streams::Streams;
 use crate::table::Table;
 use crate::upstream::{Keepalive, Upstream};
-use alike::Alike;
 use certificates::CertificateUnit;
 pub use certificates::Stapling;
 use chosen::Choices;
 use consumers::{Claims, ConsumerUnit, CredentialUnit};
+use interner::Interner;
 use metadata::Metadata;
 pub use references::{Env, environment};
 use routes::RouteUnit;
-use shared::Shared;
+use shared::SharedUnit;
 use streams::StreamUnit;
 pub use touched::Touched;
 use touched::Work;
 use units::Units;
 use upstream_table::UpstreamUnit;
-use wanted::{Part, Wanted};
+use wanted::{Part, WantedHosts};
 
-/// Settings of the boot file that matter for compiling.
+/// Settings of the boot file that affect compiling.
 #[derive(Clone)]
 pub struct Settings {
     /// `apisix.router.http`.
     pub mode: Mode,
     pub options: Options,
-    /// The plugins that may be used, unless the store has a list; `None` means all.
+    /// The enabled plugins, unless the store has a list; `None` means all.
     pub plugins: Option<Vec<String>>,
-    /// The plugins that streams may use (`stream_plugins`), unless the store has a list; `None` means all.
+    /// The enabled stream plugins (`stream_plugins`), unless the store has a list; `None` means
+    /// all.
     pub stream_plugins: Option<Vec<String>>,
-    /// The protocols that streams may be looked into for (`xrpc.protocols`).
+    /// The protocols that can be inspected in streams (`xrpc.protocols`).
     pub protocols: Vec<String>,
     /// For routes and upstreams without their own.
     pub timeouts: Timeouts,
     /// For upstreams without their own.
     pub keepalive: Keepalive,
-    /// The most retries of upstreams without `retries`, however many nodes they have.
+    /// The most retries of upstreams without `retries`, regardless of the number of nodes.
     pub default_retries: u32,
     /// `false` for `apisix.disable_upstream_healthcheck`.
     pub health_checks: bool,
@@ -110,55 +111,58 @@ impl Default for Settings {
 #[derive(Debug)]
 pub struct Compiled {
     pub snapshot: Snapshot,
-    /// All resources that could not be compiled as they are now, by key.
+    /// All rejected resources, by key.
     pub rejected: Arc<[Rejected]>,
-    /// All host names whose addresses are wanted. The same `Arc` as before if nothing changed.
+    /// All host names whose addresses are needed. The same `Arc` as before if nothing changed.
     pub wanted_hosts: Arc<BTreeSet<String>>,
     /// All upstreams with checks, ejection or limits that adapt. The same `Arc` as before if nothing changed.
     pub watched: Arc<[Watched]>,
-    /// All certificates whose OCSP responses are to be stapled. The same `Arc` as before if nothing changed.
+    /// All certificates that need a stapled OCSP response. The same `Arc` as before if nothing
+    /// changed.
     pub stapling: Arc<[Arc<Stapling>]>,
 }
 
-/// An upstream that the control plane looks after while it is in use.
+/// An upstream that the control plane supervises while it is in use.
 #[derive(Debug, Clone)]
 pub struct Watched {
-    /// The resource it is written in; `#` and a number stand behind the id of one in a plugin's settings.
+    /// The resource that declares it; for an upstream in plugin settings, the id ends with `#` and
+    /// a number.
     pub key: Key,
     pub health: Option<Arc<Health>>,
-    /// With a limit that follows how long answers take.
+    /// Set if it has an adaptive limit.
     pub load: Option<Load>,
 }
 
-/// Makes snapshots, one after another. Owned by the control plane.
+/// Compiles snapshots. Owned by the control plane.
 pub struct Compiler {
     catalog: Arc<dyn Catalog>,
     settings: Settings,
-    /// Of the catalog, as of the last compile.
+    /// The catalog's generation at the last compile.
     generation: u64,
-    /// The plugins that may be used now.
+    /// The enabled plugins; `None` means all.
     enabled: Option<HashSet<String>>,
-    /// The same of streams.
+    /// The enabled stream plugins; `None` means all.
     enabled_on_streams: Option<HashSet<String>>,
     router: Router,
     /// All upstreams, including inline ones.
     table: Table<Upstream>,
-    alike: Alike,
+    interner: Interner,
     routes: Units<RouteUnit>,
     /// Routes that lack a secret and refuse all requests.
     refused: HashSet<String>,
-    /// Global rules that lack a secret, or lacked one before the mistake they have now, and refuse all requests.
+    /// Global rules that lack a secret, or did so before their present error, and refuse all
+    /// requests.
     lacking_rules: HashSet<Key>,
     upstreams: HashMap<String, UpstreamUnit>,
-    /// What is served over TLS, and the resources it was made of.
+    /// Server certificates, and the resources they were built from.
     certificates: Certificates,
     certificate_units: HashMap<String, CertificateUnit>,
-    /// OCSP responses by certificate, those that are wanted by resource, and what was told of these.
+    /// OCSP responses by certificate, the needed ones by resource, and the last published list.
     staples: HashMap<[u8; 32], Arc<[u8]>>,
     stapling: BTreeMap<String, Vec<Arc<Stapling>>>,
-    stapling_told: Option<Arc<[Arc<Stapling>]>>,
+    stapling_list: Option<Arc<[Arc<Stapling>]>>,
     /// Services, plugin configs, consumer groups and global rules.
-    shared: BTreeMap<Key, Shared>,
+    shared: BTreeMap<Key, SharedUnit>,
     metadata: Metadata,
     consumers: BTreeMap<String, ConsumerUnit>,
     credentials: BTreeMap<String, CredentialUnit>,
@@ -167,24 +171,24 @@ pub struct Compiler {
     global: Option<Arc<Chain>>,
     stream_routes: BTreeMap<String, StreamUnit>,
     streams: Arc<Streams>,
-    /// Routes and consumers by the resources they refer to.
+    /// Routes and consumers, by the resources they refer to.
     users: HashMap<Arc<Key>, BTreeSet<Key>>,
     /// The reverse.
     refers: HashMap<Key, Box<[Arc<Key>]>>,
-    hosts: Wanted,
-    /// Upstreams that are looked after, by slot.
+    hosts: WantedHosts,
+    /// Supervised upstreams, by slot.
     checked: BTreeMap<u32, Watched>,
-    /// Slots of upstreams to which connections are opened ahead.
+    /// Slots of upstreams with connections opened in advance.
     warm: Arc<[u32]>,
     watched: Option<Arc<[Watched]>>,
     choices: Choices,
     rejected: BTreeMap<Key, Rejected>,
-    /// Those rejected only because another resource already has something unique.
-    repeated: BTreeSet<Key>,
-    told: Option<Arc<[Rejected]>>,
+    /// Resources rejected only because another resource already claims something unique.
+    duplicates: BTreeSet<Key>,
+    rejected_list: Option<Arc<[Rejected]>>,
     upstream_slots: Slots,
     consumer_slots: Slots,
-    /// The resources whose entries were read since this was asked last.
+    /// The resources whose entries were read since the last [`Compiler::take_read`].
     read: Vec<Key>,
 }
 
@@ -214,10 +218,10 @@ impl Compiler {
             certificate_units: HashMap::default(),
             staples: HashMap::default(),
             stapling: BTreeMap::new(),
-            stapling_told: None,
+            stapling_list: None,
             settings,
             table: Table::default(),
-            alike: Alike::default(),
+            interner: Interner::default(),
             routes: Units::default(),
             refused: HashSet::default(),
             lacking_rules: HashSet::default(),
@@ -234,25 +238,25 @@ impl Compiler {
             streams: Arc::default(),
             users: HashMap::default(),
             refers: HashMap::default(),
-            hosts: Wanted::default(),
+            hosts: WantedHosts::default(),
             checked: BTreeMap::new(),
             warm: Arc::default(),
             watched: None,
             choices: Choices::default(),
             rejected: BTreeMap::new(),
-            repeated: BTreeSet::new(),
-            told: None,
+            duplicates: BTreeSet::new(),
+            rejected_list: None,
             upstream_slots: Slots::default(),
             consumer_slots: Slots::default(),
         }
     }
 
-    /// The boot file's plugin list was reread.
+    /// Applies the boot file's plugin list after a reload.
     pub fn set_plugins(&mut self, plugins: Option<Vec<String>>) {
         self.settings.plugins = plugins;
     }
 
-    /// The resources that want the addresses of a host.
+    /// The resources that need the addresses of a host.
     pub fn users_of(&self, host: &str) -> BTreeSet<Key> {
         self.hosts.users(host).map(|(key, _)| key.clone()).collect()
     }
@@ -271,8 +275,8 @@ impl Compiler {
         }
     }
 
-    /// Compiles what was touched and what depends on it. `desired`, and the answers of `names`, must
-    /// differ from the last compile's only in `touched`.
+    /// Compiles `touched` and everything that depends on it. `desired` and the results of `names`
+    /// must differ from the last compile's only in `touched`.
     pub fn compile(
         &mut self,
         desired: &Desired,
@@ -315,7 +319,7 @@ impl Compiler {
                 }
             }
         }
-        // Each step may add work for later steps.
+        // Each step may schedule work for later steps.
         self.compile_metadata(&mut pass);
         self.compile_certificates(&mut pass);
         self.compile_upstreams(&mut pass);
@@ -330,7 +334,7 @@ impl Compiler {
         self.compile_streams(&mut pass);
 
         let rejected = self
-            .told
+            .rejected_list
             .get_or_insert_with(|| self.rejected.values().cloned().collect::<Vec<_>>().into())
             .clone();
         let watched = self
@@ -342,14 +346,15 @@ impl Compiler {
         Compiled { snapshot, rejected, wanted_hosts, watched, stapling }
     }
 
-    /// The resources of kinds of which there may be many that were read since this was asked last. Their entries
-    /// may rest until they are touched again; whoever puts one to rest says so with [`Compiler::put_to_rest`].
+    /// The resources, of kinds that may be numerous, that were read since the last call. Their
+    /// parsed entries may be dropped until they are touched again; the caller then reports each
+    /// with [`Compiler::release_parsed`].
     pub fn take_read(&mut self) -> Vec<Key> {
         std::mem::take(&mut self.read)
     }
 
-    /// Puts what is served of a resource to rest. `desired` is its entry as it was and as it is at rest.
-    pub fn put_to_rest(&mut self, key: &Key, desired: Option<&(Arc<Entry>, Arc<Entry>)>) {
+    /// Releases the parsed entry of a resource. `desired` is its entry before and after.
+    pub fn release_parsed(&mut self, key: &Key, desired: Option<&(Arc<Entry>, Arc<Entry>)>) {
         let entry = match key.kind {
             Kind::Route => self.routes.get_mut(&key.id).map(|unit| &mut unit.entry),
             Kind::StreamRoute => self.stream_routes.get_mut(&key.id).map(|unit| &mut unit.entry),
@@ -361,7 +366,7 @@ impl Compiler {
         };
         let Some(entry) = entry else { return };
         match desired {
-            // They stay one allocation, by which it is seen that nothing else is served.
+            // All users share one allocation, so comparing pointers shows that nothing changed.
             Some((before, now)) if Arc::ptr_eq(entry, before) => *entry = now.clone(),
             _ => {
                 if let Some(resting) = entry.at_rest() {
@@ -381,7 +386,7 @@ impl Compiler {
         std::mem::replace(&mut self.router, empty)
     }
 
-    /// All resources, present and previous, so that removed ones are dropped.
+    /// Schedules all resources, present and previous, so that removed ones are dropped.
     fn add_everything(&self, pass: &mut Pass<'_>) {
         let key = |kind| move |id: &String| Key::new(kind, id.as_str());
         let known = (self.shared.keys().cloned())
@@ -407,8 +412,8 @@ impl Compiler {
         }
     }
 
-    /// Replaces what `user` refers to, whether that exists or not. Rejected resources count, too: they
-    /// may become valid once what they refer to changes.
+    /// Replaces the references of `user`, whether their targets exist or not. Rejected resources
+    /// are included: they may become valid once a target changes.
     fn refer(&mut self, user: &Key, now: Vec<Key>) {
         let before = self.refers.get(user).map(Box::as_ref).unwrap_or_default();
         if before.iter().map(Arc::as_ref).eq(&now) {
@@ -422,7 +427,7 @@ impl Compiler {
                 }
             }
         }
-        // Many refer to the same few.
+        // Many refer to the same few resources.
         let refer = |key: Key| match self.users.get_key_value(&key).map(|(key, _)| key.clone()) {
             Some(known) => {
                 self.users.get_mut(&known).map(|users| users.insert(user.clone()));
@@ -442,94 +447,94 @@ impl Compiler {
     }
 
     fn accept(&mut self, key: &Key) {
-        self.repeated.remove(key);
+        self.duplicates.remove(key);
         if self.rejected.remove(key).is_some() {
-            self.told = None;
+            self.rejected_list = None;
         }
     }
 
     fn reject(&mut self, key: &Key, invalid: Invalid, served: Served) {
-        self.repeated.remove(key);
+        self.duplicates.remove(key);
         self.rejected.insert(key.clone(), Rejected { key: key.clone(), invalid, served });
-        self.told = None;
+        self.rejected_list = None;
     }
 
-    /// Says of a resource that was rejected that whoever finds it is refused.
-    fn tell_refusal(&mut self, key: &Key) {
+    /// Marks a rejected resource: requests that match it are refused.
+    fn mark_refused(&mut self, key: &Key) {
         if let Some(rejected) = self.rejected.get_mut(key)
             && rejected.served != Served::Refusal
         {
             rejected.served = Served::Refusal;
-            self.told = None;
+            self.rejected_list = None;
         }
     }
 
-    /// Replaces the rejection of a resource for something that only one may have. A rejection for its
-    /// own content takes precedence and stays.
-    fn tell_repeated(&mut self, key: Key, invalid: Option<Invalid>) {
-        if self.repeated.contains(&key) {
+    /// Sets or clears a resource's rejection as a duplicate. A rejection for its own content takes
+    /// precedence and stays.
+    fn set_duplicate(&mut self, key: Key, invalid: Option<Invalid>) {
+        if self.duplicates.contains(&key) {
             self.accept(&key);
         }
         if let Some(invalid) = invalid
             && !self.rejected.contains_key(&key)
         {
             self.reject(&key, invalid, Served::Nothing);
-            self.repeated.insert(key);
+            self.duplicates.insert(key);
         }
     }
 
-    /// [`Tried::both`], told to whoever looks at what is rejected.
-    fn try_both<T>(
+    /// [`CompileOutcome::or_last_good`], with the error reported.
+    fn compile_or_last_good<T>(
         &mut self,
         key: &Key,
         entry: &Arc<Entry>,
         last_good: Option<Arc<Entry>>,
         mut make: impl FnMut(&mut Compiler, &Arc<Entry>) -> Result<T, Invalid>,
     ) -> Option<T> {
-        let tried = Tried::both(entry, last_good.as_ref(), |entry| make(self, entry));
-        self.settle(key, tried)
+        let outcome = CompileOutcome::or_last_good(entry, last_good.as_ref(), |entry| make(self, entry));
+        self.settle(key, outcome)
     }
 
-    fn settle<T>(&mut self, key: &Key, tried: Tried<T>) -> Option<T> {
-        match tried.wrong {
+    fn settle<T>(&mut self, key: &Key, outcome: CompileOutcome<T>) -> Option<T> {
+        match outcome.error {
             None => self.accept(key),
-            Some(invalid) => self.reject(key, *invalid, tried.instead),
+            Some(invalid) => self.reject(key, *invalid, outcome.served),
         }
-        tried.made
+        outcome.made
     }
 }
 
-/// Something compiled from its entry, or else again from its last good entry: names, services and
-/// the like may have changed, and those changes apply to the last good form, too.
-struct Tried<T> {
+/// A resource compiled from its entry or, if that is invalid, again from its last valid entry:
+/// names, services and other inputs may have changed, and those changes apply to the last valid
+/// version, too.
+struct CompileOutcome<T> {
     made: Option<T>,
-    /// What is wrong with the entry.
-    wrong: Option<Box<Invalid>>,
-    /// What is served in its place: its last good form, if there is one.
-    instead: Served,
+    /// The error in the entry.
+    error: Option<Box<Invalid>>,
+    /// Whether the last valid version serves in its place.
+    served: Served,
 }
 
-impl<T> Tried<T> {
-    fn both(
+impl<T> CompileOutcome<T> {
+    fn or_last_good(
         entry: &Arc<Entry>,
         last_good: Option<&Arc<Entry>>,
         mut make: impl FnMut(&Arc<Entry>) -> Result<T, Invalid>,
-    ) -> Tried<T> {
-        let instead = Served::last_good(last_good.is_some());
+    ) -> CompileOutcome<T> {
+        let served = Served::last_good(last_good.is_some());
         let mut make = |entry: &Arc<Entry>| guarded(|| make(entry));
         match make(entry) {
-            Ok(made) => Tried { made: Some(made), wrong: None, instead },
+            Ok(made) => CompileOutcome { made: Some(made), error: None, served },
             Err(invalid) => {
                 let last_good = last_good.filter(|last_good| !Arc::ptr_eq(last_good, entry));
                 let made = last_good.and_then(|last_good| make(last_good).ok());
-                Tried { made, wrong: Some(Box::new(invalid)), instead }
+                CompileOutcome { made, error: Some(Box::new(invalid)), served }
             }
         }
     }
 }
 
-/// A panic while compiling a resource is a bug of ours that this resource triggers: only that
-/// resource is rejected.
+/// Contains a panic: only the resource that triggers our bug is rejected.
 fn guarded<T>(make: impl FnOnce() -> Result<T, Invalid>) -> Result<T, Invalid> {
     catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|_| {
         Err(Invalid::new("compiling it failed through a fault in the gateway, not in the resource")
@@ -537,7 +542,7 @@ fn guarded<T>(make: impl FnOnce() -> Result<T, Invalid>) -> Result<T, Invalid> {
     })
 }
 
-/// A value of one kind under a key of another, which parsing rules out.
+/// A value of another kind than its key; parsing rules this out.
 fn mixed_up() -> Invalid {
     Invalid::new("the resource's kind is not the one in its key")
 }

@@ -1,13 +1,14 @@
-//! What would become of a request, and why.
+//! Explains how a request would be handled, and why.
 //!
-//! The request is read by `wire`, looked up by the router of a snapshot, and shown to the instances of its
-//! chains: the same code that serves. What each resource has to do with it is told by the desired state
-//! that the snapshot was compiled from. Nothing is sent, counted or remembered: an instance that would do
-//! so ([`sdk::Plugin::is_pure`]) is not asked, and stands there as what is decided with the request.
+//! The request is parsed by `wire`, looked up in a snapshot's router, and shown to the plugin
+//! instances of its chains: the same code that serves. The desired state from which the snapshot
+//! was compiled tells which resources are involved. Nothing is sent, counted or stored: an instance
+//! with side effects ([`sdk::Plugin::is_pure`]) is not called and is listed as decided at request
+//! time.
 
-mod apart;
 mod candidates;
 mod chains;
+mod inert;
 mod target;
 mod text;
 
@@ -23,67 +24,67 @@ use wire::Method;
 use wire::h1::decode::{self, Limits, Progress};
 
 use crate::Snapshot;
-use crate::router::Found;
-use apart::Apart;
-pub use candidates::{Candidate, Fate};
-pub use chains::{Answer, Ran, Stage};
-pub use target::{Server, Target};
+use crate::router::RouteLookup;
+pub use candidates::{Candidate, CandidateOutcome};
+pub use chains::{LocalReply, Stage, StageOutcome};
+use inert::InertWorld;
+pub use target::{Server, UpstreamSummary};
 
-/// A request to be explained, as somebody writes it down.
+/// A request to explain, as the user describes it.
 #[derive(Debug, Clone, Default)]
 pub struct Question {
     pub method: String,
-    /// `http://host/path?query`, `https://…`, or only what follows the host.
+    /// `http://host/path?query`, `https://…`, or only the part after the host.
     pub url: String,
     pub headers: Vec<(String, String)>,
-    /// The client's address as routes and plugins see it; 127.0.0.1 if none is said.
+    /// The client's address as routes and plugins see it; 127.0.0.1 by default.
     pub remote_addr: Option<IpAddr>,
     pub body: Option<Vec<u8>>,
 }
 
-/// What is asked about.
+/// The configuration that explains a request.
 #[derive(Debug, Clone, Copy)]
-pub struct Of<'a> {
+pub struct Input<'a> {
     pub snapshot: &'a Snapshot,
-    /// What the snapshot was compiled from.
+    /// The desired state that the snapshot was compiled from.
     pub desired: &'a Desired,
-    /// What is not served as it is written.
+    /// Rejected resources, which are not served as configured.
     pub rejected: &'a [Rejected],
-    /// Milliseconds since 1970, for what expires.
+    /// Milliseconds since 1970, for expiry times.
     pub now_ms: u64,
-    /// The heads that are taken.
+    /// Limits of request heads.
     pub limits: Limits,
 }
 
-/// What would become of a request.
+/// How a request would be handled.
 #[derive(Debug, Default)]
 pub struct Explanation {
     pub revision: u64,
     /// Method, scheme, host and path as the gateway understands them, and the client's address.
-    pub request: Asked,
-    /// Why it is refused before any route is looked for: status and reason.
+    pub request: RequestSummary,
+    /// Why it is refused before routing: status and reason.
     pub refused: Option<(u16, String)>,
     /// The candidates, in the order they are tried.
     pub candidates: Vec<Candidate>,
     pub more_candidates: usize,
-    /// Routes that are not tried, the nearest first.
+    /// Routes that are not tried, the closest first.
     pub others: Vec<Candidate>,
     pub more_others: usize,
-    pub route: Option<Chosen>,
-    /// The plugins, in the order they are asked.
+    pub route: Option<ChosenRoute>,
+    /// The plugins, in the order in which they run.
     pub stages: Vec<Stage>,
-    /// The answer of a plugin, or of the gateway where nothing serves the request.
-    pub answer: Option<Answer>,
-    /// Who the request is from, as far as that is known.
+    /// The response of a plugin, or of the gateway if no route serves the request.
+    pub answer: Option<LocalReply>,
+    /// The consumer that the request is identified as, if known.
     pub consumer: Option<String>,
-    pub upstream: Option<Target>,
-    /// What else is to be known.
+    pub upstream: Option<UpstreamSummary>,
+    /// Further remarks.
     pub notes: Vec<String>,
 }
 
 /// The request as the gateway understands it.
 #[derive(Debug, Default)]
-pub struct Asked {
+pub struct RequestSummary {
     pub method: String,
     pub scheme: &'static str,
     pub host: String,
@@ -93,7 +94,7 @@ pub struct Asked {
 
 /// The route that was chosen.
 #[derive(Debug)]
-pub struct Chosen {
+pub struct ChosenRoute {
     pub id: String,
     pub name: String,
     pub uri: String,
@@ -101,22 +102,22 @@ pub struct Chosen {
     pub service: Option<String>,
 }
 
-/// The most that is listed of candidates, and of routes that are none.
+/// The most candidates, and the most other routes, that are listed.
 pub const MOST_CANDIDATES: usize = 50;
 pub const MOST_OTHERS: usize = 10;
 
 /// Explains a request.
 ///
 /// # Errors
-/// A question that cannot be one: its text holds what no request can.
-pub fn explain(of: Of<'_>, question: &Question) -> Result<Explanation, String> {
+/// Invalid text: no request can contain it.
+pub fn explain(of: Input<'_>, question: &Question) -> Result<Explanation, String> {
     let mut explanation = Explanation { revision: of.snapshot.revision, ..Explanation::default() };
-    let Asking { head, tls } = written(question)?;
+    let RequestBytes { head, tls } = request_bytes(question)?;
     let mut messages = Messages::default();
     let decoded = decode::request(&head, &mut Progress::default(), &mut messages.request, &of.limits);
     let peer = SocketAddr::new(question.remote_addr.unwrap_or(Ipv4Addr::LOCALHOST.into()), 0);
     let local = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), if tls { 443 } else { 80 });
-    explanation.request = Asked {
+    explanation.request = RequestSummary {
         method: question.method.clone(),
         scheme: if tls { "https" } else { "http" },
         host: shown(messages.request.authority()),
@@ -125,7 +126,7 @@ pub fn explain(of: Of<'_>, question: &Question) -> Result<Explanation, String> {
     };
     match decoded {
         Ok(Some(_)) => {}
-        Ok(None) => return Err("this is not a whole request".to_owned()),
+        Ok(None) => return Err("the request is incomplete".to_owned()),
         Err(refusal) => {
             explanation.request.path = printable(&question.url);
             explanation.refused = Some((refusal.status(), refusal.as_str().to_owned()));
@@ -139,33 +140,33 @@ pub fn explain(of: Of<'_>, question: &Question) -> Result<Explanation, String> {
         return Ok(explanation);
     }
     let client = Client::new(peer, local, tls);
-    let world = Apart::new(of.now_ms);
+    let world = InertWorld::new(of.now_ms);
     let mut x = Exchange::new(&mut messages, &client, &of.snapshot.consumers, &world);
     if question.body.is_some() {
         x.engine_mut().body_state = Body::Streaming;
     }
-    // A panic is a mistake of a plugin or of ours; it costs this answer and nothing else.
+    // A panic is a bug in a plugin or in the gateway; it only costs this explanation.
     catch_unwind(AssertUnwindSafe(|| walk(of, question, &mut x, &mut explanation)))
-        .map_err(|_| "a mistake of the gateway: explaining this request panicked".to_owned())?;
+        .map_err(|_| "internal error: explaining this request panicked".to_owned())?;
     Ok(explanation)
 }
 
-fn walk<'s>(of: Of<'s>, question: &Question, x: &mut Exchange<'s>, out: &mut Explanation) {
+fn walk<'s>(of: Input<'s>, question: &Question, x: &mut Exchange<'s>, out: &mut Explanation) {
     let router = &of.snapshot.router;
     if let Err(why) = router.normalize(x) {
         out.refused = Some((400, why.to_string()));
         return;
     }
     let mut found = router.find(x);
-    if matches!(found, Found::NeedsBody) {
+    if matches!(found, RouteLookup::NeedsBody) {
         read_body(x, question);
         found = router.find(x);
     }
-    candidates::tell(of, x, out);
+    candidates::explain(of, x, out);
     let plan = match found {
-        Found::Plan(plan) => Some(&**plan),
-        Found::Nothing | Found::NeedsBody => None,
-        Found::Refused(why) => {
+        RouteLookup::Plan(plan) => Some(&**plan),
+        RouteLookup::Nothing | RouteLookup::NeedsBody => None,
+        RouteLookup::Refused(why) => {
             out.refused = Some((why.status(), why.as_str().to_owned()));
             return;
         }
@@ -179,7 +180,7 @@ fn walk<'s>(of: Of<'s>, question: &Question, x: &mut Exchange<'s>, out: &mut Exp
         return;
     }
     if let Some(plan) = plan {
-        out.route = Some(Chosen {
+        out.route = Some(ChosenRoute {
             id: plan.info.id.to_string(),
             name: plan.info.name.clone(),
             uri: x.matched_uri().to_owned(),
@@ -190,31 +191,31 @@ fn walk<'s>(of: Of<'s>, question: &Question, x: &mut Exchange<'s>, out: &mut Exp
             of.rejected.iter().find(|one| one.key.kind == model::Kind::Route && *one.key.id == *plan.info.id)
         {
             out.notes.push(format!(
-                "{} is served in its last good form, not as it is written: {}",
+                "{} is served in its last good form, not as configured: {}",
                 one.key, one.invalid.reason
             ));
         }
     }
-    chains::tell(of, plan, question, x, out);
+    chains::explain(of, plan, question, x, out);
     without_effect(of.desired, out);
     match plan {
         None if out.answer.is_none() => {
             let body = "{\"error_msg\":\"404 Route Not Found\"}".to_owned();
-            out.answer = Some(Answer { status: Some(404), body, by: None });
+            out.answer = Some(LocalReply { status: Some(404), body, by: None });
         }
-        Some(plan) if out.answer.is_none() => target::tell(of, plan, x, out),
+        Some(plan) if out.answer.is_none() => target::explain(of, plan, x, out),
         _ => {}
     }
-    // The one that answers may be undecided itself.
+    // The plugin that answers may be undecided itself.
     let by = out.answer.as_ref().map(|answer| answer.by.as_ref().map(|(plugin, _)| plugin.as_str()));
     if let Some(by) = by
-        && out.stages.iter().any(|stage| stage.ran == Ran::Undecided && by != Some(stage.name))
+        && out.stages.iter().any(|stage| stage.ran == StageOutcome::Undecided && by != Some(stage.name))
     {
-        out.notes.push("a plugin before it may answer instead: that is decided with the request".to_owned());
+        out.notes.push("an earlier plugin may answer instead; this is decided at request time".to_owned());
     }
 }
 
-/// Notes what has no effect in the resources that the request meets.
+/// Notes settings without effect in the resources that the request involves.
 fn without_effect(desired: &Desired, out: &mut Explanation) {
     let mut keys: Vec<Key> = desired.of(Kind::GlobalRule).map(|entry| entry.key.clone()).collect();
     if let Some(route) = &out.route {
@@ -233,7 +234,7 @@ fn without_effect(desired: &Desired, out: &mut Explanation) {
     }
 }
 
-/// Puts the body into the exchange, as the proxy does when somebody asks for it.
+/// Puts the body into the exchange, as the proxy does when a plugin requests it.
 fn read_body(x: &mut Exchange<'_>, question: &Question) {
     if x.body_state() == Body::None {
         return;
@@ -242,14 +243,14 @@ fn read_body(x: &mut Exchange<'_>, question: &Question) {
     x.engine_mut().body_state = Body::Whole;
 }
 
-/// A question as bytes.
-struct Asking {
+/// The bytes of a request.
+struct RequestBytes {
     head: Vec<u8>,
     tls: bool,
 }
 
-/// The head of the request, as a client would send it.
-fn written(question: &Question) -> Result<Asking, String> {
+/// Writes the head of the request, as a client would send it.
+fn request_bytes(question: &Question) -> Result<RequestBytes, String> {
     let (tls, rest) = match (question.url.strip_prefix("http://"), question.url.strip_prefix("https://")) {
         (Some(rest), _) => (false, Some(rest)),
         (_, Some(rest)) => (true, Some(rest)),
@@ -262,7 +263,7 @@ fn written(question: &Question) -> Result<Asking, String> {
         }
         None => (None, question.url.as_str()),
     };
-    // What a browser does not send.
+    // Browsers do not send the fragment.
     let target = target.split('#').next().unwrap_or_default();
     let target = match target.starts_with('/') || target == "*" {
         true => target.to_owned(),
@@ -290,13 +291,13 @@ fn written(question: &Question) -> Result<Asking, String> {
         head.push_str(&format!("Content-Length: {}\r\n", body.len()));
     }
     if question.method.contains([' ', '\r', '\n']) || target.contains([' ', '\r', '\n']) {
-        return Err("neither a method nor a URL holds spaces or line breaks".to_owned());
+        return Err("the method and the URL must not contain spaces or line breaks".to_owned());
     }
     head.push_str("\r\n");
-    Ok(Asking { head: head.into_bytes(), tls })
+    Ok(RequestBytes { head: head.into_bytes(), tls })
 }
 
-/// Bytes for people: at most so many characters, none of which steers a terminal.
+/// Makes bytes printable: escapes control characters and truncates long texts.
 pub(crate) fn shown(bytes: &[u8]) -> String {
     printable(&String::from_utf8_lossy(bytes))
 }
@@ -335,9 +336,9 @@ impl Explanation {
                 "service_id": route.service,
             })),
             "plugins": self.stages.iter().map(Stage::to_json).collect::<Vec<_>>(),
-            "answer": self.answer.as_ref().map(Answer::to_json),
+            "answer": self.answer.as_ref().map(LocalReply::to_json),
             "consumer": self.consumer,
-            "upstream": self.upstream.as_ref().map(Target::to_json),
+            "upstream": self.upstream.as_ref().map(UpstreamSummary::to_json),
             "notes": self.notes,
         })
     }

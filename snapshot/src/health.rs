@@ -1,12 +1,12 @@
 //! hot path
 //!
-//! What is known of the health of an upstream's servers.
+//! The health of an upstream's servers.
 //!
-//! Verdicts change faster than snapshots do, so they are the one thing in a snapshot that
-//! changes: one atomic word for each checked address. Probes (control plane) and the traffic
-//! itself (workers) report to the same word; nobody locks. Words outlive the version of the
-//! upstream they were made for: a new version takes over those of the addresses it keeps, and
-//! exchanges on an older version report to the same ones.
+//! Verdicts change faster than snapshots, so they are the one mutable part of a snapshot: one
+//! atomic word for each checked address. Probes (control plane) and traffic (workers) report to the
+//! same word, without locks. Words outlive the version of the upstream they were made for: a new
+//! version takes over those of the addresses it keeps, and exchanges on an older version report to
+//! the same ones.
 //!
 //! The rules are those of APISIX (lua-resty-healthcheck): a server starts out healthy, failures
 //! of one sort in a row make it unhealthy, successes in a row bring it back. A success clears
@@ -22,61 +22,61 @@ use std::time::Duration;
 
 use model::upstream::{Active, Checks, Outlier, Own};
 
-use crate::balance::Tried;
+use crate::balance::ExcludedServers;
 use crate::certs::ClientTls;
 use crate::upstream::{Endpoint, PassHost};
 pub use node::{NodeHealth, Reason, Tally};
 pub use target::{Counters, Status, Statuses, Target};
 use target::{Event, Limits};
 
-/// What is known of the servers of one version of an upstream.
+/// The health of the servers of one version of an upstream.
 #[derive(Debug)]
 pub struct Health {
     checks: Option<Checking>,
     pub outlier: Option<Outlier>,
     pub slow_start: Option<Duration>,
-    /// One for each server, where the traffic is looked at; else none.
+    /// One for each server, if traffic is observed; otherwise empty.
     nodes: Box<[Arc<NodeHealth>]>,
-    /// Changes of verdicts, over all versions.
+    /// Counts changes of verdicts, over all versions.
     changes: Arc<AtomicU32>,
-    /// How probes of the type `https` speak TLS.
+    /// TLS of `https` probes.
     probe_tls: Option<Arc<ClientTls>>,
 }
 
-/// `checks`, as APISIX has them.
+/// `checks`, as in APISIX.
 #[derive(Debug)]
 struct Checking {
     active: Active,
     on_probes: Limits,
     on_traffic: Limits,
-    /// `checks.passive` is written. Without it only tries that are followed by another one count, as in
-    /// APISIX.
+    /// `checks.passive` is configured. Without it, only attempts that are followed by a retry
+    /// count, as in APISIX.
     passive: bool,
-    /// What is checked for each server of the upstream; several servers may share one.
+    /// The check target of each server; several servers may share one.
     targets: Box<[Arc<Target>]>,
 }
 
-/// What an exchange does not try to begin with.
+/// The servers that exchanges avoid.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Avoided {
-    pub servers: Tried,
-    /// Servers that are warming up, and how much of their share they go without, in 256ths.
+    pub servers: ExcludedServers,
+    /// Servers in slow start, with the missing part of their share in 256ths.
     pub cold: Vec<(u32, u8)>,
 }
 
-/// What a probe found.
+/// The result of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Probed {
-    /// All that is asked of a `tcp` check.
+    /// Connected, which is all that a `tcp` check requires.
     Connected,
-    /// A response; 0 stands for one that is not HTTP.
+    /// The status of a response; 0 if it is not HTTP.
     Status(u16),
-    /// No connection, or it ended before the response.
+    /// The connection failed, or ended before the response.
     Failed,
     TimedOut,
 }
 
-/// How a try of the traffic failed.
+/// How an attempt of the traffic failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TryFailure {
     Connection,
@@ -84,7 +84,7 @@ pub enum TryFailure {
 }
 
 impl Health {
-    /// Of these servers, with nothing known yet; `None` if nothing is to be known.
+    /// Health of these servers, without results; `None` if nothing is checked or observed.
     pub fn new(
         checks: Option<&Checks>,
         own: Option<&Own>,
@@ -109,20 +109,20 @@ impl Health {
         })
     }
 
-    /// Sets how probes of the type `https` speak TLS.
+    /// Sets the TLS of `https` probes.
     pub(crate) fn set_probe_tls(&mut self, tls: Option<Arc<ClientTls>>) {
         self.probe_tls = tls;
     }
 
-    /// How probes of the type `https` speak TLS.
+    /// TLS of `https` probes.
     pub fn probe_tls(&self) -> Option<&Arc<ClientTls>> {
         self.probe_tls.as_ref()
     }
 
-    /// Goes on from what the version before knew.
+    /// Takes over the results of the previous version.
     pub fn carry(&mut self, before: &Health) {
         self.changes = before.changes.clone();
-        // Servers may have come or gone, so no worker may rely on what it had seen.
+        // Servers may have been added or removed, so workers must refresh their view.
         self.changes.fetch_add(1, Ordering::Release);
         if let (Some(checks), Some(before)) = (&mut self.checks, &before.checks) {
             let known: hashbrown::HashMap<_, _> =
@@ -142,7 +142,7 @@ impl Health {
                 {
                     *node = same.clone()
                 }
-                // Nobody takes it back in, or warms it up, once that is not configured any more.
+                // Ejection and slow start end when they are no longer configured.
                 Some(same) => {
                     if self.outlier.is_some() {
                         node.set_out(same.ejected());
@@ -151,7 +151,7 @@ impl Health {
                         node.set_cold(same.cold());
                     }
                 }
-                // It has come just now, to others that know the traffic.
+                // It was added just now, among servers that already get traffic.
                 None if self.slow_start.is_some() && !before.nodes.is_empty() => _ = node.set_cold(u8::MAX),
                 None => {}
             }
@@ -170,19 +170,19 @@ impl Health {
         all.iter().filter(move |target| seen.insert(Arc::as_ptr(target)))
     }
 
-    /// The servers whose traffic is looked at, in their order.
+    /// The servers whose traffic is observed, in order.
     pub fn nodes(&self) -> &[Arc<NodeHealth>] {
         &self.nodes
     }
 
-    /// Goes up with every change of a verdict, and with every new version.
+    /// Increases with each change of a verdict and with each new version.
     #[inline]
     pub fn changes(&self) -> u32 {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Why a server gets nothing, unless that is so of all.
-    pub fn against(&self, index: usize) -> Option<&'static str> {
+    /// Why a server gets no requests, unless that applies to all servers.
+    pub fn why_excluded(&self, index: usize) -> Option<&'static str> {
         let target = self.checks.as_ref().and_then(|checks| checks.targets.get(index));
         match (target.filter(|target| !target.is_usable()), self.nodes.get(index)) {
             (Some(target), _) => Some(target.status().as_str()),
@@ -196,8 +196,8 @@ impl Health {
         Some(self.checks.as_ref()?.targets.get(index)?.counters())
     }
 
-    /// The servers that get nothing, since they are unhealthy or ejected, unless that is all of them; and
-    /// those that get less.
+    /// The servers that get no requests because they are unhealthy or ejected, unless that is all
+    /// of them; and the servers in slow start.
     #[cold]
     pub(crate) fn avoided(&self, endpoints: &[Endpoint]) -> Avoided {
         let mut avoided = Avoided::default();
@@ -219,7 +219,7 @@ impl Health {
         if any_left { avoided } else { Avoided::default() }
     }
 
-    /// A probe has come back.
+    /// Records the result of a probe.
     pub fn probed(&self, target: &Arc<Target>, probed: Probed) {
         let Some(checks) = &self.checks else { return };
         let limits = &checks.on_probes;
@@ -232,14 +232,14 @@ impl Health {
         self.report(checks, target, event, limits);
     }
 
-    /// Whether somebody wants to know how long servers take.
+    /// Whether response times are used.
     #[inline]
-    pub fn takes_times(&self) -> bool {
+    pub fn needs_response_times(&self) -> bool {
         self.outlier.as_ref().is_some_and(|outlier| outlier.latency.is_some())
     }
 
-    /// A server has answered a request with this status, after so many microseconds, where
-    /// [`Health::takes_times`].
+    /// Records a response with this status; it took `micros` microseconds, if
+    /// [`Health::needs_response_times`].
     #[inline]
     pub fn answered(&self, index: usize, status: u16, micros: u64) {
         if status == 0 {
@@ -254,14 +254,14 @@ impl Health {
         self.count(index, status >= 500, micros);
     }
 
-    /// A server has taken the connection of a stream, after so many microseconds. For ejection a stream
-    /// is what a request is; what is said on it is not looked at.
+    /// Records that a server accepted a stream's connection after `micros` microseconds. For
+    /// ejection a stream counts as a request; its contents are ignored.
     #[inline]
     pub fn connected(&self, index: usize, micros: u64) {
         self.count(index, false, micros);
     }
 
-    /// A server has not answered a request; the client gets `status`, unless another server is tried.
+    /// Records a failed attempt; the client gets `status`, unless another server is tried.
     #[cold]
     pub fn failed(&self, index: usize, failure: TryFailure, status: Option<u16>) {
         self.count(index, true, 0);
@@ -269,7 +269,7 @@ impl Health {
         let Some(target) = checks.targets.get(index) else { return };
         let event = match (failure, status) {
             (_, Some(_)) if !checks.passive => return,
-            // APISIX looks at nothing but the status here.
+            // Here APISIX considers only the status.
             (_, Some(status)) if checks.on_traffic.unhealthy.contains(status) => Event::Http,
             (TryFailure::Connection, _) => Event::Tcp,
             (TryFailure::Timeout, _) => Event::Timeout,
@@ -277,7 +277,7 @@ impl Health {
         self.report(checks, target, Some(event), &checks.on_traffic);
     }
 
-    /// Takes a server out, if so many may be.
+    /// Ejects a server, unless too many are ejected already.
     pub fn eject(&self, index: usize, reason: Reason) -> bool {
         let (Some(node), Some(outlier)) = (self.nodes.get(index), &self.outlier) else { return false };
         let out = self.nodes.iter().filter(|node| node.ejected().is_some()).count();
@@ -290,7 +290,7 @@ impl Health {
         true
     }
 
-    /// Takes a server in again, slowly where that is asked for.
+    /// Readmits a server, with a slow start if configured.
     pub fn readmit(&self, index: usize) {
         if let Some(node) = self.nodes.get(index) {
             node.set_cold(if self.slow_start.is_some() { u8::MAX } else { 0 });
@@ -299,7 +299,7 @@ impl Health {
         }
     }
 
-    /// How much of its share a server goes without from now on, in 256ths.
+    /// Sets the part of its share that a server does not get, in 256ths.
     pub fn set_cold(&self, index: usize, cold: u8) {
         if self.nodes.get(index).is_some_and(|node| node.set_cold(cold)) {
             self.changed();
@@ -382,7 +382,7 @@ impl Checking {
 }
 
 impl PartialEq for Health {
-    /// Whether the same is checked in the same way, whatever was found so far.
+    /// Compares the configuration of the checks, not their results.
     fn eq(&self, other: &Health) -> bool {
         self.checks == other.checks
             && self.outlier == other.outlier

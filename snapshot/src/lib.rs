@@ -48,15 +48,15 @@ pub struct Snapshot {
     /// Slots of the upstreams to which connections are opened ahead.
     pub warm: Arc<[u32]>,
     pub consumers: Arc<Consumers>,
-    /// What is served over TLS under which name.
+    /// Server certificates by name.
     pub certificates: certs::Certificates,
-    /// The stages of all global rules; run for every request, matched or not.
+    /// The plugin instances of all global rules; run for every request, matched or not.
     pub global: Option<Arc<Chain>>,
     pub streams: Arc<Streams>,
 }
 
 impl Snapshot {
-    /// Where a plan of this snapshot sends requests, or why it can't.
+    /// The upstream of a plan in this snapshot, or why it has none.
     #[inline]
     pub fn upstream(&self, plan: &Plan) -> Result<&Arc<Upstream>, Failure> {
         self.upstreams.get(plan.upstream()?).ok_or(Failure::NoUpstreamObject)

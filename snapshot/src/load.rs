@@ -1,16 +1,16 @@
 //! hot path
 //!
-//! How much of an upstream is in use, over all workers, where that is limited.
+//! Usage of an upstream's limits, over all workers.
 //!
-//! An upstream without limits has none of this. Numbers outlive the version of the upstream they
-//! were made for, as exchanges on an older one still count.
+//! An upstream without limits has no [`Load`]. Counts outlive the version of the upstream they were
+//! made for, as exchanges on an older one still count.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use model::upstream::{AdaptiveConcurrency, Limits};
 
-/// The limits of an upstream, and what is in use.
+/// The limits of an upstream and their current usage.
 #[derive(Debug, Clone)]
 pub struct Load {
     pub limits: Limits,
@@ -18,47 +18,47 @@ pub struct Load {
     pub in_use: Arc<InUse>,
 }
 
-/// What is under way.
+/// Current usage.
 #[derive(Debug, Default)]
 pub struct InUse {
     pub connections: AtomicU32,
     pub pending: AtomicU32,
-    /// How many have ever waited for a connection, and how many of these wait no more.
+    /// Tickets drawn for the queue of connections, and tickets that have left it.
     waited: AtomicU64,
     served: AtomicU64,
     pub requests: AtomicU32,
     pub retries: AtomicU32,
-    /// The limit of requests that follows how long answers take; 0 until there is one.
+    /// The current adaptive limit of requests; 0 until there is one.
     pub adaptive: AtomicU32,
-    /// Answers since the last time the limit was looked at, and how long they took.
+    /// Responses since the adaptive limit was last computed, and their total time.
     answers: AtomicU32,
     micros: AtomicU64,
-    /// The most requests that were under way at a time since then.
+    /// The most concurrent requests since then.
     peak: AtomicU32,
 }
 
-/// A place that is taken until this is dropped.
+/// A permit of a limit, held until it is dropped.
 #[derive(Debug)]
 #[must_use]
-pub struct Place<'a>(&'a AtomicU32);
+pub struct Permit<'a>(&'a AtomicU32);
 
-/// A place in the line of those that wait for a connection. Whoever came first is served first.
+/// A position in the first-in, first-out queue for a connection.
 #[derive(Debug)]
 #[must_use]
 pub struct Waiting<'a> {
     load: &'a Load,
     ticket: u64,
-    _place: Option<Place<'a>>,
+    _permit: Option<Permit<'a>>,
 }
 
-impl Drop for Place<'_> {
+impl Drop for Permit<'_> {
     #[inline]
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Which limit is reached.
+/// A limit that is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
     Connections,
@@ -77,12 +77,12 @@ impl Load {
         })
     }
 
-    /// A place for a request.
+    /// Takes a permit for a request.
     ///
     /// # Errors
     /// The limit that is reached.
     #[inline]
-    pub fn request(&self) -> Result<Option<Place<'_>>, Limit> {
+    pub fn request(&self) -> Result<Option<Permit<'_>>, Limit> {
         let adaptive = match self.adaptive {
             Some(of) => match self.in_use.adaptive.load(Ordering::Relaxed) {
                 0 => Some(of.max.max(of.min)),
@@ -93,48 +93,48 @@ impl Load {
         let Some(most) = [self.limits.requests, adaptive].into_iter().flatten().min() else {
             return Ok(None);
         };
-        let place = take(&self.in_use.requests, most).ok_or(match self.limits.requests {
+        let permit = take(&self.in_use.requests, most).ok_or(match self.limits.requests {
             Some(limit) if limit <= most => Limit::Requests,
             _ => Limit::AdaptiveConcurrency,
         })?;
         if adaptive.is_some() {
             self.in_use.peak.fetch_max(self.in_use.requests.load(Ordering::Relaxed), Ordering::Relaxed);
         }
-        Ok(Some(place))
+        Ok(Some(permit))
     }
 
-    /// A place for a retry; `Ok(None)` if they are not limited.
+    /// Takes a permit for a retry; `Ok(None)` if retries are not limited.
     ///
     /// # Errors
-    /// There is none.
-    pub fn retry(&self) -> Result<Option<Place<'_>>, Limit> {
-        place(&self.in_use.retries, self.limits.retries, Limit::Retries)
+    /// The limit is reached.
+    pub fn retry(&self) -> Result<Option<Permit<'_>>, Limit> {
+        permit(&self.in_use.retries, self.limits.retries, Limit::Retries)
     }
 
-    /// A place for a connection, besides those that others wait for.
+    /// Takes a permit for a connection, leaving those that others wait for.
     ///
     /// # Errors
-    /// There is none now.
-    pub fn connection(&self) -> Result<Option<Place<'_>>, Limit> {
+    /// The limit is reached.
+    pub fn connection(&self) -> Result<Option<Permit<'_>>, Limit> {
         self.connection_behind(self.in_use.pending.load(Ordering::Relaxed))
     }
 
-    fn connection_behind(&self, ahead: u32) -> Result<Option<Place<'_>>, Limit> {
+    fn connection_behind(&self, ahead: u32) -> Result<Option<Permit<'_>>, Limit> {
         let most = self.limits.connections.map(|most| most.saturating_sub(ahead));
-        place(&self.in_use.connections, most, Limit::Connections)
+        permit(&self.in_use.connections, most, Limit::Connections)
     }
 
-    /// A place to wait for one.
+    /// Joins the queue for a connection.
     ///
     /// # Errors
-    /// There is none: nobody may wait, unless `limits.pending` says so.
+    /// The queue is full; without `limits.pending` it has no capacity.
     pub fn wait(&self) -> Result<Waiting<'_>, Limit> {
-        let place = place(&self.in_use.pending, Some(self.limits.pending.unwrap_or(0)), Limit::Pending)?;
+        let permit = permit(&self.in_use.pending, Some(self.limits.pending.unwrap_or(0)), Limit::Pending)?;
         let ticket = self.in_use.waited.fetch_add(1, Ordering::Relaxed);
-        Ok(Waiting { load: self, ticket, _place: place })
+        Ok(Waiting { load: self, ticket, _permit: permit })
     }
 
-    /// An answer took so long.
+    /// Records the time a response took.
     #[inline]
     pub fn answered(&self, micros: u64) {
         if self.adaptive.is_some() {
@@ -145,11 +145,12 @@ impl Load {
 }
 
 impl<'a> Waiting<'a> {
-    /// A place for a connection, once there is one for everybody ahead as well.
+    /// Takes a permit for a connection, once there is also one for each waiter ahead.
     ///
     /// # Errors
-    /// There is none now. Says how many are ahead: no more than that, as others behind may have given up.
-    pub fn connection(&self) -> Result<Option<Place<'a>>, u32> {
+    /// The limit is reached. Returns the number of waiters ahead, at most: some behind may have
+    /// given up.
+    pub fn connection(&self) -> Result<Option<Permit<'a>>, u32> {
         let served = self.load.in_use.served.load(Ordering::Relaxed);
         let ahead = u32::try_from(self.ticket.saturating_sub(served)).unwrap_or(u32::MAX);
         self.load.connection_behind(ahead).map_err(|_| ahead)
@@ -163,14 +164,15 @@ impl Drop for Waiting<'_> {
 }
 
 impl PartialEq for Load {
-    /// Whether the same limits hold, whatever is in use.
+    /// Compares the limits, not their usage.
     fn eq(&self, other: &Load) -> bool {
         self.limits == other.limits && self.adaptive == other.adaptive
     }
 }
 
 impl InUse {
-    /// Hands out the answers since the last time, their mean in microseconds, and the peak.
+    /// Returns the responses since the last call, their mean time in microseconds, and the peak;
+    /// resets them.
     pub fn take(&self) -> (u32, u64, u32) {
         let answers = self.answers.swap(0, Ordering::Relaxed);
         let micros = self.micros.swap(0, Ordering::Relaxed);
@@ -184,14 +186,16 @@ impl Limit {
             Limit::Connections | Limit::Pending => {
                 "all connections to the upstream are in use, and the waiting queue is full"
             }
-            Limit::Requests => "the upstream has as many requests under way as it may",
-            Limit::Retries => "the upstream has as many retries under way as it may",
-            Limit::AdaptiveConcurrency => "the upstream is slower than usual and takes no more requests now",
+            Limit::Requests => "the upstream has reached its limit of concurrent requests",
+            Limit::Retries => "the upstream has reached its limit of concurrent retries",
+            Limit::AdaptiveConcurrency => {
+                "the upstream is slower than usual and has reached its adaptive limit of concurrent requests"
+            }
         }
     }
 }
 
-fn place(count: &AtomicU32, most: Option<u32>, limit: Limit) -> Result<Option<Place<'_>>, Limit> {
+fn permit(count: &AtomicU32, most: Option<u32>, limit: Limit) -> Result<Option<Permit<'_>>, Limit> {
     match most {
         None => Ok(None),
         Some(most) => take(count, most).map(Some).ok_or(limit),
@@ -199,10 +203,10 @@ fn place(count: &AtomicU32, most: Option<u32>, limit: Limit) -> Result<Option<Pl
 }
 
 #[inline]
-fn take(count: &AtomicU32, most: u32) -> Option<Place<'_>> {
+fn take(count: &AtomicU32, most: u32) -> Option<Permit<'_>> {
     let taken =
         count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| (count < most).then(|| count + 1));
-    taken.ok().map(|_| Place(count))
+    taken.ok().map(|_| Permit(count))
 }
 
 #[cfg(test)]
@@ -210,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_given_back() {
+    fn permits_are_released() {
         let limits = Limits { requests: Some(2), connections: Some(1), ..Limits::default() };
         let load = Load::new(limits, None).unwrap();
         let first = load.request().unwrap();
@@ -222,16 +226,20 @@ mod tests {
         drop(second);
         let connection = load.connection().unwrap();
         assert_eq!(load.connection().unwrap_err(), Limit::Connections);
-        assert_eq!(load.wait().unwrap_err(), Limit::Pending, "nobody may wait unless it is said");
+        assert_eq!(
+            load.wait().unwrap_err(),
+            Limit::Pending,
+            "without `limits.pending` the queue has no capacity"
+        );
         drop(connection);
         assert!(load.connection().is_ok());
-        // What has no limit is not counted.
+        // Without a limit nothing is counted.
         assert!(load.retry().unwrap().is_none());
         assert!(Load::new(Limits::default(), None).is_none());
     }
 
     #[test]
-    fn retries_have_places_of_their_own() {
+    fn retries_have_their_own_permits() {
         let load = Load::new(Limits { retries: Some(1), ..Limits::default() }, None).unwrap();
         let one = load.retry().unwrap();
         assert!(one.is_some());
@@ -241,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn each_limit_says_what_there_is_no_more_of() {
+    fn each_limit_names_the_exhausted_resource() {
         let all = [Limit::Connections, Limit::Requests, Limit::Retries, Limit::AdaptiveConcurrency];
         let words: std::collections::BTreeSet<&str> = all.iter().map(|limit| limit.words()).collect();
         assert!(words.len() == 4 && words.iter().all(|words| words.contains("upstream")));
@@ -249,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn loads_are_equal_that_limit_the_same() {
+    fn loads_with_equal_limits_are_equal() {
         let adaptive = |max| Some(AdaptiveConcurrency { min: 1, max, tolerance: 2.0 });
         let limits = |requests| Limits { requests: Some(requests), ..Limits::default() };
         let load = |requests, max| Load::new(limits(requests), adaptive(max)).unwrap();
@@ -260,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_first_is_served_first() {
+    fn waiters_are_served_in_order() {
         let limits = Limits { connections: Some(2), pending: Some(3), ..Limits::default() };
         let load = Load::new(limits, None).unwrap();
         let (one, two) = (load.connection().unwrap(), load.connection().unwrap());
@@ -268,17 +276,17 @@ mod tests {
         assert_eq!(load.wait().unwrap_err(), Limit::Pending);
         assert_eq!([0, 1, 2].map(|n| waiting[n].connection().unwrap_err()), [0, 1, 2]);
         drop(one);
-        assert_eq!(load.connection().unwrap_err(), Limit::Connections, "others came before");
-        assert_eq!([1, 2].map(|n| waiting[n].connection().unwrap_err()), [1, 2], "and so did one of these");
+        assert_eq!(load.connection().unwrap_err(), Limit::Connections, "others are ahead");
+        assert_eq!([1, 2].map(|n| waiting[n].connection().unwrap_err()), [1, 2], "and one of these is ahead");
         drop(two);
-        // Two places: one is for the second, whether the first has looked by now or not.
+        // Two permits: one is reserved for the second, whether the first has tried yet or not.
         let [first, second, third] = waiting;
         let of_second = second.connection().unwrap();
         assert_eq!(third.connection().unwrap_err(), 2);
         drop(second);
         let of_first = first.connection().unwrap();
         drop((first, of_second));
-        // Whoever gives up holds up nobody.
+        // A waiter that gives up does not block the others.
         let (fourth, fifth) = (load.wait().unwrap(), load.wait().unwrap());
         drop(fourth);
         assert_eq!(load.connection().unwrap_err(), Limit::Connections);
@@ -290,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smaller_limit_counts() {
+    fn the_smaller_limit_applies() {
         let adaptive = AdaptiveConcurrency { min: 1, max: 1, tolerance: 2.0 };
         let limits = Limits { requests: Some(5), ..Limits::default() };
         let load = Load::new(limits, Some(adaptive)).unwrap();

@@ -1,4 +1,4 @@
-//! A route, ready to run.
+//! A compiled route.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,18 +8,18 @@ use sdk::{Chain, RouteInfo};
 pub use crate::upstream::Timeouts;
 use crate::upstream::Upstream;
 
-/// What a matched request runs through: route, service and plugin config merged
-/// (APISIX's order: route over plugin config over service). With the counts of its [`Arc`] it fills one
+/// The configuration of a matched request: route, service and plugin config merged (APISIX's order:
+/// route over plugin config over service). Together with the counts of its [`Arc`] it fills one
 /// cache line, and finding a plan does not touch it.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The merged plugins; `None` if there are none.
     pub chain: Option<Arc<Chain>>,
-    /// The route's own time-outs, which override the upstream's.
+    /// The route's own timeouts, which override the upstream's.
     pub timeouts: Option<Box<Timeouts>>,
     pub info: RouteInfo,
-    pub(crate) target: Target,
-    /// `Upgrade` is passed on.
+    pub(crate) target: SlotOrFailure,
+    /// Whether `Upgrade` is forwarded.
     pub websocket: bool,
 }
 
@@ -32,14 +32,14 @@ impl Plan {
         Plan { chain: None, timeouts: None, info, target, websocket: false }
     }
 
-    /// The [`Upstream::slot`] that requests go to, or why there is none. See
+    /// Returns the [`Upstream::slot`] that requests go to, or the reason it is missing. See
     /// [`Snapshot::upstream`](crate::Snapshot::upstream).
     #[inline]
     pub fn upstream(&self) -> Result<u32, Failure> {
         self.target.get()
     }
 
-    /// The time-outs that apply with the upstream of this plan.
+    /// The timeouts that apply with the upstream of this plan.
     #[inline]
     pub fn timeouts<'a>(&'a self, upstream: &'a Upstream) -> &'a Timeouts {
         self.timeouts.as_deref().unwrap_or(&upstream.timeouts)
@@ -59,18 +59,18 @@ pub enum Failure {
     NoUpstream,
 }
 
-/// The slot of an upstream or why there is none, in four bytes. Slots are counted up from 0 and never come
-/// near the numbers that stand for failures: each has an upstream in memory.
+/// The slot of an upstream or the reason it is missing, in four bytes. Slots are counted up from 0
+/// and never reach the numbers that encode failures: each has an upstream in memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Target(u32);
+pub(crate) struct SlotOrFailure(u32);
 
-impl Target {
-    /// The least number that stands for a failure.
+impl SlotOrFailure {
+    /// The lowest number that encodes a failure.
     const FAILURES: u32 = u32::MAX - 3;
 
     #[inline]
     pub fn get(self) -> Result<u32, Failure> {
-        match self.0.wrapping_sub(Target::FAILURES) {
+        match self.0.wrapping_sub(SlotOrFailure::FAILURES) {
             0 => Err(Failure::NoService),
             1 => Err(Failure::NoPluginConfig),
             2 => Err(Failure::NoUpstreamObject),
@@ -80,19 +80,19 @@ impl Target {
     }
 }
 
-impl From<Result<u32, Failure>> for Target {
-    fn from(upstream: Result<u32, Failure>) -> Target {
-        Target(match upstream {
+impl From<Result<u32, Failure>> for SlotOrFailure {
+    fn from(upstream: Result<u32, Failure>) -> SlotOrFailure {
+        SlotOrFailure(match upstream {
             Ok(slot) => slot,
-            Err(Failure::NoService) => Target::FAILURES,
-            Err(Failure::NoPluginConfig) => Target::FAILURES + 1,
-            Err(Failure::NoUpstreamObject) => Target::FAILURES + 2,
-            Err(Failure::NoUpstream) => Target::FAILURES + 3,
+            Err(Failure::NoService) => SlotOrFailure::FAILURES,
+            Err(Failure::NoPluginConfig) => SlotOrFailure::FAILURES + 1,
+            Err(Failure::NoUpstreamObject) => SlotOrFailure::FAILURES + 2,
+            Err(Failure::NoUpstream) => SlotOrFailure::FAILURES + 3,
         })
     }
 }
 
-impl fmt::Debug for Target {
+impl fmt::Debug for SlotOrFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.get().fmt(f)
     }
@@ -103,11 +103,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_target_says_what_it_was_made_of() {
+    fn slot_or_failure_round_trips() {
         let failures =
             [Failure::NoService, Failure::NoPluginConfig, Failure::NoUpstreamObject, Failure::NoUpstream];
         for upstream in failures.map(Err).into_iter().chain([0, 1, u32::MAX - 4].map(Ok)) {
-            assert_eq!(Target::from(upstream).get(), upstream);
+            assert_eq!(SlotOrFailure::from(upstream).get(), upstream);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Protocols within streams: what is done with the calls of one, ready to be asked.
+//! Protocols inspected within streams, compiled from stream routes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use wire::redis::Keys;
 #[derive(Debug, Clone)]
 pub struct Protocol {
     pub spoken: Spoken,
-    /// In the order written.
+    /// In the configured order.
     pub loggers: Vec<CallLogger>,
-    /// Calls are counted.
+    /// Whether calls are counted.
     pub counts: bool,
 }
 
@@ -24,41 +24,41 @@ pub enum Spoken {
     Dubbo,
 }
 
-/// A plugin that is told of calls when they have ended.
+/// A plugin that logs finished calls.
 #[derive(Debug, Clone)]
 pub struct CallLogger {
-    /// Calls it is told of; `None` is all.
+    /// The calls it logs; `None` means all.
     pub filter: Option<Expr>,
     pub chain: Arc<Chain>,
 }
 
-/// Commands of Redis that are held back, by name in lower case.
+/// Delays of Redis commands, by command name in lower case.
 #[derive(Debug, Clone, Default)]
 pub struct Faults {
     commands: HashMap<Box<[u8]>, CommandFaults>,
 }
 
-/// What holds a command back.
+/// The delays of a command.
 #[derive(Debug, Clone)]
 pub struct CommandFaults {
-    /// Where its keys stand.
+    /// The positions of its keys.
     pub keys: Keys,
     by_key: HashMap<Box<[u8]>, Duration>,
-    /// Without one of those keys.
+    /// The delay for all other keys.
     pub otherwise: Option<Duration>,
-    /// Bytes of the longest key.
+    /// Length of the longest key in bytes.
     pub longest: usize,
 }
 
-/// The longest that a command is held back.
+/// The longest delay of a command.
 const MOST_DELAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl Faults {
-    /// Of rules as they are written.
+    /// Compiles configured rules.
     pub fn new(rules: &[model::xrpc::Fault]) -> Faults {
         let mut faults = Faults::default();
         for rule in rules {
-            // What is negative is no delay.
+            // Negative delays have no effect.
             let delay =
                 Duration::try_from_secs_f64(rule.delay.max(0.0)).map_or(MOST_DELAY, |it| it.min(MOST_DELAY));
             for name in &rule.commands {
@@ -67,7 +67,8 @@ impl Faults {
                 let nothing = CommandFaults { keys, by_key: HashMap::new(), otherwise: None, longest: 0 };
                 let command = faults.commands.entry(name.into_bytes().into()).or_insert(nothing);
                 match &rule.key {
-                    // As in APISIX a rule for a key of a command without keys is one for all.
+                    // As in APISIX, a rule with a key for a command without keys applies to all
+                    // calls.
                     Some(key) if !keys.are_none() => {
                         command.longest = command.longest.max(key.len());
                         command.by_key.insert(key.as_bytes().into(), delay);
@@ -79,7 +80,7 @@ impl Faults {
         faults
     }
 
-    /// What holds the command of this name back, in lower case.
+    /// The delays of the command of this name, in lower case.
     #[inline]
     pub fn of(&self, command: &[u8]) -> Option<&CommandFaults> {
         if self.commands.is_empty() { None } else { self.commands.get(command) }

@@ -1,19 +1,16 @@
 //! hot path
 //!
-//! Finding the rule for a request, in exactly APISIX 3.x's order.
+//! Finds the rule of a request, in exactly APISIX 3.x's order.
 //!
-//! The three routers of APISIX are modes of this one ([`Mode`]). Within a tree
-//! of paths an exact path is always tried before any pattern; then patterns,
-//! the longest literal beginning first; among those with the same beginning the
-//! higher priority, the longer pattern, the smaller id. Whatever is found must
-//! also admit the request's method, address, host and variables, else the
-//! search goes on.
+//! The three routers of APISIX are modes of this one ([`Mode`]). Within a tree of paths an exact
+//! path is always tried before any pattern; then patterns, the longest literal prefix first; among
+//! those with the same prefix by higher priority, longer pattern and smaller id. The rule must also
+//! match the request's method, address, host and variables, otherwise the search continues.
 //!
-//! A router is a value: cloning it costs the same however many rules it holds,
-//! and changing a clone copies only what lies on the way to the change.
-//! Searching neither allocates nor locks, and its time does not grow with the
-//! number of rules, except for those that share one path (and host) and must be
-//! asked one after another.
+//! A router is a value: cloning it costs the same however many rules it holds, and changing a clone
+//! copies only the path to the change. Searching neither allocates nor locks, and its time does not
+//! grow with the number of rules, except for those that share one path (and host) and must be tried
+//! one after another.
 
 mod candidates;
 mod filter;
@@ -44,18 +41,18 @@ use pattern::Cut;
 use rules::Rules;
 use trace::{Tree, Watch};
 
-/// The conditions under which a plan applies.
+/// The conditions of a plan.
 #[derive(Debug, Clone)]
 pub struct Rule {
     /// Unique among the rules of a router; the smaller one wins a tie.
     pub id: Box<str>,
-    /// Paths and patterns, at least one: `/a`, `/a/*`, `/user/:id`. Shared with what a search finds.
+    /// Paths and patterns, at least one: `/a`, `/a/*`, `/user/:id`. Shared with search results.
     pub uris: Box<[Arc<str>]>,
-    /// Host names, `*.suffix`, or names with a port; none is any. Shared likewise.
+    /// Host names, `*.suffix`, or names with a port; empty matches any. Shared likewise.
     pub hosts: Box<[Arc<str>]>,
-    /// [`wire::Method::bit`] of each method that is admitted; 0 is any.
+    /// [`wire::Method::bit`] of each allowed method; 0 allows any.
     pub methods: u16,
-    /// None is any.
+    /// Empty allows any.
     pub remote_addrs: Box<[IpNet]>,
     pub vars: Option<Box<Expr>>,
     pub priority: i64,
@@ -79,11 +76,11 @@ pub enum Mode {
 pub struct Options {
     /// `/a/` is looked up as `/a`.
     pub delete_uri_tail_slash: bool,
-    /// `/a;x=1/b` is looked up as `/a/b`; the upstream still gets what was sent.
+    /// `/a;x=1/b` is looked up as `/a/b`; the upstream still gets the original path.
     pub normalize_uri_like_servlet: bool,
 }
 
-/// A path that [`Options::normalize_uri_like_servlet`] refuses, since servers understand it
+/// A path that [`Options::normalize_uri_like_servlet`] rejects because servers interpret it
 /// differently: a dot or empty segment with parameters. APISIX answers 400.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BadPath;
@@ -98,51 +95,51 @@ impl std::error::Error for BadPath {}
 
 /// The result of a search.
 #[derive(Debug, Clone, Copy)]
-pub enum Found<'s> {
+pub enum RouteLookup<'s> {
     Plan(&'s Arc<Plan>),
     Nothing,
-    /// A rule that may match needs the request's body: search again with the body in memory.
+    /// A rule that may match needs the request's body: search again once it is buffered.
     NeedsBody,
-    /// Whether a rule applies cannot be decided, and another one would let the request through.
+    /// A rule is undecidable, and a later one would let the request through.
     Refused(Unjudged),
 }
 
-impl<'s> Found<'s> {
+impl<'s> RouteLookup<'s> {
     /// The plan, if there is one.
     pub fn plan(self) -> Option<&'s Arc<Plan>> {
         match self {
-            Found::Plan(plan) => Some(plan),
-            Found::Nothing | Found::NeedsBody | Found::Refused(_) => None,
+            RouteLookup::Plan(plan) => Some(plan),
+            RouteLookup::Nothing | RouteLookup::NeedsBody | RouteLookup::Refused(_) => None,
         }
     }
 }
 
-/// What to look up.
+/// The request being looked up.
 #[derive(Clone, Copy)]
-struct Asked<'a, 'x> {
+struct Query<'a, 'x> {
     x: &'a Exchange<'x>,
-    /// Its path, for patterns that look at segments.
+    /// Its path, for patterns over segments.
     cut: &'a Cut<'a>,
-    /// What conditions cannot read is treated as absent.
+    /// Unreadable values in conditions count as absent.
     lenient: bool,
 }
 
-/// All rules, ready to be searched.
+/// All rules, in a searchable form.
 #[derive(Debug, Clone)]
 pub struct Router {
     mode: Mode,
     options: Options,
     hasher: Hasher,
     rules: Rules,
-    /// Rules under the hosts they name, if hosts are looked up first.
+    /// Rules by their hosts, if hosts are looked up first.
     hosts: Hosts,
     /// The same for hosts with a port, which are compared with the whole Host field.
     ports: Hosts,
     /// Rules without a host, or all rules if the host is only a condition.
     paths: Paths,
-    /// Rules with conditions on variables.
+    /// The number of rules with conditions on variables.
     reading: usize,
-    /// Rules whose conditions need the request's body.
+    /// The number of rules whose conditions need the request's body.
     reading_body: usize,
 }
 
@@ -179,15 +176,15 @@ impl Router {
         self.rules.get(self.hasher.hash(id.as_bytes()), id)
     }
 
-    /// The plan that applies when the rule of this id does.
+    /// The plan of the rule of this id.
     pub fn plan(&self, id: &str) -> Option<&Arc<Plan>> {
         let (rule, mode, hasher) = (self.rule(id)?, self.mode, &self.hasher);
-        // It is the same everywhere.
-        let (host, place) = *places(rule, mode).first()?;
-        let paths = match place {
-            Place::Paths => &self.paths,
-            Place::Hosts => self.hosts.paths(&rule.hosts[host as usize], hasher)?,
-            Place::Ports => self.ports.paths(&rule.hosts[host as usize], hasher)?,
+        // All entries of a rule share one plan.
+        let (host, table) = *tables(rule, mode).first()?;
+        let paths = match table {
+            HostTable::Paths => &self.paths,
+            HostTable::Hosts => self.hosts.paths(&rule.hosts[host as usize], hasher)?,
+            HostTable::Ports => self.ports.paths(&rule.hosts[host as usize], hasher)?,
         };
         paths.plan(rule, mode, hasher)
     }
@@ -204,14 +201,14 @@ impl Router {
         self.insert_new(rule, plan);
     }
 
-    /// The same for a rule whose id is not there.
+    /// Adds a rule whose id is new.
     pub(crate) fn insert_new(&mut self, rule: Arc<Rule>, plan: Arc<Plan>) {
         let (mode, hasher) = (self.mode, &self.hasher);
-        for (host, place) in places(&rule, mode) {
-            match place {
-                Place::Paths => self.paths.insert(&rule, &plan, None, mode, hasher),
-                Place::Hosts => self.hosts.insert(&rule, &plan, host, mode, hasher),
-                Place::Ports => self.ports.insert(&rule, &plan, host, mode, hasher),
+        for (host, table) in tables(&rule, mode) {
+            match table {
+                HostTable::Paths => self.paths.insert(&rule, &plan, None, mode, hasher),
+                HostTable::Hosts => self.hosts.insert(&rule, &plan, host, mode, hasher),
+                HostTable::Ports => self.ports.insert(&rule, &plan, host, mode, hasher),
             }
         }
         self.reading += usize::from(rule.vars.is_some());
@@ -219,17 +216,17 @@ impl Router {
         self.rules.insert(hasher.hash(rule.id.as_bytes()), rule.clone());
     }
 
-    /// Replaces the plan of the rule with this id, which is much cheaper than inserting it again.
-    /// Without such a rule it does nothing.
+    /// Replaces the plan of the rule with this id, which is much cheaper than inserting the rule
+    /// again. Has no effect without such a rule.
     pub fn replace(&mut self, id: &str, plan: Arc<Plan>) {
         let (mode, hasher) = (self.mode, &self.hasher);
         let Some(rule) = self.rules.get(hasher.hash(id.as_bytes()), id) else { return };
-        for (host, place) in places(rule, mode) {
+        for (host, table) in tables(rule, mode) {
             let name = || &rule.hosts[host as usize];
-            match place {
-                Place::Paths => self.paths.replace(rule, &plan, mode, hasher),
-                Place::Hosts => self.hosts.replace(rule, &plan, name(), mode, hasher),
-                Place::Ports => self.ports.replace(rule, &plan, name(), mode, hasher),
+            match table {
+                HostTable::Paths => self.paths.replace(rule, &plan, mode, hasher),
+                HostTable::Hosts => self.hosts.replace(rule, &plan, name(), mode, hasher),
+                HostTable::Ports => self.ports.replace(rule, &plan, name(), mode, hasher),
             }
         }
     }
@@ -238,12 +235,12 @@ impl Router {
     pub fn remove(&mut self, id: &str) {
         let Some(rule) = self.rule(id).cloned() else { return };
         let (mode, hasher) = (self.mode, &self.hasher);
-        for (host, place) in places(&rule, mode) {
+        for (host, table) in tables(&rule, mode) {
             let name = || &rule.hosts[host as usize];
-            match place {
-                Place::Paths => self.paths.remove(&rule, mode, hasher),
-                Place::Hosts => self.hosts.remove(&rule, name(), mode, hasher),
-                Place::Ports => self.ports.remove(&rule, name(), mode, hasher),
+            match table {
+                HostTable::Paths => self.paths.remove(&rule, mode, hasher),
+                HostTable::Hosts => self.hosts.remove(&rule, name(), mode, hasher),
+                HostTable::Ports => self.ports.remove(&rule, name(), mode, hasher),
             }
         }
         self.reading -= usize::from(rule.vars.is_some());
@@ -251,8 +248,8 @@ impl Router {
         self.rules.remove(hasher.hash(id.as_bytes()), id);
     }
 
-    /// Normalises the request's path as the options say, for this search and for everything that reads
-    /// it later. What goes to the upstream stays unchanged. Idempotent.
+    /// Normalises the request's path according to the options, for this search and for all later
+    /// readers. The upstream still gets the original path. Idempotent.
     pub fn normalize(&self, x: &mut Exchange<'_>) -> Result<(), BadPath> {
         if self.options.normalize_uri_like_servlet && x.path().contains(&b';') {
             let path = without_parameters(x.path())?;
@@ -267,25 +264,25 @@ impl Router {
         Ok(())
     }
 
-    /// Finds the rule for a request and records in [`Matched`] what matched. Normalises
-    /// the path if that was not done; a refused path matches nothing.
+    /// Finds the rule of a request and records in [`Matched`] what matched. Normalises the path if
+    /// necessary; a rejected path matches nothing.
     ///
-    /// Rules are tested in order, first by what needs no body: the body is requested only if it
-    /// decides about a rule that nothing else rules out. If even the body cannot decide, the
-    /// request must not fall through to the next rule as if the condition were false; if no rule
-    /// would let it through anyway, nothing is found, as in APISIX.
-    pub fn find<'s>(&'s self, x: &mut Exchange<'s>) -> Found<'s> {
+    /// Rules are tested in order, first by conditions that need no body: the body is requested only
+    /// if a rule depends on it alone. If even the body leaves the rule undecidable, the request
+    /// must not fall through to the next rule as if the condition were false; if no rule would let
+    /// it through anyway, nothing is found, as in APISIX.
+    pub fn find<'s>(&'s self, x: &mut Exchange<'s>) -> RouteLookup<'s> {
         if self.normalize(x).is_err() {
-            return Found::Nothing;
+            return RouteLookup::Nothing;
         }
         let hit = self.search_once(x, false, &mut ());
-        let Some(Hit { candidate, host, params, verdict }) = hit else { return Found::Nothing };
+        let Some(Hit { candidate, host, params, verdict }) = hit else { return RouteLookup::Nothing };
         match verdict {
-            Verdict::NeedsBody => return Found::NeedsBody,
+            Verdict::NeedsBody => return RouteLookup::NeedsBody,
             Verdict::Unjudged(why) => {
                 return match self.search_once(x, true, &mut ()) {
-                    Some(_) => Found::Refused(why),
-                    None => Found::Nothing,
+                    Some(_) => RouteLookup::Refused(why),
+                    None => RouteLookup::Nothing,
                 };
             }
             Verdict::Holds | Verdict::Fails => {}
@@ -299,10 +296,10 @@ impl Router {
             host_index,
             params,
         };
-        Found::Plan(&candidate.plan)
+        RouteLookup::Plan(&candidate.plan)
     }
 
-    /// Searches; what conditions read more than once of a long request is found once.
+    /// Searches; variables that several conditions of a long request read are computed once.
     fn search_once<'s>(
         &'s self,
         x: &mut Exchange<'_>,
@@ -321,37 +318,37 @@ impl Router {
     fn search<'s>(&'s self, x: &Exchange<'_>, lenient: bool, watch: &mut impl Watch<'s>) -> Option<Hit<'s>> {
         let hasher = &self.hasher;
         let path = Hashed::new(x.path());
-        let asked = Asked { x, cut: &Cut::new(x.path()), lenient };
+        let query = Query { x, cut: &Cut::new(x.path()), lenient };
         if !self.ports.is_empty() {
             let authority = hosts::lower(x.request().authority());
-            let hit = self.ports.find(asked, &authority, &path, hasher, Tree::Port, watch);
+            let hit = self.ports.find(query, &authority, &path, hasher, Tree::Port, watch);
             if hit.is_some() {
                 return hit;
             }
         }
         if !self.hosts.is_empty() {
-            let hit = self.hosts.find(asked, x.request().host(), &path, hasher, Tree::Host, watch);
+            let hit = self.hosts.find(query, x.request().host(), &path, hasher, Tree::Host, watch);
             if hit.is_some() {
                 return hit;
             }
         }
         watch.tree(Tree::Any);
-        self.paths.find(asked, &path, hasher, watch)
+        self.paths.find(query, &path, hasher, watch)
     }
 }
 
-/// The table a rule is stored in, with the index of the host it is stored under.
-fn places(rule: &Rule, mode: Mode) -> SmallVec<[(u32, Place); 4]> {
+/// The tables a rule is stored in, each with the index of the host it is stored under.
+fn tables(rule: &Rule, mode: Mode) -> SmallVec<[(u32, HostTable); 4]> {
     if mode != Mode::HostUri || rule.hosts.is_empty() {
-        return std::iter::once((0, Place::Paths)).collect();
+        return std::iter::once((0, HostTable::Paths)).collect();
     }
-    let place = |host: &Arc<str>| if has_port(host) { Place::Ports } else { Place::Hosts };
-    rule.hosts.iter().enumerate().map(|(i, host)| (i as u32, place(host))).collect()
+    let table = |host: &Arc<str>| if has_port(host) { HostTable::Ports } else { HostTable::Hosts };
+    rule.hosts.iter().enumerate().map(|(i, host)| (i as u32, table(host))).collect()
 }
 
-/// The table that a rule is stored in under one of its hosts.
+/// The table that a rule is stored in for one of its hosts.
 #[derive(Debug, Clone, Copy)]
-enum Place {
+enum HostTable {
     Paths,
     Hosts,
     Ports,
@@ -366,7 +363,7 @@ fn reads_body(rule: &Rule) -> bool {
     rule.vars.as_deref().is_some_and(Expr::needs_body)
 }
 
-/// The path without the part of each segment from `;` on.
+/// Removes the part of each segment from `;` on.
 fn without_parameters(path: &[u8]) -> Result<SmallVec<[u8; 256]>, BadPath> {
     let mut out = SmallVec::with_capacity(path.len());
     let mut segments = path.split(|&byte| byte == b'/').peekable();

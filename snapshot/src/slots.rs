@@ -1,9 +1,8 @@
 //! Slot numbers, stable across configuration changes.
 //!
-//! A worker keeps its own state for an object in a vector, at the object's slot.
-//! A freed number is reused only after many further compiles, when hardly any
-//! exchange can still be on a snapshot that used it; state found at a reused
-//! number is therefore never trusted blindly, only carried over.
+//! A worker keeps its state of an object in a vector, at the object's slot. A freed slot is reused
+//! only after many further compiles, when hardly any exchange can still be on a snapshot that used
+//! it; state found at a reused slot is therefore never trusted, only carried over.
 
 use std::collections::VecDeque;
 
@@ -20,18 +19,18 @@ pub(crate) struct Slots {
     taken: [HashMap<Box<str>, u32>; Kind::ALL.len()],
     /// Freed numbers, and the compile at which each was freed.
     free: VecDeque<(u64, u32)>,
-    /// All numbers below were used at some time.
+    /// All lower numbers have been used.
     next: u32,
     now: u64,
 }
 
 impl Slots {
-    /// One more compile begins.
+    /// Starts a compile.
     pub fn tick(&mut self) {
         self.now += 1;
     }
 
-    /// The number of this object, a new one if it has none.
+    /// The slot of this object; allocates one if it has none.
     pub fn of(&mut self, key: &Key) -> u32 {
         if let Some(slot) = self.known(key) {
             return slot;
@@ -41,7 +40,7 @@ impl Slots {
         slot
     }
 
-    /// A number for an object that keeps it itself, and gives it back with [`Slots::free`].
+    /// A slot for an object that stores it itself, and returns it with [`Slots::free`].
     pub fn fresh(&mut self) -> u32 {
         match self.free.front() {
             Some(&(since, slot)) if since + REST <= self.now => {
@@ -55,19 +54,19 @@ impl Slots {
         }
     }
 
-    /// The number of this object, if it has one.
+    /// The slot of this object, if it has one.
     pub fn known(&self, key: &Key) -> Option<u32> {
         self.taken[key.kind.index()].get(key.id.as_str()).copied()
     }
 
-    /// The object is gone. Returns the number it had.
+    /// Frees the slot of a removed object and returns it.
     pub fn release(&mut self, key: &Key) -> Option<u32> {
         let slot = self.taken[key.kind.index()].remove(key.id.as_str())?;
         self.free(slot);
         Some(slot)
     }
 
-    /// The object that kept this number is gone.
+    /// Frees a slot from [`Slots::fresh`].
     pub fn free(&mut self, slot: u32) {
         self.free.push_back((self.now, slot));
     }

@@ -1,4 +1,4 @@
-//! Stream routes: which connections of bytes, and which sessions of datagrams, go where.
+//! Stream routes: where TCP connections and UDP sessions go.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -10,56 +10,57 @@ pub use crate::protocol::{CallLogger, CommandFaults, Faults, Protocol, Spoken};
 
 use crate::plan::Plan;
 
-/// All stream routes of a snapshot, ready to be asked.
+/// All stream routes of a snapshot, in a searchable form.
 ///
-/// The order is APISIX's: routes with the server name first, an exact name before a wildcard and of
-/// wildcards the longest, then those without a name. Among equals the order of their ids decides.
+/// The order is APISIX's: routes with the server name first, an exact name before a wildcard and
+/// the longest wildcard first, then those without a name. Routes of equal rank are in the order of
+/// their ids.
 #[derive(Debug, Default)]
 pub struct Streams {
     all: Vec<Arc<StreamPlan>>,
     exact: HashMap<Box<str>, Vec<Arc<StreamPlan>>>,
     /// By what follows the `*`.
     wild: HashMap<Box<str>, Vec<Arc<StreamPlan>>>,
-    /// Routes without a name for these ports; those for any port among them.
+    /// Routes without a name for these ports, merged with those for any port.
     by_port: HashMap<u16, Vec<Arc<StreamPlan>>>,
     /// Those for any port, in order.
     any_port: Vec<Arc<StreamPlan>>,
-    /// Ports on which a name matters.
+    /// Ports on which the server name matters.
     named_ports: HashSet<u16>,
-    /// It matters on every port.
+    /// The server name matters on every port.
     named_everywhere: bool,
 }
 
-/// A stream route, ready to run.
+/// A compiled stream route.
 #[derive(Debug, Clone)]
 pub struct StreamPlan {
     pub rule: StreamRule,
     pub plan: Plan,
-    /// What is spoken within, if that is looked at. Of TCP alone.
+    /// The protocol to inspect, if any. TCP only.
     pub protocol: Option<Box<Protocol>>,
 }
 
-/// What a stream route asks of a connection; what is `None` may be anything.
+/// The conditions of a stream route; `None` matches anything.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StreamRule {
     pub remote: Option<IpNet>,
     pub server: Option<IpNet>,
     pub port: Option<u16>,
-    /// In lower case, perhaps with a leading `*`.
+    /// In lower case, possibly with a leading `*`.
     pub name: Option<Box<str>>,
 }
 
-/// A connection that looks for its route.
+/// A connection to be routed.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrival<'a> {
     pub remote: IpAddr,
     pub server: SocketAddr,
-    /// The server that a TLS client asks for, in lower case.
+    /// The server name of a TLS client, in lower case.
     pub name: Option<&'a str>,
 }
 
 impl Streams {
-    /// From plans in order of their ids.
+    /// Builds the table from plans in order of their ids.
     pub fn new(all: Vec<Arc<StreamPlan>>) -> Streams {
         let mut streams = Streams::default();
         for plan in &all {
@@ -92,13 +93,13 @@ impl Streams {
         streams
     }
 
-    /// Whether the server name of a TLS client decides among the routes of this port.
+    /// Whether routing on this port depends on the server name of TLS clients.
     #[inline]
     pub fn asks_for_name(&self, port: u16) -> bool {
         self.named_everywhere || self.named_ports.contains(&port)
     }
 
-    /// The route of a connection.
+    /// Finds the route of a connection.
     pub fn find(&self, arrival: &Arrival<'_>) -> Option<&Arc<StreamPlan>> {
         if let Some(name) = arrival.name
             && let Some(found) = self.named(name, arrival)
@@ -131,7 +132,7 @@ impl Streams {
 }
 
 impl StreamRule {
-    /// Whether addresses and port are what it asks for; the name was looked at before.
+    /// Whether addresses and port match; the name has been checked already.
     fn fits(&self, arrival: &Arrival<'_>) -> bool {
         let within = |network: Option<IpNet>, ip: IpAddr| network.is_none_or(|network| network.contains(&ip));
         self.port.is_none_or(|port| port == arrival.server.port())
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_and_ports_must_all_fit() {
+    fn addresses_and_ports_must_all_match() {
         let streams = streams(&["- 10.0.0.0/8 - 9100", "- - 127.0.0.2 -", "- - - 9100", "- ::1 - -"]);
         let of = |remote, server| found(&streams, remote, server, None);
         assert_eq!(of("10.1.1.1", "127.0.0.1:9100"), "0");
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn names_go_first_and_the_longest_of_them() {
+    fn routes_with_names_come_first_longest_name_first() {
         let streams = streams(&[
             "- - - 9100",
             "*.test - - 9100",

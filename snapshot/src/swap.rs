@@ -1,8 +1,8 @@
 //! Publishes snapshots from one publisher to many readers, without a lock for readers.
 //!
-//! A reader checks one number per exchange and takes the new snapshot only when
-//! that number has changed. The publisher keeps every snapshot until no reader holds
-//! it, so an old one is always freed on the publisher's thread.
+//! A reader checks one number per exchange and takes the new snapshot only when that number has
+//! changed. The publisher keeps every snapshot until no reader holds it, so old ones are always
+//! freed on the publisher's thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use futures_util::task::AtomicWaker;
 use crate::{Snapshot, StreamPlan};
 
 #[derive(Debug)]
-struct Shared {
+struct Published {
     current: ArcSwap<Snapshot>,
     /// Incremented with each publication.
     version: AtomicU64,
@@ -24,36 +24,36 @@ struct Shared {
     waiting: Box<[AtomicWaker]>,
 }
 
-/// The control plane's end: the only way configuration reaches workers.
+/// The control plane's end, through which all configuration reaches the workers.
 #[derive(Debug)]
 pub struct Publisher {
-    shared: Arc<Shared>,
+    shared: Arc<Published>,
     /// Snapshots that a reader may still hold, the current one last.
     kept: Vec<Arc<Snapshot>>,
-    /// Plans of streams that last longer than their snapshots.
+    /// Plans of streams that outlive their snapshots.
     plans: Vec<Arc<StreamPlan>>,
 }
 
 /// A worker's end.
 #[derive(Debug)]
 pub struct Reader {
-    shared: Arc<Shared>,
+    shared: Arc<Published>,
     index: usize,
     version: u64,
     current: Arc<Snapshot>,
 }
 
-/// Reads the state of publication from any thread.
+/// Observes published and held revisions, from any thread.
 #[derive(Debug, Clone)]
 pub struct Observer {
-    shared: Arc<Shared>,
+    shared: Arc<Published>,
 }
 
 impl Publisher {
     /// Starts with a snapshot and makes one reader for each worker.
     pub fn new(first: Snapshot, workers: usize) -> (Publisher, Vec<Reader>) {
         let first = Arc::new(first);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(Published {
             current: ArcSwap::new(first.clone()),
             version: AtomicU64::new(0),
             held: (0..workers).map(|_| AtomicU64::new(first.revision)).collect(),
@@ -65,7 +65,7 @@ impl Publisher {
         (Publisher { shared, kept: vec![first], plans: Vec::new() }, readers)
     }
 
-    /// Makes this the current snapshot. Returns as soon as it is visible to readers.
+    /// Publishes a snapshot. Returns as soon as it is visible to readers.
     pub fn publish(&mut self, snapshot: Snapshot) {
         let snapshot = Arc::new(snapshot);
         self.kept.push(snapshot.clone());
@@ -77,15 +77,15 @@ impl Publisher {
         self.free_unused();
     }
 
-    /// Frees old snapshots that no reader holds. To be called periodically.
+    /// Frees old snapshots that no reader holds. Must be called periodically.
     pub fn free_unused(&mut self) {
         self.plans.retain(|plan| Arc::strong_count(plan) > 1);
         let (streams, plans) = (self.current().streams.clone(), &mut self.plans);
         self.kept.retain(|snapshot| {
-            // The current one is also held for those who come to look at it.
+            // The current one also has the publisher's own reference.
             let keep = Arc::strong_count(snapshot) > 1;
             if !keep && !Arc::ptr_eq(&snapshot.streams, &streams) {
-                // A stream holds its plan alone. The last to hold it must be this thread.
+                // A stream holds only its plan. This thread must hold the last reference.
                 plans.extend(snapshot.streams.all().iter().cloned());
             }
             keep
@@ -122,8 +122,8 @@ impl Reader {
         self.shared.version.load(Ordering::Relaxed) != self.version
     }
 
-    /// Ready when there is a newer snapshot than the one held; otherwise the task is woken once there
-    /// is. For one task per reader.
+    /// Ready if there is a newer snapshot than the one held; otherwise wakes the task once there
+    /// is. Supports one task per reader.
     pub fn poll_stale(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.shared.waiting[self.index].register(cx.waker());
         // Checked after registering, so that a publication in between is not missed.
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_see_what_was_published_and_old_ones_are_freed_here() {
+    fn readers_see_published_snapshots_and_the_publisher_frees_old_ones() {
         let (mut publisher, mut readers) = Publisher::new(at(1), 2);
         let lease = readers[0].current().clone();
         publisher.publish(at(2));
@@ -193,9 +193,10 @@ mod tests {
         Arc::new(StreamPlan { rule: Default::default(), plan, protocol: None })
     }
 
-    /// A stream may last for days; its plan must not take its whole snapshot with it, and is freed here all the same.
+    /// A stream may last for days; its plan must not keep the whole snapshot alive, and must still
+    /// be freed here.
     #[test]
-    fn a_plan_of_a_stream_outlives_its_snapshot() {
+    fn a_stream_plan_outlives_its_snapshot() {
         let with = |revision, plans: &[&Arc<StreamPlan>]| {
             let streams = crate::Streams::new(plans.iter().map(|plan| Arc::clone(plan)).collect());
             Snapshot { streams: Arc::new(streams), ..at(revision) }
@@ -212,12 +213,12 @@ mod tests {
         publisher.free_unused();
         assert_eq!(publisher.kept(), 1);
         publisher.free_unused();
-        assert_eq!(of_idle.strong_count(), 0, "nobody speaks by it");
+        assert_eq!(of_idle.strong_count(), 0, "no stream uses it");
         drop(used);
         assert_eq!(of_used.strong_count(), 1, "the stream was not the last to hold it");
         publisher.free_unused();
         assert_eq!(of_used.strong_count(), 0);
-        // What the current snapshot has needs nobody else to hold it.
+        // Plans in the current snapshot need no extra reference.
         publisher.publish(same_streams);
         readers[0].current();
         publisher.free_unused();
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_waits_for_a_newer_snapshot_is_woken() {
+    fn a_task_waiting_for_a_newer_snapshot_is_woken() {
         struct Woken(AtomicU64);
         impl std::task::Wake for Woken {
             fn wake(self: Arc<Woken>) {

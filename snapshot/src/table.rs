@@ -1,19 +1,18 @@
 //! hot path
 //!
-//! A table by number whose copies share what they have in common.
+//! A table indexed by number, whose copies share their contents.
 //!
-//! Plans name an upstream by its slot in one, so that new addresses of an
-//! upstream that thousands of routes share are one change here and none in
-//! their plans; the router's maps keep their pages in another. Cloning a table
-//! is cloning one `Arc`; changing an entry copies only the nodes on the way to
-//! it, and only those another copy still holds.
+//! Plans name an upstream by its slot in one, so that new addresses of an upstream that thousands
+//! of routes share are one change here and none in their plans; the router's maps keep their pages
+//! in another. Cloning a table is cloning one `Arc`; changing an entry copies only the nodes on the
+//! path to it, and only those that another copy still holds.
 
 use std::sync::Arc;
 
 #[derive(Debug)]
 pub struct Table<T> {
     root: Node<T>,
-    /// Branches on the way to an entry.
+    /// Levels of branches above the entries.
     levels: u32,
 }
 
@@ -25,7 +24,7 @@ enum Node<T> {
     Branch(Arc<[Node<T>; WAYS]>),
 }
 
-/// Bits of a number a level takes.
+/// Bits of the number per level.
 const BITS: u32 = 5;
 const WAYS: usize = 1 << BITS;
 
@@ -48,7 +47,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// In the place of what had this number.
+    /// Sets the entry of this number.
     pub fn insert(&mut self, number: u32, entry: Arc<T>) {
         *self.way_to(number) = Node::Entry(entry);
     }
@@ -59,12 +58,12 @@ impl<T> Table<T> {
         }
     }
 
-    /// Shows all entries, in order of their numbers.
+    /// Calls `look` for all entries, in order of their numbers.
     pub(crate) fn each<'t>(&'t self, mut look: impl FnMut(&'t T)) {
         self.root.each(&mut look);
     }
 
-    /// The place of a number; the table grows until it has one.
+    /// The node of a number; the table grows as needed.
     fn way_to(&mut self, number: u32) -> &mut Node<T> {
         while !self.reaches(number) {
             self.root = match std::mem::take(&mut self.root) {
@@ -76,7 +75,7 @@ impl<T> Table<T> {
         self.root.way_to(number, self.levels)
     }
 
-    /// Whether there may be something at this number.
+    /// Whether the table is deep enough for this number.
     #[inline]
     fn reaches(&self, number: u32) -> bool {
         number.checked_shr(BITS * self.levels).is_none_or(|rest| rest == 0)
@@ -84,7 +83,7 @@ impl<T> Table<T> {
 }
 
 impl<T: Clone + Default> Table<T> {
-    /// An entry to change, the copies of others left as they are; a default one if there is none.
+    /// A mutable entry, without affecting other copies; inserts a default one if missing.
     pub(crate) fn entry(&mut self, number: u32) -> &mut T {
         let place = self.way_to(number);
         if let Node::Empty = place {
@@ -98,7 +97,7 @@ impl<T: Clone + Default> Table<T> {
 }
 
 impl<T> Node<T> {
-    /// A branch with one way.
+    /// Wraps a node in a branch, as its first child.
     fn branch(first: Node<T>) -> Node<T> {
         let mut first = Some(first);
         Node::Branch(Arc::new(std::array::from_fn(|_| first.take().unwrap_or_default())))
@@ -124,7 +123,7 @@ impl<T> Node<T> {
     }
 }
 
-// Derived, these would ask the same of `T`, which nothing here clones.
+// The derived implementations would require the same of `T`, which is never cloned here.
 
 impl<T> Default for Table<T> {
     fn default() -> Table<T> {
@@ -160,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_number_may_be_any() {
+    fn the_first_number_may_be_large() {
         for first in [0, 1, 5, 40, 70_000, u32::MAX] {
             let mut table = Table::default();
             table.insert(first, Arc::new(first));
@@ -173,12 +172,12 @@ mod tests {
     }
 
     #[test]
-    fn it_is_a_table_and_copies_keep_theirs() {
+    fn matches_a_model_and_copies_are_independent() {
         let mut rng = fastrand::Rng::with_seed(11);
         let (mut table, mut model) = (Table::default(), BTreeMap::new());
         let mut old = (table.clone(), model.clone());
         for step in 0..5_000u32 {
-            // It grows on the way; the last numbers are the highest there are.
+            // It grows meanwhile; the last numbers are the highest possible.
             let number = if step > 4_900 { u32::MAX - rng.u32(..40) } else { rng.u32(..=step) };
             match rng.u8(..4) {
                 0 => {

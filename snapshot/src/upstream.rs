@@ -13,56 +13,56 @@ use crate::load::Load;
 /// The servers behind a route.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Upstream {
-    /// The id; for an inline upstream that of its route or service.
+    /// The id; for an inline upstream, that of its route or service.
     pub id: Box<str>,
     /// The slot of a worker's state for it, stable across configuration changes.
     pub slot: u32,
     pub servers: Arc<Servers>,
-    /// What checks say of the servers; `None` if there are none.
+    /// The health of the servers; `None` without checks and ejection.
     pub health: Option<Arc<Health>>,
-    /// Limits of what may be under way.
+    /// Concurrency limits.
     pub load: Option<Box<Load>>,
 }
 
-/// Servers and how they are used. Upstreams that say the same share one: many routes lead to the same few
+/// Servers and how they are used. Equal upstreams share one: many routes lead to the same few
 /// servers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Servers {
     /// Every server with its address, in priority tiers from high to low.
     pub endpoints: Box<[Endpoint]>,
-    /// For each server an address of the other family that its name has; empty if none has one.
+    /// For each server, an address of the other family of its name; empty if none has one.
     pub seconds: Box<[Option<SocketAddr>]>,
     pub settings: Arc<Settings>,
-    /// Servers by a part of their metadata, where requests choose among those.
+    /// Servers grouped by metadata, if requests choose among groups.
     pub subset: Option<Box<Subset>>,
-    /// Clients stay with a server, which a cookie names.
+    /// Sticky sessions, by cookie.
     pub sticky: Option<Box<Sticky>>,
     pub(crate) tiers: Box<[Tier]>,
-    /// One per tier, only for consistent hashing.
+    /// One per tier; only for consistent hashing.
     pub(crate) rings: Box<[Ring]>,
 }
 
-/// What upstreams have alike, even where their servers differ: the many that say the same share one.
+/// Settings that are often equal even where servers differ: equal upstreams share one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// Idle connections that each worker opens ahead to each server.
+    /// Idle connections that each worker opens in advance to each server.
     pub min_idle: usize,
     pub scheme: Scheme,
-    /// How TLS is spoken to it, if it is.
+    /// TLS to the upstream, if it is used.
     pub tls: Option<Arc<ClientTls>>,
     pub pass_host: PassHost,
-    /// Further servers to try after the first; by default one less than there are nodes, as in APISIX, up to
-    /// `default_retries`.
+    /// The most retries on other servers; by default one less than there are nodes, as in APISIX,
+    /// up to `default_retries`.
     pub retries: u32,
-    /// Bound for all tries together; zero is none.
+    /// Limit of the total time of all attempts; zero means no limit.
     pub retry_timeout: Duration,
     pub keepalive: Keepalive,
     /// For plans without their own.
     pub timeouts: Timeouts,
-    /// They are written in it, and are no defaults.
+    /// The timeouts are configured here, not defaults.
     pub own_timeouts: bool,
     pub policy: Policy,
-    /// How tries are made again, where that differs from APISIX.
+    /// Retry behaviour beyond APISIX's.
     pub retry: Option<Box<Retry>>,
 }
 
@@ -87,26 +87,26 @@ impl Deref for Servers {
 /// How a server is chosen within its tier.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Policy {
-    /// Smooth and weighted.
+    /// Smooth weighted round robin.
     #[default]
     RoundRobin,
     /// Consistent hashing.
     Chash(HashOn),
     LeastConn,
-    /// Ours: the less busy of two drawn at random.
+    /// Ours: the less busy of two servers drawn at random.
     P2c,
     Ewma,
 }
 
 impl Upstream {
-    /// Whether somebody wants to know how long its answers take.
+    /// Whether response times are used.
     #[inline]
-    pub fn takes_times(&self) -> bool {
-        self.health.as_ref().is_some_and(|health| health.takes_times())
+    pub fn needs_response_times(&self) -> bool {
+        self.health.as_ref().is_some_and(|health| health.needs_response_times())
             || self.load.as_ref().is_some_and(|load| load.adaptive.is_some())
     }
 
-    /// An address of the other family under the name of a server.
+    /// The address of the other family of a server's name.
     #[inline]
     pub fn second(&self, index: usize) -> Option<SocketAddr> {
         self.seconds.get(index).copied().flatten()
@@ -144,12 +144,12 @@ impl Upstream {
         Upstream { id: id.into(), slot, servers: Arc::new(servers), health: None, load: None }
     }
 
-    /// The servers, to change them in this one.
+    /// Servers, copied on write if shared.
     pub fn servers_mut(&mut self) -> &mut Servers {
         Arc::make_mut(&mut self.servers)
     }
 
-    /// The settings, to change them in this one.
+    /// Settings, copied on write if shared.
     pub fn settings_mut(&mut self) -> &mut Settings {
         Arc::make_mut(&mut self.servers_mut().settings)
     }
@@ -159,17 +159,17 @@ impl Upstream {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Endpoint {
     pub addr: SocketAddr,
-    /// `host` or `host:port` as the operator wrote it, for `pass_host: node`; the port is left
-    /// out when it is the scheme's own.
+    /// The configured `host` or `host:port`, for `pass_host: node`; the port is left out when it is
+    /// the scheme's default.
     pub authority: Box<str>,
-    /// Relative share; a weight of 0 gets nothing, unless it is the only server.
+    /// Relative share; a server of weight 0 gets no requests, unless it is the only one.
     pub weight: u32,
     /// Tiers: lower ones are used when all above have failed.
     pub priority: i64,
 }
 
 impl Endpoint {
-    /// The host name the operator wrote; `None` for an address.
+    /// The configured host name; `None` for an address.
     pub fn name(&self) -> Option<&str> {
         let host = match self.authority.rsplit_once(':') {
             Some((host, port)) if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) => host,
@@ -180,11 +180,11 @@ impl Endpoint {
     }
 }
 
-/// How tries are made again (`sluice.retry`).
+/// Retry behaviour (`sluice.retry`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Retry {
     pub per_try_timeout: Option<Duration>,
-    /// The longest pause before the first retry; zero is none.
+    /// The longest pause before the first retry; zero means no pause.
     pub backoff: Duration,
     pub max_backoff: Duration,
     pub budget: Option<Budget>,
@@ -195,16 +195,16 @@ pub struct Retry {
     pub any_method: bool,
 }
 
-/// How often a request is tried again at most, unless there are more nodes: a single one is tried as often as
+/// The most retries of a request, unless there are more nodes: a single node is tried as often as
 /// `retries` says, while the client waits.
 pub const MAX_RETRIES: u32 = 100;
 
-/// How many retries there may be for so many requests, by worker.
+/// The ratio of retries to requests, by worker.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Budget {
-    /// Thousandths of a retry that a request brings.
+    /// Retry budget added by a request, in thousandths of a retry.
     pub for_each: u32,
-    /// Retries that may be saved up.
+    /// The most retries in the budget.
     pub burst: u32,
 }
 
@@ -216,31 +216,31 @@ pub enum Scheme {
     Https,
     Grpc,
     Grpcs,
-    /// HTTP/2 in clear text, whatever is spoken over it.
+    /// HTTP/2 in clear text, for gRPC or anything else.
     H2c,
     H2,
-    /// Streams go there as they are …
+    /// TCP streams.
     Tcp,
-    /// … within TLS …
+    /// Streams over TLS.
     Tls,
-    /// … or as datagrams.
+    /// Datagrams.
     Udp,
 }
 
 impl Scheme {
-    /// Requests go there.
+    /// Whether the upstream takes HTTP requests.
     #[inline]
     pub fn is_http(self) -> bool {
         !matches!(self, Scheme::Tcp | Scheme::Tls | Scheme::Udp)
     }
 
-    /// Requests go there as calls of gRPC.
+    /// Whether the upstream takes gRPC calls.
     #[inline]
     pub fn is_grpc(self) -> bool {
         matches!(self, Scheme::Grpc | Scheme::Grpcs)
     }
 
-    /// Requests go there over HTTP/2.
+    /// Whether requests go over HTTP/2.
     #[inline]
     pub fn is_http2(self) -> bool {
         self.is_grpc() || matches!(self, Scheme::H2c | Scheme::H2)
@@ -263,7 +263,7 @@ impl Scheme {
     }
 }
 
-/// The `Host` an upstream gets.
+/// The `Host` sent to an upstream.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum PassHost {
     /// The client's.
@@ -290,7 +290,7 @@ impl Default for Keepalive {
     }
 }
 
-/// Bounds of one exchange with an upstream (APISIX: `timeout`, default 60 s each).
+/// Timeouts of one exchange with an upstream (APISIX: `timeout`, default 60 s each).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
     pub connect: Duration,
@@ -312,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_spoken_under_a_scheme() {
+    fn protocol_of_each_scheme() {
         for (scheme, name, http, grpc, http2) in [
             (Scheme::Http, "http", true, false, false),
             (Scheme::Https, "https", true, false, false),
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_has_a_name_unless_it_is_written_as_an_address() {
+    fn a_server_has_a_name_unless_configured_by_address() {
         for (authority, name) in [
             ("a.test:80", Some("a.test")),
             ("a.test", Some("a.test")),
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_taken_for_those_who_judge_by_them() {
+    fn response_times_are_measured_only_where_used() {
         let addr = SocketAddr::from(([10, 0, 0, 1], 80));
         let endpoint = Endpoint { addr, authority: "10.0.0.1:80".into(), weight: 1, priority: 0 };
         for (own, takes) in [
@@ -367,7 +367,7 @@ mod tests {
                 Health::new(None, written.own.as_deref(), &upstream.endpoints, &PassHost::Pass).map(Arc::new);
             let own = written.own.as_deref();
             upstream.load = own.and_then(|own| Load::new(own.limits, own.adaptive_concurrency)).map(Box::new);
-            assert_eq!(upstream.takes_times(), takes, "{own:?}");
+            assert_eq!(upstream.needs_response_times(), takes, "{own:?}");
         }
     }
 }

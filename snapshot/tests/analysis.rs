@@ -1,4 +1,4 @@
-//! What is found in configurations, as text: one configuration, then a line for each finding.
+//! Analyses of configurations, as text: a configuration, then one line for each finding.
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod support;
@@ -13,12 +13,12 @@ use sdk::testing::Probe;
 use sdk::{Catalog, Chain};
 use serde_json::{Value, json};
 use snapshot::Touched;
-use snapshot::analysis::{Analysis, Code, MOST, Of, analyse};
+use snapshot::analysis::{Analysis, Code, Input, MOST, analyse};
 use snapshot::router::{Mode, Options};
 use support::{Plugins, Table, desired, entry};
 
 fn look(desired: &model::Desired, mode: Mode, encrypts: bool) -> Analysis {
-    analyse(Of {
+    analyse(Input {
         desired,
         mode,
         options: Options::default(),
@@ -29,7 +29,7 @@ fn look(desired: &model::Desired, mode: Mode, encrypts: bool) -> Analysis {
     })
 }
 
-/// `code key/pointer` of what is found, of these codes.
+/// The findings with these codes, as `code key/pointer`.
 fn found(text: &str, mode: Mode, codes: &[Code]) -> Vec<String> {
     let analysis = look(&desired(text), mode, false);
     let of_codes = analysis.findings.iter().filter(|one| codes.contains(&one.code));
@@ -39,7 +39,7 @@ fn found(text: &str, mode: Mode, codes: &[Code]) -> Vec<String> {
 const UP: &str = "upstream: {nodes: {\"127.0.0.1:80\": 1}}";
 
 #[test]
-fn routes_that_others_take_the_requests_of() {
+fn shadowed_and_unreachable_routes() {
     let codes = [Code::Unreachable, Code::Shadowed, Code::Ambiguous];
     for (about, routes, host_uri, uri) in [
         ("different paths", "{id: 1, uri: /a, U} {id: 2, uri: /b, U}", "", ""),
@@ -250,15 +250,15 @@ fn patterns_of_one_beginning_may_meet_where_one_of_them_takes_all() {
         let text = format!(
             "routes:\n  - {{id: 1, uri: '{first}', vars: [[arg_a, ==, b]], {UP}}}\n  - {{id: 2, uri: '{second}', {UP}}}\n"
         );
-        let told = found(&text, Mode::UriWithParameter, &[Code::Ambiguous]);
-        assert_eq!(told.len(), usize::from(meet), "{first} {second}: {told:?}");
+        let findings = found(&text, Mode::UriWithParameter, &[Code::Ambiguous]);
+        assert_eq!(findings.len(), usize::from(meet), "{first} {second}: {findings:?}");
     }
     let alone = format!("routes:\n  - {{id: 1, uris: ['/a/*id', '/a/:id'], {UP}}}\n");
     assert!(found(&alone, Mode::UriWithParameter, &[Code::Ambiguous]).is_empty(), "they are of one route");
 }
 
 #[test]
-fn why_another_route_goes_first() {
+fn the_reason_another_route_wins() {
     for (first, second, why) in [
         (
             "priority: 2, uri: /a",
@@ -289,16 +289,16 @@ fn why_another_route_goes_first() {
     ] {
         let text = format!("routes:\n  - {{id: 1, {first}, {UP}}}\n  - {{id: 2, {second}, {UP}}}\n");
         let analysis = look(&desired(&text), Mode::UriWithParameter, false);
-        let told: Vec<&str> = analysis.findings.iter().map(|one| &*one.invalid.reason).collect();
-        assert_eq!(told, [why], "{first} {second}");
+        let findings: Vec<&str> = analysis.findings.iter().map(|one| &*one.invalid.reason).collect();
+        assert_eq!(findings, [why], "{first} {second}");
     }
 }
 
 #[test]
-fn a_slash_that_requests_never_end_with() {
+fn a_trailing_slash_that_requests_never_have() {
     let all = desired(&format!("routes:\n  - {{id: 1, uri: /a/, {UP}}}\n  - {{id: 2, uri: /, {UP}}}\n"));
     let options = Options { delete_uri_tail_slash: true, ..Options::default() };
-    let of = Of {
+    let of = Input {
         desired: &all,
         mode: Mode::HostUri,
         options,
@@ -316,7 +316,7 @@ fn a_slash_that_requests_never_end_with() {
 }
 
 #[test]
-fn paths_that_no_request_has_and_ports_on_which_no_stream_comes() {
+fn impossible_paths_and_unconfigured_stream_ports() {
     let text = format!(
         "routes:\n  - {{id: 1, uri: hello, {UP}}}\n  - {{id: 2, uris: [/a, 'b/*'], {UP}}}\n  - {{id: 3, uri: '*', {UP}}}\n\
          stream_routes:\n  - {{id: 1, server_port: 9100, {UP}}}\n  - {{id: 2, server_port: 9101, {UP}}}\n  \
@@ -329,14 +329,14 @@ fn paths_that_no_request_has_and_ports_on_which_no_stream_comes() {
         "unreachable: routes/1/uri: no request reaches this route: hello does not begin with a slash, as the path of \
          each request does\n  help: begin the path with a slash\n\
          unreachable: stream_routes/2/server_port: no connection reaches this stream route: nothing listens on port \
-         9101 for streams\n  help: add the port to apisix.stream_proxy in config.yaml, or name one that is there\n\
+         9101 for streams\n  help: add the port to apisix.stream_proxy in config.yaml, or use a port that is configured\n\
          shadowed: routes/2/uris: 1 of its 2 paths are never reached: b/* does not begin with a slash, as the path of \
          each request does\n  help: begin the path with a slash\n"
     );
 }
 
 #[test]
-fn nodes_under_whose_host_no_server_can_be() {
+fn nodes_with_impossible_hosts() {
     let text = "upstreams:\n  - {id: 1, nodes: {\"http://127.0.0.1:80\": 1, \"a b:80\": 1, \"127.0.0.1:80\": 1}}\n\
                 routes:\n  - {id: 1, uri: /a, upstream_id: 1}\n  \
                 - {id: 2, uri: /b, upstream: {nodes: [{host: '*', port: 80, weight: 1}]}}\n  \
@@ -354,14 +354,14 @@ fn nodes_under_whose_host_no_server_can_be() {
 }
 
 #[test]
-fn what_nobody_uses() {
+fn unused_resources() {
     let text = format!(
         "upstreams:\n  - {{id: used, nodes: {{\"127.0.0.1:80\": 1}}}}\n  - {{id: chosen, nodes: {{\"127.0.0.1:80\": 1}}}}\n  \
          - {{id: idle, nodes: {{\"127.0.0.1:80\": 1}}}}\n\
          services:\n  - {{id: s, upstream_id: used}}\n  - {{id: idle, {UP}}}\n\
          plugin_configs:\n  - {{id: idle, plugins: {{log: {{}}}}}}\n\
          routes:\n  - {{id: 1, uri: /a, service_id: s, plugins: {{key: {{anonymous_consumer: guest}}, log: {{rules: [{{upstream_id: chosen}}]}}}}}}\n\
-         consumers:\n  - {{username: jack, plugins: {{key: {{key: k1}}}}}}\n  - {{username: guest}}\n  - {{username: nobody}}\n\
+         consumers:\n  - {{username: jack, plugins: {{key: {{key: k1}}}}}}\n  - {{username: guest}}\n  - {{username: unused}}\n\
          consumer_groups:\n  - {{id: idle, plugins: {{log: {{}}}}}}\n"
     );
     assert_eq!(
@@ -369,7 +369,7 @@ fn what_nobody_uses() {
         [
             "unused services/idle",
             "unused upstreams/idle",
-            "unused consumers/nobody",
+            "unused consumers/unused",
             "unused consumer_groups/idle",
             "unused plugin_configs/idle",
         ]
@@ -385,7 +385,7 @@ fn what_nobody_uses() {
 }
 
 #[test]
-fn what_stream_routes_and_consumers_use() {
+fn references_from_stream_routes_and_consumers() {
     let node = "nodes: {\"127.0.0.1:80\": 1}";
     let text = format!(
         "upstreams: [{{id: u, {node}}}, {{id: by-number, {node}}}, {{id: 7, {node}}}]\n\
@@ -405,7 +405,8 @@ fn what_stream_routes_and_consumers_use() {
     );
 }
 
-/// `multi-auth` asks by the plugins within its settings; what others have in theirs says nothing.
+/// `multi-auth` runs the plugins within its settings; other plugins may contain plugin names
+/// without effect.
 #[test]
 fn plugins_within_the_settings_of_another() {
     for (plugins, is_known) in [
@@ -443,8 +444,8 @@ fn secrets_in_the_clear() {
     assert!(
         look(&desired(&text), Mode::HostUri, true).findings.iter().all(|one| one.code != Code::ClearSecret)
     );
-    let told = look(&desired(&text), Mode::HostUri, false);
-    assert!(!told.to_string().contains("hush") && !told.to_json().to_string().contains("hush"));
+    let findings = look(&desired(&text), Mode::HostUri, false);
+    assert!(!findings.to_string().contains("hush") && !findings.to_json().to_string().contains("hush"));
 }
 
 #[test]
@@ -481,15 +482,15 @@ fn secrets_within_secrets_and_private_keys() {
 }
 
 #[test]
-fn versions_of_tls_that_are_forbidden() {
+fn forbidden_tls_versions() {
     let (crt, key) =
         (include_str!("../../tests/certs/server-ec.crt"), include_str!("../../tests/certs/server-ec.key"));
     let ssl = |protocols: &[&str]| json!({"id": "1", "sni": "a.test", "cert": crt, "key": key, "ssl_protocols": protocols});
-    let told = |protocols: &[&str]| {
+    let findings = |protocols: &[&str]| {
         found(&json!({"ssls": [ssl(protocols)]}).to_string(), Mode::HostUri, &[Code::WeakTls])
     };
-    assert_eq!(told(&["TLSv1.1", "TLSv1.2"]), ["weak-tls ssls/1/ssl_protocols/0"]);
-    assert_eq!(told(&["TLSv1.2", "TLSv1.3"]), [""; 0]);
+    assert_eq!(findings(&["TLSv1.1", "TLSv1.2"]), ["weak-tls ssls/1/ssl_protocols/0"]);
+    assert_eq!(findings(&["TLSv1.2", "TLSv1.3"]), [""; 0]);
 }
 
 #[test]
@@ -506,7 +507,7 @@ fn tls_that_protects_less_than_it_seems() {
 }
 
 #[test]
-fn certificates_whose_time_is_over() {
+fn expired_certificates() {
     let (good, key) =
         (include_str!("../../tests/certs/server-ec.crt"), include_str!("../../tests/certs/server-ec.key"));
     let (over, its_key) =
@@ -519,7 +520,7 @@ fn certificates_whose_time_is_over() {
     ]});
     let desired = desired(&text.to_string());
     let at = |now| {
-        let of = Of {
+        let of = Input {
             desired: &desired,
             mode: Mode::HostUri,
             options: Options::default(),
@@ -539,18 +540,18 @@ fn certificates_whose_time_is_over() {
 fn certificates_for_other_names() {
     let (crt, key) =
         (include_str!("../../tests/certs/server-ec.crt"), include_str!("../../tests/certs/server-ec.key"));
-    let told = |snis: &[&str], cert: &str| {
+    let findings = |snis: &[&str], cert: &str| {
         let text = json!({"ssls": [{"id": "1", "snis": snis, "cert": cert, "key": key}]});
         found(&text.to_string(), Mode::HostUri, &[Code::OtherName])
     };
     let wrong = "other-name ssls/1/cert";
-    assert_eq!(told(&["server.test", "Server.TEST", "a.server.test", "*.server.test"], crt), [""; 0]);
-    assert_eq!(told(&["server.test", "a.test"], crt), [wrong]);
-    assert_eq!(told(&["a.b.server.test", "*.test"], crt), [wrong, wrong]);
-    assert_eq!(told(&["a.test"], "$env://CERT"), [""; 0]);
+    assert_eq!(findings(&["server.test", "Server.TEST", "a.server.test", "*.server.test"], crt), [""; 0]);
+    assert_eq!(findings(&["server.test", "a.test"], crt), [wrong]);
+    assert_eq!(findings(&["a.b.server.test", "*.test"], crt), [wrong, wrong]);
+    assert_eq!(findings(&["a.test"], "$env://CERT"), [""; 0]);
 }
 
-/// Knows one plugin, which has other settings in each place.
+/// A catalog with one plugin, which has different settings in each place.
 #[derive(Debug)]
 struct OnePlugin;
 
@@ -589,7 +590,7 @@ impl Catalog for OnePlugin {
 }
 
 #[test]
-fn settings_that_a_plugin_does_not_have_in_this_place() {
+fn settings_unknown_at_this_kind_of_resource() {
     let settings = json!({"of_route": 1, "of_consumer": 1, "of_stream": 1, "of_all": 1});
     let plugins = json!({"lock": settings, "unknown": settings});
     let upstream = json!({"nodes": {"127.0.0.1:80": 1}});
@@ -603,7 +604,7 @@ fn settings_that_a_plugin_does_not_have_in_this_place() {
     ] {
         all.put(entry(kind, id, value));
     }
-    let analysis = analyse(Of {
+    let analysis = analyse(Input {
         desired: &all,
         mode: Mode::HostUri,
         options: Options::default(),
@@ -613,14 +614,14 @@ fn settings_that_a_plugin_does_not_have_in_this_place() {
         now: 0,
     });
     let of_settings = analysis.findings.iter().filter(|one| one.code == Code::UnknownSetting);
-    let told: Vec<String> = of_settings
+    let findings: Vec<String> = of_settings
         .map(|one| {
             let on_consumer = one.invalid.hint.as_deref().is_some_and(|hint| hint.contains("on a consumer"));
             format!("{}{}{}", one.key, one.invalid.pointer, if on_consumer { ", on a consumer" } else { "" })
         })
         .collect();
     assert_eq!(
-        told,
+        findings,
         [
             "routes/1/plugins/lock/of_consumer, on a consumer",
             "routes/1/plugins/lock/of_stream",
@@ -642,7 +643,7 @@ fn settings_that_a_plugin_does_not_have_in_this_place() {
 }
 
 #[test]
-fn doors_without_a_lock() {
+fn catch_all_routes_without_authentication() {
     for (routes, open) in [
         ("{id: 1, uri: '/*', U}", "/uri"),
         ("{id: 1, uris: [/a, '/*'], U}", "/uris/1"),
@@ -672,7 +673,7 @@ fn doors_without_a_lock() {
 }
 
 #[test]
-fn what_is_told_is_bounded() {
+fn the_number_of_findings_is_bounded() {
     let mut all = model::Desired::default();
     for n in 0..MOST + 50 {
         let value = json!({"uri": "/a", "upstream": {"nodes": {"127.0.0.1:80": 1}}});
@@ -689,9 +690,9 @@ fn what_is_told_is_bounded() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
-    /// No request of a kind that routes tell apart reaches a route that is said to be out of reach.
+    /// No kind of request that routes distinguish reaches a route reported as unreachable.
     #[test]
-    fn nothing_reaches_what_is_out_of_reach(
+    fn no_request_reaches_an_unreachable_route(
         routes in prop::collection::vec(
             (
                 prop::sample::subsequence(vec!["/a", "/a/*", "/a/b", "/*", "/a/b*", "/a/:x", "/a/*/c"], 1..3),
@@ -739,7 +740,7 @@ proptest! {
 }
 
 #[test]
-fn variables_without_a_value_in_their_place() {
+fn variables_without_a_value() {
     let codes = [Code::UnknownVariable, Code::LiteralParameter, Code::DoubleEncoding];
     for (route, host_uri, with_parameter) in [
         ("uri: '/a/:id'", "literal-parameter routes/1/uri", ""),

@@ -1,4 +1,4 @@
-//! What is served over TLS, and what upstreams are spoken to with, follows the ssl resources.
+//! Server certificates and client certificates for upstreams follow the ssl resources.
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod support;
@@ -18,7 +18,7 @@ macro_rules! pem {
     };
 }
 
-/// A compiler with what it compiles.
+/// A compiler and its input.
 struct Bench {
     compiler: Compiler,
     desired: Desired,
@@ -66,13 +66,13 @@ fn id(compiled: &Compiled, name: &str) -> Option<String> {
 }
 
 #[test]
-fn names_are_served_as_long_as_there_is_an_ssl_for_them() {
+fn names_are_served_while_an_ssl_covers_them() {
     let mut bench = Bench::new();
     let first = bench.put(Kind::Ssl, "1", ssl(json!({"sni": "a.test"})));
     assert_eq!((id(&first, "a.test").as_deref(), first.rejected.len()), (Some("1"), 0));
     let again = bench.put(Kind::Ssl, "1", ssl(json!({"sni": "a.test"})));
     let pair = [&first, &again].map(|compiled| found(compiled, "a.test").expect("it is served"));
-    assert!(Arc::ptr_eq(pair[0], pair[1]), "a key is not read again where nothing has changed");
+    assert!(Arc::ptr_eq(pair[0], pair[1]), "an unchanged key is not parsed again");
     let renamed = bench.put(Kind::Ssl, "1", ssl(json!({"snis": ["b.test.", "*.b.test"]})));
     assert_eq!(id(&renamed, "a.test"), None);
     assert_eq!(["b.test", "x.b.test"].map(|name| id(&renamed, name).is_some()), [true, true]);
@@ -81,7 +81,7 @@ fn names_are_served_as_long_as_there_is_an_ssl_for_them() {
     assert_eq!(wrong.rejected[0].served, Served::LastGoodForm);
     assert_eq!((id(&wrong, "b.test").as_deref(), id(&wrong, "c.test")), (Some("1"), None));
     let pair = [&renamed, &wrong].map(|compiled| found(compiled, "b.test").expect("it is served"));
-    assert!(Arc::ptr_eq(pair[0], pair[1]), "its last good form is served on");
+    assert!(Arc::ptr_eq(pair[0], pair[1]), "its last valid version stays in use");
     let off = bench.put(Kind::Ssl, "1", ssl(json!({"sni": "b.test", "status": 0})));
     assert_eq!((id(&off, "b.test"), off.rejected.len()), (None, 0));
     let on = bench.put(Kind::Ssl, "1", ssl(json!({"sni": "b.test"})));
@@ -90,7 +90,7 @@ fn names_are_served_as_long_as_there_is_an_ssl_for_them() {
 }
 
 #[test]
-fn certificates_may_stand_elsewhere_and_be_several() {
+fn certificates_may_be_references_and_lists() {
     let mut bench = Bench::new();
     let elsewhere = json!({"sni": "a.test", "cert": "$env://CERT", "key": "$env://KEY"});
     let compiled = bench.put(Kind::Ssl, "1", ssl(elsewhere));
@@ -106,7 +106,7 @@ fn certificates_may_stand_elsewhere_and_be_several() {
 }
 
 #[test]
-fn what_cannot_be_served_does_not_leave_its_names_to_another() {
+fn an_unservable_ssl_keeps_its_names() {
     let client = json!({"ca": pem!("ca.crt")});
     for wrong in [
         json!({"sni": "strict.test", "client": client, "ssl_protocols": ["TLSv1.1"]}),
@@ -117,17 +117,17 @@ fn what_cannot_be_served_does_not_leave_its_names_to_another() {
         let compiled = bench.put(Kind::Ssl, "strict", ssl(wrong.clone()));
         assert_eq!(compiled.rejected[0].served, Served::Refusal, "{wrong}");
         assert_eq!(id(&compiled, "strict.test").as_deref(), Some("strict"));
-        // One that came in by another name is told that this one wants a certificate.
+        // A connection made under another name still learns that this one requires a certificate.
         assert!(found(&compiled, "strict.test").is_some_and(|strict| strict.client.is_some()));
         assert!(compiled.snapshot.certificates.ask_clients());
-        // A mistake of another kind on top does not open it either.
+        // An error of another kind does not lift the refusal either.
         let broken = json!({"sni": "strict.test", "client": client, "key": pem!("client.key")});
         let compiled = bench.put(Kind::Ssl, "strict", ssl(broken));
         assert_eq!(compiled.rejected[0].served, Served::Refusal);
         assert_eq!(id(&compiled, "strict.test").as_deref(), Some("strict"));
         let mended = bench.put(Kind::Ssl, "strict", ssl(json!({"sni": "strict.test", "client": client})));
         assert_eq!((id(&mended, "strict.test").as_deref(), mended.rejected.len()), (Some("strict"), 0));
-        // What was good once is not served in versions that are not spoken.
+        // A certificate that was valid before is not served in unsupported versions.
         let old = json!({"sni": "strict.test", "client": client, "ssl_protocols": ["TLSv1.1"]});
         let compiled = bench.put(Kind::Ssl, "strict", ssl(old));
         assert_eq!(compiled.rejected[0].served, Served::Refusal);
@@ -136,7 +136,7 @@ fn what_cannot_be_served_does_not_leave_its_names_to_another() {
     bench.put(Kind::Ssl, "all", ssl(json!({"sni": "*"})));
     let wrong = bench.put(Kind::Ssl, "strict", ssl(json!({"sni": "strict.test", "key": pem!("client.key")})));
     assert_eq!(wrong.rejected[0].served, Served::Nothing, "it never was a certificate");
-    // A refusal goes when the resource is for upstreams, or gone.
+    // The refusal ends when the resource is for upstreams, or deleted.
     for (kind, left) in [(json!({"type": "client", "key": "$env://NONE"}), 1), (Value::Null, 0)] {
         bench.put(Kind::Ssl, "strict", ssl(json!({"sni": "strict.test", "key": "$env://NONE"})));
         let compiled = match kind.is_null() {
@@ -147,10 +147,10 @@ fn what_cannot_be_served_does_not_leave_its_names_to_another() {
         assert_eq!(compiled.rejected.len(), left);
     }
     let both = ssl(json!({"sni": "strict.test", "ssl_protocols": ["TLSv1.1", "TLSv1.3"]}));
-    assert_eq!(bench.put(Kind::Ssl, "strict", both).rejected.len(), 0, "one of them is spoken");
+    assert_eq!(bench.put(Kind::Ssl, "strict", both).rejected.len(), 0, "one of them is supported");
 }
 
-/// Of the only route.
+/// The upstream of the only route.
 fn upstream(compiled: &Compiled) -> &Arc<Upstream> {
     let plan = compiled.snapshot.router.plan("1").expect("a route");
     compiled.snapshot.upstream(plan).expect("an upstream")
@@ -163,7 +163,7 @@ fn route(more: Value) -> Value {
 }
 
 #[test]
-fn upstreams_are_shown_the_certificate_that_they_name() {
+fn upstreams_get_the_client_certificate_they_name() {
     let mut bench = Bench::new();
     let lacks = |compiled: &Compiled| upstream(compiled).tls.as_ref().and_then(|tls| tls.lacks);
     let client = json!({"type": "client", "cert": pem!("client.crt"), "key": pem!("client.key")});
@@ -172,7 +172,7 @@ fn upstreams_are_shown_the_certificate_that_they_name() {
     let with = bench.put(Kind::Ssl, "c", client.clone());
     assert_eq!(lacks(&with), None);
     let shown = upstream(&with).tls.clone().expect("https");
-    assert!(lacks(&bench.delete(Kind::Ssl, "c")).is_some(), "one that was deleted is not shown");
+    assert!(lacks(&bench.delete(Kind::Ssl, "c")).is_some(), "a deleted certificate is not presented");
     assert_eq!(lacks(&bench.put(Kind::Ssl, "c", client)), None);
     let server = bench.put(Kind::Ssl, "c", ssl(json!({"sni": "a.test"})));
     assert!(lacks(&server).is_some_and(|why| why.contains("not of the type client")));
@@ -190,7 +190,7 @@ fn upstreams_are_shown_the_certificate_that_they_name() {
 }
 
 #[test]
-fn upstreams_are_verified_where_they_ask_for_it() {
+fn upstreams_are_verified_if_configured() {
     let mut bench = Bench::new();
     let mut tls = |scheme: &str, tls: Value| {
         let compiled = bench.put(Kind::Route, "1", route(json!({"scheme": scheme, "tls": tls})));
@@ -215,7 +215,7 @@ fn upstreams_are_verified_where_they_ask_for_it() {
 }
 
 #[test]
-fn responses_are_stapled_to_the_certificates_that_want_them() {
+fn ocsp_responses_are_stapled_where_configured() {
     let mut bench = Bench::new();
     let written = ssl(json!({"sni": "a.test", "ocsp_stapling": {"enabled": true}}));
     let before = bench.put(Kind::Ssl, "1", written.clone());
@@ -234,7 +234,7 @@ fn responses_are_stapled_to_the_certificates_that_want_them() {
     assert!(!Arc::ptr_eq(&first, &other));
     let (none, still) = stapled(&mut bench, None);
     assert!(!Arc::ptr_eq(&other, &none) && still.len() == 1);
-    // A mistake on top: the last good form goes on to be stapled.
+    // An error follows: the last valid version is still stapled.
     bench.put(Kind::Ssl, "1", ssl(json!({"sni": "a.test", "key": pem!("client.key")})));
     let (kept, _) = stapled(&mut bench, Some(b"newest"));
     assert!(!Arc::ptr_eq(&none, &kept));

@@ -1,4 +1,4 @@
-//! What changes in one field of a resource is served from then on.
+//! A change of any field of a resource takes effect.
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod support;
@@ -36,7 +36,7 @@ impl Bench {
         self.touch(Touched::from_iter([Key::new(kind, id)]))
     }
 
-    /// Compiles so often that nobody can still be on an early snapshot.
+    /// Compiles often enough that no exchange can still be on an early snapshot.
     fn rest(&mut self) {
         (0..2_000).for_each(|_| drop(self.touch(Touched::default())));
     }
@@ -47,7 +47,7 @@ impl Bench {
 }
 
 #[test]
-fn a_rule_is_made_anew_when_one_of_its_conditions_differs() {
+fn a_rule_is_rebuilt_when_a_condition_differs() {
     let mut bench = Bench::new();
     let vars = |value: &str| json!([["arg_a", "==", value]]);
     let full = json!({"uri": "/1", "host": "a.test", "methods": ["GET"], "remote_addr": "10.0.0.1", "priority": 1,
@@ -74,7 +74,7 @@ fn a_rule_is_made_anew_when_one_of_its_conditions_differs() {
         let after = rule(&bench.put(Kind::Route, "1", changed));
         assert_eq!(Arc::ptr_eq(&before, &after), is_kept, "{field}");
     }
-    // Without conditions before and after, the rule stays as well; without the field, a rule has none.
+    // Without conditions before and after, the rule also stays; without the field, a rule has none.
     let plain = rule(&bench.put(Kind::Route, "1", json!({"uri": "/1", "plugins": {}})));
     assert!(plain.vars.is_none());
     let named = rule(&bench.put(Kind::Route, "1", json!({"uri": "/1", "plugins": {}, "name": "n"})));
@@ -84,7 +84,7 @@ fn a_rule_is_made_anew_when_one_of_its_conditions_differs() {
 }
 
 #[test]
-fn a_secret_that_was_taken_away_identifies_nobody() {
+fn a_removed_secret_identifies_no_consumer() {
     let there = Arc::new(AtomicBool::new(true));
     let asked = there.clone();
     let env = move |_: &str| asked.load(Ordering::Relaxed).then(|| "s3cret".to_owned());
@@ -101,7 +101,7 @@ fn a_secret_that_was_taken_away_identifies_nobody() {
     let gone = bench.touch(Touched::from_iter([Key::new(Kind::Consumer, "jack")]));
     assert!(!found(&gone, "s3cret") && gone.snapshot.consumers.by_name("jack").is_none());
     there.store(true, Ordering::Relaxed);
-    // Another mistake leaves the last good form.
+    // Another error keeps the last valid version.
     assert!(found(&bench.put(Kind::Consumer, "jack", consumer("k1")), "k1"));
     let wrong = json!({"username": "jack", "plugins": {"key": {"key": "k2"}, "limit": {"bad": true}}});
     assert!(found(&bench.put(Kind::Consumer, "jack", wrong), "k1"));
@@ -110,12 +110,12 @@ fn a_secret_that_was_taken_away_identifies_nobody() {
     there.store(false, Ordering::Relaxed);
     assert!(!found(&bench.touch(Touched::from_iter([Key::new(Kind::Credential, id)])), "s3cret"));
     assert!(found(&bench.put(Kind::Credential, id, credential("k2", false)), "k2"));
-    assert!(found(&bench.put(Kind::Credential, id, credential("k3", true)), "k2"), "its last good form");
+    assert!(found(&bench.put(Kind::Credential, id, credential("k3", true)), "k2"), "its last valid version");
     assert!(!found(&bench.delete(Kind::Credential, id), "k2"));
 }
 
 #[test]
-fn a_consumer_is_known_by_its_group_until_that_is_gone() {
+fn a_consumer_is_served_until_its_group_is_deleted() {
     let mut bench = Bench::new();
     let consumer = json!({"username": "jack", "group_id": "g", "plugins": {"key": {"key": "k1"}}});
     bench.put(Kind::ConsumerGroup, "g", json!({"plugins": {"limit": {"a": 1}}}));
@@ -124,7 +124,7 @@ fn a_consumer_is_known_by_its_group_until_that_is_gone() {
         |compiled: &Compiled| compiled.snapshot.consumers.by_name("jack").expect("jack").chain.clone();
     let group = chain(&with).expect("the group's");
     assert_eq!(support::shown(&group).len(), 1);
-    // Who brings no plugins uses the chain of the group itself.
+    // A consumer without plugins uses the chain of its group.
     let other = json!({"username": "jill", "group_id": "g", "plugins": {"key": {"key": "k2"}}});
     let both = bench.put(Kind::Consumer, "jill", other);
     let jills = both.snapshot.consumers.by_name("jill").expect("jill").chain.clone();
@@ -133,7 +133,7 @@ fn a_consumer_is_known_by_its_group_until_that_is_gone() {
     let rejected = bench.put(Kind::Consumer, "new", wrong).rejected;
     assert_eq!(rejected[0].invalid.pointer, "/plugins/limit/bad");
     let without = bench.delete(Kind::ConsumerGroup, "g");
-    let found = without.snapshot.consumers.find("key", b"k1").expect("its last good form");
+    let found = without.snapshot.consumers.find("key", b"k1").expect("its last valid version");
     assert!(found.consumer.chain.as_ref().is_some_and(|chain| support::shown(chain).len() == 1));
 }
 
@@ -148,7 +148,7 @@ fn of_route<'c>(compiled: &'c Compiled, id: &str) -> &'c Arc<Upstream> {
 }
 
 #[test]
-fn connections_are_opened_ahead_to_upstreams_that_ask_for_it() {
+fn upstreams_with_min_idle_are_listed_as_warm() {
     let mut bench = Bench::new();
     let warm = json!({"keepalive_pool": {"size": 8, "idle_timeout": 60, "requests": 1000, "min_idle": 2}});
     let mut put = |id: &str, more: &Value| {
@@ -169,14 +169,14 @@ fn connections_are_opened_ahead_to_upstreams_that_ask_for_it() {
     assert_eq!(put("cold", &json!({"type": "least_conn"})), first);
     put("2", &warm);
     assert_eq!(bench.delete(Kind::Upstream, "1").snapshot.warm.len(), 1);
-    // Of a route, which goes with it.
+    // A route's upstream is removed with the route.
     let route = json!({"uri": "/1", "upstream": upstream(warm)});
     assert_eq!(bench.put(Kind::Route, "1", route).snapshot.warm.len(), 2);
     assert_eq!(bench.delete(Kind::Route, "1").snapshot.warm.len(), 1);
 }
 
 #[test]
-fn upstreams_are_watched_while_they_have_checks_and_keep_what_is_known() {
+fn upstreams_with_checks_are_watched_and_keep_their_health() {
     let mut bench = Bench::new();
     let checks = json!({"checks": {"active": {"type": "tcp"}}});
     let route = |more: &Value| json!({"uri": "/1", "upstream": upstream(more.clone())});
@@ -186,17 +186,17 @@ fn upstreams_are_watched_while_they_have_checks_and_keep_what_is_known() {
     assert_eq!(watched.key, Key::new(Kind::Route, "1"));
     let served = of_route(&with, "1").health.clone().expect("checks");
     assert!(watched.health.as_ref().is_some_and(|health| Arc::ptr_eq(health, &served)));
-    // What is known of a server outlives a change of the rest.
+    // The health of a server survives a change of other settings.
     for _ in 0..9 {
         served.targets().for_each(|target| served.probed(target, snapshot::health::Probed::Failed));
     }
-    assert_eq!(served.against(0), Some("unhealthy"));
+    assert_eq!(served.why_excluded(0), Some("unhealthy"));
     let mut changed = checks.clone();
     changed["retries"] = json!(3);
     let after = bench.put(Kind::Route, "1", route(&changed));
     let now = of_route(&after, "1").health.clone().expect("checks");
     assert!(!Arc::ptr_eq(&now, &served));
-    assert_eq!(now.against(0), Some("unhealthy"));
+    assert_eq!(now.why_excluded(0), Some("unhealthy"));
     assert!(after.watched[0].health.as_ref().is_some_and(|health| Arc::ptr_eq(health, &now)));
     assert!(bench.put(Kind::Route, "1", route(&json!({}))).watched.is_empty());
     bench.put(Kind::Route, "1", route(&checks));
@@ -204,7 +204,7 @@ fn upstreams_are_watched_while_they_have_checks_and_keep_what_is_known() {
 }
 
 #[test]
-fn addresses_of_names_are_looked_up_again_where_they_stand() {
+fn changed_addresses_are_resolved_again_in_place() {
     let mut bench = Bench::new();
     let address = |n: u8| -> Vec<IpAddr> { vec![IpAddr::from([10, 0, 0, n])] };
     bench.names.0.insert("a.test".into(), address(1));
@@ -244,7 +244,7 @@ fn streams_go_where_their_route_or_its_service_says() {
     assert_eq!(goes(json!({"service_id": "bare"})), None);
     assert_eq!(goes(json!({"service_id": "none"})), None);
     assert_eq!(goes(json!({"upstream_id": "none"})), None);
-    // What they refer to comes later, and changes.
+    // Referenced resources are created later, and change.
     bench.put(Kind::StreamRoute, "1", json!({"service_id": "by-id"}));
     let changed = bench.put(Kind::Upstream, "u", nodes(9));
     assert_eq!(port_of(&changed), Some(9));
@@ -253,7 +253,7 @@ fn streams_go_where_their_route_or_its_service_says() {
     assert_eq!(port_of(&made), Some(9));
 }
 
-/// Where the only stream route sends streams.
+/// The port to which the only stream route sends streams.
 fn port_of(compiled: &Compiled) -> Option<u16> {
     let server = ([127, 0, 0, 1], 9100).into();
     let arrival = Arrival { remote: [127, 0, 0, 1].into(), server, name: None };
@@ -262,7 +262,7 @@ fn port_of(compiled: &Compiled) -> Option<u16> {
 }
 
 #[test]
-fn changes_that_come_together_are_all_told() {
+fn merged_changes_keep_every_entry() {
     let key = |id| Key::new(Kind::Route, id);
     let hosts = |name: &str| Touched { hosts: [name.to_owned()].into(), ..Touched::default() };
     let mut touched = Touched::default();
@@ -279,7 +279,7 @@ fn changes_that_come_together_are_all_told() {
 }
 
 #[test]
-fn streams_are_not_served_without_a_plugin_that_is_off() {
+fn streams_are_not_served_without_a_disabled_plugin() {
     let mut bench = Bench::new();
     let settings = Settings { stream_plugins: Some(vec!["log".to_owned()]), ..Settings::default() };
     bench.compiler = Compiler::new(Arc::new(support::Plugins), settings);
@@ -292,7 +292,7 @@ fn streams_are_not_served_without_a_plugin_that_is_off() {
         off.rejected[0].invalid.pointer
     );
     assert_eq!(bench.put(Kind::StreamRoute, "1", route("log")).snapshot.streams.all().len(), 1);
-    // A list of the store goes before, and a new one is looked at without anything else that changed.
+    // A list in the store takes precedence, and a new one takes effect without any other change.
     bench.desired.stream_plugins = Some(vec!["limit".to_owned()]);
     let unlisted = bench.touch(Touched::default());
     assert_eq!(unlisted.rejected.len(), 1, "{:?}", unlisted.rejected);
@@ -302,7 +302,7 @@ fn streams_are_not_served_without_a_plugin_that_is_off() {
 }
 
 #[test]
-fn requests_are_not_sent_to_what_takes_streams() {
+fn requests_are_not_sent_to_stream_upstreams() {
     let mut bench = Bench::new();
     let route = json!({"uri": "/1", "upstream": upstream(json!({"scheme": "tcp"}))});
     let compiled = bench.put(Kind::Route, "1", route);
@@ -310,14 +310,14 @@ fn requests_are_not_sent_to_what_takes_streams() {
     assert!(compiled.snapshot.router.plan("1").is_none());
 }
 
-/// What the plugins of a route show of themselves.
+/// The settings that the plugins of a route show.
 fn texts(compiled: &Compiled, id: &str) -> Vec<String> {
     let plan = compiled.snapshot.router.plan(id).expect("a plan");
     let chain = plan.chain.as_deref().expect("a chain");
     support::shown(chain).into_iter().map(|shown| shown.text.clone()).collect()
 }
 
-/// The upstreams that the plugins of a route ask for.
+/// The upstreams that the plugins of a route request.
 fn handles(compiled: &Compiled, id: &str) -> Vec<UpstreamHandle> {
     let plan = compiled.snapshot.router.plan(id).expect("a plan");
     let chain = plan.chain.as_deref().expect("a chain");
@@ -325,7 +325,7 @@ fn handles(compiled: &Compiled, id: &str) -> Vec<UpstreamHandle> {
 }
 
 #[test]
-fn upstreams_that_plugins_no_longer_ask_for_are_gone() {
+fn upstreams_no_longer_requested_by_plugins_are_removed() {
     let mut bench = Bench::new();
     let to = |n: u8| json!({"to": {"nodes": {format!("10.0.0.{n}:80"): 1}}});
     let mut put = |plugins: Value| bench.put(Kind::Route, "1", json!({"uri": "/1", "plugins": plugins}));
@@ -342,12 +342,12 @@ fn upstreams_that_plugins_no_longer_ask_for_are_gone() {
 }
 
 #[test]
-fn a_place_is_given_to_another_upstream_once_nobody_names_it() {
+fn a_slot_is_reused_once_nothing_refers_to_it() {
     let mut bench = Bench::new();
     let nodes = |n: u8| json!({"nodes": {format!("10.0.0.{n}:80"): 1}});
     let route = |plugins: Value| json!({"uri": "/1", "plugins": plugins});
     let to = |id: &str| json!({"uri": "/2", "upstream_id": id});
-    // A plugin that names one and then does not.
+    // A plugin that names an upstream and then does not.
     bench.put(Kind::Upstream, "a", nodes(1));
     bench.put(Kind::Route, "1", route(json!({"log": {"to_id": "a"}})));
     let first = of_route(&bench.put(Kind::Route, "2", to("a")), "2").slot;
@@ -356,7 +356,8 @@ fn a_place_is_given_to_another_upstream_once_nobody_names_it() {
     bench.rest();
     bench.put(Kind::Upstream, "b", nodes(2));
     assert_eq!(of_route(&bench.put(Kind::Route, "2", to("b")), "2").slot, first);
-    // A chain that cannot be built anew is served on, and must never meet another upstream there.
+    // A chain that cannot be rebuilt stays in use, and must never meet another upstream at this
+    // slot.
     let names = bench.put(Kind::Route, "1", route(json!({"log": {"to_id": "b"}})));
     let [handle] = &handles(&names, "1")[..] else { panic!("one plugin") };
     assert_eq!(names.snapshot.chosen(handle.slot()).map(|upstream| upstream.slot).ok(), Some(first));
@@ -371,7 +372,7 @@ fn a_place_is_given_to_another_upstream_once_nobody_names_it() {
 }
 
 #[test]
-fn the_blame_is_on_what_names_the_plugin() {
+fn the_error_points_to_the_resource_that_names_the_plugin() {
     let mut bench = Bench::new();
     let settings = Settings { stream_plugins: Some(vec!["log".to_owned()]), ..Settings::default() };
     bench.compiler = Compiler::new(Arc::new(support::Plugins), settings);
@@ -397,13 +398,13 @@ fn the_blame_is_on_what_names_the_plugin() {
     ] {
         let key = Key::new(kind, id);
         let compiled = bench.put(kind, id, value);
-        let told = compiled.rejected.iter().find(|one| one.key == key).expect("it is rejected");
-        assert_eq!(told.invalid.pointer, pointer, "{key}");
+        let rejected = compiled.rejected.iter().find(|one| one.key == key).expect("it is rejected");
+        assert_eq!(rejected.invalid.pointer, pointer, "{key}");
     }
 }
 
 #[test]
-fn a_last_good_form_follows_what_it_refers_to() {
+fn a_last_valid_version_follows_its_references() {
     let mut bench = Bench::new();
     let service = |n: u8| json!({"plugins": {"log": {"n": n}}});
     bench.put(Kind::Service, "s", service(1));
@@ -445,7 +446,7 @@ fn a_plan_stays_when_only_its_upstream_changes() {
 }
 
 #[test]
-fn new_metadata_of_its_plugin_give_what_was_refused_another_try() {
+fn new_metadata_retry_rejected_resources() {
     let there = Arc::new(AtomicBool::new(false));
     let asked = there.clone();
     let env = move |_: &str| asked.load(Ordering::Relaxed).then(|| "s3cret".to_owned());
@@ -459,7 +460,7 @@ fn new_metadata_of_its_plugin_give_what_was_refused_another_try() {
 }
 
 #[test]
-fn the_list_of_plugins_is_read_anew() {
+fn a_new_list_of_plugins_takes_effect() {
     let mut bench = Bench::new();
     let route = json!({"uri": "/1", "plugins": {"limit": {}}});
     bench.compiler.set_plugins(Some(vec!["log".to_owned()]));
@@ -469,7 +470,7 @@ fn the_list_of_plugins_is_read_anew() {
 }
 
 #[test]
-fn who_wants_the_addresses_of_a_name() {
+fn users_of_a_host_name() {
     let mut bench = Bench::new();
     let inline = json!({"nodes": {"A.test:80": 1}});
     bench.put(Kind::Service, "s", json!({"upstream": inline}));
@@ -481,7 +482,7 @@ fn who_wants_the_addresses_of_a_name() {
     assert!(bench.compiler.users_of("b.test").is_empty());
 }
 
-/// A registry of services, a name server and a secret manager.
+/// A service registry, a name server and a secret manager.
 struct Elsewhere;
 
 impl sdk::build::Names for Elsewhere {
@@ -494,12 +495,12 @@ impl sdk::build::Names for Elsewhere {
     }
 
     fn secret(&self, reference: &str) -> Result<String, String> {
-        Ok(format!("what {} stands for", reference.trim_start_matches('$')))
+        Ok(format!("the value of {}", reference.trim_start_matches('$')))
     }
 }
 
 #[test]
-fn servers_and_secrets_come_from_elsewhere() {
+fn servers_and_secrets_come_from_registries_and_managers() {
     for (registries, kind, address) in [
         (&[][..], "dns", "10.0.0.1:8080"),
         (&["dns"], "dns", "10.0.0.2:80"),
@@ -516,14 +517,14 @@ fn servers_and_secrets_come_from_elsewhere() {
         bench.desired.put(entry(Kind::Route, "1", route));
         let compiled = bench.compiler.compile(&bench.desired, &Touched::all(), &Elsewhere, 1);
         assert_eq!(of_route(&compiled, "1").endpoints[0].addr.to_string(), address, "{kind}");
-        let text = r#"limit{"key":"what secret://vault/1/key stands for"} of routes/1"#;
+        let text = r#"limit{"key":"the value of secret://vault/1/key"} of routes/1"#;
         assert_eq!(texts(&compiled, "1"), [text]);
         assert_eq!(compiled.wanted_hosts.len(), 1);
     }
 }
 
 #[test]
-fn calls_are_counted_where_prometheus_may_be_used() {
+fn calls_are_counted_if_prometheus_is_enabled() {
     for (listed, counts) in [(None, true), (Some(&["prometheus"][..]), true), (Some(&["log"]), false)] {
         let stream_plugins = listed.map(|names| names.iter().map(|name| (*name).to_owned()).collect());
         let settings =

@@ -1,4 +1,4 @@
-//! Explanations: the chosen route is the router's, whatever the routes and the request.
+//! Explanations: the chosen route is always the router's.
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod support;
@@ -7,7 +7,9 @@ use model::{Invalid, Key, Kind, Rejected, Served};
 use proptest::prelude::*;
 use sdk::testing::{Probe, messages};
 use serde_json::{Value, json};
-use snapshot::explain::{Explanation, Fate, MOST_CANDIDATES, MOST_OTHERS, Of, Question, Ran, explain};
+use snapshot::explain::{
+    CandidateOutcome, Explanation, Input, MOST_CANDIDATES, MOST_OTHERS, Question, StageOutcome, explain,
+};
 use snapshot::{Compiled, Touched};
 use support::{Table, compiler, desired};
 use wire::h1::decode::Limits;
@@ -25,7 +27,7 @@ fn ask(text: &str, method: &str, url: &str, headers: &[(&str, &str)]) -> Explana
         headers: headers.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
         ..Question::default()
     };
-    let of = Of {
+    let of = Input {
         snapshot: &compiled.snapshot,
         desired: &desired,
         rejected: &compiled.rejected,
@@ -38,7 +40,7 @@ fn ask(text: &str, method: &str, url: &str, headers: &[(&str, &str)]) -> Explana
 const NODE: &str = "{type: roundrobin, nodes: {\"127.0.0.1:80\": 1}}";
 
 #[test]
-fn each_candidate_says_what_it_fails() {
+fn each_candidate_names_its_failed_condition() {
     let text = format!(
         "routes:\n  \
            - {{id: late, uri: /a/*, priority: 9, upstream: {NODE}}}\n  \
@@ -50,24 +52,32 @@ fn each_candidate_says_what_it_fails() {
            - {{id: 'off', uri: /a/b, status: 0, upstream: {NODE}}}\n  \
            - {{id: path, uri: /a/c, upstream: {NODE}}}\n"
     );
-    let told = ask(&text, "GET", "http://a.org/a/b?x=1", &[("Y", "3")]);
-    let shown: Vec<(&str, Fate)> = told.candidates.iter().map(|one| (one.route.as_str(), one.fate)).collect();
+    let explanation = ask(&text, "GET", "http://a.org/a/b?x=1", &[("Y", "3")]);
+    let shown: Vec<(&str, CandidateOutcome)> =
+        explanation.candidates.iter().map(|one| (one.route.as_str(), one.fate)).collect();
     let expected = [
-        ("here", Fate::Chosen),
-        ("net", Fate::Failed("remote_addr")),
-        ("post", Fate::Failed("methods")),
-        ("vars", Fate::Failed("vars")),
-        ("late", Fate::Later),
+        ("here", CandidateOutcome::Chosen),
+        ("net", CandidateOutcome::Failed("remote_addr")),
+        ("post", CandidateOutcome::Failed("methods")),
+        ("vars", CandidateOutcome::Failed("vars")),
+        ("late", CandidateOutcome::Later),
     ];
     assert_eq!(shown, expected);
-    assert_eq!(told.candidates[2].why, "it takes POST, PUT");
-    assert_eq!(told.candidates[3].why, "[\"http_y\",\"==\",\"2\"] does not hold: http_y is `3`");
-    assert!(told.candidates[4].why.contains("regardless of priority (this one has 9)"), "{told}");
-    let others: Vec<(&str, Fate)> = told.others.iter().map(|one| (one.route.as_str(), one.fate)).collect();
-    let expected =
-        [("host", Fate::Failed("host")), ("off", Fate::Failed("disabled")), ("path", Fate::Failed("uri"))];
+    assert_eq!(explanation.candidates[2].why, "it takes POST, PUT");
+    assert_eq!(explanation.candidates[3].why, "[\"http_y\",\"==\",\"2\"] does not hold: http_y is `3`");
+    assert!(
+        explanation.candidates[4].why.contains("regardless of priority (this one has 9)"),
+        "{explanation}"
+    );
+    let others: Vec<(&str, CandidateOutcome)> =
+        explanation.others.iter().map(|one| (one.route.as_str(), one.fate)).collect();
+    let expected = [
+        ("host", CandidateOutcome::Failed("host")),
+        ("off", CandidateOutcome::Failed("disabled")),
+        ("path", CandidateOutcome::Failed("uri")),
+    ];
     assert_eq!(others, expected);
-    let target = told.upstream.expect("an upstream");
+    let target = explanation.upstream.expect("an upstream");
     assert_eq!((target.from.as_str(), target.chosen.as_deref()), ("routes/here", Some("127.0.0.1:80")));
 }
 
@@ -79,9 +89,9 @@ fn plugins_come_from_the_first_resource_that_has_them() {
          plugin_configs: [{{id: p, plugins: {{limit: {{}}}}}}]\n\
          global_rules: [{{id: g, plugins: {{mirror: {{host: 10.0.0.1}}}}}}]\n"
     );
-    let told = ask(&text, "GET", "/", &[]);
+    let explanation = ask(&text, "GET", "/", &[]);
     let mut from: Vec<(&str, &str)> =
-        told.stages.iter().map(|stage| (stage.name, stage.from.as_str())).collect();
+        explanation.stages.iter().map(|stage| (stage.name, stage.from.as_str())).collect();
     from.sort();
     let expected = [
         ("cors", "services/s"),
@@ -90,20 +100,23 @@ fn plugins_come_from_the_first_resource_that_has_them() {
         ("mirror", "global_rules/g"),
     ];
     assert_eq!(from, expected);
-    assert!(told.stages.iter().all(|stage| stage.ran == Ran::Undecided), "none of them may be asked");
-    assert_eq!(told.upstream.map(|target| target.from), Some("services/s".to_owned()));
+    assert!(
+        explanation.stages.iter().all(|stage| stage.ran == StageOutcome::Undecided),
+        "none of them is pure"
+    );
+    assert_eq!(explanation.upstream.map(|target| target.from), Some("services/s".to_owned()));
 }
 
 #[test]
-fn what_is_told_of_candidates_is_bounded() {
+fn the_list_of_candidates_is_bounded() {
     let routes = (1..=MOST_CANDIDATES + 10).map(|n| format!("  - {{id: {n}, uri: /a, upstream: {NODE}}}\n"));
-    let told = ask(&format!("routes:\n{}", routes.collect::<String>()), "GET", "/a", &[]);
-    assert_eq!((told.candidates.len(), told.more_candidates), (MOST_CANDIDATES, 10));
-    assert!(told.others.is_empty(), "the others match as well: {told}");
+    let explanation = ask(&format!("routes:\n{}", routes.collect::<String>()), "GET", "/a", &[]);
+    assert_eq!((explanation.candidates.len(), explanation.more_candidates), (MOST_CANDIDATES, 10));
+    assert!(explanation.others.is_empty(), "the others match as well: {explanation}");
 }
 
 #[test]
-fn what_is_rejected_is_told() {
+fn rejected_resources_are_noted() {
     let text = format!(
         "routes: [{{id: 1, uri: /a, upstream: {NODE}}}, {{id: 2, uri: /b, upstream: {NODE}}}]\n\
          services: [{{id: 1, upstream: {NODE}}}]\n"
@@ -125,42 +138,47 @@ fn what_is_rejected_is_told() {
     ];
     let ask = |rejected: &[Rejected]| {
         let (snapshot, limits) = (&compiled.snapshot, Limits::default());
-        let of = Of { snapshot, desired: &desired, rejected, now_ms: 0, limits };
+        let of = Input { snapshot, desired: &desired, rejected, now_ms: 0, limits };
         let question = Question { method: "GET".to_owned(), url: "/a".to_owned(), ..Question::default() };
         explain(of, &question).expect("a question that can be one")
     };
-    let told = ask(&all);
-    assert_eq!(told.notes, ["routes/1 is served in its last good form, not as it is written: why"]);
-    let others: Vec<(&str, Fate)> = told.others.iter().map(|one| (one.route.as_str(), one.fate)).collect();
+    let explanation = ask(&all);
+    assert_eq!(explanation.notes, ["routes/1 is served in its last good form, not as configured: why"]);
+    let others: Vec<(&str, CandidateOutcome)> =
+        explanation.others.iter().map(|one| (one.route.as_str(), one.fate)).collect();
     let expected = [
-        ("2", Fate::Failed("uri")),
-        ("gone", Fate::Failed("rejected")),
-        ("lua", Fate::Failed("filter_func")),
+        ("2", CandidateOutcome::Failed("uri")),
+        ("gone", CandidateOutcome::Failed("rejected")),
+        ("lua", CandidateOutcome::Failed("filter_func")),
     ];
     assert_eq!(others, expected);
-    assert_eq!(told.others[1].why, "it is not served: why");
+    assert_eq!(explanation.others[1].why, "it is not served: why");
     all.extend((0..50).map(|n| rejected(Kind::Route, &format!("more-{n}"), "/uri", Served::Nothing)));
     assert_eq!(ask(&all).others.len(), 2 * MOST_OTHERS);
 }
 
 #[test]
-fn what_is_refused_before_a_route_is_looked_for() {
+fn requests_refused_before_routing() {
     let text = format!("routes: [{{id: 1, uri: '/*', upstream: {NODE}}}]\n");
     for (method, url, status) in
         [("GET", "/%zz", 400), ("GET", "/../..", 400), ("CONNECT", "/", 400), ("TRACE", "/", 405)]
     {
-        let told = ask(&text, method, url, &[]);
-        assert_eq!(told.refused.as_ref().map(|(status, _)| *status), Some(status), "{method} {url}: {told}");
-        assert!(told.route.is_none() && told.upstream.is_none());
+        let explanation = ask(&text, method, url, &[]);
+        assert_eq!(
+            explanation.refused.as_ref().map(|(status, _)| *status),
+            Some(status),
+            "{method} {url}: {explanation}"
+        );
+        assert!(explanation.route.is_none() && explanation.upstream.is_none());
     }
     let none = ask("routes: []\n", "GET", "/x", &[]);
     assert_eq!(none.answer.and_then(|answer| answer.status), Some(404));
 }
 
 #[test]
-fn a_question_that_is_none_is_an_error() {
+fn an_invalid_question_is_an_error() {
     let (compiled, desired) = compiled("routes: []\n");
-    let of = Of {
+    let of = Input {
         snapshot: &compiled.snapshot,
         desired: &desired,
         rejected: &[],
@@ -213,7 +231,8 @@ fn some_route() -> impl Strategy<Value = Value> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// What an explanation says is chosen, and the candidate it marks, is what the router finds.
+    /// The route that an explanation reports as chosen, and the candidate it marks, is what the
+    /// router finds.
     #[test]
     fn the_chosen_route_is_the_routers(
         routes in prop::collection::vec(some_route(), 0..8),
@@ -226,16 +245,16 @@ proptest! {
             all.put(support::entry(model::Kind::Route, &id.to_string(), route.clone()));
         }
         let compiled = compiler().compile(&all, &Touched::all(), &Table::default(), 1);
-        let of = Of { snapshot: &compiled.snapshot, desired: &all, rejected: &compiled.rejected, now_ms: 0, limits: Limits::default() };
+        let of = Input { snapshot: &compiled.snapshot, desired: &all, rejected: &compiled.rejected, now_ms: 0, limits: Limits::default() };
         let question = Question { method: method.into(), url: format!("http://{host}{target}"), ..Question::default() };
-        let told = explain(of, &question).expect("a request");
+        let explanation = explain(of, &question).expect("a request");
         let mut probe = Probe { messages: messages(method, target, &[("Host", host)]), ..Probe::default() };
         let found = compiled.snapshot.router.find(&mut probe.exchange()).plan().map(|plan| plan.info.id.to_string());
-        prop_assert_eq!(told.route.as_ref().map(|route| &route.id), found.as_ref());
-        let marked = told.candidates.iter().find(|one| one.fate == Fate::Chosen).map(|one| &one.route);
+        prop_assert_eq!(explanation.route.as_ref().map(|route| &route.id), found.as_ref());
+        let marked = explanation.candidates.iter().find(|one| one.fate == CandidateOutcome::Chosen).map(|one| &one.route);
         prop_assert_eq!(marked, found.as_ref());
-        // Every route stands somewhere, or is counted.
-        let named: std::collections::BTreeSet<&str> = told.candidates.iter().chain(&told.others).map(|one| one.route.as_str()).collect();
-        prop_assert_eq!(named.len() + told.more_others, routes.len());
+        // Every route is listed or counted.
+        let named: std::collections::BTreeSet<&str> = explanation.candidates.iter().chain(&explanation.others).map(|one| one.route.as_str()).collect();
+        prop_assert_eq!(named.len() + explanation.more_others, routes.len());
     }
 }

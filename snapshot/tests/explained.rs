@@ -1,9 +1,10 @@
 //! Questions in, explanations out.
 //!
-//! Each `explained/*.yaml` holds a configuration and, as lines `#? METHOD URL | …`, what is asked about it; behind the
-//! URL may stand headers, `from ADDRESS`, `body TEXT`, and `json` for the form that programs read. Beside it stands what
-//! is expected, as text. To write the expected texts anew after looking at the difference: `BLESS=1 cargo test
-//! -p snapshot --test explained`.
+//! Each `explained/*.yaml` holds a configuration and, as lines `#? METHOD URL | …`, the questions
+//! about it; after the URL come optional headers, `from ADDRESS`, `body TEXT`, and `json` for the
+//! machine-readable form. The file of the same name with `.txt` holds the expected text. To rewrite
+//! the expected texts after reviewing the difference: `BLESS=1 cargo test -p snapshot --test
+//! explained`.
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod support;
@@ -23,18 +24,18 @@ use sdk::{
 };
 use serde_json::Value;
 use snapshot::compile::Settings;
-use snapshot::explain::{Of, Question, explain};
+use snapshot::explain::{Input, Question, explain};
 use snapshot::health::Probed;
 use snapshot::router::{Mode, Options};
 use snapshot::{Compiler, Snapshot, Touched};
 use support::{NAMES, Table, desired};
 use wire::h1::decode::Limits;
 
-/// The plugins of [`NAMES`] and traffic-split, each of which does what it is told in its settings.
+/// The plugins of [`NAMES`] and traffic-split, each of which acts as its settings say.
 #[derive(Debug)]
 struct Acting;
 
-/// A stage: in the phases of `in` it does what stands in its settings.
+/// An instance that acts as its settings say in the phases of `in`.
 struct Actor {
     config: Value,
     upstream: Option<UpstreamHandle>,
@@ -149,7 +150,7 @@ impl Instance for Actor {
     }
 }
 
-/// A question, and whether its answer is shown as programs read it.
+/// Parses a question, and whether its answer is shown as JSON.
 fn question(line: &str) -> (Question, bool) {
     let mut parts = line.split(" | ");
     let (method, url) = parts.next().and_then(|asked| asked.split_once(' ')).expect("a method and a URL");
@@ -168,8 +169,8 @@ fn question(line: &str) -> (Question, bool) {
     (question, json)
 }
 
-/// Lines `# NAME = address …` say what names resolve to, `# down = address …` which servers do not answer,
-/// `# mode = …` how routes are looked up; `# servlet` has paths brought into a servlet's form.
+/// Lines `# NAME = address …` set the addresses of names, `# down = address …` the failing servers,
+/// `# mode = …` the router mode; `# servlet` enables `normalize_uri_like_servlet`.
 fn settings(text: &str) -> (Table, Vec<String>, Mode) {
     let (mut names, mut down, mut mode) = (Table::default(), Vec::new(), Mode::HostUri);
     for (name, values) in text.lines().filter_map(|line| line.strip_prefix("# ")?.split_once(" = ")) {
@@ -186,7 +187,7 @@ fn settings(text: &str) -> (Table, Vec<String>, Mode) {
     (names, down, mode)
 }
 
-/// Has the servers with these addresses fail their checks.
+/// Makes the servers with these addresses fail their checks.
 fn take_down(snapshot: &Snapshot, ids: &[String], down: &[String]) {
     for plan in ids.iter().filter_map(|id| snapshot.router.plan(id)) {
         let Ok(upstream) = snapshot.upstream(plan) else { continue };
@@ -208,7 +209,7 @@ fn run(text: &str) -> String {
     let rejected: &[Rejected] = &compiled.rejected;
     let ids: Vec<String> = all.of(model::Kind::Route).map(|entry| entry.key.id.clone()).collect();
     take_down(&compiled.snapshot, &ids, &down);
-    let of = Of {
+    let of = Input {
         snapshot: &compiled.snapshot,
         desired: &all,
         rejected,
@@ -218,12 +219,12 @@ fn run(text: &str) -> String {
     let mut out = String::new();
     for line in text.lines().filter_map(|line| line.strip_prefix("#? ")) {
         let (question, json) = question(line);
-        let told = match explain(of, &question) {
-            Ok(told) if json => format!("{:#}\n", told.to_json()),
-            Ok(told) => told.to_string(),
+        let explanation = match explain(of, &question) {
+            Ok(explanation) if json => format!("{:#}\n", explanation.to_json()),
+            Ok(explanation) => explanation.to_string(),
             Err(why) => format!("error: {why}\n"),
         };
-        out.push_str(&format!("=== {line}\n{told}\n"));
+        out.push_str(&format!("=== {line}\n{explanation}\n"));
     }
     out
 }

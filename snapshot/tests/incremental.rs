@@ -1,4 +1,4 @@
-//! Compiling what changed is compiling everything, and touches nothing else.
+//! Compiling the changes gives the same result as compiling everything, and touches nothing else.
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod support;
@@ -13,17 +13,17 @@ use serde_json::{Value, json};
 use snapshot::{Compiled, Plan, Touched, Upstream};
 use support::{Table, compiler, entry, print};
 
-/// One write of somebody.
+/// One write to the store.
 #[derive(Debug, Clone)]
 enum Step {
     Put(Kind, u8, Value),
     Delete(Kind, u8),
     Resolve(u8, Vec<u8>),
-    /// The list of plugins, as a set of bits.
+    /// The list of plugins, as a bit set.
     Plugins(Option<u8>),
 }
 
-/// Few ids, so that things meet. Ids of the same number are equal over all kinds.
+/// Few ids, so that references meet. Ids of the same number are equal over all kinds.
 fn id() -> impl Strategy<Value = u8> {
     0u8..4
 }
@@ -181,7 +181,7 @@ fn take(step: &Step, desired: &mut Desired, names: &mut Table, touched: &mut Tou
     }
 }
 
-/// Everything a snapshot holds of a route, to see whether it is the same.
+/// Everything a snapshot holds of a route, to compare allocations.
 fn plans(compiled: &Compiled, desired: &Desired) -> BTreeMap<String, Arc<Plan>> {
     let ids = desired.of(Kind::Route).map(|entry| &entry.key.id);
     ids.filter_map(|id| Some((id.clone(), compiled.snapshot.router.plan(id)?.clone()))).collect()
@@ -193,7 +193,7 @@ fn upstreams(compiled: &Compiled, desired: &Desired) -> BTreeMap<String, Arc<Ups
     plans.filter_map(|(id, plan)| Some((id, compiled.snapshot.upstream(&plan).ok()?.clone()))).collect()
 }
 
-/// What a resource depends on, itself included.
+/// The resources that a resource depends on, including itself.
 fn needs(desired: &Desired, key: &Key) -> BTreeSet<Key> {
     let mut all = BTreeSet::from([key.clone()]);
     let Some(entry) = desired.get(key.kind, &key.id) else { return all };
@@ -221,14 +221,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn compiling_changes_is_compiling_all(batches in prop::collection::vec(prop::collection::vec(step(), 1..4), 1..12)) {
+    fn incremental_compiles_equal_full_compiles(batches in prop::collection::vec(prop::collection::vec(step(), 1..4), 1..12)) {
         let (mut desired, mut names) = (Desired::default(), Table::default());
         let mut compiler = compiler();
         for (revision, batch) in batches.iter().enumerate() {
             let mut touched = Touched::default();
             batch.iter().for_each(|step| take(step, &mut desired, &mut names, &mut touched));
             let compiled = compiler.compile(&desired, &touched, &names, revision as u64);
-            support::put_to_rest(&mut compiler, &mut desired);
+            support::release_parsed(&mut compiler, &mut desired);
             prop_assert_eq!(compiled.snapshot.revision, revision as u64);
             let fresh = support::compiler().compile(&desired, &Touched::all(), &names, 0);
             let text = print(&compiled, &desired);
@@ -237,14 +237,14 @@ proptest! {
             if !compiled.rejected.iter().any(support::depends_on_history) {
                 prop_assert_eq!(&text, &print(&fresh, &desired));
             }
-            // Doing it all over changes nothing, whatever the history.
+            // Compiling everything again changes nothing.
             let again = compiler.compile(&desired, &Touched::all(), &names, 0);
             prop_assert_eq!(print(&again, &desired), text);
         }
     }
 
     #[test]
-    fn what_is_not_touched_stays_the_same_allocation(
+    fn untouched_resources_keep_their_allocation(
         first in prop::collection::vec(step(), 1..30),
         then in prop::collection::vec(step(), 1..10),
     ) {
@@ -266,8 +266,8 @@ proptest! {
             let mut touched = Touched::default();
             take(step, &mut desired, &mut names, &mut touched);
             let after = compiler.compile(&desired, &touched, &names, 1);
-            support::put_to_rest(&mut compiler, &mut desired);
-            // What is served in an older form needs what that form named.
+            support::release_parsed(&mut compiler, &mut desired);
+            // Resources that keep an older version need the references of that version.
             let older: BTreeSet<Key> =
                 before.rejected.iter().chain(after.rejected.iter()).map(|rejected| rejected.key.clone()).collect();
             for (id, plan) in plans(&after, &desired) {
@@ -326,10 +326,10 @@ fn one_changed_address_leaves_stages_and_other_upstreams_as_they_are() {
     assert_eq!(
         of_first.endpoints[0].addr.ip(),
         IpAddr::from([10, 0, 0, 1]),
-        "what is published stays as it is"
+        "a published snapshot does not change"
     );
 
-    // A route that is written anew with the same upstream inside keeps it, and what workers know of it.
+    // A route rewritten with the same inline upstream keeps it, and the workers' state for it.
     desired.put(entry(
         Kind::Route,
         "2",
@@ -342,7 +342,7 @@ fn one_changed_address_leaves_stages_and_other_upstreams_as_they_are() {
 }
 
 #[test]
-fn metadata_touch_those_who_read_them_and_those_they_may_heal() {
+fn metadata_recompile_their_readers_and_rejected_resources() {
     let mut desired = Desired::default();
     for (kind, id, value) in [
         (Kind::Service, "1", json!({"plugins": {"log": {}}})),
@@ -356,7 +356,7 @@ fn metadata_touch_those_who_read_them_and_those_they_may_heal() {
     }
     let (mut compiler, names) = (compiler(), Table::default());
     let mut before = plans(&compiler.compile(&desired, &Touched::all(), &names, 0), &desired);
-    support::put_to_rest(&mut compiler, &mut desired);
+    support::release_parsed(&mut compiler, &mut desired);
     for (plugin, value, remade) in [
         ("cors", json!({"n": 1}), &["reads"][..]),
         ("log", json!({"n": 1}), &["another", "by-service", "over-service"]),
@@ -366,7 +366,7 @@ fn metadata_touch_those_who_read_them_and_those_they_may_heal() {
         desired.put(entry(Kind::PluginMetadata, plugin, value));
         let touched = Touched::from_iter([Key::new(Kind::PluginMetadata, plugin)]);
         let compiled = compiler.compile(&desired, &touched, &names, 1);
-        support::put_to_rest(&mut compiler, &mut desired);
+        support::release_parsed(&mut compiler, &mut desired);
         let after = plans(&compiled, &desired);
         let made = after.iter().filter(|(id, plan)| !Arc::ptr_eq(plan, &before[*id])).map(|(id, _)| id);
         assert_eq!(made.collect::<Vec<_>>(), remade, "{plugin}");
@@ -377,34 +377,34 @@ fn metadata_touch_those_who_read_them_and_those_they_may_heal() {
 }
 
 #[test]
-fn nothing_is_served_without_a_plugin_that_is_off() {
+fn resources_are_not_served_without_a_disabled_plugin() {
     let mut desired = Desired::default();
     desired.put(entry(Kind::GlobalRule, "1", json!({"plugins": {"cors": {}}})));
     desired.put(entry(Kind::Route, "1", json!({"uri": "/", "plugins": {"cors": {}}})));
     desired.plugins = Some(Vec::new());
     let (mut compiler, names) = (compiler(), Table::default());
-    let told = |compiled: &Compiled| -> Vec<_> {
+    let rejected = |compiled: &Compiled| -> Vec<_> {
         compiled.rejected.iter().map(|r| (r.key.to_string(), r.kept())).collect()
     };
     let off = compiler.compile(&desired, &Touched::all(), &names, 0);
-    assert_eq!(told(&off), [("routes/1".to_owned(), false), ("global_rules/1".to_owned(), false)]);
+    assert_eq!(rejected(&off), [("routes/1".to_owned(), false), ("global_rules/1".to_owned(), false)]);
     assert!(off.snapshot.router.rule("1").is_none() && off.snapshot.global.is_none());
     desired.plugins = None;
     let on = compiler.compile(&desired, &Touched::default(), &names, 1);
-    assert_eq!(told(&on), []);
+    assert_eq!(rejected(&on), []);
     assert!(on.snapshot.router.rule("1").is_some() && on.snapshot.global.is_some());
     desired.plugins = Some(Vec::new());
     for touched in [Touched::default(), Touched::all(), Touched::from_iter([Key::new(Kind::GlobalRule, "2")])]
     {
         let compiled = compiler.compile(&desired, &touched, &names, 2);
-        assert_eq!(told(&compiled), [("routes/1".to_owned(), true), ("global_rules/1".to_owned(), true)]);
+        assert_eq!(rejected(&compiled), [("routes/1".to_owned(), true), ("global_rules/1".to_owned(), true)]);
         assert!(compiled.snapshot.router.rule("1").is_some(), "the route as it was");
         assert!(compiled.snapshot.global.is_some(), "and the rule");
     }
 }
 
 #[test]
-fn upstreams_in_the_settings_of_plugins_stay_while_they_are_there() {
+fn upstreams_in_plugin_settings_last_as_long_as_the_settings() {
     let mut desired = Desired::default();
     let route = |plugins: Value| entry(Kind::Route, "1", json!({"uri": "/1", "plugins": plugins}));
     let (names, mut compiler) = (Table::default(), compiler());
@@ -421,7 +421,7 @@ fn upstreams_in_the_settings_of_plugins_stay_while_they_are_there() {
     assert_eq!(handles(&one).len(), 2);
     assert!(one.snapshot.chosen(handles(&one)[1].slot()).is_err(), "there is no such upstream yet");
 
-    // The upstream that was missing comes to be, and the other is the same.
+    // The missing upstream is created, and the other one stays the same.
     desired.put(entry(Kind::Upstream, "a", json!({"nodes": {"10.0.0.2:80": 1}})));
     let touched = Touched::from_iter([Key::new(Kind::Upstream, "a")]);
     let two = compiler.compile(&desired, &touched, &names, 1);
@@ -429,7 +429,7 @@ fn upstreams_in_the_settings_of_plugins_stay_while_they_are_there() {
     assert_eq!(&*by_id.id, "a");
     assert!(Arc::ptr_eq(&first(&one).unwrap(), &first(&two).unwrap()));
 
-    // Without its plugin it is gone; what was published has it still.
+    // Without its plugin it is removed; the published snapshot still has it.
     desired.put(route(json!({"mirror": {"to_id": "a"}})));
     let touched = Touched::from_iter([Key::new(Kind::Route, "1")]);
     let three = compiler.compile(&desired, &touched, &names, 2);

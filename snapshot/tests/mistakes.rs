@@ -1,4 +1,4 @@
-//! A mistake of the gateway that one resource brings out costs no other resource anything.
+//! A bug in the gateway that one resource triggers affects no other resource.
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod support;
@@ -36,7 +36,7 @@ fn value(kind: Kind, id: &str, config: &Value) -> Value {
 }
 
 #[test]
-fn a_panic_is_told_and_costs_its_resource_alone() {
+fn a_panic_rejects_only_its_resource() {
     for (kind, id) in ALL {
         let mut desired = Desired::default();
         desired.put(entry(Kind::Route, "beside", json!({"uri": "/beside", "plugins": {"log": {}}})));
@@ -55,7 +55,7 @@ fn a_panic_is_told_and_costs_its_resource_alone() {
         assert!(compiled.snapshot.consumers.find("key", b"k").is_some());
         support::nothing_is_lost(&compiled, &desired);
 
-        // Mended, and broken again: then the last good form stays.
+        // Fixed, then broken again: the last valid version stays.
         for (config, kept) in [(json!({"key": "mine"}), None), (json!({"panic": true}), Some(true))] {
             desired.put(entry(kind, id, value(kind, id, &config)));
             let touched = Touched::from_iter([Key::new(kind, id)]);
@@ -66,42 +66,42 @@ fn a_panic_is_told_and_costs_its_resource_alone() {
     }
 }
 
-/// Whether a chain has something else to run than what is configured.
+/// Whether a chain runs anything else than its configured plugins.
 fn refusal(chain: Option<&Arc<Chain>>) -> bool {
     let refuses = chain.is_some_and(|chain| support::shown(chain).len() < chain.stages().count());
     let phases = chain.map(|chain| chain.phases()).unwrap_or_default();
-    // Requests are refused before any plugin of the route, streams when they come.
+    // Requests are refused before any plugin of the route, streams on arrival.
     assert!(!refuses || phases.has(Phase::Rewrite) && phases.has(Phase::Preread));
     refuses
 }
 
 #[test]
-fn what_lacks_a_secret_is_refused_and_not_served_without_its_guard() {
+fn resources_lacking_a_secret_are_refused() {
     let missing = json!({"limit": {"key": "$env://NONE"}});
     let mut desired = Desired::default();
     desired.put(entry(Kind::Route, "strict", json!({"uri": "/admin/*", "plugins": missing})));
     desired.put(entry(Kind::Route, "open", json!({"uri": "/*", "plugins": {"log": {}}})));
     let (mut compiler, names) = (compiler(), Table::default());
     let compiled = compiler.compile(&desired, &Touched::all(), &names, 0);
-    assert!(compiled.snapshot.router.rule("strict").is_some(), "its requests are not another route's");
+    assert!(compiled.snapshot.router.rule("strict").is_some(), "its requests do not fall to another route");
     let plan = |compiled: &snapshot::Compiled, id| compiled.snapshot.router.plan(id).unwrap().chain.clone();
     assert!(refusal(plan(&compiled, "strict").as_ref()) && !refusal(plan(&compiled, "open").as_ref()));
     assert!(compiled.snapshot.global.is_none());
 
-    // It is told as rejected each time, and never as a form that was once good.
+    // It is reported as rejected each time, and never as a last valid version.
     let touch = |kind, id| Touched::from_iter([Key::new(kind, id)]);
     let compiled = compiler.compile(&desired, &touch(Kind::Route, "strict"), &names, 1);
     let rejected: Vec<_> = compiled.rejected.iter().map(|one| (one.key.to_string(), one.kept())).collect();
     assert_eq!(rejected, [("routes/strict".to_owned(), false)]);
 
-    // A global rule guards everything.
+    // A global rule guards all requests.
     desired.put(entry(Kind::GlobalRule, "1", json!({"plugins": missing})));
     desired.put(entry(Kind::GlobalRule, "2", json!({"plugins": {"log": {}}})));
     let both = Touched::from_iter([Key::new(Kind::GlobalRule, "1"), Key::new(Kind::GlobalRule, "2")]);
     let compiled = compiler.compile(&desired, &both, &names, 2);
     assert!(refusal(compiled.snapshot.global.as_ref()));
 
-    // Mended: both are served. What lacks a secret later keeps its last good form.
+    // Fixed: both are served. A secret that goes missing later keeps the last valid version.
     for (config, rejected) in [(json!({"limit": {"key": "k"}}), 0), (missing, 2)] {
         desired.put(entry(Kind::GlobalRule, "1", json!({"plugins": config})));
         desired.put(entry(Kind::Route, "strict", json!({"uri": "/admin/*", "plugins": config})));
@@ -112,14 +112,14 @@ fn what_lacks_a_secret_is_refused_and_not_served_without_its_guard() {
         assert!(compiled.rejected.iter().all(|one| one.kept()));
     }
 
-    // Without the resources, nobody is refused.
+    // Without the resources, no request is refused.
     desired.delete(&Key::new(Kind::Route, "strict"));
     let compiled = compiler.compile(&desired, &touch(Kind::Route, "strict"), &names, 4);
     assert!(compiled.snapshot.router.rule("strict").is_none());
 }
 
 #[test]
-fn what_was_refused_stays_refused_while_it_is_wrong() {
+fn a_refused_resource_stays_refused_until_fixed() {
     let mut desired = Desired::default();
     let (mut compiler, names) = (compiler(), Table::default());
     let route = |config: Value, vars: Value| json!({"uri": "/1", "vars": vars, "plugins": {"limit": config}});
@@ -130,14 +130,14 @@ fn what_was_refused_stays_refused_while_it_is_wrong() {
         (route(wrong.clone(), json!([])), Some(Served::Nothing)),
         (route(missing, json!([])), Some(Served::Refusal)),
         (route(wrong.clone(), json!([])), Some(Served::Refusal)),
-        // Not even its conditions can be read: those it had are kept.
+        // Even its conditions cannot be parsed: the previous ones stay.
         (route(wrong.clone(), json!([["arg_a", "no such operator", 1]])), Some(Served::Refusal)),
         (route(wrong.clone(), json!([])), Some(Served::Refusal)),
         (route(fine, json!([])), None),
         (route(wrong, json!([])), Some(Served::LastGoodForm)),
     ] {
         desired.put(entry(Kind::Route, "1", value.clone()));
-        // What is touched, and everything: the same.
+        // Compiling the touched resource and compiling everything give the same result.
         for touched in [Touched::from_iter([one.clone()]), Touched::all()] {
             let compiled = compiler.compile(&desired, &touched, &names, 0);
             assert_eq!(compiled.rejected.first().map(|one| one.served), served, "{value}");
@@ -175,7 +175,7 @@ fn a_stream_route_that_lacks_a_secret_refuses_its_streams() {
 }
 
 #[test]
-fn a_global_rule_that_no_longer_compiles_leaves_the_others_free() {
+fn an_invalid_global_rule_does_not_block_the_others() {
     let there = Arc::new(AtomicBool::new(true));
     let env = {
         let there = there.clone();
@@ -215,7 +215,7 @@ fn a_global_rule_that_no_longer_compiles_leaves_the_others_free() {
     desired.delete(&Key::new(Kind::GlobalRule, "3"));
     assert_eq!(compile(&desired, &["3"]), (vec![first.clone(), log(2)], lacks(), false));
 
-    // One that never had its secret has everything refused until it is gone.
+    // A rule that never had its secret refuses everything until it is deleted.
     desired.put(rule("4", json!({"mirror": {"key": "$env://SECRET"}})));
     let both = vec!["1".to_owned(), "4".to_owned()];
     assert_eq!(compile(&desired, &["4"]), (vec![first.clone(), log(2)], both, true));
@@ -224,7 +224,7 @@ fn a_global_rule_that_no_longer_compiles_leaves_the_others_free() {
 }
 
 #[test]
-fn a_global_rule_that_lacked_a_secret_guards_on_while_it_is_wrong() {
+fn a_global_rule_that_lacked_a_secret_refuses_until_fixed() {
     let mut desired = Desired::default();
     let (mut compiler, names) = (compiler(), Table::default());
     desired.put(entry(Kind::GlobalRule, "2", json!({"plugins": {"log": {}}})));

@@ -1,10 +1,9 @@
 //! Resources in, printed plans out.
 //!
-//! Each `plans/*.yaml` holds one or more whole configurations, one after
-//! another, parted by lines `=== what happens`; `# host = address …` lines say
-//! what names resolve to. Beside it stands what is expected, as text. To write
-//! the expected texts anew after looking at the difference: `BLESS=1 cargo test
-//! -p snapshot --test plans`.
+//! Each `plans/*.yaml` holds one or more whole configurations, one after another, separated by
+//! lines `=== what happens`; lines `# host = address …` set the addresses of names. The file of the
+//! same name with `.txt` holds the expected text. To rewrite the expected texts after reviewing the
+//! difference: `BLESS=1 cargo test -p snapshot --test plans`.
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod support;

@@ -225,7 +225,7 @@ impl Attempt<'_> {
                 head_by,
                 turns_away: self.turns_away,
                 cookie: self.cookie,
-                measures: upstream.takes_times(),
+                measures: upstream.needs_response_times(),
                 sent_method,
                 reused,
                 websocket,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use sdk::exchange::{Body, Source};
 use sdk::meters::Shard;
 use sdk::{Chain, Client, Doubtful, Exchange, Phase};
-use snapshot::router::Found;
+use snapshot::router::RouteLookup;
 use snapshot::{Plan, Snapshot};
 use wire::h1::Refusal;
 use wire::{Framing, Method};
@@ -259,16 +259,16 @@ async fn prepare<'s>(
         return hand_over(worker, down, x, handoff).await;
     }
     let mut found = phases::guarded(worker, || snapshot.router.find(x));
-    if let Ok(Found::NeedsBody) = found {
+    if let Ok(RouteLookup::NeedsBody) = found {
         if let Err(fault) = upload::buffer(worker, down, x, worker.settings.bounds.body).await {
             return Flow::Fault(fault);
         }
         found = phases::guarded(worker, || snapshot.router.find(x));
     }
     let found = match found {
-        Ok(Found::Plan(plan)) => Some(&**plan),
-        Ok(Found::Nothing | Found::NeedsBody) => None,
-        Ok(Found::Refused(why)) => return Flow::Fault(Fault::client(FaultKind::Unjudged(why))),
+        Ok(RouteLookup::Plan(plan)) => Some(&**plan),
+        Ok(RouteLookup::Nothing | RouteLookup::NeedsBody) => None,
+        Ok(RouteLookup::Refused(why)) => return Flow::Fault(Fault::client(FaultKind::Unjudged(why))),
         Err(fault) => return Flow::Fault(fault),
     };
     let doubtful = x.request().doubtful;

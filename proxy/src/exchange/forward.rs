@@ -168,7 +168,7 @@ impl Forward<'_> {
                 second: upstream.second(index),
             };
             let scores = upstream.keeps_score();
-            let measures = scores || upstream.takes_times();
+            let measures = scores || upstream.needs_response_times();
             let began = if measures { worker.clock.micros() } else { 0 };
             let scored = scores.then(|| Scored::begin(worker, upstream, index, endpoint.addr, began));
             let result = attempt.run(&mut self, down, x, &mut outgoing).await;

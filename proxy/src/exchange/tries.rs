@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use sdk::Exchange;
 use snapshot::Upstream;
-use snapshot::balance::Tried;
+use snapshot::balance::ExcludedServers;
 use snapshot::health::TryFailure;
-use snapshot::load::{Limit, Place};
+use snapshot::load::{Limit, Permit};
 
 use super::attempt::FailedTry;
 use super::fault::{Blame, Fault, FaultKind};
@@ -38,7 +38,7 @@ const LONGEST_LOOK: Duration = Duration::from_millis(100);
 pub(super) struct Tries<'u> {
     upstream: &'u Arc<Upstream>,
     /// Servers that are not tried, or not again.
-    tried: Tried,
+    tried: ExcludedServers,
     picked: bool,
     left: u32,
     /// When no other server is tried any more.
@@ -49,9 +49,9 @@ pub(super) struct Tries<'u> {
     stays: Option<usize>,
     /// Pauses made so far.
     pauses: u32,
-    _request: Option<Place<'u>>,
+    _request: Option<Permit<'u>>,
     /// Where retries under way are limited, once this exchange has had one.
-    retry: OnceCell<Option<Place<'u>>>,
+    retry: OnceCell<Option<Permit<'u>>>,
     /// The next retry is paid for: an answer was thrown away for it.
     reserved: Cell<bool>,
 }
@@ -74,7 +74,7 @@ impl<'u> Tries<'u> {
         }
         Ok(Tries {
             upstream,
-            tried: Tried::default(),
+            tried: ExcludedServers::default(),
             picked: false,
             left: upstream.retries,
             give_up: match upstream.retry_timeout {
@@ -140,7 +140,7 @@ impl<'u> Tries<'u> {
         worker: &Worker,
         down: &mut Downstream<'_>,
         patience: Duration,
-    ) -> Result<Option<Place<'u>>, Fault> {
+    ) -> Result<Option<Permit<'u>>, Fault> {
         let Some(load) = &self.upstream.load else { return Ok(None) };
         if let Ok(place) = load.connection() {
             return Ok(place);
@@ -204,8 +204,8 @@ impl<'u> Tries<'u> {
         index: usize,
         failed: FailedTry,
         idempotent: bool,
-        place: Option<Place<'u>>,
-    ) -> Result<Option<Place<'u>>, Fault> {
+        place: Option<Permit<'u>>,
+    ) -> Result<Option<Permit<'u>>, Fault> {
         let upstream = self.upstream;
         let FailedTry { fault, state, took } = failed;
         let repeatable = idempotent || upstream.retry.as_ref().is_some_and(|retry| retry.any_method);
@@ -257,8 +257,8 @@ impl<'u> Tries<'u> {
         &mut self,
         worker: &Worker,
         down: &mut Downstream<'_>,
-        place: Option<Place<'u>>,
-    ) -> Result<Option<Place<'u>>, Fault> {
+        place: Option<Permit<'u>>,
+    ) -> Result<Option<Permit<'u>>, Fault> {
         let Some(retry) = self.upstream.retry.as_ref().filter(|retry| !retry.backoff.is_zero()) else {
             phases::unless_gone(worker, down, Box::pin(rt::events())).await?;
             return Ok(place);

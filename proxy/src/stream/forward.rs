@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sdk::Exchange;
 use sdk::exchange::Try;
-use snapshot::balance::Tried;
+use snapshot::balance::ExcludedServers;
 use snapshot::{Endpoint, Upstream};
 
 use crate::clock::Waiter;
@@ -68,7 +68,7 @@ pub(super) async fn choose<'w, T>(
     x: &mut Exchange<'_>,
     mut try_one: impl AsyncFnMut(&Endpoint) -> Result<T, Fault>,
 ) -> Result<(T, Chosen<'w>), Fault> {
-    let mut tried = Tried::default();
+    let mut tried = ExcludedServers::default();
     let mut fresh_start = upstream.health.is_some() || upstream.subset.is_some();
     let mut retries = upstream.retries;
     let give_up = match upstream.retry_timeout {

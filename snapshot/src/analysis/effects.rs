@@ -2,9 +2,9 @@
 
 use model::gaps;
 
-use super::{Analysis, Code, Of};
+use super::{Analysis, Code, Input};
 
-pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
+pub(super) fn check(of: Input<'_>, found: &mut Analysis) {
     for entry in of.desired.iter() {
         for invalid in gaps::ignored_by(&entry.key, entry.resource()) {
             found.add(Code::NoEffect, &entry.key, invalid);

@@ -1,11 +1,11 @@
-//! Nodes of upstreams under whose host no server can be.
+//! Upstream nodes whose host cannot be a server.
 
 use model::Resource;
 use model::upstream::fault_of_host;
 
-use super::{Analysis, Code, Of};
+use super::{Analysis, Code, Input};
 
-pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
+pub(super) fn check(of: Input<'_>, found: &mut Analysis) {
     for entry in of.desired.iter() {
         let Some(upstream) = entry.resource().upstream() else { continue };
         let pointer = match entry.resource() {

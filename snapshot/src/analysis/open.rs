@@ -1,12 +1,12 @@
-//! Routes for every path, on which nobody is asked who they are.
+//! Routes for every path without authentication.
 
 use model::{Invalid, Kind, Resource, Route};
 use serde_json::Value;
 
-use super::{Analysis, Code, Of, names};
+use super::{Analysis, Code, Input, uses_plugin};
 use crate::router::trace::Shape;
 
-/// Plugins that keep some requests out by who they are from, beside those that the catalog says identify
+/// Plugins that restrict who may send requests, beside those that the catalog lists as identifying
 /// consumers.
 const GUARDS: [&str; 16] = [
     "acl",
@@ -27,21 +27,23 @@ const GUARDS: [&str; 16] = [
     "multi-auth",
 ];
 
-/// Plugins that answer by themselves: nothing lies behind them.
+/// Plugins that answer themselves, so no upstream is exposed.
 const ANSWERING: [&str; 2] = ["mocking", "public-api"];
 
-pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
+pub(super) fn check(of: Input<'_>, found: &mut Analysis) {
     let auth: Vec<&str> =
         of.catalog.about().into_iter().filter(|about| about.auth).map(|about| about.name).collect();
     let guards = |name: &str| auth.contains(&name) || GUARDS.contains(&name) || ANSWERING.contains(&name);
     let guarded = |kind: Kind, id: &Option<String>| {
         let entry = id.as_ref().and_then(|id| of.desired.get(kind, id));
-        entry.and_then(|entry| entry.resource().plugins()).is_some_and(|plugins| names(plugins, &guards))
+        entry
+            .and_then(|entry| entry.resource().plugins())
+            .is_some_and(|plugins| uses_plugin(plugins, &guards))
     };
     let everywhere = of
         .desired
         .of(Kind::GlobalRule)
-        .any(|entry| entry.resource().plugins().is_some_and(|plugins| names(plugins, &guards)));
+        .any(|entry| entry.resource().plugins().is_some_and(|plugins| uses_plugin(plugins, &guards)));
     if everywhere {
         return;
     }
@@ -52,7 +54,7 @@ pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
             !shape.exact && shape.whole && shape.key.len() <= 1
         });
         let Some(at) = wide.filter(|_| route.enabled && is_for_all(route)) else { continue };
-        let is_guarded = names(&route.plugins, &guards)
+        let is_guarded = uses_plugin(&route.plugins, &guards)
             || guarded(Kind::PluginConfig, &route.plugin_config_id)
             || guarded(Kind::Service, &route.service_id)
             || redirects(route);
@@ -61,17 +63,17 @@ pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
         }
         let pointer = if route.uris.len() > 1 { format!("/uris/{at}") } else { "/uri".to_owned() };
         let reason = format!(
-            "{} takes every path, and nobody is asked who they are: what the upstream serves, now or later, is open",
+            "{} takes every path and requires no authentication: everything the upstream serves, now or later, is exposed",
             route.uris[at]
         );
         let invalid = Invalid::new(reason).at(pointer).hint(
-            "name the paths that are meant, or add an authentication plugin (key-auth, jwt-auth, …) or ip-restriction",
+            "list the intended paths, or add an authentication plugin (key-auth, jwt-auth, …) or ip-restriction",
         );
         found.add(Code::NoAuthentication, &entry.key, invalid);
     }
 }
 
-/// Neither addresses nor conditions say who may come.
+/// Whether neither `remote_addr` nor `vars` restrict the route.
 fn is_for_all(route: &Route) -> bool {
     route.remote_addrs.is_empty() && route.vars.is_none()
 }

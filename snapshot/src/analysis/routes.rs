@@ -1,9 +1,9 @@
-//! Routes that others take the requests of.
+//! Routes whose requests other routes take.
 //!
-//! Requests are matched within a tree of paths by a path, or by the fixed beginning of a pattern; what stands
-//! under one such key is tried in a fixed order. So only routes of the same host and key can take each other's
-//! requests, and one look along that order, remembering which methods are taken already, finds all that is out
-//! of reach: no two routes are compared with each other.
+//! A path, or the literal prefix of a pattern, is the key under which rules are stored; the rules
+//! under one key are tried in a fixed order. So only routes of the same host and key can shadow
+//! each other, and one pass in that order, remembering which methods are already taken, finds all
+//! unreachable routes without comparing every pair.
 
 use std::cmp::Reverse;
 
@@ -11,20 +11,20 @@ use hashbrown::HashMap;
 use model::{Invalid, Key, Kind, Resource, Route};
 use serde_json::Value;
 
-use super::{Analysis, Code, Of};
+use super::{Analysis, Code, Input};
 use crate::router::Mode;
 use crate::router::trace::Shape;
 
-/// A bit for each method, the last for those without a name.
+/// One bit per method; the last is for unknown methods.
 const METHODS: usize = 11;
-/// Neighbours in the order of equals that a route is compared with.
+/// Preceding rules of equal order that a route is compared with.
 const NEIGHBOURS: usize = 8;
 
 /// A path of a route, under one of its hosts.
 struct Entry<'a> {
-    /// The host whose tree it stands in, where hosts have trees.
+    /// The host whose tree the path is stored in, if hosts have trees.
     tree: Option<&'a str>,
-    /// The host that is a condition, where they have none.
+    /// The host as a condition, if hosts have no trees.
     host: Option<&'a str>,
     shape: Shape<'a>,
     uri: &'a str,
@@ -35,27 +35,28 @@ struct Entry<'a> {
 struct Rule<'a> {
     id: &'a str,
     route: &'a Route,
-    /// What must hold beside path, host and method, as text; empty if nothing.
+    /// The conditions beside path, host and method, as text; empty if there are none.
     conditions: String,
     methods: u16,
     entries: usize,
-    /// Entries out of reach, and of the first of them the path, the host and who takes its requests.
+    /// The number of unreachable entries; of the first, the path, the host and the route that takes
+    /// its requests.
     covered: usize,
     by: Option<(String, Taker)>,
-    told: bool,
+    reported: bool,
 }
 
 /// Why no request reaches a path.
 #[derive(Clone, Copy)]
 enum Taker {
     Route(usize),
-    /// Requests lose the slash at their end.
+    /// `apisix.delete_uri_tail_slash` removes the trailing slash of request paths.
     NoSlashAtEnd,
-    /// Paths of requests begin with one.
+    /// Request paths start with a slash.
     SlashAtBegin,
 }
 
-pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
+pub(super) fn check(of: Input<'_>, found: &mut Analysis) {
     let mut rules = Vec::new();
     let mut entries = Vec::new();
     for entry in of.desired.of(Kind::Route) {
@@ -84,7 +85,7 @@ pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
             entries: entries.len() - before,
             covered: 0,
             by: None,
-            told: false,
+            reported: false,
         });
     }
     entries.sort_by(|a, b| {
@@ -102,7 +103,7 @@ pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
         (a.tree, a.shape.exact, a.shape.key) == (b.tree, b.shape.exact, b.shape.key)
     };
     for group in entries.chunk_by(same) {
-        cover(of, group, &mut rules);
+        find_covered(of, group, &mut rules);
     }
     for group in entries.chunk_by(same) {
         ambiguous(group, &mut rules, found);
@@ -127,7 +128,7 @@ pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
                 &key,
                 invalid(
                     format!("no request reaches this route: {what} {why}"),
-                    "delete it, give it a higher priority, or conditions that the other does not have",
+                    "delete it, give it a higher priority, or remove conditions that the other route lacks",
                 ),
             ),
             false => found.add(
@@ -155,13 +156,13 @@ fn methods(names: &[String]) -> u16 {
     }
 }
 
-/// Who takes the requests of each method, by whatever else must hold.
-type Taken = [Option<usize>; METHODS];
+/// By method, the route that takes the requests that meet the same other conditions.
+type TakenBy = [Option<usize>; METHODS];
 
-/// Notes for each entry of a key who takes its requests.
-fn cover(of: Of<'_>, group: &[Entry<'_>], rules: &mut [Rule<'_>]) {
-    // By conditions, by the rest of the pattern where not every path fits it, and by host.
-    let mut taken: HashMap<(String, &str, Option<&str>), Taken> = HashMap::new();
+/// Finds, for each entry of a key, the route that takes its requests.
+fn find_covered(of: Input<'_>, group: &[Entry<'_>], rules: &mut [Rule<'_>]) {
+    // By conditions, by the rest of the pattern if it does not match everything, and by host.
+    let mut taken: HashMap<(String, &str, Option<&str>), TakenBy> = HashMap::new();
     for entry in group {
         let rule = &rules[entry.route];
         let rest = if entry.shape.whole { "" } else { entry.uri };
@@ -224,10 +225,10 @@ fn longest(route: &Route) -> usize {
     route.uris.iter().map(String::len).max().unwrap_or_default()
 }
 
-/// Tells of neighbours that only their ids put in order, though a request may fit both.
+/// Reports neighbours that one request may match and that only their ids put in order.
 fn ambiguous(group: &[Entry<'_>], rules: &mut [Rule<'_>], found: &mut Analysis) {
     for (at, entry) in group.iter().enumerate() {
-        if rules[entry.route].told || rules[entry.route].covered > 0 {
+        if rules[entry.route].reported || rules[entry.route].covered > 0 {
             continue;
         }
         let before = &group[at.saturating_sub(NEIGHBOURS)..at];
@@ -249,7 +250,7 @@ fn ambiguous(group: &[Entry<'_>], rules: &mut [Rule<'_>], found: &mut Analysis) 
             .at(pointer)
             .hint("give one of them a higher priority, so that the order is meant");
         found.add(Code::Ambiguous, &Key::new(Kind::Route, rules[entry.route].id), invalid);
-        rules[entry.route].told = true;
+        rules[entry.route].reported = true;
     }
 }
 
@@ -263,13 +264,14 @@ fn may_meet(a: &Entry<'_>, b: &Entry<'_>, of_a: &Rule<'_>, of_b: &Rule<'_>) -> b
     hosts && paths && clients && of_a.methods & of_b.methods != 0 && !exclude(of_a.route, of_b.route)
 }
 
-/// Whether the vars of two routes ask for different values of one variable.
+/// Whether two routes require different values of one variable.
 fn exclude(a: &Route, b: &Route) -> bool {
     let (Some(a), Some(b)) = (equals(a), equals(b)) else { return false };
     a.iter().any(|(name, value)| b.iter().any(|(other, text)| name == other && value != text))
 }
 
-/// What `vars` ask to be equal: `[["arg_a", "==", "1"], …]`, all of which must hold.
+/// The variables that `vars` require to equal a value: `[["arg_a", "==", "1"], …]`, all of which
+/// must hold.
 fn equals(route: &Route) -> Option<Vec<(&str, &Value)>> {
     let parts = route.vars.as_ref()?.as_array()?;
     let equal = parts.iter().filter_map(|part| match part.as_array()?.as_slice() {

@@ -1,4 +1,4 @@
-//! Secrets that stand in the clear where they could be references, or encrypted.
+//! Secrets in clear text that could be references or encrypted.
 
 use std::collections::HashMap;
 
@@ -7,13 +7,13 @@ use model::{Invalid, Key, Kind, Resource};
 use sdk::catalog::Subsystem;
 use serde_json::Value;
 
-use super::{Analysis, Code, Of};
+use super::{Analysis, Code, Input};
 
-/// Where the secrets of a plugin stand: on routes and the like, on consumers, in metadata.
+/// The secret fields of a plugin's settings: on routes and the like, on consumers, and in metadata.
 type Fields = [Vec<String>; 3];
 
-pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
-    // What the store encrypts is in the clear nowhere.
+pub(super) fn check(of: Input<'_>, found: &mut Analysis) {
+    // An encrypting store holds no secret in clear text.
     if of.encrypts {
         return;
     }
@@ -23,38 +23,38 @@ pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
         if let Resource::PluginMetadata(metadata) = entry.resource() {
             let fields = known.entry(key.id.clone()).or_insert_with(|| fields(of, &key.id));
             let value = Value::Object(metadata.value.clone());
-            tell(key, &value, &fields[2], "", found);
+            report(key, &value, &fields[2], "", found);
         }
-        let place = usize::from(matches!(key.kind, Kind::Consumer | Kind::Credential));
+        let at = usize::from(matches!(key.kind, Kind::Consumer | Kind::Credential));
         for (name, config) in entry.resource().plugins().into_iter().flatten() {
             if !known.contains_key(name) {
                 known.insert(name.clone(), fields(of, name));
             }
             let mut pointer = String::from("/plugins");
             push_pointer(&mut pointer, name);
-            tell(key, config, &known[name][place], &pointer, found);
+            report(key, config, &known[name][at], &pointer, found);
         }
         keys(key, entry.resource(), found);
     }
 }
 
-fn fields(of: Of<'_>, plugin: &str) -> Fields {
+fn fields(of: Input<'_>, plugin: &str) -> Fields {
     let facts = [Subsystem::Http, Subsystem::Stream].map(|subsystem| of.catalog.facts(subsystem, plugin));
     let mut fields = Fields::default();
     for facts in facts.into_iter().flatten() {
         let on_consumers = facts.consumer_schema.as_ref().unwrap_or(&facts.schema);
-        for (place, schema) in
+        for (at, schema) in
             [Some(&facts.schema), Some(on_consumers), facts.metadata_schema.as_ref()].into_iter().enumerate()
         {
             let secret = schema.and_then(|schema| schema.get("encrypt_fields")?.as_array());
             let texts = secret.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned);
-            fields[place].extend(texts);
+            fields[at].extend(texts);
         }
     }
     fields
 }
 
-fn tell(key: &Key, config: &Value, fields: &[String], pointer: &str, found: &mut Analysis) {
+fn report(key: &Key, config: &Value, fields: &[String], pointer: &str, found: &mut Analysis) {
     for field in fields {
         walk(config, &field.split('.').collect::<Vec<_>>(), pointer.to_owned(), &mut |pointer| {
             let invalid = Invalid::new("this secret is written in the clear").at(pointer).hint(
@@ -66,7 +66,7 @@ fn tell(key: &Key, config: &Value, fields: &[String], pointer: &str, found: &mut
     }
 }
 
-/// Every text under a path that is no reference.
+/// Calls `see` for every string under a path that is not a reference.
 fn walk(value: &Value, path: &[&str], pointer: String, see: &mut dyn FnMut(String)) {
     match (value, path) {
         (Value::Array(items), path) => {
@@ -93,9 +93,9 @@ fn walk(value: &Value, path: &[&str], pointer: String, see: &mut dyn FnMut(Strin
     }
 }
 
-/// Private keys of certificates.
+/// Reports private keys of certificates in clear text.
 fn keys(key: &Key, resource: &Resource, found: &mut Analysis) {
-    let mut tell = |text: &str, pointer: &str| {
+    let mut report = |text: &str, pointer: &str| {
         if text.trim_start().starts_with("---") {
             let invalid = Invalid::new("this private key is written in the clear")
                 .at(pointer)
@@ -104,9 +104,9 @@ fn keys(key: &Key, resource: &Resource, found: &mut Analysis) {
         }
     };
     if let Resource::Ssl(ssl) = resource {
-        ssl.pairs.iter().take(1).for_each(|pair| tell(&pair.key, "/key"));
+        ssl.pairs.iter().take(1).for_each(|pair| report(&pair.key, "/key"));
         for (at, pair) in ssl.pairs.iter().skip(1).enumerate() {
-            tell(&pair.key, &format!("/keys/{at}"));
+            report(&pair.key, &format!("/keys/{at}"));
         }
     }
     let tls = resource.upstream().and_then(|upstream| upstream.tls.as_ref());
@@ -115,6 +115,6 @@ fn keys(key: &Key, resource: &Resource, found: &mut Analysis) {
             Resource::Upstream(_) => "/tls/client_key",
             _ => "/upstream/tls/client_key",
         };
-        tell(text, pointer);
+        report(text, pointer);
     }
 }

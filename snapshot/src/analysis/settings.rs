@@ -1,6 +1,7 @@
-//! Settings of plugins that no plugin reads: a misspelt name is accepted, as by APISIX, and has no effect.
+//! Plugin settings that no plugin reads: as in APISIX, a misspelt name is accepted and has no
+//! effect.
 //!
-//! Names are told only where a schema lists all there are: one that leaves its fields open says nothing.
+//! Only reported where the schema lists every field; a schema that allows others proves nothing.
 
 use std::collections::HashMap;
 
@@ -9,21 +10,21 @@ use model::{Invalid, Key, Kind, Resource};
 use sdk::catalog::{Facts, Place, Subsystem};
 use serde_json::{Map, Value};
 
-use super::{Analysis, Code, Of};
+use super::{Analysis, Code, Input};
 
-/// What a schema calls other schemas that a value is checked against as well.
+/// JSON Schema keywords whose subschemas apply to the same value.
 const MORE: [&str; 7] = ["allOf", "anyOf", "oneOf", "if", "then", "else", "not"];
 
-pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
-    let mut known: HashMap<(Subsystem, String), Option<Facts>> = HashMap::new();
+pub(super) fn check(of: Input<'_>, found: &mut Analysis) {
+    let mut declared: HashMap<(Subsystem, String), Option<Facts>> = HashMap::new();
     for entry in of.desired.iter() {
         let key = &entry.key;
         let subsystem = match key.kind {
             Kind::StreamRoute => Subsystem::Stream,
             _ => Subsystem::Http,
         };
-        let mut look = |plugin: &str, fields, place, besides: &[&str], pointer: &str| {
-            let facts = known
+        let mut check = |plugin: &str, fields, place, besides: &[&str], pointer: &str| {
+            let facts = declared
                 .entry((subsystem, plugin.to_owned()))
                 .or_insert_with(|| of.catalog.facts(subsystem, plugin));
             let Some(facts) = facts else { return };
@@ -33,14 +34,14 @@ pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
                 Place::Route | Place::Stream => Some(&facts.schema),
             };
             let of_consumers = facts.consumer_schema.as_ref().filter(|_| place == Place::Route);
-            let mut look = Look { key, plugin, of_consumers, found };
+            let mut check = FieldCheck { key, plugin, of_consumers, found };
             if let Some(schema) = schema {
-                look.fields(fields, &[schema], besides, pointer);
+                check.fields(fields, &[schema], besides, pointer);
             }
         };
         if let Resource::PluginMetadata(metadata) = entry.resource() {
             let besides = ["id", "create_time", "update_time"];
-            look(&key.id, &metadata.value, Place::Metadata, &besides, "");
+            check(&key.id, &metadata.value, Place::Metadata, &besides, "");
         }
         let place = match key.kind {
             Kind::Consumer | Kind::Credential => Place::Consumer,
@@ -50,32 +51,34 @@ pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
             let mut pointer = String::from("/plugins");
             push_pointer(&mut pointer, name);
             if let Value::Object(fields) = config {
-                look(name, fields, place, &["_meta"], &pointer);
+                check(name, fields, place, &["_meta"], &pointer);
             }
         }
     }
 }
 
-/// The plugin whose settings are looked at.
-struct Look<'a> {
+/// The plugin whose settings are checked.
+struct FieldCheck<'a> {
     key: &'a Key,
     plugin: &'a str,
-    /// What it has on consumers, where it stands on a route.
+    /// Its schema on consumers, when it is checked on a route.
     of_consumers: Option<&'a Value>,
     found: &'a mut Analysis,
 }
 
-impl Look<'_> {
-    /// Looks at the names of an object; those of `besides` are there whether a schema has them or not.
+impl FieldCheck<'_> {
+    /// Checks the field names of an object; those in `besides` are always allowed.
     fn fields(&mut self, fields: &Map<String, Value>, schemas: &[&Value], besides: &[&str], pointer: &str) {
-        let known = Known::of(schemas);
+        let declared = DeclaredFields::of(schemas);
         for (name, value) in fields {
             let mut pointer = pointer.to_owned();
             push_pointer(&mut pointer, name);
-            match known.fields.get(name.as_str()) {
+            match declared.fields.get(name.as_str()) {
                 Some(schemas) => self.value(value, schemas, &pointer),
-                None if known.is_open || known.fields.is_empty() || besides.contains(&name.as_str()) => {}
-                None => self.tell(name, &known, pointer),
+                None if declared.is_open
+                    || declared.fields.is_empty()
+                    || besides.contains(&name.as_str()) => {}
+                None => self.report(name, &declared, pointer),
             }
         }
     }
@@ -84,46 +87,46 @@ impl Look<'_> {
         match value {
             Value::Object(fields) => self.fields(fields, schemas, &[], pointer),
             Value::Array(items) => {
-                let known = Known::of(schemas);
+                let declared = DeclaredFields::of(schemas);
                 for (at, item) in items.iter().enumerate() {
-                    self.value(item, &known.items, &format!("{pointer}/{at}"));
+                    self.value(item, &declared.items, &format!("{pointer}/{at}"));
                 }
             }
             _ => {}
         }
     }
 
-    fn tell(&mut self, name: &str, known: &Known<'_>, pointer: String) {
+    fn report(&mut self, name: &str, declared: &DeclaredFields<'_>, pointer: String) {
         let is_of_consumers =
-            self.of_consumers.is_some_and(|schema| Known::of(&[schema]).fields.contains_key(name));
-        let hint = match nearest(name, known.fields.keys().copied()) {
+            self.of_consumers.is_some_and(|schema| DeclaredFields::of(&[schema]).fields.contains_key(name));
+        let hint = match nearest(name, declared.fields.keys().copied()) {
             _ if is_of_consumers => {
                 "write it on a consumer or its credential, which it identifies".to_owned()
             }
             Some(near) => format!("did you mean `{near}`?"),
-            // As in APISIX before version 3.
+            // APISIX before version 3 had this field.
             None if name == "disable" => "write `_meta: {disable: true}` to switch a plugin off".to_owned(),
-            None => "take it out, or see the plugin's page for the settings there are".to_owned(),
+            None => "remove it, or see the plugin's page for its settings".to_owned(),
         };
         let reason = format!("{} has no setting `{name}`, which is ignored", self.plugin);
         self.found.add(Code::UnknownSetting, self.key, Invalid::new(reason).at(pointer).hint(hint));
     }
 }
 
-/// What schemas say of a value, all that apply together.
+/// The fields that all schemas of a value declare together.
 #[derive(Default)]
-struct Known<'s> {
+struct DeclaredFields<'s> {
     fields: HashMap<&'s str, Vec<&'s Value>>,
     items: Vec<&'s Value>,
-    /// There may be others.
+    /// Other fields are allowed as well.
     is_open: bool,
 }
 
-impl<'s> Known<'s> {
-    fn of(schemas: &[&'s Value]) -> Known<'s> {
-        let mut known = Known::default();
-        schemas.iter().for_each(|schema| known.add(schema));
-        known
+impl<'s> DeclaredFields<'s> {
+    fn of(schemas: &[&'s Value]) -> DeclaredFields<'s> {
+        let mut declared = DeclaredFields::default();
+        schemas.iter().for_each(|schema| declared.add(schema));
+        declared
     }
 
     fn add(&mut self, schema: &'s Value) {
@@ -136,7 +139,7 @@ impl<'s> Known<'s> {
                     self.fields.entry(name).or_default().push(schema);
                 }
             }
-            // An alternative without a list of names.
+            // An alternative that lists no fields.
             None => self.is_open |= is_bare_object(words),
         }
         if let Some(schema @ Value::Object(_)) = words.get("items") {
@@ -164,18 +167,19 @@ mod tests {
 
     use super::*;
 
-    /// The names that are told of `settings`, each with what is near.
-    fn told(schema: &Value, settings: &Value) -> Vec<(String, String)> {
+    /// The names reported in `settings`, each with its hint.
+    fn reported(schema: &Value, settings: &Value) -> Vec<(String, String)> {
         let (key, mut found) = (Key::new(Kind::Route, "1"), Analysis::default());
         let consumers = json!({"properties": {"secret": {}}});
-        let mut look = Look { key: &key, plugin: "p", of_consumers: Some(&consumers), found: &mut found };
-        look.fields(settings.as_object().unwrap(), &[schema], &["_meta"], "");
-        let told = found.findings.into_iter().map(|one| one.invalid);
-        told.map(|invalid| (invalid.pointer, invalid.hint.unwrap_or_default())).collect()
+        let mut check =
+            FieldCheck { key: &key, plugin: "p", of_consumers: Some(&consumers), found: &mut found };
+        check.fields(settings.as_object().unwrap(), &[schema], &["_meta"], "");
+        let findings = found.findings.into_iter().map(|one| one.invalid);
+        findings.map(|invalid| (invalid.pointer, invalid.hint.unwrap_or_default())).collect()
     }
 
     #[test]
-    fn names_that_no_schema_has_are_told_wherever_they_stand() {
+    fn unknown_settings_are_reported_at_any_depth() {
         let inner = json!({"type": "object", "properties": {"interval": {"type": "integer"}}});
         let schema = json!({
             "type": "object",
@@ -188,22 +192,22 @@ mod tests {
             "header": 1, "inner": {"interval": 1}, "list": [{"interval": 1}], "any": {"thing": 1},
             "count": 1, "rules": 1, "if": 1, "then": 1, "dependent": 1, "_meta": {"disable": true},
         });
-        assert_eq!(told(&schema, &good), []);
+        assert_eq!(reported(&schema, &good), []);
         let bad = json!({
             "heder": 1, "inner": {"intervall": 1}, "list": [{}, {"x/y": 1}], "any": {"thing": {"more": 1}}, "disable": true,
             "secret": 1,
         });
-        let found = told(&schema, &bad);
+        let found = reported(&schema, &bad);
         let places: Vec<&str> = found.iter().map(|(pointer, _)| &**pointer).collect();
         assert_eq!(places, ["/heder", "/inner/intervall", "/list/1/x~1y", "/disable", "/secret"]);
-        let expected = ["`header`?", "`interval`?", "take it out", "_meta: {disable: true}", "on a consumer"];
+        let expected = ["`header`?", "`interval`?", "remove it", "_meta: {disable: true}", "on a consumer"];
         for ((_, hint), expected) in found.iter().zip(expected) {
             assert!(hint.contains(expected), "{hint}");
         }
     }
 
     #[test]
-    fn a_schema_that_leaves_names_open_tells_nothing() {
+    fn an_open_schema_reports_nothing() {
         for schema in [
             json!({"type": "object"}),
             json!({"type": "object", "properties": {}}),
@@ -214,16 +218,16 @@ mod tests {
             json!({"anyOf": [{"properties": {"a": {}}}, {"type": "object"}]}),
             json!(true),
         ] {
-            assert_eq!(told(&schema, &json!({"b": 1})), [], "{schema}");
+            assert_eq!(reported(&schema, &json!({"b": 1})), [], "{schema}");
         }
         for schema in [
             json!({"properties": {"a": {}}, "additionalProperties": false}),
-            // Alternatives that say nothing of names of their own.
+            // Alternatives that declare no fields of their own.
             json!({"properties": {"a": {}}, "anyOf": [{"required": ["a"]}, {"not": {"required": ["a"]}}]}),
             json!({"type": "object", "oneOf": [{"properties": {"a": {}}}, {"required": ["a"]}]}),
             json!({"type": "object", "dependencies": {"a": {"properties": {"a": {}}}}}),
         ] {
-            assert_eq!(told(&schema, &json!({"b": 1})).len(), 1, "{schema}");
+            assert_eq!(reported(&schema, &json!({"b": 1})).len(), 1, "{schema}");
         }
     }
 }

@@ -2,9 +2,9 @@
 
 use model::{Invalid, Kind, Resource};
 
-use super::{Analysis, Code, Of};
+use super::{Analysis, Code, Input};
 
-pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
+pub(super) fn check(of: Input<'_>, found: &mut Analysis) {
     if of.stream_ports.is_empty() {
         return;
     }
@@ -15,7 +15,7 @@ pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
                 "no connection reaches this stream route: nothing listens on port {port} for streams"
             ))
             .at("/server_port")
-            .hint("add the port to apisix.stream_proxy in config.yaml, or name one that is there");
+            .hint("add the port to apisix.stream_proxy in config.yaml, or use a port that is configured");
             found.add(Code::Unreachable, &entry.key, invalid);
         }
     }

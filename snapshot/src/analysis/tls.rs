@@ -1,13 +1,13 @@
-//! TLS that protects less than it seems to.
+//! TLS settings that protect less than they seem to.
 
 use model::invalid::push_pointer;
 use model::{Invalid, Key, Resource, Ssl};
 use serde_json::Value;
 
-use super::{Analysis, Code, Of};
+use super::{Analysis, Code, Input};
 use crate::certs;
 
-pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
+pub(super) fn check(of: Input<'_>, found: &mut Analysis) {
     for entry in of.desired.iter() {
         if let Resource::Ssl(ssl) = entry.resource()
             && ssl.enabled
@@ -26,7 +26,7 @@ pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
                 if is_old(protocol) {
                     let invalid = Invalid::new(format!("{protocol} is broken and forbidden (RFC 8996)"))
                         .at(format!("/ssl_protocols/{at}"))
-                        .hint("take it out; clients of the last ten years speak TLSv1.2 or TLSv1.3");
+                        .hint("remove it; clients of the last ten years speak TLSv1.2 or TLSv1.3");
                     found.add(Code::WeakTls, &entry.key, invalid);
                 }
             }
@@ -37,7 +37,7 @@ pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
         {
             let inside = if matches!(entry.resource(), Resource::Upstream(_)) { "" } else { "/upstream" };
             let invalid = Invalid::new(
-                "the certificate of its servers is not verified: whoever is between can read and change all",
+                "the certificate of its servers is not verified: an attacker between the two can read and change everything",
             )
             .at(format!("{inside}/scheme"))
             .hint("set `tls: {verify: true}`, and `tls.ca` if the authority is your own");
@@ -51,7 +51,7 @@ pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
                     let invalid =
                         Invalid::new(format!("{name} does not verify the certificate of its server"))
                             .at(format!("{pointer}/{field}"))
-                            .hint("take it out: the default is to verify, where the plugin can");
+                            .hint("remove it: by default the plugin verifies certificates if it can");
                     found.add(Code::WeakTls, &entry.key, invalid);
                 }
             }
@@ -59,9 +59,9 @@ pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
     }
 }
 
-/// Names that are served with certificates for others.
+/// Reports names served with a certificate that does not cover them.
 fn other_names(ssl: &Ssl, key: &Key, found: &mut Analysis) {
-    // One that cannot be read may be a reference; one without names is for none that is known here.
+    // An unreadable certificate may be a reference; one without DNS names cannot be judged.
     let names: Option<Vec<Vec<String>>> =
         ssl.pairs.iter().map(|pair| certs::facts(&pair.cert).map(|facts| facts.names)).collect();
     let Some(names) = names.filter(|names| names.iter().all(|names| !names.is_empty())) else { return };
@@ -72,7 +72,7 @@ fn other_names(ssl: &Ssl, key: &Key, found: &mut Analysis) {
                 Invalid::new(format!("the certificate is not for `{sni}`: clients that verify it refuse it"))
                     .at("/cert")
                     .hint(format!(
-                        "it is for {}: replace it, or take out the name that it is not for",
+                        "it is for {}: replace it, or remove the name that it does not cover",
                         names.join(", ")
                     ));
             found.add(Code::OtherName, key, invalid);
@@ -80,7 +80,7 @@ fn other_names(ssl: &Ssl, key: &Key, found: &mut Analysis) {
     }
 }
 
-/// Whether a certificate's name covers a server's, which may be a pattern itself.
+/// Whether a certificate name covers a server name, which may itself be a pattern.
 fn is_for(name: &str, server: &str) -> bool {
     let name = name.to_ascii_lowercase();
     match (name.strip_prefix("*."), server.split_once('.')) {
@@ -89,7 +89,7 @@ fn is_for(name: &str, server: &str) -> bool {
     }
 }
 
-/// Whether a version of TLS is one that nobody should speak.
+/// Whether a protocol version is obsolete (RFC 8996).
 pub fn is_old(protocol: &str) -> bool {
     matches!(protocol, "SSLv2" | "SSLv3" | "TLSv1" | "TLSv1.0" | "TLSv1.1")
 }

@@ -1,14 +1,14 @@
-//! Resources that nothing refers to, and consumers that nobody can be known as.
+//! Resources that nothing refers to, and consumers that no request can be identified as.
 
 use hashbrown::HashSet;
 use model::{Invalid, Key, Kind, Resource};
 use serde_json::Value;
 
-use super::{Analysis, Code, Of, names};
+use super::{Analysis, Code, Input, uses_plugin};
 
-pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
+pub(super) fn check(of: Input<'_>, found: &mut Analysis) {
     let mut used: HashSet<(Kind, &str)> = HashSet::new();
-    // Names of consumers that plugins have in their settings (`anonymous_consumer`).
+    // Consumer uses_plugin in plugin settings (`anonymous_consumer`).
     let mut texts: HashSet<&str> = HashSet::new();
     for entry in of.desired.iter() {
         let mut note = |kind, id: &'_ Option<String>| {
@@ -54,8 +54,8 @@ pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
     consumers(of, &texts, found);
 }
 
-/// Stream routes that stand below another one, from which neither protocol there is chooses.
-fn subordinates(of: Of<'_>, found: &mut Analysis) {
+/// Reports stream routes under a superior one whose protocol selects no subordinates.
+fn subordinates(of: Input<'_>, found: &mut Analysis) {
     for entry in of.desired.of(Kind::StreamRoute) {
         let Resource::StreamRoute(route) = entry.resource() else { continue };
         let Some(protocol) = &route.protocol else { continue };
@@ -71,9 +71,9 @@ fn subordinates(of: Of<'_>, found: &mut Analysis) {
     }
 }
 
-/// Ids of upstreams and texts in the settings of a plugin.
+/// Collects upstream ids and all strings in the settings of a plugin.
 fn gather<'a>(
-    of: Of<'a>,
+    of: Input<'a>,
     value: &'a Value,
     used: &mut HashSet<(Kind, &'a str)>,
     texts: &mut HashSet<&'a str>,
@@ -98,13 +98,13 @@ fn gather<'a>(
     }
 }
 
-fn consumers(of: Of<'_>, anonymous: &HashSet<&str>, found: &mut Analysis) {
+fn consumers(of: Input<'_>, anonymous: &HashSet<&str>, found: &mut Analysis) {
     if of.desired.count(Kind::Consumer) == 0 {
         return;
     }
     let auth: Vec<&'static str> =
         of.catalog.about().into_iter().filter(|about| about.auth).map(|about| about.name).collect();
-    // The plugins by which some request is asked who it is from.
+    // The auth plugins that at least one request runs.
     let asks: HashSet<&str> = auth
         .iter()
         .copied()
@@ -112,7 +112,10 @@ fn consumers(of: Of<'_>, anonymous: &HashSet<&str>, found: &mut Analysis) {
             let kinds = [Kind::Route, Kind::Service, Kind::PluginConfig, Kind::GlobalRule];
             let mut all = kinds.into_iter().flat_map(|kind| of.desired.of(kind));
             all.any(|entry| {
-                entry.resource().plugins().is_some_and(|plugins| names(plugins, &|plugin| plugin == *name))
+                entry
+                    .resource()
+                    .plugins()
+                    .is_some_and(|plugins| uses_plugin(plugins, &|plugin| plugin == *name))
             })
         })
         .collect();
@@ -137,11 +140,11 @@ fn consumers(of: Of<'_>, anonymous: &HashSet<&str>, found: &mut Analysis) {
         let invalid = match idle.contains(id) {
             true => Invalid::new(
                 "this consumer is not used: no route, service, plugin config or global rule has the authentication \
-                 plugin by which it would be known",
+                 plugin that would identify it",
             )
-            .hint("add the plugin (such as key-auth) to the routes it is for, or delete the consumer"),
-            false => Invalid::new("this consumer is not used: it has no credential by which it could be known")
-                .hint("give it the settings of an authentication plugin, or a credential, or delete it"),
+            .hint("add the plugin (such as key-auth) to the routes it should use, or delete the consumer"),
+            false => Invalid::new("this consumer is not used: it has no credential that could identify it")
+                .hint("configure an authentication plugin on it, add a credential, or delete it"),
         };
         found.add(Code::Unused, &key, invalid);
     }

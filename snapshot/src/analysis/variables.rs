@@ -1,4 +1,5 @@
-//! Variables that have no value where they are used, and paths that do not mean what they seem to.
+//! Variables without a value where they are used, and paths that mean something else than they seem
+//! to.
 
 use model::invalid::push_pointer;
 use model::{Invalid, Key, Resource};
@@ -6,25 +7,25 @@ use sdk::template::Template;
 use sdk::vars::Var;
 use serde_json::{Map, Value};
 
-use super::{Analysis, Code, Of};
+use super::{Analysis, Code, Input};
 use crate::router::Mode;
 
-/// Parameters of a path; those with a second underscore are of the route.
+/// Prefix of path parameters; a second underscore marks variables of the route itself.
 const PARAMETER: &str = "uri_param_";
 const LIMITS: [&str; 3] = ["limit-conn", "limit-count", "limit-req"];
 
-pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
+pub(super) fn check(of: Input<'_>, found: &mut Analysis) {
     for entry in of.desired.iter() {
-        let mut look = Look { key: &entry.key, found };
+        let mut check = VariableCheck { key: &entry.key, found };
         if let Resource::Route(route) = entry.resource() {
             let pointer = if route.uris.len() > 1 { "/uris" } else { "/uri" };
             if of.mode != Mode::UriWithParameter
                 && let Some(uri) = route.uris.iter().find(|uri| uri.contains("/:"))
             {
-                look.literal_parameter(uri, pointer);
+                check.literal_parameter(uri, pointer);
             }
             if let Some(vars) = &route.vars {
-                look.conditions(vars, "/vars");
+                check.conditions(vars, "/vars");
             }
         }
         for (name, config) in entry.resource().plugins().into_iter().flatten() {
@@ -32,20 +33,20 @@ pub(super) fn look(of: Of<'_>, found: &mut Analysis) {
             let mut pointer = String::from("/plugins");
             push_pointer(&mut pointer, name);
             match name.as_str() {
-                name if LIMITS.contains(&name) => look.limit_key(name, settings, &pointer),
-                "proxy-rewrite" => look.rewritten_path(settings, &pointer),
+                name if LIMITS.contains(&name) => check.limit_key(name, settings, &pointer),
+                "proxy-rewrite" => check.rewritten_path(settings, &pointer),
                 _ => {}
             }
         }
     }
 }
 
-struct Look<'a> {
+struct VariableCheck<'a> {
     key: &'a Key,
     found: &'a mut Analysis,
 }
 
-impl Look<'_> {
+impl VariableCheck<'_> {
     fn literal_parameter(&mut self, uri: &str, pointer: &str) {
         let invalid =
             Invalid::new(format!("`{uri}` matches paths with a colon only: this router has no parameters"))
@@ -72,7 +73,7 @@ impl Look<'_> {
         }
     }
 
-    /// Reports a key of a limit that no variable can give.
+    /// Reports a limit key that names an unknown variable.
     fn limit_key(&mut self, plugin: &str, settings: &Map<String, Value>, pointer: &str) {
         let text = |field: &str| settings.get(field).and_then(Value::as_str);
         let Some(key) = text("key") else { return };
@@ -90,7 +91,7 @@ impl Look<'_> {
             (Some(name), _) if is_name => format!("write `{name}`, or `key_type: var_combination`"),
             (_, Some(near)) => format!("did you mean `{near}`?"),
             _ if is_name => "write `key_type: constant` to count all requests together".to_owned(),
-            _ => "take it out".to_owned(),
+            _ => "remove it".to_owned(),
         };
         let effect =
             if is_name { "each client address counts by itself" } else { "it is replaced by an empty text" };
@@ -99,7 +100,7 @@ impl Look<'_> {
         self.found.add(Code::UnknownVariable, self.key, invalid);
     }
 
-    /// Reports a rewritten path made of the raw path, which is encoded a second time.
+    /// Reports a rewritten path built from the raw path, which gets percent-encoded twice.
     fn rewritten_path(&mut self, settings: &Map<String, Value>, pointer: &str) {
         let Some(uri) = settings.get("uri").and_then(Value::as_str) else { return };
         if Template::parse(uri).vars().any(|var| var.name() == "request_uri") {

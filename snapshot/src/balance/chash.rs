@@ -27,7 +27,7 @@ const MOST_POINTS: u64 = 1 << 20;
 /// Memory kept for the bytes to hash.
 const KEPT: usize = 1 << 10;
 
-/// What is hashed; the client's address if it is absent.
+/// The hash key; the client's address stands in for an absent one.
 #[derive(Debug, Clone, PartialEq)]
 pub enum HashOn {
     /// A variable, which also covers headers (`http_x`) and cookies (`cookie_x`).
@@ -39,7 +39,7 @@ pub enum HashOn {
 }
 
 impl HashOn {
-    /// What is hashed, for people.
+    /// The hash key in readable form.
     pub fn key(&self, x: &Exchange<'_>) -> Vec<u8> {
         let mut bytes = Vec::new();
         let found = match self {
@@ -88,7 +88,7 @@ impl Ring {
         let servers = servers(tier, endpoints);
         let unit = servers.iter().fold(0, |unit, server| gcd(unit, server.weight)).max(1);
         let all: u64 = servers.iter().map(|server| server.weight / unit).sum();
-        // Halving keeps the points that remain where they are, so that few keys move at a step.
+        // Halving keeps the remaining points in place, so few keys move at each step.
         let shift = (0..64).find(|shift| all.saturating_mul(POINTS) >> shift <= MOST_POINTS).unwrap_or(63);
         let mut points = Vec::new();
         for server in servers.iter().filter(|server| server.weight > 0) {
@@ -102,8 +102,8 @@ impl Ring {
                 points.push((point, server.index));
             }
         }
-        // APISIX says nothing of servers at the same point. Here the lower address has it, in
-        // whatever order they were written.
+        // APISIX does not define the order of servers at the same point. Here the lower address
+        // wins, independent of the configured order.
         points.sort_unstable_by_key(|&(hash, index)| (hash, endpoints[index as usize].addr, index));
         Ring { points: points.into() }
     }
@@ -112,7 +112,7 @@ impl Ring {
         let start = self.points.partition_point(|point| point.0 < hash);
         let (before, from) = self.points.split_at(start);
         let on = |&(_, index): &(u32, u32)| (choice.weight(index as usize) > 0).then_some(index as usize);
-        // Without failed tries the first point is the result; with them, another server is found soon.
+        // Normally the first point wins; after failed attempts another server follows soon.
         if let Some(index) = from.iter().chain(before).take(64).find_map(on) {
             return Some(index);
         }
@@ -143,7 +143,7 @@ struct Server {
     index: u32,
 }
 
-/// The servers of a tier, each address once; of duplicates the last one counts.
+/// The servers of a tier, each address once; the last duplicate counts.
 fn servers(tier: &Tier, endpoints: &[Endpoint]) -> Vec<Server> {
     let mut servers: Vec<Server> = Vec::with_capacity(tier.range.len());
     let mut places = hashbrown::HashMap::new();
@@ -161,8 +161,8 @@ fn servers(tier: &Tier, endpoints: &[Endpoint]) -> Vec<Server> {
     servers
 }
 
-/// The text points are made of: `10.0.0.1`, a zero byte, `80`. Every colon is a zero byte, those
-/// of an IPv6 address, too, which stands in brackets as the operator wrote it.
+/// The text that points are made of: `10.0.0.1`, a zero byte, `80`. Every colon becomes a zero
+/// byte, also in IPv6 addresses, which keep their configured brackets.
 fn name(endpoint: &Endpoint) -> String {
     let port = format!(":{}", endpoint.addr.port());
     let host = endpoint.authority.strip_suffix(&port).unwrap_or(&endpoint.authority);

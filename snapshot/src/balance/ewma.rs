@@ -1,8 +1,8 @@
 //! hot path
 //!
-//! The faster of two servers drawn at random, by an exponentially weighted moving
-//! average of how long their answers took (APISIX: `ewma`). The average fades when
-//! a server is not asked, so that a slow one is tried again.
+//! Of two servers drawn at random, the one with the lower exponentially weighted moving average of
+//! response time (APISIX: `ewma`). The average fades while a server gets no requests, so a slow one
+//! is tried again.
 
 use std::net::SocketAddr;
 
@@ -10,15 +10,15 @@ use super::scores::{Score, Scores};
 use super::{Choice, Tier};
 use crate::upstream::Endpoint;
 
-/// After this long a measurement weighs about a third.
+/// After this time a measurement weighs about a third.
 const DECAY_MS: f64 = 10_000.0;
-/// The minimum a failed try counts: a refused connection is quick, but is no response.
+/// The least time a failed attempt counts as: a refused connection is fast, but no response.
 const FAILED_MS: f64 = 1_000.0;
 
 #[derive(Debug)]
 pub(super) struct State {
     servers: Scores<Average>,
-    /// When a server was last picked; a worker's tries are short against the decay.
+    /// When a server was last picked; attempts are short compared with the decay.
     now_ms: u64,
 }
 
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_average_fades_to_a_third_in_its_time_and_takes_what_is_measured_for_the_rest() {
+    fn an_average_decays_to_a_third_and_a_measurement_makes_up_the_rest() {
         let third = (-1.0f64).exp();
         let near = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-9, "{found} {expected}");
         let mut average = Average { ms: 100.0, touched_ms: 5_000 };
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_that_are_gone_are_forgotten() {
+    fn removed_servers_are_dropped() {
         let server = |n: u8| Endpoint {
             addr: SocketAddr::from(([10, 1, 0, n], 80)),
             authority: Box::default(),

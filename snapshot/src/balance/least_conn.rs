@@ -31,7 +31,7 @@ impl InFlight {
         self.0 = self.0.saturating_add(1);
     }
 
-    /// What is left.
+    /// Returns the remaining count.
     pub fn sub(&mut self) -> u32 {
         self.0 = self.0.saturating_sub(1);
         self.0

@@ -1,8 +1,8 @@
 //! hot path
 //!
 //! Of two servers drawn at random, the one with fewer exchanges in flight for its weight, as this
-//! worker sees it (ours: `p2c`). It costs the same with a thousand servers as with three, and no
-//! server is everybody's first choice at the same moment, as with the fewest of all.
+//! worker sees it (ours: `p2c`). The cost does not depend on the number of servers, and, unlike
+//! with `least_conn`, the workers do not all choose the same server at the same moment.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,7 @@ use super::scores::{Score, Scores};
 use super::{Choice, Tier};
 use crate::upstream::Endpoint;
 
-/// Draws for a usable server before all are looked at.
+/// Random draws before all servers are scanned for a usable one.
 const DRAWS: usize = 8;
 
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl State {
         self.servers.carry(before.servers);
     }
 
-    /// In flight with one more, by weight.
+    /// The load with one more exchange in flight, relative to the weight.
     fn load(&self, index: usize, choice: Choice<'_>) -> f64 {
         let busy = self.servers.get(index).map_or(0, InFlight::count);
         f64::from(busy + 1) / f64::from(choice.weight(index).max(1))
@@ -62,7 +62,7 @@ impl State {
     }
 }
 
-/// A usable server but this one, if there is any.
+/// A random usable server other than `but`, if there is one.
 #[inline]
 fn draw(tier: &Tier, choice: Choice<'_>, but: Option<usize>) -> Option<usize> {
     let fits = |index: usize| choice.weight(index) > 0 && Some(index) != but;
@@ -73,7 +73,7 @@ fn draw(tier: &Tier, choice: Choice<'_>, but: Option<usize>) -> Option<usize> {
             return Some(index);
         }
     }
-    // Few are left: the next one from anywhere.
+    // Few are usable: scan from a random index.
     let from = fastrand::usize(..len);
     (0..len).map(|step| tier.range.start + (from + step) % len).find(|&index| fits(index))
 }

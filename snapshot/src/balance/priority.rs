@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use crate::upstream::Endpoint;
 
-/// Servers of one priority, next to each other.
+/// Servers of one priority, adjacent in the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Tier {
     pub range: Range<usize>,
@@ -15,7 +15,8 @@ pub(crate) struct Tier {
     pub even: bool,
 }
 
-/// Sorts servers from high to low priority, those of one as written, and gives the tiers.
+/// Sorts servers by descending priority, keeping the configured order within one, and returns the
+/// tiers.
 pub(crate) fn arrange(endpoints: &mut [Endpoint]) -> Vec<Tier> {
     endpoints.sort_by_key(|endpoint| std::cmp::Reverse(endpoint.priority));
     let mut start = 0;
@@ -28,7 +29,7 @@ pub(crate) fn arrange(endpoints: &mut [Endpoint]) -> Vec<Tier> {
             Tier { range, even: tier.iter().all(|endpoint| endpoint.weight == tier[0].weight) }
         })
         .collect();
-    // Nearly all upstreams have one, and a list is first given room for four.
+    // Nearly all upstreams have one tier, but a new list reserves room for four.
     tiers.shrink_to_fit();
     tiers
 }

@@ -1,27 +1,27 @@
 //! hot path
 //!
-//! Smooth weighted round robin: of servers weighted 5, 1 and 1, the first is
-//! never asked five times in a row. Each turn every server gains its weight, the
-//! one with the most is taken and pays what all gained together.
+//! Smooth weighted round robin: of servers weighted 5, 1 and 1, the first never gets five requests
+//! in a row. In each turn every server gains its weight; the one with the most wins and pays the
+//! sum of all gains.
 
 use super::{Choice, Moved, Tier};
 use crate::upstream::Endpoint;
 
-/// Turns a fresh state takes at most before its first, to begin somewhere.
+/// The most turns skipped on a fresh state, so that workers start at different servers.
 const HEAD_START: u32 = 64;
 
 #[derive(Debug)]
 pub(super) struct State {
-    /// Whose turn is next in each even tier, counted from its start.
+    /// The next server of each even tier, counted from the tier's start.
     turns: Vec<usize>,
-    /// What each server has gained; only for uneven tiers.
+    /// The gained weight of each server; only for uneven tiers.
     gained: Vec<i64>,
 }
 
 impl State {
     pub fn new(tiers: &[Tier], endpoints: &[Endpoint]) -> State {
         let mut state = State::at_start(tiers, endpoints.len());
-        let tried = super::Tried::default();
+        let tried = super::ExcludedServers::default();
         let choice = Choice { endpoints, tried: &tried };
         for (at, tier) in tiers.iter().enumerate() {
             if tier.even {
@@ -35,7 +35,7 @@ impl State {
         state
     }
 
-    /// Every worker would begin with the same server.
+    /// A state without a random start; with it, all workers would start at the same server.
     pub fn at_start(tiers: &[Tier], servers: usize) -> State {
         let gained = if tiers.iter().all(|tier| tier.even) { 0 } else { servers };
         State { turns: vec![0; tiers.len()], gained: vec![0; gained] }
@@ -53,7 +53,7 @@ impl State {
         if self.gained.is_empty() {
             return;
         }
-        // Weights may have shrunk; what was gained under the old ones must not weigh more than one round.
+        // Weights may have shrunk; old gains must not weigh more than one round.
         let round: i64 = endpoints.iter().map(|endpoint| i64::from(endpoint.weight)).sum();
         self.gained.fill(0);
         for (new, old) in moved.pairs() {

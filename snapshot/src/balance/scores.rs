@@ -16,7 +16,7 @@ use crate::upstream::Endpoint;
 
 /// The score of one server.
 pub(super) trait Score: Default {
-    /// Whether it must be kept although the upstream no longer has this server.
+    /// Whether to keep the score after the upstream lost this server.
     fn matters(&self) -> bool;
 }
 
@@ -42,27 +42,27 @@ impl<T: Score> Scores<T> {
     #[inline]
     pub fn find(&mut self, index: usize, addr: SocketAddr, will_do: impl Fn(&T) -> bool) -> Option<&mut T> {
         let here = |(known, score): &(SocketAddr, T)| *known == addr && will_do(score);
-        let place = match self.all.get(index) {
+        let position = match self.all.get(index) {
             Some(entry) if here(entry) => index,
             _ => self.all.iter().position(here)?,
         };
-        Some(&mut self.all[place].1)
+        Some(&mut self.all[position].1)
     }
 
     /// The same, created if missing.
     #[inline]
     pub fn find_or_add(&mut self, index: usize, addr: SocketAddr) -> &mut T {
-        let place = match self.all.get(index) {
+        let position = match self.all.get(index) {
             Some((known, _)) if *known == addr => index,
-            _ => self.place(addr),
+            _ => self.position(addr),
         };
-        &mut self.all[place].1
+        &mut self.all[position].1
     }
 
     #[cold]
-    fn place(&mut self, addr: SocketAddr) -> usize {
-        if let Some(place) = self.all.iter().position(|(known, _)| *known == addr) {
-            return place;
+    fn position(&mut self, addr: SocketAddr) -> usize {
+        if let Some(position) = self.all.iter().position(|(known, _)| *known == addr) {
+            return position;
         }
         self.all.push((addr, T::default()));
         self.all.len() - 1
@@ -79,13 +79,13 @@ impl<T: Score> Scores<T> {
 
     /// Takes over earlier scores. Each score goes to one server, even if several share an address.
     pub fn carry(&mut self, before: Scores<T>) {
-        let mut places: HashMap<SocketAddr, Vec<usize>, FixedState> = HashMap::default();
-        for (place, (addr, _)) in self.all.iter().enumerate().rev() {
-            places.entry(*addr).or_default().push(place);
+        let mut positions: HashMap<SocketAddr, Vec<usize>, FixedState> = HashMap::default();
+        for (position, (addr, _)) in self.all.iter().enumerate().rev() {
+            positions.entry(*addr).or_default().push(position);
         }
         for (addr, score) in before.all {
-            match places.get_mut(&addr).and_then(Vec::pop) {
-                Some(place) => self.all[place].1 = score,
+            match positions.get_mut(&addr).and_then(Vec::pop) {
+                Some(position) => self.all[position].1 = score,
                 None if score.matters() => self.all.push((addr, score)),
                 None => {}
             }

@@ -1,10 +1,10 @@
 //! hot path
 //!
-//! Clients that stay with a server, which a cookie names (`sluice.sticky`).
+//! Sticky sessions: a cookie names the client's server (`sluice.sticky`).
 //!
-//! The value is a keyed digest of the server's address: it tells nobody the address, nobody can make one for a
-//! server of their choice, and every gateway with the same key understands it. What a request costs is
-//! one look at a table that was made with the upstream.
+//! The cookie value is a keyed digest of the server's address: it does not reveal the address,
+//! clients cannot forge one for another server, and every gateway with the same key understands it.
+//! A request costs one look-up in a table built with the upstream.
 
 use aws_lc_rs::hmac;
 use foldhash::fast::FixedState;
@@ -14,16 +14,16 @@ use sdk::Exchange;
 
 use crate::upstream::Endpoint;
 
-/// The servers of an upstream by the value of a cookie, and the other way round.
+/// The servers of an upstream by cookie value, and the cookies by server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sticky {
     name: Box<str>,
     servers: HashMap<Box<[u8]>, u32, FixedState>,
-    /// `Set-Cookie` of each server, whole.
+    /// The complete `Set-Cookie` value for each server.
     cookies: Box<[Box<[u8]>]>,
 }
 
-/// Bytes of a digest that a value has, in hexadecimal.
+/// Digest bytes in a cookie value, which is hexadecimal.
 const BYTES: usize = 16;
 
 impl Sticky {
@@ -64,7 +64,7 @@ impl Sticky {
         self.servers.get(x.cookie(&self.name)?).map(|index| *index as usize)
     }
 
-    /// `Set-Cookie` for a client that a server has answered.
+    /// The `Set-Cookie` value for a client that a server has answered.
     #[inline]
     pub fn cookie(&self, index: usize) -> Option<&[u8]> {
         self.cookies.get(index).map(|cookie| &**cookie)
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_leads_back_to_its_server_wherever_that_stands_now() {
+    fn a_cookie_finds_its_server_at_any_index() {
         let before = sticky(json!({"secret": "12345678"}), &[1, 2, 3]);
         let pair = |index| text(&before, index).split(';').next().unwrap().to_owned();
         for index in 0..3 {
@@ -112,7 +112,7 @@ mod tests {
         }
         let after = sticky(json!({"secret": "12345678"}), &[9, 3, 1]);
         assert_eq!([0, 1, 2].map(|index| found(&after, &pair(index))), [Some(2), None, Some(1)]);
-        // Another key, another name, a part of a value and no value name nobody.
+        // Another key, another name and a partial value match no server.
         assert_eq!(found(&sticky(json!({"secret": "87654321"}), &[1, 2, 3]), &pair(0)), None);
         let named = sticky(json!({"secret": "12345678", "name": "s"}), &[1]);
         assert_eq!(found(&named, &pair(0)), None);
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_are_what_is_written() {
+    fn cookie_attributes_follow_the_settings() {
         let end = |settings| {
             let cookie = text(&sticky(settings, &[1]), 0);
             cookie.split_once("; ").unwrap().1.to_owned()

@@ -27,19 +27,19 @@ fn upstream(weights: &[u32], policy: Policy) -> Upstream {
     Upstream::new("1", 0, servers(&weights), policy)
 }
 
-fn tried(indices: &[usize]) -> Tried {
-    let mut tried = Tried::default();
+fn tried(indices: &[usize]) -> ExcludedServers {
+    let mut tried = ExcludedServers::default();
     indices.iter().for_each(|&index| tried.insert(index));
     tried
 }
 
-/// What each server got of so many picks.
+/// How many of `picks` each server gets.
 fn shares(upstream: &Upstream, state: &mut BalanceState, picks: usize) -> Vec<usize> {
     let mut probe = Probe::default();
     let x = probe.exchange();
     let mut shares = vec![0; upstream.endpoints.len()];
     for _ in 0..picks {
-        shares[upstream.pick(state, &x, &Tried::default(), 0).expect("a server")] += 1;
+        shares[upstream.pick(state, &x, &ExcludedServers::default(), 0).expect("a server")] += 1;
     }
     shares
 }
@@ -49,13 +49,13 @@ fn chash() -> Policy {
 }
 
 /// The server a key belongs to.
-fn owner(upstream: &Upstream, key: u32, tried: &Tried) -> Option<SocketAddr> {
+fn owner(upstream: &Upstream, key: u32, tried: &ExcludedServers) -> Option<SocketAddr> {
     owners(upstream, key..key + 1, tried)[0]
 }
 
-/// The servers keys belong to. One exchange asks for all of them: to make one anew for each takes far
-/// longer than to pick.
-fn owners(upstream: &Upstream, keys: Range<u32>, tried: &Tried) -> Vec<Option<SocketAddr>> {
+/// The servers that keys belong to. One exchange serves all keys: creating one takes far longer
+/// than picking.
+fn owners(upstream: &Upstream, keys: Range<u32>, tried: &ExcludedServers) -> Vec<Option<SocketAddr>> {
     let (mut probe, mut state) = (Probe::default(), upstream.state());
     let pick = |key: u32| {
         probe.ask("GET", &format!("/?k=key-{key}"), &[]);
@@ -67,7 +67,8 @@ fn owners(upstream: &Upstream, keys: Range<u32>, tried: &Tried) -> Vec<Option<So
 #[test]
 fn round_robin_is_smooth() {
     let upstream = upstream(&[5, 1, 1], Policy::RoundRobin);
-    let mut state = BalanceState::of(State::RoundRobin(roundrobin::State::at_start(&upstream.tiers, 3)));
+    let mut state =
+        BalanceState::of(PolicyState::RoundRobin(roundrobin::State::at_start(&upstream.tiers, 3)));
     let mut probe = Probe::default();
     let x = probe.exchange();
     let turns: Vec<_> = (0..14).filter_map(|_| upstream.pick(&mut state, &x, &tried(&[]), 0)).collect();
@@ -75,7 +76,7 @@ fn round_robin_is_smooth() {
 }
 
 #[test]
-fn equal_weights_take_turns_and_workers_begin_anywhere() {
+fn equal_weights_take_turns_and_workers_start_at_different_servers() {
     let upstream = upstream(&[7, 7, 7], Policy::RoundRobin);
     assert_eq!(shares(&upstream, &mut upstream.state(), 30), [10, 10, 10]);
     let begins: std::collections::BTreeSet<_> =
@@ -92,7 +93,7 @@ fn tiers_are_used_from_high_to_low() {
         let mut state = upstream.state();
         let mut probe = Probe::default();
         let x = probe.exchange();
-        let mut gone = Tried::default();
+        let mut gone = ExcludedServers::default();
         let mut order = Vec::new();
         while let Some(index) = upstream.pick(&mut state, &x, &gone, 0) {
             gone.insert(index);
@@ -103,7 +104,7 @@ fn tiers_are_used_from_high_to_low() {
 }
 
 #[test]
-fn weight_zero_gets_nothing_unless_it_is_alone() {
+fn weight_zero_gets_no_requests_unless_it_is_alone() {
     for policy in [Policy::RoundRobin, Policy::LeastConn, Policy::Ewma, chash()] {
         let both = upstream(&[0, 3], policy.clone());
         assert_eq!(shares(&both, &mut both.state(), 10), [0, 10]);
@@ -121,7 +122,7 @@ fn weight_zero_gets_nothing_unless_it_is_alone() {
 }
 
 #[test]
-fn least_conn_counts_what_is_in_flight_by_weight() {
+fn least_conn_weighs_requests_in_flight() {
     let upstream = upstream(&[1, 2], Policy::LeastConn);
     let mut state = upstream.state();
     let mut probe = Probe::default();
@@ -140,7 +141,7 @@ fn least_conn_counts_what_is_in_flight_by_weight() {
 }
 
 #[test]
-fn ewma_prefers_the_faster_and_forgets() {
+fn ewma_prefers_the_faster_server_and_decays() {
     let upstream = upstream(&[1, 1], Policy::Ewma);
     let mut state = upstream.state();
     let mut probe = Probe::default();
@@ -152,12 +153,12 @@ fn ewma_prefers_the_faster_and_forgets() {
     for _ in 0..50 {
         assert_eq!(pick(&mut state, 60_000), 1);
     }
-    // A quick failure is no quick answer.
+    // A quick failure is not a quick response.
     pick(&mut state, 120_000);
     state.done(1, upstream.endpoints[1].addr, 10, false);
     state.done(0, upstream.endpoints[0].addr, 200_000, true);
     assert_eq!(pick(&mut state, 120_000), 0);
-    // Server 0 is measured again and again, 1 is not asked: its average fades below.
+    // Server 0 is measured again and again, 1 gets no requests: its average fades below.
     pick(&mut state, 180_000);
     state.done(0, upstream.endpoints[0].addr, 200_000, true);
     assert_eq!(pick(&mut state, 180_000), 1);
@@ -168,7 +169,7 @@ fn hashing_is_stable_and_fair() {
     let upstream = upstream(&[1, 1, 2], chash());
     let mut keys = [0; 3];
     for addr in owners(&upstream, 0..20_000, &tried(&[])) {
-        keys[upstream.endpoints.iter().position(|e| Some(e.addr) == addr).expect("known")] += 1;
+        keys[upstream.endpoints.iter().position(|e| Some(e.addr) == addr).expect("a known server")] += 1;
     }
     for (keys, fair) in keys.into_iter().zip([5_000.0, 5_000.0, 10_000.0]) {
         assert!((f64::from(keys) / fair - 1.0).abs() < 0.2, "{keys} of {fair}");
@@ -181,8 +182,8 @@ fn hashing_is_stable_and_fair() {
 fn the_ring_is_that_of_apisix() {
     const KEYS: [&str; 10] =
         ["127.0.0.1", "jack", "tom", "custom-one", "cuscookie", "", "key-0", "key-1", "key-2", "key-3"];
-    type Known = (&'static [(&'static str, u32)], usize, [(u32, u32); 3], [u32; 10]);
-    let known: [Known; 4] = [
+    type Recorded = (&'static [(&'static str, u32)], usize, [(u32, u32); 3], [u32; 10]);
+    let recorded: [Recorded; 4] = [
         (
             &[("127.0.0.1:1980", 1), ("127.0.0.1:1981", 1)],
             320,
@@ -209,7 +210,7 @@ fn the_ring_is_that_of_apisix() {
             [1, 1, 1, 1, 1, 1, 0, 0, 1, 1],
         ),
     ];
-    for (servers, size, first, owners) in known {
+    for (servers, size, first, owners) in recorded {
         let endpoint = |&(addr, weight): &(&str, u32)| Endpoint {
             addr: addr.parse().expect("an address"),
             authority: addr.strip_suffix(":80").unwrap_or(addr).into(),
@@ -231,7 +232,7 @@ fn the_ring_is_that_of_apisix() {
 }
 
 #[test]
-fn an_address_stands_on_the_ring_once_with_its_last_weight() {
+fn a_duplicate_address_is_on_the_ring_once_with_its_last_weight() {
     let mut twice = servers(&[(5, 0), (2, 0), (1, 0)]);
     twice[2] = Endpoint { weight: 1, ..twice[0].clone() };
     let twice = Upstream::new("1", 0, twice, chash());
@@ -244,7 +245,7 @@ fn an_address_stands_on_the_ring_once_with_its_last_weight() {
 
 /// A ring knows an address as the operator wrote it, as APISIX does.
 #[test]
-fn an_ipv6_address_counts_as_written() {
+fn an_ipv6_address_is_hashed_as_configured() {
     let ring = |authority: &str| {
         let mut one = servers(&[(1, 0)]);
         one[0].addr = "[2001:db8::1]:80".parse().expect("an address");
@@ -257,7 +258,7 @@ fn an_ipv6_address_counts_as_written() {
 }
 
 #[test]
-fn only_the_keys_of_servers_that_go_move() {
+fn only_keys_of_removed_servers_move() {
     let before = upstream(&[1, 1, 1, 1], chash());
     let after = Upstream::new("1", 0, servers(&[(1, 0); 3]), chash());
     let gone = before.endpoints[3].addr;
@@ -280,11 +281,11 @@ fn a_huge_weight_does_not_make_a_huge_ring() {
 }
 
 #[test]
-fn what_is_hashed_falls_back_to_the_clients_address() {
+fn the_hash_key_falls_back_to_the_client_address() {
     let key = |on: HashOn, target: &str, ip: &str| {
         let mut probe = Probe::get(target).from_ip(ip);
         let hash = on.hash(&probe.exchange(), &mut Vec::new());
-        assert_eq!(crc32fast::hash(&on.key(&probe.exchange())), hash, "what is explained is what is hashed");
+        assert_eq!(crc32fast::hash(&on.key(&probe.exchange())), hash, "the explained key is the hashed key");
         hash
     };
     let var = || HashOn::Var(Var::parse("arg_k"));
@@ -307,28 +308,28 @@ fn state_is_carried_by_address() {
         (0..busy).for_each(|_| state.begin(index, old.endpoints[index].addr));
     }
     state.carry(&old, &new);
-    // The last is the server that is gone, with which exchanges are still in flight.
+    // The last one is the removed server, which still has exchanges in flight.
     assert_eq!(in_flight(&state), [5, 2, 0, 9]);
-    // Another policy begins anew; one server needs nothing.
+    // Another policy starts with a new state; a single server needs none.
     let single = upstream(&[1], Policy::RoundRobin);
     state.carry(&new, &single);
-    assert!(matches!(state.state, State::Single));
+    assert!(matches!(state.state, PolicyState::Single));
     state.carry(&single, &upstream(&[1, 2], Policy::RoundRobin));
-    assert!(matches!(state.state, State::RoundRobin(_)));
+    assert!(matches!(state.state, PolicyState::RoundRobin(_)));
 }
 
 fn in_flight(state: &BalanceState) -> Vec<u32> {
     match &state.state {
-        State::LeastConn(inside) => inside.in_flight(),
-        State::P2c(inside) => inside.in_flight(),
+        PolicyState::LeastConn(inside) => inside.in_flight(),
+        PolicyState::P2c(inside) => inside.in_flight(),
         _ => panic!("another policy"),
     }
 }
 
-/// What was one worker's share of 40 requests after a server had been added while others were
-/// still being served on the old upstream: 1, 1 and 38.
+/// Regression: when a server was added while exchanges still ran on the old upstream, 40 requests
+/// were shared 1, 1 and 38.
 #[test]
-fn exchanges_of_an_old_upstream_do_not_make_new_servers_look_idle() {
+fn exchanges_on_an_old_upstream_do_not_make_new_servers_look_idle() {
     let old = upstream(&[1, 1], Policy::LeastConn);
     let new = upstream(&[1, 1, 1], Policy::LeastConn);
     let mut state = old.state();
@@ -354,14 +355,14 @@ fn exchanges_of_an_old_upstream_do_not_make_new_servers_look_idle() {
         state.carry(&old, &new);
     }
     assert_eq!(in_flight(&state).iter().sum::<u32>(), 40);
-    // All old ones have ended, so what is in flight is what was given out; the ends may leave a
-    // server one below the others.
+    // All old exchanges have ended, so only new ones are in flight; the ends may leave a server one
+    // below the others.
     assert_eq!(in_flight(&state), shares);
     assert!(shares.iter().all(|share| (12..=15).contains(share)), "{shares:?}");
 }
 
 #[test]
-fn what_a_single_server_has_in_flight_counts_once_there_are_two() {
+fn requests_in_flight_on_a_single_server_count_after_a_second_is_added() {
     let one = upstream(&[1], Policy::LeastConn);
     let two = upstream(&[1, 1], Policy::LeastConn);
     assert!(one.keeps_score());
@@ -372,13 +373,13 @@ fn what_a_single_server_has_in_flight_counts_once_there_are_two() {
     assert_eq!(in_flight(&state), [4, 4]);
 }
 
-/// What each server gets of so many picks that all stay in flight.
+/// How many of `picks`, all of which stay in flight, each server gets.
 fn shares_begun(upstream: &Upstream, state: &mut BalanceState, picks: usize) -> Vec<usize> {
     let mut probe = Probe::default();
     let x = probe.exchange();
     let mut shares = vec![0; upstream.endpoints.len()];
     for _ in 0..picks {
-        let index = upstream.pick(state, &x, &Tried::default(), 0).expect("a server");
+        let index = upstream.pick(state, &x, &ExcludedServers::default(), 0).expect("a server");
         state.begin(index, upstream.endpoints[index].addr);
         shares[index] += 1;
     }
@@ -386,7 +387,7 @@ fn shares_begun(upstream: &Upstream, state: &mut BalanceState, picks: usize) -> 
 }
 
 #[test]
-fn servers_of_one_address_are_counted_once_each() {
+fn servers_sharing_an_address_are_counted_separately() {
     let mut twice = servers(&[(1, 0), (1, 0)]);
     twice[1].addr = twice[0].addr;
     let twice = Upstream::new("1", 0, twice, Policy::LeastConn);
@@ -404,12 +405,12 @@ fn servers_of_one_address_are_counted_once_each() {
 }
 
 #[test]
-fn servers_that_are_gone_are_forgotten_when_nothing_is_in_flight() {
+fn removed_servers_are_dropped_when_nothing_is_in_flight() {
     for policy in [Policy::LeastConn, Policy::P2c] {
         let single = upstream(&[1], policy);
         let mut state = single.state();
         for n in 0..100 {
-            // Its address changes all the time, and nobody chooses between one server.
+            // Its address keeps changing, and a single server needs no choice.
             let addr = SocketAddr::from(([10, 1, 0, n], 80));
             state.begin(1, addr);
             state.done(1, addr, 1, true);
@@ -421,7 +422,7 @@ fn servers_that_are_gone_are_forgotten_when_nothing_is_in_flight() {
 }
 
 #[test]
-fn a_score_is_found_by_address_whatever_its_place_was() {
+fn a_score_is_found_by_address_at_any_index() {
     let mut endpoints = servers(&[(1, 0), (1, 0), (1, 0), (1, 0)]);
     endpoints[3].addr = endpoints[1].addr;
     let addr = |at: usize| endpoints[at].addr;
@@ -431,38 +432,45 @@ fn a_score_is_found_by_address_whatever_its_place_was() {
         scores.iter().map(least_conn::InFlight::count).collect()
     };
     assert_eq!(counts(&scores), [0, 1, 0, 0]);
-    assert!(scores.find(1, addr(2), scores::Score::matters).is_none(), "that of another address");
-    // Of two with one address, that in the place that was told.
+    assert!(scores.find(1, addr(2), scores::Score::matters).is_none(), "the score of another address");
+    // Of two servers with one address, the one at the given index is found.
     scores.find_or_add(3, addr(3)).add();
     scores.find_or_add(3, addr(3)).add();
     let found = scores.find(3, addr(3), scores::Score::matters).map(|busy| busy.count());
     assert_eq!(found, Some(2));
-    // What has gone stays while it matters.
+    // A removed server's score stays while it matters.
     scores.trim(1);
     assert_eq!(counts(&scores), [0, 1, 2]);
 }
 
 #[test]
-fn another_server_has_a_weight_another_address_and_was_not_tried() {
+fn a_retry_needs_an_untried_server_with_weight_and_another_address() {
     let mut endpoints = servers(&[(1, 0), (1, 0), (0, 0)]);
     let different = Upstream::new("1", 0, endpoints.clone(), Policy::RoundRobin);
     assert!(different.has_another(&tried(&[]), 0));
-    assert!(!different.has_another(&tried(&[1]), 0), "what is left has no weight");
+    assert!(!different.has_another(&tried(&[1]), 0), "the remaining server has no weight");
     endpoints[1].addr = endpoints[0].addr;
     let same = Upstream::new("1", 0, endpoints, Policy::RoundRobin);
     assert!(!same.has_another(&tried(&[]), 0));
-    assert!(upstream(&[1], Policy::RoundRobin).has_another(&tried(&[0]), 0), "a single one is asked again");
+    assert!(
+        upstream(&[1], Policy::RoundRobin).has_another(&tried(&[0]), 0),
+        "a single server is tried again"
+    );
 }
 
 #[test]
-fn retries_are_taken_from_what_requests_have_saved() {
+fn requests_fill_the_retry_budget() {
     let budget = Budget { for_each: 500, burst: 2 };
     let mut state = upstream(&[1, 1], Policy::RoundRobin).state();
-    assert!(state.spend(budget), "the burst is there from the start");
+    assert!(state.spend(budget), "the burst is available from the start");
     (0..10).for_each(|_| state.save(budget));
-    assert_eq!([(); 3].map(|()| state.spend(budget)), [true, true, false], "no more than the burst is saved");
+    assert_eq!(
+        [(); 3].map(|()| state.spend(budget)),
+        [true, true, false],
+        "the budget never exceeds the burst"
+    );
     state.save(budget);
-    assert!(!state.spend(budget), "half a retry is none, and stays");
+    assert!(!state.spend(budget), "half a retry is not enough, and stays in the budget");
     state.save(budget);
     assert_eq!([(); 2].map(|()| state.spend(budget)), [true, false]);
 }
@@ -478,7 +486,7 @@ fn turns_stay_within_their_tier() {
 }
 
 #[test]
-fn of_idle_servers_the_heavier_is_chosen_and_equals_take_turns() {
+fn among_idle_servers_the_heavier_wins_and_equals_take_turns() {
     for policy in [Policy::LeastConn, Policy::P2c] {
         let upstream = upstream(&[1, 10], policy);
         assert_eq!(shares(&upstream, &mut upstream.state(), 20), [0, 20]);
@@ -488,10 +496,10 @@ fn of_idle_servers_the_heavier_is_chosen_and_equals_take_turns() {
 }
 
 #[test]
-fn the_last_of_many_is_found() {
+fn the_last_usable_of_many_servers_is_found() {
     let upstream = upstream(&[1; 200], Policy::P2c);
     let (mut state, mut probe) = (upstream.state(), Probe::default());
-    let mut gone = Tried::default();
+    let mut gone = ExcludedServers::default();
     (0..200).filter(|index| *index != 77).for_each(|index| gone.insert(index));
     for _ in 0..100 {
         assert_eq!(upstream.pick(&mut state, &probe.exchange(), &gone, 0), Some(77));
@@ -510,13 +518,13 @@ fn carried_turns_do_not_stick_to_one_server() {
 }
 
 #[test]
-fn an_address_is_tried_once_a_tier() {
+fn an_address_is_tried_once_per_tier() {
     let mut endpoints = servers(&[(1, 1), (1, 1), (1, 1), (1, 0)]);
     endpoints[2].addr = endpoints[0].addr;
     endpoints[3].addr = endpoints[0].addr;
     for policy in [Policy::RoundRobin, Policy::LeastConn, Policy::Ewma, chash()] {
         let upstream = Upstream::new("1", 0, endpoints.clone(), policy);
-        let mut gone = Tried::default();
+        let mut gone = ExcludedServers::default();
         upstream.note(&mut gone, 2);
         assert!(gone.contains(0) && !gone.contains(1) && gone.contains(2) && !gone.contains(3));
         let mut probe = Probe::default();
@@ -527,7 +535,7 @@ fn an_address_is_tried_once_a_tier() {
 }
 
 #[test]
-fn more_servers_than_a_word_are_remembered() {
+fn excluded_servers_may_exceed_one_word() {
     let tried = tried(&[3, 64, 300]);
     assert!([3, 64, 300].iter().all(|&index| tried.contains(index)));
     assert!([0, 4, 63, 65, 299, 301, 5_000].iter().all(|&index| !tried.contains(index)));
@@ -548,11 +556,11 @@ fn a_key_belongs_to_the_first_point_at_or_after_it() {
 }
 
 #[test]
-fn who_keeps_score_is_told_of_tries() {
+fn scoring_policies_record_attempts() {
     for (policy, alone, together) in [
         (Policy::RoundRobin, false, false),
         (chash(), false, false),
-        // What a single server has in flight counts once there are more.
+        // In-flight exchanges of a single server count once there are more servers.
         (Policy::LeastConn, true, true),
         (Policy::Ewma, false, true),
     ] {
@@ -562,7 +570,7 @@ fn who_keeps_score_is_told_of_tries() {
 }
 
 #[test]
-fn what_is_known_of_speed_goes_with_the_address() {
+fn response_times_follow_the_address() {
     let old = upstream(&[1, 1], Policy::Ewma);
     let mut reversed = servers(&[(1, 0), (1, 0)]);
     reversed.reverse();
@@ -583,7 +591,7 @@ fn what_is_known_of_speed_goes_with_the_address() {
 }
 
 #[test]
-fn a_failed_try_counts_as_a_second_at_least_and_as_its_time_beyond() {
+fn a_failed_attempt_counts_as_at_least_one_second() {
     let upstream = upstream(&[1, 1], Policy::Ewma);
     for (failed, answered, better) in [(1, 900_000, 1), (1, 1_100_000, 0), (3_000_000, 2_000_000, 1)] {
         let mut state = upstream.state();
@@ -603,16 +611,16 @@ fn a_failed_try_counts_as_a_second_at_least_and_as_its_time_beyond() {
 }
 
 #[test]
-fn turns_go_on_after_a_change() {
+fn turns_continue_after_a_change() {
     let mut probe = Probe::default();
     let x = probe.exchange();
-    // Equal weights: the next turn is the one after the last. Others: what was gained goes along.
+    // Equal weights: the next turn follows the last one. Unequal weights: gains are carried over.
     for weights in [&[1, 1, 1][..], &[5, 1, 1]] {
         let upstream = upstream(weights, Policy::RoundRobin);
         let round: u32 = weights.iter().sum();
         for picks in 0..round {
             let start =
-                || BalanceState::of(State::RoundRobin(roundrobin::State::at_start(&upstream.tiers, 3)));
+                || BalanceState::of(PolicyState::RoundRobin(roundrobin::State::at_start(&upstream.tiers, 3)));
             let (mut carried, mut straight) = (start(), start());
             for _ in 0..picks {
                 upstream.pick(&mut carried, &x, &tried(&[]), 0);
@@ -632,7 +640,7 @@ fn turns_go_on_after_a_change() {
 }
 
 #[test]
-fn a_long_key_does_not_stay_in_memory() {
+fn a_long_hash_key_is_released() {
     let on = HashOn::Var(Var::parse("http_k"));
     let mut bytes = Vec::new();
     for length in [100, 100_000] {
@@ -644,7 +652,7 @@ fn a_long_key_does_not_stay_in_memory() {
         let long = vec![b'x'; length];
         let others = [(long.into(), tried(&[1]))].into_iter().collect();
         let subset = Subset { on: Var::parse("http_k"), others, required: true };
-        assert_eq!(subset.others(&x, &mut bytes), Some(&tried(&[1])));
+        assert_eq!(subset.excluded_by(&x, &mut bytes), Some(&tried(&[1])));
         assert!(bytes.capacity() <= 1024, "{length}");
     }
 }
@@ -663,7 +671,7 @@ proptest! {
         let mut state = upstream.state();
         let mut probe = Probe::default();
         let x = probe.exchange();
-        let mut gone = Tried::default();
+        let mut gone = ExcludedServers::default();
         let mut picked = Vec::new();
         while let Some(index) = upstream.pick(&mut state, &x, &gone, 7) {
             prop_assert!(!gone.contains(index));
@@ -713,7 +721,7 @@ proptest! {
         let x = probe.exchange();
         for _ in 0..5 {
             for upstream in [&old, &new] {
-                if let Some(index) = upstream.pick(&mut state, &x, &Tried::default(), 1) {
+                if let Some(index) = upstream.pick(&mut state, &x, &ExcludedServers::default(), 1) {
                     prop_assert!(index < upstream.endpoints.len());
                     let addr = upstream.endpoints[index].addr;
                     state.begin(index, addr);
@@ -727,7 +735,7 @@ proptest! {
 }
 
 #[test]
-fn p2c_follows_what_is_in_flight_and_leaves_out_who_was_tried() {
+fn p2c_follows_requests_in_flight_and_skips_excluded_servers() {
     fastrand::seed(7);
     let endpoint = |n: u8, weight: u32| Endpoint {
         addr: SocketAddr::from(([10, 0, 0, n], 80)),
@@ -754,7 +762,7 @@ fn p2c_follows_what_is_in_flight_and_leaves_out_who_was_tried() {
     assert!(busy[0].abs_diff(busy[1]) < 20 && busy[2].abs_diff(200) < 25, "{busy:?}");
     assert_eq!(upstream.pick(&mut state, &x, &tried(&[0, 2]), 0), Some(1));
     assert_eq!(upstream.pick(&mut state, &x, &tried(&[0, 1, 2]), 0), None);
-    // What is over no longer counts, and what is in flight outlives a change.
+    // Finished exchanges no longer count, and those in flight survive a change.
     (0..busy[0]).for_each(|_| state.done(0, upstream.endpoints[0].addr, 0, true));
     let mut other = Upstream::new("u", 0, vec![endpoint(1, 1), endpoint(2, 1)], Policy::P2c);
     other.slot = 0;

@@ -1,4 +1,4 @@
-//! What is told of a client's certificate.
+//! Fields of a client certificate.
 
 use std::fmt::Write;
 
@@ -35,7 +35,7 @@ pub(super) fn names(der: &CertificateDer<'_>) -> Option<(String, String)> {
     Some((distinguished(read.subject()), distinguished(read.issuer())))
 }
 
-/// A name as RFC 2253 has it: the most special part first.
+/// Formats a name as in RFC 2253: the most specific part first.
 fn distinguished(name: &X509Name<'_>) -> String {
     let mut out = String::new();
     let parts: Vec<_> = name.iter_rdn().collect();
@@ -78,7 +78,7 @@ fn escape(value: &str, out: &mut String) {
 }
 
 fn upper_hex(bytes: &[u8]) -> String {
-    // As a number is written: without the zero that keeps it positive.
+    // Numbers are printed without the leading zero that keeps them positive.
     let bytes = match bytes {
         [0, rest @ ..] if !rest.is_empty() => rest,
         bytes => bytes,
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_a_meaning_in_names_is_escaped() {
+    fn special_characters_in_names_are_escaped() {
         let escaped = |value: &str| {
             let mut out = String::new();
             escape(value, &mut out);

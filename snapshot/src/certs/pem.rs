@@ -1,4 +1,4 @@
-//! From PEM to certificates and keys, with what is wrong in APISIX's words.
+//! Parses PEM certificates and keys, with APISIX's error messages.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use rustls::{Error, InconsistentKeys};
 /// A chain of certificates, the server's own first.
 ///
 /// # Errors
-/// In the words that APISIX has from OpenSSL.
+/// The messages that APISIX takes from OpenSSL.
 pub fn certificates(text: &str) -> Result<Vec<CertificateDer<'static>>, Invalid> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
     let readable = |der: &CertificateDer<'_>| x509_parser::parse_x509_certificate(der).is_ok();
@@ -27,7 +27,7 @@ pub fn certificates(text: &str) -> Result<Vec<CertificateDer<'static>>, Invalid>
 
 const NO_PATHS: &str = "this looks like the path of a file: put the content of that file here";
 
-/// Whether somebody gave the name of a file in the place of what it holds.
+/// Whether the text is a file path instead of the file's content.
 fn is_path(text: &str) -> bool {
     let text = text.trim();
     let is_file = [".pem", ".crt", ".cer", ".key"].iter().any(|end| text.ends_with(end));
@@ -37,7 +37,7 @@ fn is_path(text: &str) -> bool {
 /// A certificate with its key.
 ///
 /// # Errors
-/// What of it cannot be read, or that they do not belong together, with its place.
+/// The part that cannot be parsed or a key mismatch, with its pointer.
 pub fn pair(pair: &CertificatePair, provider: &CryptoProvider) -> Result<Arc<CertifiedKey>, Invalid> {
     let chain = certificates(&pair.cert).map_err(|invalid| invalid.at("/cert"))?;
     let unreadable = || {
@@ -46,15 +46,11 @@ pub fn pair(pair: &CertificatePair, provider: &CryptoProvider) -> Result<Arc<Cer
             .expected("a private key in PEM, not encrypted by a password")
     };
     if !pair.key.contains("-----BEGIN") {
-        // What APISIX says of a key that is none, which it takes for an encrypted one.
+        // APISIX takes an invalid key for an encrypted one and reports this.
         return Err(Invalid::new("failed to decrypt previous encrypted key")
             .at("/key")
             .expected("a private key in PEM, or one encrypted with a key of apisix.data_encryption.keyring")
-            .hint(if is_path(&pair.key) {
-                NO_PATHS
-            } else {
-                "write it in PEM: the store keeps it encrypted"
-            }));
+            .hint(if is_path(&pair.key) { NO_PATHS } else { "use the PEM form: the store encrypts it" }));
     }
     let der = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).map_err(|_| unreadable())?;
     let key = provider.key_provider.load_private_key(der).map_err(|_| {
@@ -65,7 +61,8 @@ pub fn pair(pair: &CertificatePair, provider: &CryptoProvider) -> Result<Arc<Cer
     let belongs = match certified.keys_match() {
         Err(Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => false,
         Ok(()) => true,
-        // Certificates of X.509 version 1, which `openssl ca` makes without extensions, are not read there.
+        // rustls rejects certificates of X.509 version 1, which `openssl ca` makes without
+        // extensions.
         Err(_) => is_of(&certified).unwrap_or(true),
     };
     if belongs {
@@ -76,27 +73,27 @@ pub fn pair(pair: &CertificatePair, provider: &CryptoProvider) -> Result<Arc<Cer
         .expected("the private key of the certificate"))
 }
 
-/// Whether the first certificate is of the key; `None` if that cannot be told.
+/// Whether the first certificate matches the key; `None` if that cannot be determined.
 fn is_of(certified: &CertifiedKey) -> Option<bool> {
     let (_, read) = x509_parser::parse_x509_certificate(certified.cert.first()?).ok()?;
     let key = certified.key.public_key()?;
     Some(read.public_key().raw == key.as_ref())
 }
 
-/// The time after which a certificate is worth nothing, in seconds since 1970.
+/// When a certificate expires, in seconds since 1970.
 pub fn expiry(der: &CertificateDer<'_>) -> Option<i64> {
     let (_, read) = x509_parser::parse_x509_certificate(der).ok()?;
     Some(read.validity().not_after.timestamp())
 }
 
-/// How many days ago the first certificate of a chain in PEM expired, `now` in seconds since 1970. `None` if it is
-/// valid still, or cannot be read.
+/// Days since the first certificate of a PEM chain expired, at `now` in seconds since 1970. `None`
+/// if it is still valid or cannot be parsed.
 pub fn expired_for(text: &str, now: i64) -> Option<i64> {
     let end = certificates(text).ok()?.first().and_then(expiry)?;
     (end < now).then(|| (now - end) / 86_400)
 }
 
-/// What a certificate says of itself.
+/// Validity, names and issuer of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
     /// In seconds since 1970.
@@ -107,7 +104,7 @@ pub struct Facts {
     pub is_self_signed: bool,
 }
 
-/// What the first certificate of a chain in PEM says; `None` if it cannot be read.
+/// Reads the first certificate of a PEM chain; `None` if it cannot be parsed.
 pub fn facts(text: &str) -> Option<Facts> {
     let chain = certificates(text).ok()?;
     let (_, read) = x509_parser::parse_x509_certificate(chain.first()?).ok()?;
@@ -126,8 +123,8 @@ pub fn facts(text: &str) -> Option<Facts> {
     })
 }
 
-/// Checks an ssl before it is stored, `now` in seconds since 1970. What refers to secrets elsewhere is
-/// looked at when it is used.
+/// Checks an ssl resource before it is stored, at `now` in seconds since 1970. References to
+/// secrets are checked when they are used.
 ///
 /// # Errors
 /// The first thing that is wrong, with its place.
@@ -137,7 +134,7 @@ pub fn check(ssl: &Ssl, provider: &CryptoProvider, now: i64) -> Result<(), Inval
             continue;
         }
         let checked = pair(written, provider).and_then(|certified| not_over(&certified.cert, now));
-        // More of them stand in lists.
+        // Further pairs are in lists.
         checked.map_err(|invalid| match at {
             0 => invalid,
             _ => {
@@ -171,7 +168,7 @@ fn not_over(chain: &[CertificateDer<'_>], now: i64) -> Result<(), Invalid> {
     }
 }
 
-/// Whether it says where the text is, instead of what it is.
+/// Whether a text is a reference to a secret instead of the secret itself.
 pub(crate) fn is_reference(text: &str) -> bool {
     let begins = |start: &str| text.get(..start.len()).is_some_and(|is| is.eq_ignore_ascii_case(start));
     begins("$secret://") || begins("$env://")
@@ -194,7 +191,7 @@ mod path_tests {
     use super::*;
 
     #[test]
-    fn a_path_in_the_place_of_pem_is_told() {
+    fn a_file_path_instead_of_pem_is_reported() {
         for path in ["/etc/ssl/a", "certs/server.crt", "key.pem\n"] {
             assert_eq!(certificates(path).unwrap_err().hint.as_deref(), Some(NO_PATHS), "{path}");
         }

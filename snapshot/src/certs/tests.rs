@@ -30,7 +30,7 @@ fn found(certificates: &Certificates, name: Option<&str>) -> Option<String> {
 }
 
 #[test]
-fn a_name_finds_its_certificate_then_that_of_its_family_then_that_of_all() {
+fn exact_names_then_wildcards_then_the_default_certificate() {
     let mut certificates = Certificates::new(Some("Fallback.test"));
     let all = [
         ("exact", &["a.com", "fallback.test"][..]),
@@ -58,7 +58,8 @@ fn a_name_finds_its_certificate_then_that_of_its_family_then_that_of_all() {
     certificates.insert(&names(&["*"]), &served("all"));
     check(&certificates, Some("other.test"), Some("all"));
     check(&before, Some("other.test"), None);
-    // Of several with one name the lowest id is served, whatever the order; when it goes, the next.
+    // Of several certificates for one name the lowest id is served in any order of insertion; once
+    // it is removed, the next.
     let (one, two) = (served("1"), served("2"));
     certificates.insert(&names(&["twice.test"]), &two);
     certificates.insert(&names(&["twice.test"]), &one);
@@ -91,12 +92,16 @@ fn checked(ssl: serde_json::Value) -> Result<(), (String, String)> {
 }
 
 #[test]
-fn what_is_no_certificate_is_refused_with_its_place() {
+fn invalid_certificates_are_refused_with_a_pointer() {
     let (cert, key) = (pem!("server-ec.crt"), pem!("server-ec.key"));
     let ssl = |cert: &str, key: &str| serde_json::json!({"sni": "a.com", "cert": cert, "key": key});
     assert_eq!(checked(ssl(cert, key)), Ok(()));
     assert_eq!(checked(ssl(pem!("version-1.crt"), key)), Ok(()));
-    assert_eq!(checked(ssl("$env://CERT".repeat(20).as_str(), key)), Ok(()), "looked at when it is used");
+    assert_eq!(
+        checked(ssl("$env://CERT".repeat(20).as_str(), key)),
+        Ok(()),
+        "references are checked when they are used"
+    );
     let junk = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n".repeat(4);
     for (cert, key, place, reason) in [
         (junk.as_str(), key, "/cert", "failed to parse cert: PEM_read_bio_X509_AUX() failed"),
@@ -141,7 +146,7 @@ fn chain(texts: &[&str]) -> Vec<CertificateDer<'static>> {
 }
 
 #[test]
-fn clients_are_judged_by_authority_depth_and_time() {
+fn clients_are_verified_by_authority_depth_and_time() {
     let provider = TlsSettings::default().provider;
     let rules = |depth| {
         let authorities = Authorities::new(chain(&[pem!("ca.crt")]));
@@ -151,13 +156,13 @@ fn clients_are_judged_by_authority_depth_and_time() {
     assert_eq!(verdict(1, &[pem!("client.crt")], NOW), Verdict::Success);
     assert_eq!(verdict(0, &[pem!("client.crt")], NOW), Verdict::Success);
     assert_eq!(verdict(1, &[pem!("deep-client.crt"), pem!("middle-ca.crt")], NOW), Verdict::Success);
-    // An authority that was given by hand is trusted as whose certificate it is.
+    // A manually configured certificate is trusted itself.
     assert_eq!(verdict(0, &[pem!("ca.crt")], NOW), Verdict::Success);
     for (depth, texts, now) in [
         (0, &[pem!("deep-client.crt"), pem!("middle-ca.crt")][..], NOW),
         (1, &[pem!("deep-client.crt")], NOW),
         (1, &[pem!("stranger.crt")], NOW),
-        // For servers.
+        // The certificate is for servers only.
         (1, &[pem!("other-ca.crt")], NOW),
         (1, &[pem!("client.crt")], 1 << 40),
         (1, &[pem!("client.crt")], 0),
@@ -166,7 +171,7 @@ fn clients_are_judged_by_authority_depth_and_time() {
         assert!(matches!(verdict(depth, texts, now), Verdict::Failed(_)), "{depth} {now}");
     }
     assert_ne!(rules(0).digest(), rules(1).digest());
-    // One that is trusted as itself is so from its first second to its last.
+    // A certificate trusted by itself is accepted from its first second to its last.
     let ends = facts(pem!("ca.crt")).unwrap();
     let at = |now| verdict(0, &[pem!("ca.crt")], now);
     assert_eq!([at(ends.not_before), at(ends.not_after)], [Verdict::Success, Verdict::Success]);
@@ -175,7 +180,7 @@ fn clients_are_judged_by_authority_depth_and_time() {
 }
 
 #[test]
-fn what_clients_are_asked_for_is_what_the_rules_say() {
+fn client_certificates_are_requested_according_to_the_rules() {
     let provider = TlsSettings::default().provider;
     let authorities = |texts: &[&str]| Authorities::new(chain(texts));
     let rules = |texts, mandatory| verify::Clients::new(authorities(texts), 1, mandatory, &provider);
@@ -191,7 +196,7 @@ fn what_clients_are_asked_for_is_what_the_rules_say() {
         assert_eq!(rules.client_auth_mandatory(), mandatory);
         assert_eq!(rules.root_hint_subjects().len(), 1);
         assert!(!rules.supported_verify_schemes().is_empty());
-        // Where requests are judged, the handshake lets everybody in.
+        // If paths are exempt, the handshake accepts every client and requests are checked.
         assert_eq!(rules.verify_client_cert(stranger, &[], now).is_err(), mandatory);
     }
 }
@@ -214,11 +219,11 @@ fn a_server_is_verified_by_authority_name_and_time() {
     assert!(!verified(Some(pem!("ca.crt")), "other.test", NOW));
     assert!(!verified(Some(pem!("ca.crt")), "server.test", 0));
     assert!(!verified(Some(pem!("other-ca.crt")), "server.test", NOW));
-    assert!(verified(None, "other.test", 0), "whoever it is");
+    assert!(verified(None, "other.test", 0), "any server is accepted");
 }
 
 #[test]
-fn a_certificate_says_when_it_ends_and_who_made_it() {
+fn expiry_and_issuer_are_read_from_a_certificate() {
     let ends = facts(pem!("expired.crt")).unwrap();
     assert!(!ends.is_self_signed && facts(pem!("ca.crt")).unwrap().is_self_signed);
     assert!(facts("none").is_none());
@@ -237,7 +242,7 @@ fn a_certificate_says_when_it_ends_and_who_made_it() {
     }
 }
 
-/// A certificate that asks clients for theirs.
+/// A certificate that requires client certificates.
 fn asking(id: &str, skip: &[&str]) -> Arc<Certificate> {
     let settings = TlsSettings::default();
     let pair = pair(&written(pem!("server-ec.crt"), pem!("server-ec.key")), &settings.provider).unwrap();
@@ -250,7 +255,7 @@ fn asking(id: &str, skip: &[&str]) -> Arc<Certificate> {
 }
 
 #[test]
-fn clients_are_asked_as_long_as_a_certificate_asks() {
+fn client_look_ups_last_while_a_certificate_requires_them() {
     let mut certificates = Certificates::new(Some("Fallback.test"));
     assert_eq!(certificates.fallback(), Some("fallback.test"));
     let (open, strict) = (served("1"), asking("2", &["/open"]));
@@ -282,7 +287,7 @@ fn each_listener_offers_the_protocols_it_speaks() {
 }
 
 #[test]
-fn of_two_keys_the_cheaper_one_that_the_client_knows_is_used() {
+fn the_cheapest_key_that_the_client_supports_is_used() {
     use rustls::client::ClientConfig;
     let settings = TlsSettings::default();
     let pair = |cert, key| pair(&written(cert, key), &settings.provider).unwrap();
@@ -326,7 +331,7 @@ fn of_two_keys_the_cheaper_one_that_the_client_knows_is_used() {
 }
 
 #[test]
-fn a_clients_certificate_is_told_as_nginx_tells_it() {
+fn client_certificate_fields_match_nginx() {
     let read = client_certificate(&chain(&[pem!("client.crt")])[0]).unwrap();
     assert_eq!(read.subject, "CN=client,O=Sluice tests");
     assert_eq!(read.issuer, "CN=ca,O=Sluice tests");
@@ -337,7 +342,7 @@ fn a_clients_certificate_is_told_as_nginx_tells_it() {
 }
 
 #[test]
-fn tls_to_upstreams_is_told_apart_by_what_it_does() {
+fn upstream_tls_is_compared_by_behaviour() {
     let provider = TlsSettings::default().provider;
     let pair = pair(&written(pem!("client.crt"), pem!("client.key")), &provider).unwrap();
     let trusted = || Some(Arc::new(Authorities::new(chain(&[pem!("ca.crt")]))));
@@ -345,7 +350,11 @@ fn tls_to_upstreams_is_told_apart_by_what_it_does() {
     assert_eq!(made(None, None), made(None, None));
     assert_eq!(made(trusted(), Some(pair.clone())), made(trusted(), Some(pair.clone())));
     assert_ne!(made(trusted(), None), made(None, None));
-    assert_ne!(made(Some(Arc::default()), None), made(None, None), "nobody is trusted, or everybody");
+    assert_ne!(
+        made(Some(Arc::default()), None),
+        made(None, None),
+        "no authority trusted is not the same as no verification"
+    );
     assert_ne!(made(None, Some(pair.clone())), made(None, None));
     assert_ne!(made(trusted(), Some(pair)), made(trusted(), None));
     assert_eq!(made(trusted(), None).identity(), made(trusted(), None).identity());

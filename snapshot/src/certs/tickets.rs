@@ -7,14 +7,15 @@ use arc_swap::ArcSwap;
 use aws_lc_rs::aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey};
 use rustls::server::ProducesTickets;
 
-/// Bytes that say which key a ticket was made with.
+/// Length of the key name in a ticket.
 const NAME: usize = 16;
 
-/// The keys of tickets: the current one, and the one before, whose tickets are still taken. They live in
-/// memory alone and go with each [`Tickets::rotate`], and what was encrypted goes with them.
+/// The ticket keys: the current one and the previous one, whose tickets are still accepted. They
+/// exist only in memory and expire with [`Tickets::rotate`], and so do the tickets encrypted with
+/// them.
 pub struct Tickets {
     keys: ArcSwap<[Arc<Key>; 2]>,
-    /// How long clients may keep a ticket, in seconds.
+    /// Ticket lifetime in seconds.
     lifetime: u32,
 }
 
@@ -24,7 +25,7 @@ struct Key {
 }
 
 impl Key {
-    /// Fails where the system has no random numbers to give.
+    /// Fails if the system has no random numbers.
     fn random() -> Option<Arc<Key>> {
         let (mut name, mut bytes) = ([0; NAME], [0; 32]);
         aws_lc_rs::rand::fill(&mut name).ok()?;
@@ -34,14 +35,14 @@ impl Key {
 }
 
 impl Tickets {
-    /// Tickets that clients may keep for so many seconds; keys must rotate about as often. `None` where
-    /// there are no random numbers.
+    /// Creates tickets with a lifetime in seconds; keys must rotate about as often. `None` if the
+    /// system has no random numbers.
     pub fn new(lifetime: u32) -> Option<Arc<Tickets>> {
         let keys = [Key::random()?, Key::random()?];
         Some(Arc::new(Tickets { keys: ArcSwap::from_pointee(keys), lifetime }))
     }
 
-    /// Makes a new key; tickets of the one before the last are worth nothing from now on.
+    /// Rotates the keys; tickets of the key before the previous one become invalid.
     pub fn rotate(&self) {
         if let Some(fresh) = Key::random() {
             let [current, _] = &**self.keys.load();
@@ -49,7 +50,7 @@ impl Tickets {
         }
     }
 
-    /// The tickets of those who are served by the same rules.
+    /// Tickets valid only under one set of client certificate rules.
     pub(super) fn bound_to(self: &Arc<Tickets>, rules: [u8; 32]) -> Arc<dyn ProducesTickets> {
         Arc::new(Bound { tickets: self.clone(), rules })
     }
@@ -61,7 +62,7 @@ impl fmt::Debug for Tickets {
     }
 }
 
-/// Tickets that no other rules can read.
+/// Tickets bound to one set of rules.
 #[derive(Debug)]
 struct Bound {
     tickets: Arc<Tickets>,

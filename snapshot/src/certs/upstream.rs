@@ -1,4 +1,4 @@
-//! How TLS is spoken to upstreams.
+//! TLS to upstreams.
 
 use std::sync::Arc;
 
@@ -9,19 +9,19 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use super::pem::digest;
 use super::verify::{Authorities, Servers};
 
-/// Our side of TLS to upstreams. Two that would do the same are equal.
+/// The client side of TLS to upstreams. Equal if they behave the same.
 #[derive(Debug)]
 pub struct ClientTls {
     identity: [u8; 32],
     config: Arc<ClientConfig>,
-    /// The server's certificate is verified.
+    /// Server certificates are verified.
     pub verifies: bool,
-    /// Why no server is spoken to: a certificate is to be shown that there is not.
+    /// Why connections are refused: the client certificate to present is missing.
     pub lacks: Option<&'static str>,
 }
 
 impl ClientTls {
-    /// Verifies servers if there are authorities; shows a certificate if there is one.
+    /// Verifies servers if there are authorities; presents a certificate if there is one.
     ///
     /// # Errors
     /// The provider has no version of TLS.
@@ -33,7 +33,7 @@ impl ClientTls {
         let authorities = trusted.as_ref().map(|trusted| trusted.digest()).unwrap_or_default();
         let chain = certificate.iter().flat_map(|certified| certified.cert.iter().map(|der| &der[..]));
         let verifies = trusted.is_some();
-        // To trust nobody is not to trust everybody, though neither has an authority.
+        // Trusting no authority is not the same as trusting every server, though neither has one.
         let identity = digest([&[u8::from(verifies)][..], &authorities].into_iter().chain(chain));
         let algorithms = provider.signature_verification_algorithms;
         let builder = ClientConfig::builder_with_provider(provider.clone());
@@ -44,30 +44,30 @@ impl ClientTls {
             Some(certified) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(certified))),
             None => builder.with_no_client_auth(),
         };
-        // Copies have memories of their own, see `resuming`.
+        // Copies have their own session memory, see `resuming`.
         config.resumption = Resumption::disabled();
         Ok(ClientTls { identity, config: Arc::new(config), verifies, lacks: None })
     }
 
-    /// Speaks to nobody.
+    /// A configuration that refuses all connections.
     #[must_use]
     pub fn lacking(&self, why: &'static str) -> ClientTls {
         let identity = digest([&self.identity[..], why.as_bytes()]);
         ClientTls { identity, config: self.config.clone(), verifies: self.verifies, lacks: Some(why) }
     }
 
-    /// Tells apart what would be said to a server.
+    /// A digest of everything that affects handshakes.
     #[inline]
     pub fn identity(&self) -> &[u8; 32] {
         &self.identity
     }
 
-    /// For connections that resume no sessions.
+    /// For connections that do not resume sessions.
     pub fn without_sessions(&self) -> Arc<ClientConfig> {
         self.config.clone()
     }
 
-    /// For connections that share a memory of sessions: a worker's, say.
+    /// For connections that share a session memory, such as a worker's.
     pub fn resuming(&self, h2: bool, sessions: Resumption) -> Arc<ClientConfig> {
         let mut config = ClientConfig::clone(&self.config);
         config.resumption = sessions;
@@ -84,11 +84,11 @@ impl PartialEq for ClientTls {
     }
 }
 
-/// What most upstreams are spoken to with, and requests of plugins.
+/// TLS shared by most upstreams and by subrequests of plugins.
 #[derive(Debug, Clone)]
 pub struct CommonTls {
     pub provider: Arc<CryptoProvider>,
-    /// Who is trusted where nobody else is named.
+    /// The default trust anchors.
     pub trusted: Arc<Authorities>,
     pub verifying: Arc<ClientTls>,
     pub trusting: Arc<ClientTls>,
@@ -109,7 +109,7 @@ impl CommonTls {
 }
 
 impl Default for CommonTls {
-    /// Trusts nobody where it has to.
+    /// Trusts no authority.
     fn default() -> CommonTls {
         CommonTls::new(Arc::default()).expect("the default provider speaks TLS")
     }

@@ -1,4 +1,4 @@
-//! Who is trusted: authorities, and the verification of clients and servers.
+//! Trust: authorities, and the verification of clients and servers.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -17,22 +17,22 @@ use webpki::{EndEntityCert, KeyUsage};
 
 use super::pem::digest;
 
-/// Certificates that are trusted to vouch for others, and for themselves.
+/// Trusted certificates: as issuers of others, and as themselves.
 #[derive(Debug, Clone, Default)]
 pub struct Authorities {
     anchors: Vec<TrustAnchor<'static>>,
-    /// As they were given.
+    /// The certificates as configured.
     whole: Vec<CertificateDer<'static>>,
     digest: [u8; 32],
 }
 
 impl Authorities {
-    /// Those that can be read. They also vouch for themselves.
+    /// Those that can be parsed. They are also trusted themselves.
     pub fn new(certificates: Vec<CertificateDer<'static>>) -> Authorities {
         Authorities { whole: certificates.clone(), ..Authorities::roots(&certificates) }
     }
 
-    /// Those that can be read, for others alone: long lists take less memory so.
+    /// Those that can be parsed, only as issuers: long lists then take less memory.
     pub fn roots(certificates: &[CertificateDer<'_>]) -> Authorities {
         let anchor = |der| Some(webpki::anchor_from_trusted_cert(der).ok()?.to_owned());
         Authorities {
@@ -54,7 +54,7 @@ impl Authorities {
         self.digest
     }
 
-    /// Whether one of them vouches for a certificate, through at most `depth` others.
+    /// Whether an authority vouches for a certificate, through at most `depth` intermediates.
     fn vouch(
         &self,
         chain: &[CertificateDer<'_>],
@@ -64,7 +64,8 @@ impl Authorities {
         now: UnixTime,
     ) -> Result<(), CertificateError> {
         let [end, between @ ..] = chain else { return Err(CertificateError::BadEncoding) };
-        // Self-signed ones that were given by hand; by the rules of chains an authority is nobody's peer.
+        // Self-signed certificates configured as trusted: webpki never accepts an authority as an
+        // end entity.
         if self.whole.iter().any(|whole| whole == end) {
             return is_current(end, now);
         }
@@ -85,7 +86,7 @@ impl Authorities {
     }
 }
 
-/// Whether a certificate is trusted for itself now.
+/// Whether a directly trusted certificate is valid now.
 fn is_current(der: &CertificateDer<'_>, now: UnixTime) -> Result<(), CertificateError> {
     let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
     let (_, read) = x509_parser::parse_x509_certificate(der).map_err(|_| CertificateError::BadEncoding)?;
@@ -97,7 +98,7 @@ fn is_current(der: &CertificateDer<'_>, now: UnixTime) -> Result<(), Certificate
 }
 
 thread_local! {
-    /// The last client's certificate that was refused on this thread. rustls reports only why.
+    /// The last client certificate rejected on this thread. rustls reports only the reason.
     static REFUSED: RefCell<Option<CertificateDer<'static>>> = const { RefCell::new(None) };
 }
 
@@ -105,20 +106,20 @@ fn note_refused(certificate: &CertificateDer<'_>) {
     REFUSED.set(Some(certificate.clone().into_owned()));
 }
 
-/// Takes the client's certificate that a handshake on this thread has just refused.
+/// Takes the client certificate that a handshake on this thread has just rejected.
 pub(super) fn take_refused() -> Option<CertificateDer<'static>> {
     REFUSED.take()
 }
 
-/// Verifies clients.
+/// Verifies client certificates.
 #[derive(Debug)]
 pub struct Clients {
     authorities: Authorities,
-    /// Certificates that may stand between a client's and an authority's.
+    /// The most intermediates between a client's certificate and an authority's.
     depth: u64,
-    /// A client without a good certificate is refused in the handshake.
+    /// The handshake fails without a valid client certificate.
     mandatory: bool,
-    /// Of what a verdict follows: the authorities and the depth.
+    /// A digest of everything a verdict depends on: the authorities and the depth.
     digest: [u8; 32],
     subjects: Vec<DistinguishedName>,
     algorithms: WebPkiSupportedAlgorithms,
@@ -131,7 +132,7 @@ impl Clients {
         mandatory: bool,
         provider: &CryptoProvider,
     ) -> Clients {
-        // Authorities tell clients which of their certificates will do.
+        // The names of the authorities help clients choose a certificate.
         let subject = |anchor: &TrustAnchor<'_>| DistinguishedName::in_sequence(&anchor.subject);
         Clients {
             subjects: authorities.anchors.iter().map(subject).collect(),
@@ -147,8 +148,8 @@ impl Clients {
         &self.digest
     }
 
-    /// A digest of the rules that sessions are bound to: a ticket of a client without a certificate is worth nothing
-    /// where a certificate is mandatory.
+    /// A digest of the rules that sessions are bound to: a ticket of a client without a certificate
+    /// is invalid where a certificate is mandatory.
     pub(super) fn digest_for_tickets(&self) -> [u8; 32] {
         digest([&[u8::from(self.mandatory)][..], &self.digest])
     }
@@ -181,7 +182,7 @@ impl ClientCertVerifier for Clients {
         between: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        // Where a bad certificate may do for some paths, requests are judged, not the handshake.
+        // If some paths need no certificate, requests are checked instead of the handshake.
         if self.mandatory {
             let chain: Vec<_> = std::iter::once(end).chain(between).cloned().collect();
             self.check(&chain, now).inspect_err(|_| note_refused(end))?;
@@ -212,14 +213,14 @@ impl ClientCertVerifier for Clients {
     }
 }
 
-/// Verifies servers; without authorities it takes every server for the one it asked for.
+/// Verifies servers; without authorities, accepts every server.
 #[derive(Debug)]
 pub(super) struct Servers {
     pub(super) trusted: Option<Arc<Authorities>>,
     pub(super) algorithms: WebPkiSupportedAlgorithms,
 }
 
-/// Certificates that may stand between a server's and an authority's.
+/// The most intermediates between a server's certificate and an authority's.
 const SERVER_DEPTH: u64 = 5;
 
 impl ServerCertVerifier for Servers {
@@ -247,7 +248,7 @@ impl ServerCertVerifier for Servers {
     ) -> Result<HandshakeSignatureValid, Error> {
         match self.trusted {
             Some(_) => verify_tls12_signature(message, cert, signed, &self.algorithms),
-            // Whoever it is may as well have another's certificate.
+            // An unverified server may as well use another server's certificate.
             None => Ok(HandshakeSignatureValid::assertion()),
         }
     }

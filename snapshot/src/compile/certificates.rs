@@ -1,4 +1,4 @@
-//! Compiles ssl resources: what is served under which name, and what we show to upstreams.
+//! Compiles ssl resources: server certificates by name, and client certificates for upstreams.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -11,44 +11,44 @@ use rustls::sign::CertifiedKey;
 use sdk::build::Names;
 use sdk::pattern::Pattern;
 
-use super::{Compiler, Pass, Tried, references};
+use super::{CompileOutcome, Compiler, Pass, references};
 use crate::certs::{self, Authorities, Certificate, ClientTls, Versions};
 use crate::parallel;
 
-/// The last good form of an ssl resource.
+/// The last valid version of an ssl resource.
 pub(super) struct CertificateUnit {
     pub entry: Arc<Entry>,
-    /// It is made of secrets that others keep, which may change while the resource does not.
+    /// It contains references to secrets, which may change while the resource does not.
     refers: bool,
-    made: Made,
-    /// It lacks a secret: under its names, handshakes fail.
+    made: CompiledSsl,
+    /// It lacks a secret: handshakes for its names fail.
     refuses: bool,
-    /// The responses that are wanted, and what of them is stapled.
+    /// The needed OCSP responses, and those currently stapled.
     stapled: Vec<Stapled>,
 }
 
-/// A response that is wanted, and what there is.
+/// A needed OCSP response, and the present one.
 type Stapled = (Arc<Stapling>, Option<Arc<[u8]>>);
 
-/// A certificate whose OCSP response is to be stapled.
+/// A certificate that needs a stapled OCSP response.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Stapling {
     pub key: Key,
-    /// A digest of the certificate and where it stands.
+    /// A digest of the certificate and its location.
     pub id: [u8; 32],
-    /// The certificate, and those behind it.
+    /// The certificate and its issuers.
     pub chain: Vec<CertificateDer<'static>>,
     /// See [`model::ssl::OcspStapling`].
     pub skip_verify: bool,
     pub cache_ttl: Duration,
 }
 
-enum Made {
+enum CompiledSsl {
     Server {
         names: Vec<String>,
         certificate: Arc<Certificate>,
     },
-    /// For upstreams.
+    /// A client certificate for upstreams.
     Client(Arc<CertifiedKey>),
 }
 
@@ -62,19 +62,19 @@ impl Compiler {
                     self.drop_certificate(&key);
                     self.accept(&key);
                 }
-                Some(Drafted::Same) => {
+                Some(SslDraft::Same) => {
                     self.accept(&key);
                     continue;
                 }
-                Some(Drafted::Tried(tried)) => {
-                    let made = self.settle(&key, tried);
+                Some(SslDraft::Compiled(outcome)) => {
+                    let made = self.settle(&key, outcome);
                     let made = made.or_else(|| {
                         let refusing = self.refusing_certificate(&key, pass)?;
-                        self.tell_refusal(&key);
+                        self.mark_refused(&key);
                         Some(refusing)
                     });
                     let Some(unit) = made else {
-                        // It is for clients now, or cannot even refuse.
+                        // The ssl is now for clients, or cannot even be refused.
                         if self.certificate_units.get(&key.id).is_some_and(|old| old.refuses) {
                             self.drop_certificate(&key);
                         }
@@ -87,17 +87,17 @@ impl Compiler {
                             && old.stapled.iter().zip(&unit.stapled).all(|(old, new)| old.1 == new.1)
                     };
                     if self.certificate_units.get(&key.id).is_some_and(is_last_good) {
-                        // Its last good form is served on.
+                        // Its last valid version keeps serving.
                         continue;
                     }
                     self.drop_certificate(&key);
-                    if let Made::Server { names, certificate } = &unit.made {
+                    if let CompiledSsl::Server { names, certificate } = &unit.made {
                         self.certificates.insert(names, certificate);
                     }
                     if !unit.stapled.is_empty() {
                         let wanted = unit.stapled.iter().map(|(stapling, _)| stapling.clone()).collect();
                         self.stapling.insert(key.id.clone(), wanted);
-                        self.stapling_told = None;
+                        self.stapling_list = None;
                     }
                     self.certificate_units.insert(key.id.clone(), unit);
                 }
@@ -106,7 +106,7 @@ impl Compiler {
         }
     }
 
-    fn draft_certificate(&self, id: String, pass: &Pass<'_>) -> (Key, Option<Drafted>) {
+    fn draft_certificate(&self, id: String, pass: &Pass<'_>) -> (Key, Option<SslDraft>) {
         let key = Key { kind: Kind::Ssl, id };
         let entry = pass.desired.get(Kind::Ssl, &key.id);
         let drafted = entry.and_then(|entry| {
@@ -115,7 +115,7 @@ impl Compiler {
                 return None;
             }
             let unit = self.certificate_units.get(&key.id);
-            // Keys are not parsed again because a file was read again.
+            // An unchanged file that is read again does not parse its keys again.
             let is_same = |unit: &CertificateUnit| {
                 unit.entry.resource() == entry.resource()
                     && !unit.refers
@@ -125,32 +125,33 @@ impl Compiler {
                         .all(|(stapling, with)| self.staples.get(&stapling.id) == with.as_ref())
             };
             if unit.is_some_and(is_same) {
-                return Some(Drafted::Same);
+                return Some(SslDraft::Same);
             }
-            // Versions that are not spoken are no mistake that the last good form would hide.
-            let keeps = |unit: &&CertificateUnit| !unit.refuses && !speaks_nothing(ssl);
+            // Unsupported versions must not be hidden by the last valid version.
+            let keeps = |unit: &&CertificateUnit| !unit.refuses && !allows_no_supported_version(ssl);
             let last_good = unit.filter(keeps).map(|unit| &unit.entry);
             let make = |entry: &Arc<Entry>| match entry.resource() {
                 Resource::Ssl(ssl) => self.make_certificate(entry, ssl, pass.names),
                 _ => Err(Invalid::new("this is not an ssl resource")),
             };
-            Some(Drafted::Tried(Tried::both(entry, last_good, make)))
+            Some(SslDraft::Compiled(CompileOutcome::or_last_good(entry, last_good, make)))
         });
         (key, drafted)
     }
 
     fn drop_certificate(&mut self, key: &Key) {
         if let Some(unit) = self.certificate_units.remove(&key.id)
-            && let Made::Server { names, certificate } = unit.made
+            && let CompiledSsl::Server { names, certificate } = unit.made
         {
             self.certificates.remove(&names, &certificate);
         }
         if self.stapling.remove(&key.id).is_some() {
-            self.stapling_told = None;
+            self.stapling_list = None;
         }
     }
 
-    /// Staples a response to a certificate from the next compile that touches its resource on, or none.
+    /// Sets or clears the OCSP response of a certificate. It is stapled from the next compile that
+    /// touches its resource.
     pub fn staple(&mut self, id: [u8; 32], response: Option<Arc<[u8]>>) {
         match response {
             Some(response) => _ = self.staples.insert(id, response),
@@ -158,15 +159,15 @@ impl Compiler {
         }
     }
 
-    /// The responses that are wanted. The same `Arc` as before if nothing changed.
+    /// The needed OCSP responses. The same `Arc` as before if nothing changed.
     pub(super) fn wanted_staples(&mut self) -> Arc<[Arc<Stapling>]> {
         let all = &self.stapling;
-        self.stapling_told
+        self.stapling_list
             .get_or_insert_with(|| all.values().flatten().cloned().collect::<Vec<_>>().into())
             .clone()
     }
 
-    /// Staples to certificates what there is, and says what is wanted.
+    /// Staples the available responses, and returns the needed ones.
     fn staple_pairs(&self, entry: &Entry, ssl: &Ssl, pairs: &mut [Arc<CertifiedKey>]) -> Vec<Stapled> {
         let Some(wanted) = &ssl.ocsp else { return Vec::new() };
         let staple = |pair: &mut Arc<CertifiedKey>| {
@@ -207,7 +208,7 @@ impl Compiler {
         }
         if ssl.kind == SslType::Client {
             let first = pairs.into_iter().next().ok_or_else(|| Invalid::new("there is no certificate"))?;
-            let made = Made::Client(first);
+            let made = CompiledSsl::Client(first);
             let (entry, stapled) = (entry.clone(), Vec::new());
             return Ok(CertificateUnit { entry, refers, made, refuses: false, stapled });
         }
@@ -231,33 +232,34 @@ impl Compiler {
         let parts = certs::Parts { id: &entry.key.id, pairs, versions, client };
         let certificate = certs::certificate(parts, settings)
             .map_err(|error| Invalid::new(format!("it cannot be used for TLS: {error}")))?;
-        let made = Made::Server { names: names_of(ssl), certificate: Arc::new(certificate) };
+        let made = CompiledSsl::Server { names: names_of(ssl), certificate: Arc::new(certificate) };
         Ok(CertificateUnit { entry: entry.clone(), refers, made, refuses: false, stapled })
     }
 
-    /// For an ssl that lacks a secret and has no last good form, lacked one before the mistake it has now, or allows only
-    /// versions that are not spoken: its names are found, and no handshake succeeds. Otherwise they would be those of
-    /// the next ssl that fits, which may not ask clients for a certificate.
+    /// A refusing unit for an ssl that lacks a secret and has no last valid version, that lacked
+    /// one before its present error, or that allows only unsupported versions: its names are found,
+    /// and all handshakes fail. Otherwise these names would fall to the next ssl that matches,
+    /// which may not require a client certificate.
     fn refusing_certificate(&self, key: &Key, pass: &Pass<'_>) -> Option<CertificateUnit> {
         let entry = pass.desired.get(Kind::Ssl, &key.id)?;
         let Resource::Ssl(ssl) = entry.resource() else { return None };
         let rejected = self.rejected.get(key)?;
         let refused = self.certificate_units.get(&key.id).is_some_and(|old| old.refuses);
-        if !speaks_nothing(ssl) && rejected.invalid.fault != Fault::Unread && !refused {
+        if !allows_no_supported_version(ssl) && rejected.invalid.fault != Fault::Unread && !refused {
             return None;
         }
         if ssl.kind != SslType::Server {
             return None;
         }
         let settings = &self.settings.tls;
-        // Whoever came in by another name is told that this one wants a certificate.
+        // Connections made under another name still learn that this one requires a certificate.
         let client = ssl.client.as_ref().map(|client| {
             (certs::clients(Authorities::new(Vec::new()), client.depth, true, settings), Vec::new())
         });
         let versions = versions(ssl, settings.versions).unwrap_or(settings.versions);
         let parts = certs::Parts { id: &entry.key.id, pairs: Vec::new(), versions, client };
         let certificate = Arc::new(certs::certificate(parts, settings).ok()?);
-        let made = Made::Server { names: names_of(ssl), certificate };
+        let made = CompiledSsl::Server { names: names_of(ssl), certificate };
         Some(CertificateUnit { entry: entry.clone(), refers: true, made, refuses: true, stapled: Vec::new() })
     }
 
@@ -269,12 +271,12 @@ impl Compiler {
         certs::pair(&pair, &self.settings.tls.provider)
     }
 
-    /// A text, or what it refers to.
+    /// A text, or the secret it refers to.
     fn text<'t>(&self, text: &'t str, names: &dyn Names) -> Result<Cow<'t, str>, Invalid> {
         references::text(text, &*self.settings.env, names)
     }
 
-    /// How TLS is spoken to an upstream; `None` where none is.
+    /// TLS to an upstream; `None` if it uses no TLS.
     pub(super) fn upstream_tls(
         &self,
         from: &model::Upstream,
@@ -287,8 +289,8 @@ impl Compiler {
         self.client_tls(from.tls.as_deref(), verify, names).map(Some)
     }
 
-    /// How probes of an upstream speak TLS: with its client certificate and its authorities; whether they
-    /// verify servers is for `checks` to say.
+    /// TLS of probes: the upstream's client certificate and authorities; `checks` decides whether
+    /// servers are verified.
     pub(super) fn probe_tls(
         &self,
         from: &model::Upstream,
@@ -299,7 +301,7 @@ impl Compiler {
         self.client_tls(from.tls.as_deref(), active.https_verify_certificate, names).map(Some)
     }
 
-    /// How TLS is spoken with these settings.
+    /// Client TLS with these settings.
     fn client_tls(
         &self,
         tls: Option<&written::Tls>,
@@ -352,43 +354,43 @@ impl Compiler {
         })
     }
 
-    /// The certificate with this id, or why there is none. A certificate that was deleted is not shown any more:
-    /// its last good form may be what it was deleted for.
+    /// The client certificate of this id, or why it is missing. A deleted certificate is never
+    /// presented again: its last valid version may be the reason it was deleted.
     fn client_certificate(&self, id: &str) -> Result<Arc<CertifiedKey>, &'static str> {
         match self.certificate_units.get(id).map(|unit| &unit.made) {
-            Some(Made::Client(certificate)) => Ok(certificate.clone()),
+            Some(CompiledSsl::Client(certificate)) => Ok(certificate.clone()),
             Some(_) => Err("the ssl that the upstream's client_cert_id names is not of the type client"),
             None => Err("the ssl that the upstream's client_cert_id names does not exist"),
         }
     }
 }
 
-/// The names an ssl is for, as they are looked up.
+/// The names of an ssl, as look-up keys.
 fn names_of(ssl: &Ssl) -> Vec<String> {
     ssl.snis.iter().map(|name| name.strip_suffix('.').unwrap_or(name).to_owned()).collect()
 }
 
-/// What became of an ssl resource.
-enum Drafted {
-    /// It is served as it is already.
+/// The result of compiling an ssl resource.
+enum SslDraft {
+    /// It is unchanged.
     Same,
-    Tried(Tried<CertificateUnit>),
+    Compiled(CompileOutcome<CertificateUnit>),
 }
 
-/// The ssl resource that an upstream's client certificate stands in.
+/// The ssl resource that holds an upstream's client certificate.
 pub(super) fn client_certificate_of(upstream: Option<&model::Upstream>) -> Option<Key> {
     let id = upstream?.tls.as_ref()?.client_cert_id.as_deref()?;
     Some(Key::new(Kind::Ssl, id))
 }
 
-/// The versions that an ssl asks for, of those there are.
+/// The supported versions that an ssl allows.
 fn versions(ssl: &Ssl, general: Versions) -> Result<Versions, Invalid> {
     if ssl.protocols.is_empty() {
         return Ok(general);
     }
-    if speaks_nothing(ssl) {
+    if allows_no_supported_version(ssl) {
         return Err(Invalid::new(
-            "TLS 1.1 and older are broken and not spoken, so handshakes with its names fail",
+            "TLS 1.1 and older are insecure and not supported, so handshakes with its names fail",
         )
         .at("/ssl_protocols")
         .expected("TLSv1.2, TLSv1.3 or both")
@@ -398,8 +400,8 @@ fn versions(ssl: &Ssl, general: Versions) -> Result<Versions, Invalid> {
     Ok(Versions { tls12: has("TLSv1.2"), tls13: has("TLSv1.3") })
 }
 
-/// Whether it allows only versions that there are not.
-fn speaks_nothing(ssl: &Ssl) -> bool {
+/// Whether it allows only unsupported versions.
+fn allows_no_supported_version(ssl: &Ssl) -> bool {
     let is_spoken = |protocol: &String| protocol == "TLSv1.2" || protocol == "TLSv1.3";
     !ssl.protocols.is_empty() && !ssl.protocols.iter().any(is_spoken)
 }

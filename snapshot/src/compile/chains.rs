@@ -20,11 +20,11 @@ pub(super) struct Source<'a> {
     pub plugins: &'a Plugins,
 }
 
-/// What is wrong, and in which source.
+/// An error, and the source it is in.
 #[derive(Debug)]
-pub(super) struct Blame {
+pub(super) struct ChainError {
     pub source: usize,
-    /// Its pointer begins with the plugin's name.
+    /// Its pointer starts with the plugin's name.
     pub invalid: Box<Invalid>,
 }
 
@@ -35,30 +35,30 @@ impl<'a> Source<'a> {
 }
 
 impl Compiler {
-    /// One chain. If several sources have the same plugin, the first source's settings apply as a
-    /// whole. `None` if there is no plugin.
+    /// Builds one chain. If several sources have the same plugin, the first source's settings apply
+    /// as a whole. `None` if there is no plugin.
     ///
     /// # Errors
-    /// A configuration that does not fit, or a plugin that is not in the list of those in use:
-    /// nothing is served without a plugin it names.
+    /// Invalid settings, or a plugin that is not enabled: a resource is never served without a
+    /// plugin it names.
     pub(super) fn chain(
         &self,
         sources: &[Source<'_>],
         names: &Recorder<'_>,
-    ) -> Result<Option<Arc<Chain>>, Blame> {
+    ) -> Result<Option<Arc<Chain>>, ChainError> {
         self.chain_in(sources, names, false)
     }
 
-    /// The same, of plugins of streams if it is for `streams`.
+    /// Builds a chain, of stream plugins if `streams` is set.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Compiler::chain`].
     pub(super) fn chain_in(
         &self,
         sources: &[Source<'_>],
         names: &Recorder<'_>,
         streams: bool,
-    ) -> Result<Option<Arc<Chain>>, Blame> {
+    ) -> Result<Option<Arc<Chain>>, ChainError> {
         let mut seen = HashSet::new();
         let mut configs: Vec<(usize, &str, Cow<'_, Value>)> = Vec::new();
         for (source, from) in sources.iter().enumerate() {
@@ -67,7 +67,7 @@ impl Compiler {
                     continue;
                 }
                 let config = references::resolve(config, &*self.settings.env, names)
-                    .map_err(|invalid| Blame { source, invalid: Box::new(invalid.within(name)) })?;
+                    .map_err(|invalid| ChainError { source, invalid: Box::new(invalid.within(name)) })?;
                 configs.push((source, name, config));
             }
         }
@@ -95,13 +95,13 @@ impl Compiler {
             Err(invalid) => {
                 let plugin = invalid.pointer.strip_prefix('/').and_then(|rest| rest.split('/').next());
                 let source = configs.iter().find(|(_, name, _)| Some(*name) == plugin).map_or(0, |c| c.0);
-                Err(Blame { source, invalid: Box::new(invalid) })
+                Err(ChainError { source, invalid: Box::new(invalid) })
             }
         }
     }
 }
 
-/// Turns a chain without work into `None`, where it is not laid over another chain.
+/// Turns a chain without work into `None`, unless it is laid over another chain.
 pub(super) fn unless_idle(chain: Option<Arc<Chain>>) -> Option<Arc<Chain>> {
     chain.filter(|chain| !chain.names().is_empty())
 }

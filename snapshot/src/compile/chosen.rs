@@ -16,12 +16,12 @@ use crate::upstream::Upstream;
 
 /// The upstreams that the plugins of one chain requested while it was built.
 #[derive(Debug, Default)]
-pub(super) struct Asked {
+pub(super) struct RequestedUpstreams {
     ids: BTreeSet<String>,
     written: Vec<(Upstream, UpstreamHandle)>,
 }
 
-/// What is in use, by resource and by the id of an upstream.
+/// The requested upstreams, by resource and by upstream id.
 #[derive(Debug, Default)]
 pub(super) struct Choices {
     /// The number of inline upstreams in its plugins' settings, and the ids referred to there.
@@ -56,8 +56,8 @@ impl sdk::upstream::Upstreams for ForPlugins<'_> {
 impl Compiler {
     /// Assigns slots to the upstreams that the plugins of `user` requested, and removes those no
     /// longer requested.
-    pub(super) fn place_chosen(&mut self, user: &Key, asked: Asked) {
-        let Asked { ids, written } = asked;
+    pub(super) fn place_chosen(&mut self, user: &Key, requested: RequestedUpstreams) {
+        let RequestedUpstreams { ids, written } = requested;
         let count = written.len();
         for (at, (upstream, handle)) in written.into_iter().enumerate() {
             let key = part(user, at);

@@ -13,48 +13,48 @@ use sdk::{Chain, Consumer};
 use smallvec::SmallVec;
 
 use super::chains::Source;
-use super::chosen::Asked;
-use super::metadata::Read;
+use super::chosen::RequestedUpstreams;
+use super::metadata::ReadSet;
 use super::refusing;
 use super::wanted::{Part, Recorder};
 use super::{Compiler, Pass, mixed_up, references};
 
-/// A credential, as an auth plugin looks it up.
-struct Proof {
-    lock: Lock,
+/// A credential with the key by which its auth plugin looks it up.
+struct KeyedCredential {
+    auth_key: AuthKey,
     secret: Secret,
 }
 
-/// What only one consumer or credential may have: an auth plugin's key.
+/// The lookup key of an auth plugin, which only one consumer or credential may have.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Lock {
+struct AuthKey {
     plugin: &'static str,
     key: Arc<[u8]>,
 }
 
-/// Which resources claim which key, so that a change visits only those it concerns.
+/// Which resources claim which key, so that a change visits only the affected ones.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     /// Consumers come before credentials, then the smaller id: the first one gets the key.
-    by_lock: HashMap<Lock, SmallVec<[Key; 1]>>,
-    by_key: HashMap<Key, SmallVec<[Lock; 1]>>,
+    by_auth_key: HashMap<AuthKey, SmallVec<[Key; 1]>>,
+    by_key: HashMap<Key, SmallVec<[AuthKey; 1]>>,
 }
 
-/// The last good form of a consumer.
+/// The last valid version of a consumer.
 pub(super) struct ConsumerUnit {
     pub entry: Arc<Entry>,
     consumer: Arc<Consumer>,
-    proofs: Box<[Proof]>,
+    keyed: Box<[KeyedCredential]>,
     /// Its group does not exist: it is identified, then refused.
     refused: bool,
     /// The metadata its plugins were built with.
-    pub read: Read,
+    pub read: ReadSet,
 }
 
-/// The last good form of a credential.
+/// The last valid version of a credential.
 pub(super) struct CredentialUnit {
     pub entry: Arc<Entry>,
-    proof: Option<Proof>,
+    keyed: Option<KeyedCredential>,
 }
 
 impl Compiler {
@@ -84,25 +84,25 @@ impl Compiler {
             self.consumers.remove(&key.id);
             self.refer(key, Vec::new());
             self.hosts.forget(key);
-            self.place_chosen(key, Asked::default());
+            self.place_chosen(key, RequestedUpstreams::default());
             self.consumer_slots.release(key);
             return self.accept(key);
         };
         let last_good = self.consumers.get(&key.id).filter(|unit| !unit.refused);
         let last_good = last_good.map(|unit| unit.entry.clone());
         let is_new = last_good.is_none();
-        let made = self.try_both(key, entry, last_good, |compiler, entry| {
+        let made = self.compile_or_last_good(key, entry, last_good, |compiler, entry| {
             let recorder = Recorder::new(pass.names);
             let mut unit = compiler.make_consumer(key, entry, &recorder)?;
             unit.read = compiler.metadata.read_by(&recorder.read.take());
             compiler.place_chosen(key, recorder.chosen.take());
-            compiler.hosts.set(key, Part::Plugins, recorder.asked());
+            compiler.hosts.set(key, Part::Plugins, recorder.into_hosts());
             Ok(unit)
         });
-        let made = made.or_else(|| self.make_refused(key, entry, pass.names).filter(|_| is_new));
+        let made = made.or_else(|| self.make_refusing(key, entry, pass.names).filter(|_| is_new));
         match made {
             Some(unit) => _ = self.consumers.insert(key.id.clone(), unit),
-            // A form that was refused is not a last good form; neither is one whose secret was taken away.
+            // A refusing version is not a valid one; neither is one whose secret was removed.
             None if is_new || self.lacks_a_secret(key) => _ = self.consumers.remove(&key.id),
             None => {}
         }
@@ -120,7 +120,7 @@ impl Compiler {
         let Resource::Consumer(written) = entry.resource() else {
             return Err(mixed_up());
         };
-        let (proofs, others) = self.proofs(&written.plugins, names)?;
+        let (keyed, others) = self.split_credentials(&written.plugins, names)?;
         let group = match &written.group_id {
             Some(id) => {
                 let key = Key::new(Kind::ConsumerGroup, id.as_str());
@@ -147,18 +147,19 @@ impl Compiler {
                 })?
             }
         };
-        Ok(self.unit_of(key, entry, written, proofs, chain))
+        Ok(self.unit_of(key, entry, written, keyed, chain))
     }
 
-    /// A consumer that lacks only its group: it is found by its keys, then refused.
-    fn make_refused(&mut self, key: &Key, entry: &Arc<Entry>, names: &dyn Names) -> Option<ConsumerUnit> {
+    /// A refusing unit for a consumer that lacks only its group: its keys identify it, then it is
+    /// refused.
+    fn make_refusing(&mut self, key: &Key, entry: &Arc<Entry>, names: &dyn Names) -> Option<ConsumerUnit> {
         let Resource::Consumer(written) = entry.resource() else { return None };
         let group = Key::new(Kind::ConsumerGroup, written.group_id.as_deref()?);
         if self.shared.contains_key(&group) {
             return None;
         }
-        let (proofs, _) = self.proofs(&written.plugins, names).ok()?;
-        let unit = self.unit_of(key, entry, written, proofs, Some(refusing::chain(refusing::NO_GROUP)));
+        let (keyed, _) = self.split_credentials(&written.plugins, names).ok()?;
+        let unit = self.unit_of(key, entry, written, keyed, Some(refusing::chain(refusing::NO_GROUP)));
         Some(ConsumerUnit { refused: true, ..unit })
     }
 
@@ -167,7 +168,7 @@ impl Compiler {
         key: &Key,
         entry: &Arc<Entry>,
         written: &model::Consumer,
-        proofs: Vec<Proof>,
+        keyed: Vec<KeyedCredential>,
         chain: Option<Arc<Chain>>,
     ) -> ConsumerUnit {
         let consumer = Consumer {
@@ -181,9 +182,9 @@ impl Compiler {
         ConsumerUnit {
             entry: entry.clone(),
             consumer: Arc::new(consumer),
-            proofs: proofs.into(),
+            keyed: keyed.into(),
             refused: false,
-            read: Read::default(),
+            read: ReadSet::default(),
         }
     }
 
@@ -193,10 +194,11 @@ impl Compiler {
             return self.accept(key);
         };
         let last_good = self.credentials.get(&key.id).map(|unit| unit.entry.clone());
-        let made = self.try_both(key, entry, last_good, |compiler, entry| {
+        let made = self.compile_or_last_good(key, entry, last_good, |compiler, entry| {
             let Some(plugins) = entry.resource().plugins() else { return Ok(None) };
-            let (mut proofs, others) = compiler.proofs(plugins, pass.names)?;
-            // One that this build lacks identifies nobody; the catalog says whether it may stand there.
+            let (mut keyed, others) = compiler.split_credentials(plugins, pass.names)?;
+            // A plugin missing from this build identifies no consumer; the catalog decides whether
+            // it is allowed here.
             let lacking = |name: &str| {
                 let known = apisix_plugins::find(Subsystem::Http, name);
                 known.is_some_and(|known| known.is_auth() && known.unseen_in(Kind::Credential).is_some())
@@ -210,7 +212,7 @@ impl Compiler {
                     .within(other)
                     .under("/plugins")
                     .expected("an auth plugin")),
-                None => Ok(Some(CredentialUnit { entry: entry.clone(), proof: proofs.pop() })),
+                None => Ok(Some(CredentialUnit { entry: entry.clone(), keyed: keyed.pop() })),
             }
         });
         match made {
@@ -225,62 +227,67 @@ impl Compiler {
     }
 
     /// Separates a consumer's credentials from its other plugins.
-    fn proofs(&self, plugins: &Plugins, names: &dyn Names) -> Result<(Vec<Proof>, Plugins), Invalid> {
-        let mut proofs = Vec::new();
+    fn split_credentials(
+        &self,
+        plugins: &Plugins,
+        names: &dyn Names,
+    ) -> Result<(Vec<KeyedCredential>, Plugins), Invalid> {
+        let mut keyed = Vec::new();
         let mut others = Plugins::default();
         for (name, config) in plugins {
             let blame = |invalid: Invalid| invalid.within(name).under("/plugins");
             let config = references::resolve(config, &*self.settings.env, names).map_err(blame)?;
             match self.catalog.credential(name, &config).map_err(blame)? {
                 Some((plugin, Credential { key, secret })) => {
-                    proofs.push(Proof { lock: Lock { plugin, key: key.into() }, secret });
+                    keyed.push(KeyedCredential { auth_key: AuthKey { plugin, key: key.into() }, secret });
                 }
                 None => _ = others.insert(name.clone(), config.into_owned()),
             }
         }
-        Ok((proofs, others))
+        Ok((keyed, others))
     }
 
-    /// Updates the index with these consumers and credentials. Of two with the same key the first gets
-    /// it, and the other is rejected.
+    /// Updates the index with these consumers and credentials. If two have the same key, the first
+    /// keeps it and the other is rejected.
     fn index_consumers(&mut self, mut touched: BTreeSet<Key>) {
-        let mut locks: Vec<Lock> = Vec::new();
+        let mut auth_keys: Vec<AuthKey> = Vec::new();
         for key in &touched {
-            let now: SmallVec<[Lock; 1]> =
-                self.proofs_of(key).iter().map(|proof| proof.lock.clone()).collect();
+            let now: SmallVec<[AuthKey; 1]> =
+                self.keyed_credentials_of(key).iter().map(|keyed| keyed.auth_key.clone()).collect();
             let index = Arc::make_mut(&mut self.index);
             match self.consumers.get(&key.id) {
                 _ if key.kind != Kind::Consumer => {}
                 Some(unit) => index.add(unit.consumer.clone()),
                 None => index.remove(&key.id),
             }
-            locks.extend(now.iter().cloned());
-            locks.extend(self.claims.set(key, now));
+            auth_keys.extend(now.iter().cloned());
+            auth_keys.extend(self.claims.set(key, now));
         }
-        for lock in &locks {
-            let claimants = self.claims.by_lock.get(lock);
+        for auth_key in &auth_keys {
+            let claimants = self.claims.by_auth_key.get(auth_key);
             touched.extend(claimants.into_iter().flatten().cloned());
-            let identity =
-                claimants.and_then(|claimants| claimants.first()).and_then(|key| self.identity(key, lock));
+            let identity = claimants
+                .and_then(|claimants| claimants.first())
+                .and_then(|key| self.identity(key, auth_key));
             let index = Arc::make_mut(&mut self.index);
             match identity {
-                Some(identity) => index.add_credential(lock.plugin, &lock.key, identity),
-                None => index.remove_credential(lock.plugin, &lock.key),
+                Some(identity) => index.add_credential(auth_key.plugin, &auth_key.key, identity),
+                None => index.remove_credential(auth_key.plugin, &auth_key.key),
             }
         }
         for key in touched {
-            let invalid = self.lost(&key);
-            self.tell_repeated(key, invalid);
+            let invalid = self.duplicate_key(&key);
+            self.set_duplicate(key, invalid);
         }
     }
 
     /// The credentials of a claimant whose consumer exists.
-    fn proofs_of(&self, key: &Key) -> &[Proof] {
+    fn keyed_credentials_of(&self, key: &Key) -> &[KeyedCredential] {
         match key.kind {
-            Kind::Consumer => self.consumers.get(&key.id).map(|unit| &unit.proofs[..]),
+            Kind::Consumer => self.consumers.get(&key.id).map(|unit| &unit.keyed[..]),
             _ => {
                 let owner = key.owner().filter(|owner| self.consumers.contains_key(*owner));
-                owner.and_then(|_| self.credentials.get(&key.id)).map(|unit| unit.proof.as_slice())
+                owner.and_then(|_| self.credentials.get(&key.id)).map(|unit| unit.keyed.as_slice())
             }
         }
         .unwrap_or_default()
@@ -294,52 +301,54 @@ impl Compiler {
         own.map(|id| Key::new(Kind::Credential, id.as_str())).collect()
     }
 
-    /// The consumer that a consumer or credential stands for.
-    fn stands_for(&self, key: &Key) -> Option<&ConsumerUnit> {
+    /// The consumer that a consumer or credential identifies.
+    fn consumer_of(&self, key: &Key) -> Option<&ConsumerUnit> {
         match key.kind {
             Kind::Consumer => self.consumers.get(&key.id),
             _ => self.consumers.get(key.owner()?),
         }
     }
 
-    fn identity(&self, key: &Key, lock: &Lock) -> Option<Identity> {
-        let proof = self.proofs_of(key).iter().find(|proof| proof.lock == *lock)?;
+    fn identity(&self, key: &Key, auth_key: &AuthKey) -> Option<Identity> {
+        let keyed = self.keyed_credentials_of(key).iter().find(|keyed| keyed.auth_key == *auth_key)?;
         Some(Identity {
-            consumer: self.stands_for(key)?.consumer.clone(),
+            consumer: self.consumer_of(key)?.consumer.clone(),
             credential_id: (key.kind == Kind::Credential).then(|| key.leaf().to_owned()),
-            secret: proof.secret.clone(),
+            secret: keyed.secret.clone(),
         })
     }
 
-    /// The first of its keys that another claimant has.
-    fn lost(&self, key: &Key) -> Option<Invalid> {
-        let mut locks = self.claims.by_key.get(key)?.iter();
-        let (lock, other) = locks.find_map(|lock| {
-            let owner = self.claims.by_lock.get(lock)?.first()?;
-            (owner != key).then_some((lock, owner))
+    /// An error for the first of its keys that another claimant holds.
+    fn duplicate_key(&self, key: &Key) -> Option<Invalid> {
+        let mut auth_keys = self.claims.by_key.get(key)?.iter();
+        let (auth_key, other) = auth_keys.find_map(|auth_key| {
+            let owner = self.claims.by_auth_key.get(auth_key)?.first()?;
+            (owner != key).then_some((auth_key, owner))
         })?;
-        let other = self.stands_for(other)?;
-        let reason =
-            format!("duplicate key of plugin {} found with consumer: {}", lock.plugin, other.consumer.name);
-        let invalid = Invalid::new(reason).within(lock.plugin).under("/plugins");
+        let other = self.consumer_of(other)?;
+        let reason = format!(
+            "duplicate key of plugin {} found with consumer: {}",
+            auth_key.plugin, other.consumer.name
+        );
+        let invalid = Invalid::new(reason).within(auth_key.plugin).under("/plugins");
         Some(invalid.hint("give each consumer a key of its own"))
     }
 }
 
 impl Claims {
     /// Replaces the keys of a claimant. Returns its previous keys.
-    fn set(&mut self, key: &Key, now: SmallVec<[Lock; 1]>) -> SmallVec<[Lock; 1]> {
+    fn set(&mut self, key: &Key, now: SmallVec<[AuthKey; 1]>) -> SmallVec<[AuthKey; 1]> {
         let before = self.by_key.remove(key).unwrap_or_default();
-        for lock in &before {
-            if let Some(claimants) = self.by_lock.get_mut(lock) {
+        for auth_key in &before {
+            if let Some(claimants) = self.by_auth_key.get_mut(auth_key) {
                 claimants.retain(|claimant| claimant != key);
                 if claimants.is_empty() {
-                    self.by_lock.remove(lock);
+                    self.by_auth_key.remove(auth_key);
                 }
             }
         }
-        for lock in &now {
-            let claimants = self.by_lock.entry(lock.clone()).or_default();
+        for auth_key in &now {
+            let claimants = self.by_auth_key.entry(auth_key.clone()).or_default();
             if let Err(at) = claimants.binary_search(key) {
                 claimants.insert(at, key.clone());
             }

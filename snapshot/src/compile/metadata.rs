@@ -1,7 +1,7 @@
 //! Plugin metadata, and which resources were built with it.
 //!
-//! A resource is compiled again when the metadata change that one of its plugins has asked for. Most plugins
-//! have none or do not ask, so that what they are configured on is not looked at.
+//! A change of metadata recompiles the resources with a plugin that has read it. Most plugins have
+//! none or do not read it, so resources that use them are skipped.
 
 use hashbrown::HashMap;
 use model::{Key, Kind, Resource, Served};
@@ -14,18 +14,18 @@ use super::{Compiler, Pass, guarded, references};
 #[derive(Debug, Default)]
 pub(super) struct Metadata {
     values: HashMap<String, Value>,
-    /// Plugins that have asked for theirs, each in the place of its bit in a [`Read`].
-    asked: Vec<&'static str>,
+    /// Plugins that have read their metadata; the index is the plugin's bit in a [`ReadSet`].
+    readers: Vec<&'static str>,
 }
 
-/// The plugins whose metadata something was built with, a bit each.
+/// The plugins whose metadata went into a resource, one bit each.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Read(u64);
+pub(super) struct ReadSet(u64);
 
-/// Plugins beyond these share the last bit, and are built again with each other's metadata.
+/// Plugins beyond these share the last bit, and are rebuilt with each other's metadata.
 const LAST_BIT: usize = u64::BITS as usize - 1;
 
-/// A plugin that exposes what others answer, and names none of them.
+/// A plugin that exposes endpoints of other plugins without naming them.
 const EXPOSING: &str = "public-api";
 
 impl Metadata {
@@ -33,41 +33,41 @@ impl Metadata {
         self.values.get(plugin)
     }
 
-    /// The plugins that have some.
+    /// The plugins with metadata.
     pub fn plugins(&self) -> impl Iterator<Item = &String> {
         self.values.keys()
     }
 
-    /// What these plugins have read.
-    pub fn read_by<'p>(&mut self, plugins: impl IntoIterator<Item = &'p &'static str>) -> Read {
+    /// The set of these plugins, which have read their metadata.
+    pub fn read_by<'p>(&mut self, plugins: impl IntoIterator<Item = &'p &'static str>) -> ReadSet {
         let bit = |plugin: &'static str| {
-            let at = self.place(plugin).unwrap_or_else(|| {
-                self.asked.push(plugin);
-                self.asked.len() - 1
+            let at = self.index(plugin).unwrap_or_else(|| {
+                self.readers.push(plugin);
+                self.readers.len() - 1
             });
             1 << at.min(LAST_BIT)
         };
-        Read(plugins.into_iter().copied().map(bit).fold(0, |read, bit| read | bit))
+        ReadSet(plugins.into_iter().copied().map(bit).fold(0, |read, bit| read | bit))
     }
 
-    /// What whoever has read the metadata of a plugin has a bit of; nothing if nobody has.
-    fn of(&self, plugin: &str) -> Read {
-        Read(self.place(plugin).map_or(0, |at| 1 << at.min(LAST_BIT)))
+    /// The bit of a plugin; empty if no resource has read its metadata.
+    fn of(&self, plugin: &str) -> ReadSet {
+        ReadSet(self.index(plugin).map_or(0, |at| 1 << at.min(LAST_BIT)))
     }
 
-    fn place(&self, plugin: &str) -> Option<usize> {
-        self.asked.iter().position(|asked| *asked == plugin)
+    fn index(&self, plugin: &str) -> Option<usize> {
+        self.readers.iter().position(|readers| *readers == plugin)
     }
 }
 
-impl Read {
-    fn meets(self, other: Read) -> bool {
+impl ReadSet {
+    fn intersects(self, other: ReadSet) -> bool {
         self.0 & other.0 != 0
     }
 }
 
 impl Compiler {
-    /// Plugin metadata, and the resources whose plugins have read them.
+    /// Compiles plugin metadata and schedules the resources whose plugins read it.
     pub(super) fn compile_metadata(&mut self, pass: &mut Pass<'_>) {
         for plugin in pass.work.take(Kind::PluginMetadata) {
             let key = Key::new(Kind::PluginMetadata, plugin.as_str());
@@ -99,18 +99,19 @@ impl Compiler {
         }
     }
 
-    /// Schedules the resources that are served with the metadata of a plugin, and those that are rejected and
-    /// may no longer be with other metadata.
+    /// Schedules the resources built with the metadata of a plugin, and the rejected ones that
+    /// other metadata may repair.
     fn touch_readers(&self, plugin: &str, pass: &mut Pass<'_>) {
         let of = self.metadata.of(plugin);
-        // Most plugins have no readers, and a large configuration takes a while to look through.
-        if of != Read::default() {
+        // Most plugins have no readers, and a large configuration takes a while to scan.
+        if of != ReadSet::default() {
             let routes = self.routes.values().map(|unit| (unit.read, &unit.entry));
             let shared = self.shared.values().map(|shared| (shared.read, &shared.entry));
             let streams = self.stream_routes.values().map(|unit| (unit.read, &unit.entry));
             let consumers = self.consumers.values().map(|unit| (unit.read, &unit.entry));
             let all = routes.chain(shared).chain(streams).chain(consumers);
-            all.filter(|(read, _)| read.meets(of)).for_each(|(_, entry)| pass.work.add(entry.key.clone()));
+            all.filter(|(read, _)| read.intersects(of))
+                .for_each(|(_, entry)| pass.work.add(entry.key.clone()));
         }
         for key in self.rejected.keys().filter(|key| key.kind != Kind::PluginMetadata) {
             let entry = pass.desired.get(key.kind, &key.id);
@@ -126,19 +127,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plugins_beyond_the_bits_there_are_share_the_last() {
+    fn plugins_beyond_the_last_bit_share_it() {
         let names: Vec<&'static str> =
             (0..80).map(|n| &*Box::leak(format!("p{n}").into_boxed_str())).collect();
         let mut metadata = Metadata::default();
-        let read: Vec<Read> = names.iter().map(|name| metadata.read_by([name])).collect();
-        assert!(names.iter().zip(&read).all(|(name, read)| read.meets(metadata.of(name))));
+        let read: Vec<ReadSet> = names.iter().map(|name| metadata.read_by([name])).collect();
+        assert!(names.iter().zip(&read).all(|(name, read)| read.intersects(metadata.of(name))));
         for (at, one) in read.iter().enumerate() {
-            let meets = read.iter().filter(|other| other.meets(*one)).count();
-            assert_eq!(meets, if at < LAST_BIT { 1 } else { names.len() - LAST_BIT });
+            let intersects = read.iter().filter(|other| other.intersects(*one)).count();
+            assert_eq!(intersects, if at < LAST_BIT { 1 } else { names.len() - LAST_BIT });
         }
-        assert!(!read.iter().any(|read| read.meets(metadata.of("nobody"))));
+        assert!(!read.iter().any(|read| read.intersects(metadata.of("unread"))));
         let some = metadata.read_by([&names[3], &names[70]]);
-        assert!(some.meets(read[3]) && some.meets(read[79]) && !some.meets(read[4]));
-        assert_eq!(metadata.read_by([]), Read::default());
+        assert!(some.intersects(read[3]) && some.intersects(read[79]) && !some.intersects(read[4]));
+        assert_eq!(metadata.read_by([]), ReadSet::default());
     }
 }

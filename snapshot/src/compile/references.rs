@@ -1,8 +1,8 @@
 //! `$env://NAME`, `$env://NAME/field` and `$secret://manager/id/key` in the settings of plugins, in
 //! certificates and in keys.
 //!
-//! They are replaced while compiling, so that neither the store nor the Admin API ever holds the values.
-//! What secret managers keep was fetched before.
+//! They are replaced while compiling, so neither the store nor the Admin API ever holds the values.
+//! Values from secret managers have been fetched before.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ use serde_json::Value;
 /// Reads an environment variable.
 pub type Env = dyn Fn(&str) -> Option<String> + Send + Sync;
 
-/// `config` with its references replaced; unchanged if it has none.
+/// Returns `config` with its references replaced; unchanged if it has none.
 ///
 /// # Errors
 /// The first reference that cannot be resolved, with its pointer within `config`.
@@ -58,10 +58,10 @@ fn replace(value: &mut Value, env: &Env, names: &dyn Names) -> Result<(), Invali
     }
 }
 
-/// A text, or what it refers to.
+/// A text, or the value it refers to.
 ///
 /// # Errors
-/// What it refers to is not there, or cannot be asked for.
+/// The referenced value is missing or cannot be fetched.
 pub(super) fn text<'t>(text: &'t str, env: &Env, names: &dyn Names) -> Result<Cow<'t, str>, Invalid> {
     if !text.starts_with(SECRET) {
         return environment(text, env);
@@ -74,7 +74,7 @@ pub(super) fn text<'t>(text: &'t str, env: &Env, names: &dyn Names) -> Result<Co
     })
 }
 
-/// A text, or the environment variable that it refers to.
+/// A text, or the environment variable it refers to.
 ///
 /// # Errors
 /// There is no such variable, it has no such field, or the value is empty: an empty secret would let everyone in.
@@ -106,7 +106,7 @@ fn look_up(reference: &str, env: &Env) -> Result<String, Invalid> {
             .hint("set it before the gateway starts, or write the value here"));
     };
     let Some(field) = field else { return Ok(text) };
-    // The value is a secret: no message repeats any of it.
+    // The value is secret: no message may repeat any of it.
     match serde_json::from_str::<Value>(&text)
         .ok()
         .and_then(|mut object| object.get_mut(field).map(Value::take))
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn references_become_what_they_stand_for() {
+    fn references_are_replaced_by_their_values() {
         let config =
             json!({"a": "$env://KEY", "b": ["$ENV://OBJECT/user", {"c": "$env://OBJECT/age"}], "d": "$5"});
         let resolved = resolve(&config, &env, &FixedNames::default()).unwrap();
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_nowhere_is_refused_without_telling_secrets() {
+    fn unresolvable_references_are_refused_without_revealing_secrets() {
         for (text, reason) in [
             ("$env://NONE", "the environment variable NONE is not set"),
             ("$env://OBJECT/none", "the environment variable OBJECT has no field none"),

@@ -1,6 +1,6 @@
-//! The chain of what cannot be guarded as its configuration says, and is refused instead of being served
-//! without: a consumer whose group does not exist (APISIX finds such a consumer and then answers 503), and
-//! routes, stream routes and global rules that need a secret which cannot be read.
+//! Chains that refuse everything. Resources whose guard cannot be built are refused instead of
+//! served unguarded: a consumer whose group does not exist (APISIX identifies such a consumer and
+//! then answers 503), and routes, stream routes and global rules whose secret cannot be read.
 
 use std::sync::Arc;
 
@@ -9,7 +9,8 @@ use sdk::step::Reply;
 use sdk::{Chain, Exchange, Instance, Phase, Phases, Step};
 use serde_json::json;
 
-/// Refuses in the first phase there is after the consumer was found, and says why; to a stream nothing is said.
+/// Refuses in the first phase after the consumer is identified, with a reason; streams are closed
+/// without one.
 struct Refusing(&'static str);
 
 /// A group that does not exist.

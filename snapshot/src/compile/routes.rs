@@ -12,23 +12,23 @@ use wire::Method;
 
 use super::certificates::client_certificate_of;
 use super::chains::{Source, unless_idle};
-use super::chosen::Asked;
-use super::metadata::Read;
+use super::chosen::RequestedUpstreams;
+use super::metadata::ReadSet;
 use super::units::Named;
 use super::wanted::{Part, Recorder};
-use super::{Compiler, Pass, Tried, mixed_up, refusing, upstream};
+use super::{CompileOutcome, Compiler, Pass, mixed_up, refusing, upstream};
 use crate::parallel;
 use crate::plan::{Failure, Plan};
 use crate::router::Rule;
 use crate::upstream::Upstream;
 
-/// The last good form of a route; its rule is in the router.
+/// The last valid version of a route; its rule is in the router.
 pub(super) struct RouteUnit {
     pub entry: Arc<Entry>,
-    /// The upstream written inside it.
+    /// Its inline upstream.
     own_upstream: Option<Arc<Upstream>>,
     /// The metadata its plugins were built with.
-    pub read: Read,
+    pub read: ReadSet,
 }
 
 impl Named for RouteUnit {
@@ -42,25 +42,25 @@ struct Draft {
     entry: Arc<Entry>,
     rule: Arc<Rule>,
     plan: Plan,
-    /// The upstream written inside it.
+    /// Its inline upstream.
     upstream: Option<Upstream>,
-    /// The host names its plugins and its upstream need.
-    asked: [BTreeSet<String>; 2],
+    /// The host names that its plugins and its upstream need.
+    hosts: [BTreeSet<String>; 2],
     /// The upstreams its plugins requested.
-    chosen: Asked,
+    chosen: RequestedUpstreams,
     /// The plugins that read their metadata.
     read: SmallVec<[&'static str; 4]>,
     /// It lacks a secret, and refuses all requests.
     refused: bool,
 }
 
-/// The entry of an enabled route, and what became of it.
-type Drafted<'d> = (&'d Arc<Entry>, Tried<Draft>);
+/// The entry of an enabled route, and its compile result.
+type Drafted<'d> = (&'d Arc<Entry>, CompileOutcome<Draft>);
 
-/// The part of a route that goes to the router.
+/// The part of a route that the router stores.
 type Placed = (Arc<Rule>, Arc<Plan>);
 
-/// Drafts not placed yet.
+/// The most drafts that wait to be placed.
 const DRAFTS: usize = 4096;
 
 impl Compiler {
@@ -69,7 +69,7 @@ impl Compiler {
         ids.iter().for_each(|id| _ = pass.relink.remove(id));
         self.note_read(Kind::Route, ids.iter().chain(&pass.relink));
         if pass.old_router.is_some() {
-            // Nobody uses the router meanwhile.
+            // The router is not in use meanwhile.
             let mut router = self.take_router();
             self.router = parallel::beside(
                 |rules: Receiver<Vec<Placed>>| {
@@ -89,7 +89,7 @@ impl Compiler {
         }
     }
 
-    /// Drafts routes on all cores, places them one after another and hands over their rules.
+    /// Drafts routes on all cores, assigns their slots one after another and passes on their rules.
     fn make_routes(
         &mut self,
         ids: Vec<String>,
@@ -120,7 +120,7 @@ impl Compiler {
         }
     }
 
-    /// Resolves the addresses of inline upstreams again. Plans stay unchanged.
+    /// Resolves the addresses of inline upstreams again. Plans do not change.
     pub(super) fn readdress(&mut self, pass: &mut Pass<'_>) {
         for key in std::mem::take(&mut pass.readdress) {
             self.read.push(key.clone());
@@ -135,7 +135,7 @@ impl Compiler {
                 },
             };
             let Some(written) = entry.resource().upstream() else { continue };
-            // A valid upstream stays valid whatever its addresses.
+            // A valid upstream stays valid with any addresses.
             let names = Recorder::new(pass.names);
             let Ok(upstream) = self.upstream(&key.id, written, &names) else { continue };
             if key.kind == Kind::Route {
@@ -152,10 +152,10 @@ impl Compiler {
         }
     }
 
-    /// Takes over the rules of routes that could not be made again in any form.
+    /// Keeps the rules of routes for which no version compiles.
     pub(super) fn keep_rules(&mut self, pass: &Pass<'_>) {
         let Some(old) = &pass.old_router else { return };
-        // There are rules of these routes only.
+        // No route has lost its rule.
         if self.router.len() == self.routes.len() {
             return;
         }
@@ -174,21 +174,27 @@ impl Compiler {
         let drafted = route_of(&key, pass).map(|entry| {
             let last_good = self.routes.get(&key.id).filter(|_| !self.refused.contains(&key.id));
             let last_good = last_good.map(|unit| &unit.entry);
-            let mut tried = Tried::both(entry, last_good, |entry| self.draft(&key, entry, pass));
+            let mut outcome =
+                CompileOutcome::or_last_good(entry, last_good, |entry| self.draft(&key, entry, pass));
             let lacks = |wrong: &Invalid| wrong.fault == Fault::Unread || self.refused.contains(&key.id);
-            if tried.made.is_none() && tried.wrong.as_deref().is_some_and(lacks) {
-                tried.made = self.draft_refused(&key, entry, pass).ok();
-                // Where there is no new rule, that of the form that was refused before stays.
-                if tried.made.is_some() || self.refused.contains(&key.id) {
-                    tried.instead = Served::Refusal;
+            if outcome.made.is_none() && outcome.error.as_deref().is_some_and(lacks) {
+                outcome.made = self.draft_refusing(&key, entry, pass).ok();
+                // Without a new rule, the refusing version keeps its old one.
+                if outcome.made.is_some() || self.refused.contains(&key.id) {
+                    outcome.served = Served::Refusal;
                 }
             }
-            (entry, tried)
+            (entry, outcome)
         });
         (key, drafted)
     }
 
-    fn place_route(&mut self, key: &Key, entry: &Arc<Entry>, drafted: Tried<Draft>) -> Option<Placed> {
+    fn place_route(
+        &mut self,
+        key: &Key,
+        entry: &Arc<Entry>,
+        drafted: CompileOutcome<Draft>,
+    ) -> Option<Placed> {
         let placed = self.settle(key, drafted).map(|draft| self.place(key, draft));
         let served = self.routes.get(&key.id).map(|unit| &unit.entry);
         let before = served.filter(|served| !Arc::ptr_eq(served, entry));
@@ -207,11 +213,11 @@ impl Compiler {
         self.refused.remove(&key.id);
         self.refer(key, Vec::new());
         self.hosts.forget(key);
-        self.place_chosen(key, Asked::default());
+        self.place_chosen(key, RequestedUpstreams::default());
         self.accept(key);
     }
 
-    /// The route is unchanged, but its upstream may be a different one, or gone.
+    /// Updates the upstream of an otherwise unchanged route.
     fn relink(&mut self, id: &str) {
         let (Some(unit), Some(plan)) = (self.routes.get(id), self.router.plan(id)) else { return };
         let Resource::Route(route) = unit.entry.resource() else { return };
@@ -247,8 +253,8 @@ impl Compiler {
             .unwrap_or(false);
         let chosen = for_plugins.chosen.take();
         let read = for_plugins.read.take();
-        let asked = [for_plugins.asked(), for_upstream.asked()];
-        Ok(Draft { entry: entry.clone(), rule, plan, upstream, asked, chosen, read, refused: false })
+        let hosts = [for_plugins.into_hosts(), for_upstream.into_hosts()];
+        Ok(Draft { entry: entry.clone(), rule, plan, upstream, hosts, chosen, read, refused: false })
     }
 
     fn names_of(&self, route: &Route) -> RouteNames {
@@ -260,20 +266,21 @@ impl Compiler {
         }
     }
 
-    /// A route that lacks a secret, or lacked one before the mistake it has now: it is found, and its requests are
-    /// refused. Otherwise they would go to the next route that fits, which may guard less.
-    fn draft_refused(&self, key: &Key, entry: &Arc<Entry>, pass: &Pass<'_>) -> Result<Draft, Invalid> {
+    /// A refusing draft for a route that lacks a secret, or did so before its present error: it is
+    /// matched, and its requests are refused. Otherwise they would fall to the next matching route,
+    /// which may have a weaker guard.
+    fn draft_refusing(&self, key: &Key, entry: &Arc<Entry>, pass: &Pass<'_>) -> Result<Draft, Invalid> {
         let Resource::Route(route) = entry.resource() else { return Err(mixed_up()) };
         let rule = self.rule_of(key, route, pass)?;
         let mut plan = Plan::new(RouteInfo::new(&key.id, self.names_of(route)));
         plan.chain = Some(refusing::chain(refusing::ROUTE_LACKS_SECRET));
-        let (asked, chosen, read) = Default::default();
-        Ok(Draft { entry: entry.clone(), rule, plan, upstream: None, asked, chosen, read, refused: true })
+        let (hosts, chosen, read) = Default::default();
+        Ok(Draft { entry: entry.clone(), rule, plan, upstream: None, hosts, chosen, read, refused: true })
     }
 
     /// Assigns a route its slots. Requests find it once it is in the router.
     fn place(&mut self, key: &Key, draft: Draft) -> Placed {
-        let Draft { entry, rule, mut plan, upstream, asked, chosen, read, refused } = draft;
+        let Draft { entry, rule, mut plan, upstream, hosts, chosen, read, refused } = draft;
         match refused {
             true => _ = self.refused.insert(key.id.clone()),
             false => _ = self.refused.remove(&key.id),
@@ -289,7 +296,7 @@ impl Compiler {
             }
         };
         self.place_chosen(key, chosen);
-        let [for_plugins, for_upstream] = asked;
+        let [for_plugins, for_upstream] = hosts;
         self.hosts.set(key, Part::Plugins, for_plugins);
         self.hosts.set(key, Part::Upstream, for_upstream);
         if let Resource::Route(route) = entry.resource() {
@@ -300,7 +307,7 @@ impl Compiler {
         (rule, Arc::new(plan))
     }
 
-    /// The rule of a route; its previous one if that still applies.
+    /// The rule of a route; the previous one if it still applies.
     fn rule_of(&self, key: &Key, route: &Route, pass: &Pass<'_>) -> Result<Arc<Rule>, Invalid> {
         let hosts = match self.service_of(route) {
             Some(service) if route.hosts.is_empty() => &service.hosts,
@@ -333,8 +340,8 @@ impl Compiler {
         }))
     }
 
-    /// Whether a route has the same conditions as the rule that was made of its previous form. That is read again
-    /// only where both have some.
+    /// Whether a route has the same `vars` as its previous rule. The previous entry is parsed again
+    /// only if both have some.
     fn has_vars_of(&self, rule: &Rule, key: &Key, route: &Route) -> bool {
         match (&rule.vars, &route.vars) {
             (None, None) => true,
@@ -346,7 +353,7 @@ impl Compiler {
         }
     }
 
-    /// Route over plugin config over service. Where only one of them has plugins, its chain is shared.
+    /// Route over plugin config over service. If only one of them has plugins, its chain is shared.
     fn chain_of(
         &self,
         key: &Key,
@@ -361,7 +368,7 @@ impl Compiler {
             let Some(id) = id else { continue };
             match self.shared.get_key_value(&Key::new(kind, id.as_str())) {
                 Some((key, found)) => shared.push((field, key, found)),
-                // It serves nothing, so no plugin needs to run.
+                // Without its service the route serves nothing, so no plugin needs to run.
                 None => return Ok(None),
             }
         }
@@ -388,8 +395,9 @@ impl Compiler {
         }
     }
 
-    /// The slot of the upstream of a route. A missing service is reported first, then a missing plugin
-    /// config, then the upstream (APISIX's order). An id overrides an inline upstream, the route the service.
+    /// The slot of a route's upstream. Errors are reported in APISIX's order: missing service,
+    /// missing plugin config, missing upstream. An id overrides an inline upstream, the route
+    /// overrides the service.
     fn upstream_of(&self, route: &Route, own: Option<&Arc<Upstream>>) -> Result<u32, Failure> {
         let service = match &route.service_id {
             Some(id) => {

@@ -1,5 +1,5 @@
-//! What several routes or consumers share: services, plugin configs, consumer
-//! groups; and global rules, which every request shares.
+//! Resources that several routes or consumers share: services, plugin configs, consumer groups, and
+//! global rules, which all requests share.
 
 use std::sync::Arc;
 
@@ -10,21 +10,21 @@ use sdk::build::Names;
 
 use super::certificates::client_certificate_of;
 use super::chains::{Source, unless_idle};
-use super::chosen::Asked;
-use super::metadata::Read;
+use super::chosen::RequestedUpstreams;
+use super::metadata::ReadSet;
 use super::wanted::{Part, Recorder};
 use super::{Compiler, Pass, refusing};
 use crate::upstream::Upstream;
 
-/// The last good form of a shared resource.
-pub(super) struct Shared {
+/// The last valid version of a shared resource.
+pub(super) struct SharedUnit {
     pub entry: Arc<Entry>,
     /// The chain of its own plugins, for resources that add none.
     pub chain: Option<Arc<Chain>>,
     /// A service's inline upstream.
     pub upstream: Option<Arc<Upstream>>,
     /// The metadata its plugins were built with.
-    pub read: Read,
+    pub read: ReadSet,
 }
 
 impl Compiler {
@@ -36,8 +36,9 @@ impl Compiler {
         }
     }
 
-    /// Global rules run as one chain, by priority, and at equal priority one rule after another; of a plugin
-    /// that several have, the first rule's counts (APISIX refuses the second when it is written).
+    /// Global rules run as one chain, by priority, and at equal priority in the order of the rules;
+    /// if several rules have the same plugin, the first one's applies (APISIX refuses the second on
+    /// write).
     pub(super) fn compile_global(&mut self, pass: &mut Pass<'_>) {
         let touched = pass.work.take(Kind::GlobalRule);
         if touched.is_empty() {
@@ -53,22 +54,23 @@ impl Compiler {
         }
         for (key, _) in &rules {
             let invalid = twice.remove(key);
-            self.tell_repeated(key.clone(), invalid);
+            self.set_duplicate(key.clone(), invalid);
         }
         let of_rules = self.rejected.range(Key::new(Kind::GlobalRule, "")..);
         let lacking: Vec<Key> = of_rules
             .take_while(|(key, _)| key.kind == Kind::GlobalRule)
-            .filter(|(key, told)| {
-                let lacks = told.invalid.fault == Fault::Unread || self.lacking_rules.contains(*key);
+            .filter(|(key, rejected)| {
+                let lacks = rejected.invalid.fault == Fault::Unread || self.lacking_rules.contains(*key);
                 lacks && !self.shared.contains_key(*key)
             })
             .map(|(key, _)| key.clone())
             .collect();
-        lacking.iter().for_each(|key| self.tell_refusal(key));
+        lacking.iter().for_each(|key| self.mark_refused(key));
         self.lacking_rules = lacking.iter().cloned().collect();
         self.global = self.joined(&rules);
         if !lacking.is_empty() {
-            // Nothing is served without its guard. The other rules count and log what is refused.
+            // Requests are never served without their guard. The other rules count and log the
+            // refused ones.
             let refusing = refusing::chain(refusing::RULE_LACKS_SECRET);
             self.global = Some(match &self.global {
                 Some(others) => Arc::new(others.overlay(&refusing)),
@@ -77,14 +79,15 @@ impl Compiler {
         }
     }
 
-    /// The chains of these rules as one. They are joined as each was made: made anew together, a rule that no
-    /// longer compiles, and stays as it was, would keep the others from following what is written.
+    /// Joins the chains of these rules as each was built. Building them together again would let
+    /// one rule that no longer compiles, and keeps its last valid version, block changes to the
+    /// others.
     fn joined(&self, rules: &[(Key, Arc<Entry>)]) -> Option<Arc<Chain>> {
         let mut taken: HashSet<&str> = HashSet::new();
         let mut joined = Chain::default();
         for (key, entry) in rules {
             if let Some(chain) = self.shared.get(key).and_then(|shared| shared.chain.as_ref()) {
-                // A plugin that an earlier rule disables is not to be taken from this one, either.
+                // A plugin that an earlier rule disables is not taken from this one, either.
                 let repeated = chain.names().into_iter().filter(|name| taken.contains(name)).collect();
                 let others = chain.overlay(&Chain::new(Vec::new(), repeated));
                 joined = others.overlay(&joined);
@@ -106,7 +109,7 @@ impl Compiler {
         let Some(entry) = pass.desired.get(key.kind, &key.id) else {
             self.shared.remove(key);
             self.hosts.forget(key);
-            self.place_chosen(key, Asked::default());
+            self.place_chosen(key, RequestedUpstreams::default());
             self.refer(key, Vec::new());
             self.remove_upstream(key);
             self.accept(key);
@@ -116,14 +119,20 @@ impl Compiler {
         let shown = |entry: &Arc<Entry>| client_certificate_of(entry.resource().upstream());
         let shown = [Some(entry), last_good.as_ref()].into_iter().flatten().filter_map(shown).collect();
         self.refer(key, shown);
-        let made = self
-            .try_both(key, entry, last_good, |compiler, entry| compiler.make_shared(key, entry, pass.names));
+        let made = self.compile_or_last_good(key, entry, last_good, |compiler, entry| {
+            compiler.make_shared(key, entry, pass.names)
+        });
         if let Some(shared) = made {
             self.shared.insert(key.clone(), shared);
         }
     }
 
-    fn make_shared(&mut self, key: &Key, entry: &Arc<Entry>, names: &dyn Names) -> Result<Shared, Invalid> {
+    fn make_shared(
+        &mut self,
+        key: &Key,
+        entry: &Arc<Entry>,
+        names: &dyn Names,
+    ) -> Result<SharedUnit, Invalid> {
         let (for_plugins, for_upstream) = (Recorder::new(names), Recorder::new(names));
         let plugins = entry.resource().plugins();
         let sources: Vec<Source<'_>> = plugins.map(|plugins| Source::new(key, plugins)).into_iter().collect();
@@ -141,13 +150,13 @@ impl Compiler {
         };
         self.place_chosen(key, for_plugins.chosen.take());
         let read = self.metadata.read_by(&for_plugins.read.take());
-        self.hosts.set(key, Part::Plugins, for_plugins.asked());
-        self.hosts.set(key, Part::Upstream, for_upstream.asked());
-        Ok(Shared { entry: entry.clone(), chain: unless_idle(chain), upstream, read })
+        self.hosts.set(key, Part::Plugins, for_plugins.into_hosts());
+        self.hosts.set(key, Part::Upstream, for_upstream.into_hosts());
+        Ok(SharedUnit { entry: entry.clone(), chain: unless_idle(chain), upstream, read })
     }
 }
 
-/// The rules with a plugin that an earlier rule has already.
+/// The rules with a plugin that an earlier rule already has.
 fn repeated(rules: &[(Key, Arc<Entry>)]) -> Vec<(Key, Invalid)> {
     let mut taken: HashMap<&str, &Key> = HashMap::new();
     let mut repeated = Vec::new();

@@ -8,8 +8,8 @@ use sdk::{Chain, Phase, RouteInfo, RouteNames};
 
 use super::certificates::client_certificate_of;
 use super::chains::{Source, unless_idle};
-use super::chosen::Asked;
-use super::metadata::Read;
+use super::chosen::RequestedUpstreams;
+use super::metadata::ReadSet;
 use super::wanted::{Part, Recorder};
 use super::{Compiler, Pass, refusing};
 use crate::plan::{Failure, Plan};
@@ -17,17 +17,17 @@ use crate::protocol::{CallLogger, Faults, Protocol, Spoken};
 use crate::streams::{StreamPlan, StreamRule, Streams};
 use crate::upstream::Upstream;
 
-/// The last good form of a stream route.
+/// The last valid version of a stream route.
 pub(super) struct StreamUnit {
     pub entry: Arc<Entry>,
-    /// The upstream written inside it.
+    /// Its inline upstream.
     own_upstream: Option<Arc<Upstream>>,
-    /// `None` for one that only another leads to.
+    /// `None` for a subordinate route, which only its superior selects.
     plan: Option<Arc<StreamPlan>>,
-    /// It lacks a secret, or lacked one before the mistake it has now, and refuses all streams.
+    /// It lacks a secret, or did so before its present error, and refuses all streams.
     refuses: bool,
     /// The metadata its plugins were built with.
-    pub read: Read,
+    pub read: ReadSet,
 }
 
 impl Compiler {
@@ -49,19 +49,20 @@ impl Compiler {
             self.stream_routes.remove(&key.id);
             self.refer(key, Vec::new());
             self.hosts.forget(key);
-            self.place_chosen(key, Asked::default());
+            self.place_chosen(key, RequestedUpstreams::default());
             self.remove_upstream(key);
             return self.accept(key);
         };
         let before = self.stream_routes.get(&key.id);
         let refused = before.is_some_and(|unit| unit.refuses);
         let last_good = before.filter(|unit| !unit.refuses).map(|unit| unit.entry.clone());
-        let made =
-            self.try_both(key, entry, last_good, |compiler, entry| compiler.make_stream(key, entry, pass));
-        let lacks = |told: &Rejected| refused || told.invalid.fault == Fault::Unread;
+        let made = self.compile_or_last_good(key, entry, last_good, |compiler, entry| {
+            compiler.make_stream(key, entry, pass)
+        });
+        let lacks = |rejected: &Rejected| refused || rejected.invalid.fault == Fault::Unread;
         let made = match made {
             None if self.rejected.get(key).is_some_and(lacks) => {
-                self.tell_refusal(key);
+                self.mark_refused(key);
                 self.refusing_stream(key, entry)
             }
             made => made,
@@ -101,27 +102,28 @@ impl Compiler {
         };
         self.place_chosen(key, for_plugins.chosen.take());
         let read = self.metadata.read_by(&for_plugins.read.take());
-        self.hosts.set(key, Part::Plugins, for_plugins.asked());
-        self.hosts.set(key, Part::Upstream, for_upstream.asked());
+        self.hosts.set(key, Part::Plugins, for_plugins.into_hosts());
+        self.hosts.set(key, Part::Upstream, for_upstream.into_hosts());
         let target = self.stream_upstream(route, own_upstream.as_ref());
         let plan = self.stream_plan(key, route, (chain, protocol), target);
         Ok(StreamUnit { entry: entry.clone(), own_upstream, plan, refuses: false, read })
     }
 
-    /// A stream route that lacks a secret, or lacked one before the mistake it has now: it is found, and its streams
-    /// are refused. Otherwise they would go to the next route that fits, which may guard less.
+    /// A refusing unit for a stream route that lacks a secret, or did so before its present error:
+    /// it is matched, and its streams are refused. Otherwise they would fall to the next matching
+    /// route, which may have a weaker guard.
     fn refusing_stream(&mut self, key: &Key, entry: &Arc<Entry>) -> Option<StreamUnit> {
         let Resource::StreamRoute(route) = entry.resource() else { return None };
         self.remove_upstream(key);
-        self.place_chosen(key, Asked::default());
+        self.place_chosen(key, RequestedUpstreams::default());
         self.hosts.forget(key);
         let chain = refusing::chain(refusing::ROUTE_LACKS_SECRET);
         let plan = self.stream_plan(key, route, (Some(chain), None), Err(Failure::NoUpstream));
-        let read = Read::default();
+        let read = ReadSet::default();
         Some(StreamUnit { entry: entry.clone(), own_upstream: None, plan, refuses: true, read })
     }
 
-    /// `None` for one that only another leads to.
+    /// `None` for a subordinate route, which only its superior selects.
     fn stream_plan(
         &self,
         key: &Key,
@@ -148,7 +150,7 @@ impl Compiler {
         (!subordinate).then(|| Arc::new(StreamPlan { rule, plan, protocol }))
     }
 
-    /// What is done with the calls of a protocol.
+    /// The inspection of a protocol's calls.
     fn protocol(
         &self,
         key: &Key,
@@ -165,13 +167,13 @@ impl Compiler {
             model::xrpc::Settings::Redis { faults } => Spoken::Redis(Faults::new(faults)),
             model::xrpc::Settings::Dubbo => Spoken::Dubbo,
         };
-        // As in APISIX the plugin of this name must be in use, on whatever route.
+        // As in APISIX, the plugin of this name must be enabled; it need not be on this route.
         let listed = self.enabled_on_streams.as_ref();
         let prometheus = listed.is_none_or(|listed| listed.contains("prometheus"));
         Ok(Protocol { spoken, loggers, counts: written.counts && prometheus })
     }
 
-    /// `None` for one without a name, which APISIX's schema allows and which does nothing.
+    /// `None` for a logger without a name, which APISIX's schema allows and which has no effect.
     fn call_logger(
         &self,
         key: &Key,
@@ -180,7 +182,7 @@ impl Compiler {
     ) -> Result<Option<CallLogger>, Invalid> {
         let Some(name) = &written.name else { return Ok(None) };
         let mut conf = written.conf.clone();
-        // The entry has a condition of its own, and APISIX looks at no other.
+        // The logger entry has its own condition, and APISIX ignores any other.
         conf.as_object_mut().map(|fields| fields.shift_remove("_meta"));
         let plugins: Plugins = [(name.clone(), conf)].into_iter().collect();
         let made = self.chain_in(&[Source::new(key, &plugins)], names, true);
@@ -205,7 +207,7 @@ impl Compiler {
         Ok(Some(CallLogger { filter, chain }))
     }
 
-    /// The route's plugins over those of its service that streams have.
+    /// The route's plugins over its service's stream plugins.
     fn stream_chain(
         &self,
         key: &Key,
@@ -216,7 +218,7 @@ impl Compiler {
         let of_service: Plugins;
         if let Some(id) = &route.service_id {
             let service_key = Key::new(Kind::Service, id.as_str());
-            // Without its service it serves nothing, so no plugin needs to run.
+            // Without its service the route serves nothing, so no plugin needs to run.
             let Some(service) = self.shared.get(&service_key) else { return Ok(None) };
             let plugins = service.entry.resource().plugins().into_iter().flatten();
             let of_streams = plugins.filter(|(name, _)| self.catalog.has_stream(name));
@@ -239,7 +241,8 @@ impl Compiler {
         }
     }
 
-    /// Where it goes: an id before what is written, the route before its service.
+    /// The slot of a stream route's upstream: an id overrides an inline upstream, the route
+    /// overrides its service.
     fn stream_upstream(&self, route: &StreamRoute, own: Option<&Arc<Upstream>>) -> Result<u32, Failure> {
         let by_id = |id: &String| {
             self.upstreams.get(id).map(|unit| unit.upstream.slot).ok_or(Failure::NoUpstreamObject)
@@ -278,5 +281,5 @@ fn no_logger(name: &str) -> Invalid {
     Invalid::new(format!("stream plugin [{name}] cannot log calls of a protocol"))
         .at("/name")
         .got(name)
-        .expected("a plugin of streams that works when they have ended, such as syslog")
+        .expected("a stream plugin with a log phase, such as syslog")
 }

@@ -1,10 +1,10 @@
-//! What changed between two compiles.
+//! Tracks changes between two compiles.
 
 use std::collections::BTreeSet;
 
 use model::{Key, Kind};
 
-/// What may differ from the last compile.
+/// The changes since the last compile.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Touched {
     /// Everything, the plugin list included; the other fields then add nothing.
@@ -38,7 +38,7 @@ impl FromIterator<Key> for Touched {
     }
 }
 
-/// What is left to compile, by kind.
+/// The resources still to compile, by kind.
 #[derive(Debug, Default)]
 pub(super) struct Work([Vec<String>; Kind::ALL.len()]);
 

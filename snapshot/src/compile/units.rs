@@ -1,4 +1,4 @@
-//! What was compiled of many resources, by an id that stands in each already.
+//! Compiled resources of one kind, keyed by the id that each already contains.
 
 use std::hash::BuildHasher;
 
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_a_map_by_id() {
+    fn behaves_as_a_map_by_id() {
         let mut units = Units::default();
         (0..1000).for_each(|n| units.insert(One(n.to_string(), n)));
         (0..1000).step_by(3).for_each(|n| units.insert(One(n.to_string(), n + 1)));

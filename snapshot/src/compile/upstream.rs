@@ -1,4 +1,4 @@
-//! Compiles an upstream as written to one that requests can be sent to.
+//! Compiles a configured upstream into one that requests can be sent to.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,20 +12,20 @@ use sdk::template::Template;
 use sdk::vars::Var;
 
 use super::{Settings, references};
-use crate::balance::{HashOn, Sticky, Subset, Tried};
+use crate::balance::{ExcludedServers, HashOn, Sticky, Subset};
 use crate::health::{Health, Statuses};
 use crate::load::Load;
 use crate::plan::Timeouts;
 use crate::upstream::{Budget, Endpoint, Keepalive, MAX_RETRIES, PassHost, Policy, Retry, Scheme, Upstream};
 
-/// Addresses of one node are given shares of its weight; this bounds their number and
-/// what weights grow by.
+/// The addresses of a node share its weight; these bound their number and the factor by which
+/// weights grow.
 const MOST_ADDRESSES: usize = 64;
 const MOST_SCALE: u64 = 720_720;
-/// How finely the share of a place is divided among its servers.
+/// How finely the share of a locality is divided among its servers.
 const PARTS: u64 = 1000;
 
-/// The upstream without its slot.
+/// Compiles an upstream, without its slot.
 ///
 /// # Errors
 /// An invalid service name, or a scheme other than HTTP's.
@@ -37,7 +37,7 @@ pub(super) fn upstream(
 ) -> Result<Upstream, Invalid> {
     let scheme = scheme(from.scheme)?;
     let nodes = match &from.discovery {
-        // Without name servers of its own, the registry `dns` is the names of the system.
+        // Without its own name servers, the registry `dns` uses the system's resolver.
         Some(discovery) if discovery.kind == "dns" && !defaults.registries.contains("dns") => {
             Cow::Owned(vec![discovered(discovery, from.scheme)?])
         }
@@ -46,7 +46,7 @@ pub(super) fn upstream(
     };
     let own = from.own.as_deref();
     let (mut endpoints, others) = endpoints(&nodes, from.scheme, names);
-    // As they will stand in the upstream.
+    // The order they will have in the upstream.
     endpoints.sort_by_key(|(endpoint, _)| std::cmp::Reverse(endpoint.priority));
     if let Some(locality) = own.and_then(|own| own.locality.as_ref()) {
         share_out(&mut endpoints, &nodes, locality);
@@ -72,9 +72,9 @@ pub(super) fn upstream(
         _ => PassHost::Pass,
     };
     settings.retries = match from.retries {
-        // As many as there are other nodes, however many these are.
+        // A configured number of retries is limited to MAX_RETRIES, but may reach every other node.
         Some(retries) => u32::try_from(retries).unwrap_or(u32::MAX).min(settings.retries.max(MAX_RETRIES)),
-        // No request is to try ten thousand dead nodes.
+        // A request must not try ten thousand dead nodes.
         None => settings.retries.min(defaults.default_retries),
     };
     settings.retry_timeout = from.retry_timeout.unwrap_or_default();
@@ -118,16 +118,17 @@ pub(super) fn timeouts(from: model::Timeout) -> Timeouts {
     Timeouts { connect: from.connect, send: from.send, read: from.read }
 }
 
-/// Whether anything is sent to this upstream.
+/// Whether requests or streams are sent to this upstream.
 pub(super) fn is_served(resource: &Resource) -> bool {
     matches!(resource, Resource::Upstream(upstream) if scheme(upstream.scheme).is_ok())
 }
 
-/// Whether requests are sent to an upstream of this scheme; to others streams are.
+/// Whether an upstream of this scheme takes requests; the others take streams.
 pub(super) fn takes_requests(from: written::Scheme) -> bool {
     scheme(from).is_ok_and(Scheme::is_http)
 }
 
+/// The error for an upstream that takes streams instead of requests.
 pub(super) fn takes_none() -> Invalid {
     Invalid::new("an upstream of this scheme takes no HTTP requests")
         .at("/scheme")
@@ -175,7 +176,7 @@ fn policy(from: &model::Upstream) -> Result<Policy, Invalid> {
     })
 }
 
-/// A name that is looked up, with a port or the scheme's own.
+/// A node for a name to be resolved, with its port or the scheme's default.
 fn discovered(from: &written::Discovery, scheme: written::Scheme) -> Result<model::Node, Invalid> {
     let Some((host, port)) =
         sdk::build::split_authority(&from.service_name, scheme.default_port().unwrap_or(80))
@@ -187,7 +188,7 @@ fn discovered(from: &written::Discovery, scheme: written::Scheme) -> Result<mode
     Ok(model::Node { host: host.to_owned(), port, weight: 1, priority: 0, metadata: None })
 }
 
-/// What a node's metadata says under a key.
+/// The value of a key in a node's metadata.
 fn label(node: &model::Node, key: &str) -> Option<String> {
     Some(match node.metadata.as_ref()?.get(key)? {
         serde_json::Value::String(text) => text.clone(),
@@ -195,7 +196,7 @@ fn label(node: &model::Node, key: &str) -> Option<String> {
     })
 }
 
-/// For each server an address of the other family that its node has. As nodes may have several, they are
+/// For each server, an address of the other family of its node. Nodes may have several, so they are
 /// paired in turn.
 fn seconds(endpoints: &[Endpoint], of: &[usize], others: &[Vec<IpAddr>]) -> Box<[Option<SocketAddr>]> {
     if others.iter().all(Vec::is_empty) {
@@ -216,7 +217,7 @@ fn subset(from: &written::Subset, nodes: &[model::Node], of: &[usize]) -> Subset
     let mut others = hashbrown::HashMap::default();
     for value in labels.iter().flatten() {
         let without = || {
-            let mut without = Tried::default();
+            let mut without = ExcludedServers::default();
             let all = labels.iter().enumerate().filter(|(_, label)| label.as_ref() != Some(value));
             all.for_each(|(index, _)| without.insert(index));
             without
@@ -226,7 +227,7 @@ fn subset(from: &written::Subset, nodes: &[model::Node], of: &[usize]) -> Subset
     Subset { on: Var::parse(&from.key), others, required: from.required }
 }
 
-/// Gives each place its share of the requests, and each of its servers what its own weight says of that.
+/// Gives each locality its share of the requests, divided among its servers by weight.
 fn share_out(endpoints: &mut [(Endpoint, usize)], nodes: &[model::Node], locality: &written::Locality) {
     let place = |at: usize| label(&nodes[at], &locality.metadata).unwrap_or_default();
     let mut sums: BTreeMap<(i64, String), u64> = BTreeMap::new();
@@ -242,9 +243,9 @@ fn share_out(endpoints: &mut [(Endpoint, usize)], nodes: &[model::Node], localit
     }
 }
 
-/// One endpoint for each address of each node. The addresses of a node share its weight, so that its
-/// share does not depend on how many addresses its name has. Beside them, by node, the addresses of the family
-/// that is only tried where the first one does not answer.
+/// One endpoint for each address of each node. The addresses of a node share its weight, so its
+/// share does not depend on their number. Also returns, by node, the addresses of the other family,
+/// which are tried only if the first one does not respond.
 #[allow(clippy::type_complexity)]
 fn endpoints(
     nodes: &[model::Node],
@@ -275,17 +276,17 @@ fn endpoints(
     (endpoints, others)
 }
 
-/// The addresses of a node: of IPv4 if it has any (APISIX's order), else of IPv6; and apart from them those of the
-/// other family.
+/// The addresses of a node: IPv4 if it has any (APISIX's order), else IPv6; and separately those of
+/// the other family.
 fn addresses(node: &model::Node, names: &dyn Names) -> (Vec<IpAddr>, Vec<IpAddr>) {
     if let Some(address) = node.address() {
         return (vec![address], Vec::new());
     }
     let mut addresses = names.addresses(&node.host);
-    // Name servers rotate the order, which is no change.
+    // Name servers rotate the order, which is not a change.
     addresses.sort_unstable();
     addresses.dedup();
-    // Those of IPv4 stand before the others.
+    // IPv4 addresses sort first.
     let mut first = addresses;
     let at = first.partition_point(IpAddr::is_ipv4);
     let mut others = first.split_off(if at == 0 { first.len() } else { at });
@@ -294,8 +295,8 @@ fn addresses(node: &model::Node, names: &dyn Names) -> (Vec<IpAddr>, Vec<IpAddr>
     (first, others)
 }
 
-/// What weights are multiplied with so that they can be shared out in whole numbers: the least
-/// common multiple of the counts, as long as it is not huge.
+/// The factor that makes weights divisible into whole numbers: the least common multiple of the
+/// counts, unless it gets too large.
 fn scale(counts: impl Iterator<Item = usize>) -> u64 {
     counts.filter(|&count| count > 0).fold(1, |scale, count| {
         let count = count as u64;
@@ -359,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_the_other_family_stand_in() {
+    fn addresses_of_the_other_family_are_fallbacks() {
         let addr = |text: &str| text.parse().unwrap();
         let six = |n: u16| IpAddr::from([0, 0, 0, 0, 0, 0, 0, n]);
         let names = FixedNames(
@@ -399,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn places_get_their_shares() {
+    fn localities_get_their_shares() {
         let node = |host: &str, weight: u32, zone: &str| json!({"host": host, "port": 1, "weight": weight, "metadata": {"zone": zone}});
         let nodes = json!([
             node("10.0.0.1", 1, "a"),
@@ -424,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn dns_discovery_is_a_name() {
+    fn dns_discovery_is_a_host_name() {
         assert_eq!(
             endpoints_of(json!({"service_name": "two.test:8080", "discovery_type": "dns"})),
             ["10.0.1.1:8080 two.test:8080 1/0", "10.0.1.2:8080 two.test:8080 1/0"]
@@ -452,16 +453,16 @@ mod tests {
     }
 
     #[test]
-    fn weights_are_shared_out_in_whole_numbers() {
+    fn weights_are_divided_into_whole_numbers() {
         assert_eq!(scale([2, 4, 6, 0].into_iter()), 12);
         assert_eq!(scale([0].into_iter()), 1);
         let most = MOST_SCALE as usize;
         assert_eq!(scale([most].into_iter()), MOST_SCALE);
-        assert_eq!(scale([2, most + 1].into_iter()), 2, "what would be too much is left out");
+        assert_eq!(scale([2, most + 1].into_iter()), 2, "a factor that is too large is skipped");
     }
 
     #[test]
-    fn what_retries_may_cost_and_where_requests_go_is_read() {
+    fn retry_and_subset_settings_are_read() {
         let own = json!({"retry": {"budget_percent": 20, "budget_burst": 7}, "subset": {"metadata": "v", "key": "arg_v"}});
         let node = |n: u8, v: &str| json!({"host": format!("10.0.0.{n}"), "port": 80, "weight": 1, "metadata": {"v": v}});
         let nodes = json!([node(1, "a"), node(2, "b"), node(3, "a")]);

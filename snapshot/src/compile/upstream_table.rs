@@ -1,4 +1,4 @@
-//! The upstreams that are served: their places in the table, and what is kept over changes of them.
+//! The table of upstreams: their slots, and the state that survives their changes.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::{Compiler, Pass, Watched, mixed_up, upstream};
 use crate::load::Load;
 use crate::upstream::Upstream;
 
-/// The last good form of an upstream resource.
+/// The last valid version of an upstream resource.
 pub(super) struct UpstreamUnit {
     pub entry: Arc<Entry>,
     pub upstream: Arc<Upstream>,
@@ -48,11 +48,11 @@ impl Compiler {
         let shown = |entry: &Arc<Entry>| client_certificate_of(entry.resource().upstream());
         let shown = [Some(entry), last_good.as_ref()].into_iter().flatten().filter_map(shown).collect();
         self.refer(key, shown);
-        let made = self.try_both(key, entry, last_good, |compiler, entry| {
+        let made = self.compile_or_last_good(key, entry, last_good, |compiler, entry| {
             let Resource::Upstream(written) = entry.resource() else { return Err(mixed_up()) };
             let recorder = Recorder::new(pass.names);
             let upstream = compiler.make_upstream(key, written, &recorder, before.as_ref())?;
-            compiler.hosts.set(key, Part::Upstream, recorder.asked());
+            compiler.hosts.set(key, Part::Upstream, recorder.into_hosts());
             Ok(UpstreamUnit { entry: entry.clone(), upstream })
         });
         if let Some(unit) = made {
@@ -99,7 +99,7 @@ impl Compiler {
         self.place_at(slot, key, upstream, before)
     }
 
-    /// That of a route. Of these there are many, so their slots are in them alone.
+    /// Places a route's upstream. There are many of these, so their slots are stored only in them.
     pub(super) fn place_own(
         &mut self,
         key: &Key,
@@ -110,7 +110,7 @@ impl Compiler {
         self.place_at(slot, key, upstream, before)
     }
 
-    /// The same as `before` if nothing differs, so that workers keep their state for it.
+    /// Returns `before` if nothing differs, so that workers keep their state for it.
     fn place_at(
         &mut self,
         slot: u32,
@@ -123,7 +123,7 @@ impl Compiler {
             Some(before) if **before == upstream => before.clone(),
             _ => {
                 self.watch(key, &mut upstream, before);
-                self.alike.share(&mut upstream.servers);
+                self.interner.share(&mut upstream.servers);
                 self.keep_warm(upstream.slot, upstream.min_idle > 0);
                 let upstream = Arc::new(upstream);
                 self.table.insert(upstream.slot, upstream.clone());
@@ -151,7 +151,7 @@ impl Compiler {
         }
     }
 
-    /// Keeps what is known of servers that stay, and the list of the upstreams that are checked.
+    /// Carries over the health of servers that stay, and updates the list of watched upstreams.
     fn watch(&mut self, key: &Key, upstream: &mut Upstream, before: Option<&Arc<Upstream>>) {
         let had = self.checked.remove(&upstream.slot).is_some();
         if let (Some(load), Some(before)) =
@@ -180,9 +180,9 @@ impl Compiler {
         }
     }
 
-    /// The upstream of this resource is gone.
+    /// Removes the upstream of a deleted resource.
     pub(super) fn remove_upstream(&mut self, key: &Key) {
-        // A chain that could not be built anew stays in use and may still name it. It must never meet
+        // A chain that could not be rebuilt stays in use and may still name it. It must never meet
         // another upstream at this slot.
         let named = key.kind == Kind::Upstream && self.choices.users(&key.id).next().is_some();
         let slot = if named { self.upstream_slots.known(key) } else { self.upstream_slots.release(key) };
@@ -191,7 +191,7 @@ impl Compiler {
         }
     }
 
-    /// The upstream of a route is gone.
+    /// Removes the upstream of a deleted route.
     pub(super) fn remove_own(&mut self, own: &Upstream) {
         self.upstream_slots.free(own.slot);
         self.clear_slot(own.slot);

@@ -1,4 +1,4 @@
-//! Which resources want the addresses of which host names.
+//! Which resources need the addresses of which host names.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +10,7 @@ use model::Key;
 use sdk::build::Names;
 use smallvec::SmallVec;
 
-use super::chosen::Asked;
+use super::chosen::RequestedUpstreams;
 
 /// The parts of a resource that depend on resolved addresses; rebuilt alone when only addresses change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,15 +21,15 @@ pub(super) enum Part {
 
 /// Host names by resource, and resources by host name.
 #[derive(Debug, Default)]
-pub(super) struct Wanted {
-    /// Those of its plugins and those of its upstream.
+pub(super) struct WantedHosts {
+    /// The hosts of its plugins and of its upstream.
     by_key: HashMap<Key, [BTreeSet<String>; 2]>,
     by_host: BTreeMap<String, BTreeSet<(Key, Part)>>,
     wanted: Arc<BTreeSet<String>>,
     stale: bool,
 }
 
-impl Wanted {
+impl WantedHosts {
     /// The resources that need this host.
     pub fn users(&self, host: &str) -> impl Iterator<Item = &(Key, Part)> {
         self.by_host.get(host).into_iter().flatten()
@@ -63,7 +63,7 @@ impl Wanted {
         }
     }
 
-    /// The resource no longer needs any host.
+    /// Removes a resource that no longer needs any host.
     pub fn forget(&mut self, key: &Key) {
         for part in [Part::Plugins, Part::Upstream] {
             self.set(key, part, BTreeSet::new());
@@ -79,40 +79,40 @@ impl Wanted {
     }
 }
 
-/// Passes lookups on and records the hosts, the upstreams that plugins request, and the plugins that read their
-/// metadata.
+/// Forwards look-ups and records the hosts, the upstreams that plugins request, and the plugins
+/// that read their metadata.
 pub(super) struct Recorder<'a> {
     names: &'a dyn Names,
-    asked: RefCell<BTreeSet<String>>,
-    pub chosen: RefCell<Asked>,
+    hosts: RefCell<BTreeSet<String>>,
+    pub chosen: RefCell<RequestedUpstreams>,
     pub read: RefCell<SmallVec<[&'static str; 4]>>,
 }
 
 impl<'a> Recorder<'a> {
     pub fn new(names: &'a dyn Names) -> Recorder<'a> {
-        Recorder { names, asked: RefCell::default(), chosen: RefCell::default(), read: RefCell::default() }
+        Recorder { names, hosts: RefCell::default(), chosen: RefCell::default(), read: RefCell::default() }
     }
 
-    pub fn asked(self) -> BTreeSet<String> {
-        self.asked.into_inner()
+    pub fn into_hosts(self) -> BTreeSet<String> {
+        self.hosts.into_inner()
     }
 }
 
 impl Names for Recorder<'_> {
     fn addresses(&self, host: &str) -> Vec<IpAddr> {
-        // Names are the same in any case (RFC 4343).
+        // Names are case-insensitive (RFC 4343).
         let host = host.to_ascii_lowercase();
         let addresses = self.names.addresses(&host);
-        self.asked.borrow_mut().insert(host);
+        self.hosts.borrow_mut().insert(host);
         addresses
     }
 
     fn nodes(&self, discovery: &model::upstream::Discovery) -> Vec<model::Node> {
-        self.asked.borrow_mut().insert(discovery.key());
+        self.hosts.borrow_mut().insert(discovery.key());
         self.names.nodes(discovery)
     }
 
-    // Who refers to which secret is read from the resources themselves.
+    // References to secrets are read from the resources themselves.
     fn secret(&self, reference: &str) -> Result<String, String> {
         self.names.secret(reference)
     }

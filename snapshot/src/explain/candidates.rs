@@ -1,4 +1,4 @@
-//! Which routes are tried, in which order, and why each is passed over.
+//! Which routes are tried, in which order, and why each is skipped.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use sdk::vars::Var;
 use sdk::{Exchange, RouteInfo, Verdict};
 use serde_json::{Value, json};
 
-use super::{Explanation, MOST_CANDIDATES, MOST_OTHERS, Of, printable, shown};
+use super::{Explanation, Input, MOST_CANDIDATES, MOST_OTHERS, printable, shown};
 use crate::plan::Plan;
-use crate::router::trace::{Miss, Outcome, PathKey, Tree, Tried};
+use crate::router::trace::{Miss, Outcome, PathKey, TracedCandidate, Tree};
 use crate::router::{Options, Router, Rule};
 
-/// Routes that are looked through for those that nearly match.
+/// The most routes scanned for near misses.
 const LOOKED_THROUGH: usize = 20_000;
 
-/// A route that was tried, or nearly.
+/// A route that was tried, or a near miss.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Candidate {
     pub route: String,
@@ -27,30 +27,30 @@ pub struct Candidate {
     pub uri: String,
     pub host: Option<String>,
     pub priority: i64,
-    pub fate: Fate,
-    /// Why, in words.
+    pub fate: CandidateOutcome,
+    /// The reason, in words.
     pub why: String,
 }
 
-/// What became of a candidate.
+/// The result for a candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub enum CandidateOutcome {
     Chosen,
     /// It matches, but comes later.
     Later,
-    /// Whether it matches cannot be told.
+    /// Undecidable: its conditions cannot be evaluated.
     Undecided,
-    /// The first condition that it fails, by the field of the route.
+    /// The route field of the first condition that fails.
     Failed(&'static str),
 }
 
 impl Candidate {
     pub(super) fn to_json(&self) -> Value {
         let (fate, condition) = match self.fate {
-            Fate::Chosen => ("chosen", None),
-            Fate::Later => ("later", None),
-            Fate::Undecided => ("undecided", None),
-            Fate::Failed(condition) => ("failed", Some(condition)),
+            CandidateOutcome::Chosen => ("chosen", None),
+            CandidateOutcome::Later => ("later", None),
+            CandidateOutcome::Undecided => ("undecided", None),
+            CandidateOutcome::Failed(condition) => ("failed", Some(condition)),
         };
         json!({
             "route": self.route,
@@ -65,7 +65,7 @@ impl Candidate {
     }
 }
 
-pub(super) fn tell(of: Of<'_>, x: &mut Exchange<'_>, out: &mut Explanation) {
+pub(super) fn explain(of: Input<'_>, x: &mut Exchange<'_>, out: &mut Explanation) {
     let trace = of.snapshot.router.trace(x, MOST_CANDIDATES, true);
     let first = trace.tried.iter().find(|tried| matches!(tried.outcome, Outcome::Matched(_)));
     let mut seen = HashSet::new();
@@ -76,13 +76,15 @@ pub(super) fn tell(of: Of<'_>, x: &mut Exchange<'_>, out: &mut Explanation) {
             Outcome::Missed(miss) => missed(miss, tried, route, of, x),
             Outcome::Matched(_) if first.is_some_and(|first| !same(first, tried)) => {
                 let first = first.map(|first| before(first, tried)).unwrap_or_default();
-                (Fate::Later, first)
+                (CandidateOutcome::Later, first)
             }
-            Outcome::Matched(Verdict::Holds) => (Fate::Chosen, chosen(tried)),
+            Outcome::Matched(Verdict::Holds) => (CandidateOutcome::Chosen, chosen(tried)),
             Outcome::Matched(Verdict::NeedsBody | Verdict::Fails) => {
-                (Fate::Undecided, "its vars look into the body; give one with --body".to_owned())
+                (CandidateOutcome::Undecided, "its vars look into the body; give one with --body".to_owned())
             }
-            Outcome::Matched(Verdict::Unjudged(why)) => (Fate::Undecided, why.as_str().to_owned()),
+            Outcome::Matched(Verdict::Unjudged(why)) => {
+                (CandidateOutcome::Undecided, why.as_str().to_owned())
+            }
         };
         out.candidates.push(Candidate {
             route: tried.id.to_owned(),
@@ -98,27 +100,27 @@ pub(super) fn tell(of: Of<'_>, x: &mut Exchange<'_>, out: &mut Explanation) {
     others(of, &seen, x, out);
 }
 
-fn route<'a>(of: Of<'a>, id: &str) -> Option<&'a Route> {
+fn route<'a>(of: Input<'a>, id: &str) -> Option<&'a Route> {
     match of.desired.get(Kind::Route, id)?.resource() {
         Resource::Route(route) => Some(route),
         _ => None,
     }
 }
 
-fn same(a: &Tried<'_>, b: &Tried<'_>) -> bool {
+fn same(a: &TracedCandidate<'_>, b: &TracedCandidate<'_>) -> bool {
     (a.id, a.uri, a.host) == (b.id, b.uri, b.host)
 }
 
-fn chosen(tried: &Tried<'_>) -> String {
+fn chosen(tried: &TracedCandidate<'_>) -> String {
     match tried.key {
         PathKey::Exact => "exact path; exact paths beat patterns regardless of priority".to_owned(),
         PathKey::Begins(_) => "the matching pattern with the longest literal prefix".to_owned(),
     }
 }
 
-/// Why one that matches goes before another.
-fn before(first: &Tried<'_>, other: &Tried<'_>) -> String {
-    let rank = |tried: &Tried<'_>| match tried.priority {
+/// Why a matching route comes before another.
+fn before(first: &TracedCandidate<'_>, other: &TracedCandidate<'_>) -> String {
+    let rank = |tried: &TracedCandidate<'_>| match tried.priority {
         0 => String::new(),
         priority => format!(" (this one has {priority})"),
     };
@@ -150,7 +152,7 @@ fn before(first: &Tried<'_>, other: &Tried<'_>) -> String {
     }
 }
 
-fn tree(tried: &Tried<'_>) -> String {
+fn tree(tried: &TracedCandidate<'_>) -> String {
     let host = tried.host.unwrap_or_default();
     match tried.tree {
         Tree::Port => format!("the host and port {host}"),
@@ -162,29 +164,31 @@ fn tree(tried: &Tried<'_>) -> String {
 
 fn missed(
     miss: Miss,
-    tried: &Tried<'_>,
+    tried: &TracedCandidate<'_>,
     route: Option<&Route>,
-    of: Of<'_>,
+    of: Input<'_>,
     x: &mut Exchange<'_>,
-) -> (Fate, String) {
+) -> (CandidateOutcome, String) {
     let rule = of.snapshot.router.rule(tried.id);
     match miss {
         Miss::Method => {
             let takes = rule.map(|rule| methods(rule)).unwrap_or_default();
-            (Fate::Failed("methods"), format!("it takes {takes}"))
+            (CandidateOutcome::Failed("methods"), format!("it takes {takes}"))
         }
         Miss::RemoteAddr => {
             let nets: Vec<String> =
                 rule.iter().flat_map(|rule| &rule.remote_addrs).take(10).map(ToString::to_string).collect();
             let ip = x.client().ip();
-            (Fate::Failed("remote_addr"), format!("{ip} is not in {}", nets.join(", ")))
+            (CandidateOutcome::Failed("remote_addr"), format!("{ip} is not in {}", nets.join(", ")))
         }
         Miss::Host => {
             let hosts = rule.map(|rule| list(&rule.hosts)).unwrap_or_default();
-            (Fate::Failed("host"), format!("it is for {hosts}"))
+            (CandidateOutcome::Failed("host"), format!("it is for {hosts}"))
         }
-        Miss::Vars => (Fate::Failed("vars"), vars(route, x)),
-        Miss::Path => (Fate::Failed("uri"), format!("the rest of the path does not fit {}", tried.uri)),
+        Miss::Vars => (CandidateOutcome::Failed("vars"), vars(route, x)),
+        Miss::Path => {
+            (CandidateOutcome::Failed("uri"), format!("the rest of the path does not fit {}", tried.uri))
+        }
     }
 }
 
@@ -201,8 +205,8 @@ fn list<T: AsRef<str>>(texts: &[T]) -> String {
     shown
 }
 
-/// The first part of a route's `vars` that does not hold. They are compiled by the compiler of routes and
-/// judged by the same code; what they come to together was decided by the search.
+/// The first part of a route's `vars` that does not hold. The parts are compiled and evaluated by
+/// the code that serves; the search decided their combined result.
 fn vars(route: Option<&Route>, x: &mut Exchange<'_>) -> String {
     let parts = match route.and_then(|route| route.vars.as_deref()) {
         Some(Value::Array(parts)) if parts.first().is_some_and(Value::is_array) => parts.as_slice(),
@@ -236,9 +240,9 @@ fn is_operator(name: &str) -> bool {
     matches!(name, "AND" | "OR" | "!AND" | "!OR")
 }
 
-/// Routes that the search did not come to, though nearly: for another host, another path, or switched
-/// off. Each is asked by a router that holds nothing but a part of its conditions.
-fn others(of: Of<'_>, seen: &HashSet<&str>, x: &mut Exchange<'_>, out: &mut Explanation) {
+/// Routes that the search did not reach but that nearly match: for another host or path, or
+/// disabled. Each is tested by a router that holds only a part of its conditions.
+fn others(of: Input<'_>, seen: &HashSet<&str>, x: &mut Exchange<'_>, out: &mut Explanation) {
     let mut near: Vec<(Reverse<usize>, Candidate)> = Vec::new();
     let all = of.desired.of(Kind::Route);
     let rest = all.len().saturating_sub(LOOKED_THROUGH);
@@ -290,7 +294,7 @@ fn others(of: Of<'_>, seen: &HashSet<&str>, x: &mut Exchange<'_>, out: &mut Expl
             uri: path.or_else(|| route.uris.first().cloned()).unwrap_or_default(),
             host: hosts.first().map(ToString::to_string),
             priority: route.priority,
-            fate: Fate::Failed(condition),
+            fate: CandidateOutcome::Failed(condition),
             why,
         };
         let at = near.partition_point(|(known, _)| *known <= Reverse(alike));
@@ -313,15 +317,15 @@ fn others(of: Of<'_>, seen: &HashSet<&str>, x: &mut Exchange<'_>, out: &mut Expl
             uri: String::new(),
             host: None,
             priority: 0,
-            fate: Fate::Failed(field),
+            fate: CandidateOutcome::Failed(field),
             why: format!("it is not served: {}", one.invalid.reason),
         });
     }
 }
 
-/// The path that a router of one rule with these conditions finds.
+/// The path that a router with only this rule and these conditions matches.
 fn matches(
-    of: Of<'_>,
+    of: Input<'_>,
     uris: Box<[Arc<str>]>,
     hosts: Box<[Arc<str>]>,
     x: &mut Exchange<'_>,
@@ -342,12 +346,12 @@ fn matches(
     hit.map(|tried| tried.uri.to_owned())
 }
 
-/// As a rule has them.
+/// Copies texts into a rule's form.
 fn shared<T: AsRef<str>>(texts: &[T]) -> Box<[Arc<str>]> {
     texts.iter().map(|text| text.as_ref().into()).collect()
 }
 
-/// Bytes that a path and a pattern have in common at their beginning.
+/// Length of the common prefix of a path and a pattern.
 fn alike(uri: &str, path: &[u8]) -> usize {
     uri.bytes().zip(path).take_while(|(a, b)| a == *b).count()
 }

@@ -1,58 +1,60 @@
-//! Which plugins would run, where each comes from, and what those answer that can be asked.
+//! Which plugins would run, where each is configured, and the responses of those that can be
+//! called.
 
 use model::{Desired, Entry, Key, Kind, Resource};
 use sdk::{Chain, Exchange, Phase, Reply, Step, SureAnswer, Unjudged};
 use serde_json::{Value, json};
 
-use super::{Explanation, Of, Question, printable, read_body, shown};
+use super::{Explanation, Input, Question, printable, read_body, shown};
 use crate::plan::Plan;
 
-/// A plugin of a chain.
+/// A plugin instance of a chain.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stage {
     pub name: &'static str,
     pub priority: i32,
-    /// The resource whose settings apply, as `routes/1`.
+    /// The resource whose settings apply, such as `routes/1`.
     pub from: String,
-    /// Where it is asked.
+    /// The phases it runs in.
     pub phases: Vec<&'static str>,
-    pub ran: Ran,
+    pub ran: StageOutcome,
 }
 
-/// What came of asking a plugin.
+/// The result of calling a plugin.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Ran {
+pub enum StageOutcome {
     /// It lets the request pass.
     Passes,
     /// It answers instead of the upstream.
     Answers(u16),
-    /// A condition on the request cannot be judged.
+    /// A condition on the request is undecidable.
     Refuses(Unjudged),
-    /// It counts, waits, draws or asks somebody: what it does is decided with the request.
+    /// It has side effects, such as counting or subrequests, so its result is decided at request
+    /// time.
     Undecided,
     /// Its `_meta.filter` does not hold.
     Filtered,
-    /// A plugin before it has answered.
+    /// An earlier plugin has answered.
     NotReached,
-    /// It has work with the response or behind it alone.
+    /// It only runs on the response or later.
     Later,
 }
 
-/// An answer that the upstream does not give.
+/// A response that does not come from the upstream.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Answer {
-    /// `None` if it is decided with the request.
+pub struct LocalReply {
+    /// `None` if it is decided at request time.
     pub status: Option<u16>,
     pub body: String,
-    /// The plugin, and the resource it stands in; the gateway itself if there is none.
+    /// The plugin, and the resource that configures it; `None` for the gateway itself.
     pub by: Option<(String, String)>,
 }
 
 impl Stage {
     pub(super) fn to_json(&self) -> Value {
         let status = match &self.ran {
-            Ran::Answers(status) => Some(*status),
-            Ran::Refuses(why) => Some(why.status()),
+            StageOutcome::Answers(status) => Some(*status),
+            StageOutcome::Refuses(why) => Some(why.status()),
             _ => None,
         };
         json!({
@@ -66,21 +68,21 @@ impl Stage {
     }
 }
 
-impl Ran {
+impl StageOutcome {
     pub(super) fn as_str(&self) -> &'static str {
         match self {
-            Ran::Passes => "passes",
-            Ran::Answers(_) => "answers",
-            Ran::Refuses(_) => "refuses",
-            Ran::Undecided => "undecided",
-            Ran::Filtered => "filtered",
-            Ran::NotReached => "not_reached",
-            Ran::Later => "response",
+            StageOutcome::Passes => "passes",
+            StageOutcome::Answers(_) => "answers",
+            StageOutcome::Refuses(_) => "refuses",
+            StageOutcome::Undecided => "undecided",
+            StageOutcome::Filtered => "filtered",
+            StageOutcome::NotReached => "not_reached",
+            StageOutcome::Later => "response",
         }
     }
 }
 
-impl Answer {
+impl LocalReply {
     pub(super) fn to_json(&self) -> Value {
         json!({
             "status": self.status,
@@ -91,21 +93,22 @@ impl Answer {
     }
 }
 
-/// The phases before the upstream, with the chains that run in each, as the proxy runs them.
+/// The phases before the upstream, with the chains of each, in the proxy's order.
 const EARLY: [Phase; 3] = [Phase::Rewrite, Phase::Access, Phase::BeforeProxy];
 
 struct Walk<'a, 'q> {
-    of: Of<'a>,
+    of: Input<'a>,
     question: &'q Question,
     route: Option<String>,
     stages: Vec<Stage>,
-    answer: Option<Answer>,
-    /// Something was not asked, so what is told of later plugins holds only if that lets the request pass.
+    answer: Option<LocalReply>,
+    /// A plugin was not called, so the results of later plugins hold only if it lets the request
+    /// pass.
     undecided: bool,
 }
 
-pub(super) fn tell(
-    of: Of<'_>,
+pub(super) fn explain(
+    of: Input<'_>,
     plan: Option<&Plan>,
     question: &Question,
     x: &mut Exchange<'_>,
@@ -115,8 +118,8 @@ pub(super) fn tell(
     let chain = plan.and_then(|plan| plan.chain.as_deref());
     let route = plan.map(|plan| plan.info.id.to_string());
     let mut walk = Walk { of, question, route, stages: Vec::new(), answer: None, undecided: false };
-    walk.phase(global, Phase::Rewrite, Whose::Global, x);
-    walk.phase(chain, Phase::Rewrite, Whose::Route, x);
+    walk.phase(global, Phase::Rewrite, ChainOwner::Global, x);
+    walk.phase(chain, Phase::Rewrite, ChainOwner::Route, x);
     let brought = x.consumer().and_then(|consumer| consumer.chain.clone());
     let consumer = x.consumer().map(|consumer| consumer.name.clone());
     let merged = match (&brought, chain) {
@@ -125,50 +128,52 @@ pub(super) fn tell(
         (None, _) => None,
     };
     if let (Some(brought), Some(name)) = (&brought, &consumer) {
-        walk.phase(Some(brought), Phase::Rewrite, Whose::Consumer(name), x);
+        walk.phase(Some(brought), Phase::Rewrite, ChainOwner::Consumer(name), x);
     }
     let later = match (&merged, &consumer) {
-        (Some(_), Some(name)) => Whose::Consumer(name),
-        _ => Whose::Route,
+        (Some(_), Some(name)) => ChainOwner::Consumer(name),
+        _ => ChainOwner::Route,
     };
     let chain = merged.as_ref().or(chain);
-    walk.phase(global, Phase::Access, Whose::Global, x);
+    walk.phase(global, Phase::Access, ChainOwner::Global, x);
     walk.phase(chain, Phase::Access, later, x);
     if plan.is_some() {
-        walk.phase(global, Phase::BeforeProxy, Whose::Global, x);
+        walk.phase(global, Phase::BeforeProxy, ChainOwner::Global, x);
         walk.phase(chain, Phase::BeforeProxy, later, x);
     }
-    walk.rest(global, Whose::Global);
+    walk.rest(global, ChainOwner::Global);
     walk.rest(chain, later);
     out.consumer = consumer;
     out.stages = walk.stages;
     out.answer = walk.answer;
 }
 
-/// Whose chain it is.
+/// The owner of a chain.
 #[derive(Debug, Clone, Copy)]
-enum Whose<'a> {
+enum ChainOwner<'a> {
     Global,
     Route,
-    /// A consumer's of this name, over the route's.
+    /// The consumer of this name; its chain includes the route's.
     Consumer(&'a str),
 }
 
 impl Walk<'_, '_> {
-    fn phase(&mut self, chain: Option<&Chain>, phase: Phase, whose: Whose<'_>, x: &mut Exchange<'_>) {
+    fn phase(&mut self, chain: Option<&Chain>, phase: Phase, whose: ChainOwner<'_>, x: &mut Exchange<'_>) {
         for stage in chain.into_iter().flat_map(|chain| chain.of_phase(phase)) {
             let from = self.origin(stage.name(), whose);
             let known = self.stages.iter().position(|own| own.name == stage.name() && own.from == from);
             let ran = self.ask(stage, phase, &from, x);
             let has_work = stage.instance().phases().has(phase);
-            if !has_work && !matches!(ran, Ran::Refuses(_) | Ran::Undecided) {
-                // It is here for its filter alone, which lets the request pass.
+            if !has_work && !matches!(ran, StageOutcome::Refuses(_) | StageOutcome::Undecided) {
+                // It is listed only for its filter, which lets the request pass.
                 continue;
             }
             match known {
-                // What it came to in an earlier phase stands, unless this says more.
+                // The result of an earlier phase stays, unless this one adds to it.
                 Some(at) => {
-                    if !matches!(ran, Ran::NotReached) && matches!(self.stages[at].ran, Ran::Passes) {
+                    if !matches!(ran, StageOutcome::NotReached)
+                        && matches!(self.stages[at].ran, StageOutcome::Passes)
+                    {
                         self.stages[at].ran = ran;
                     }
                 }
@@ -180,27 +185,33 @@ impl Walk<'_, '_> {
         }
     }
 
-    fn ask(&mut self, stage: &sdk::chain::Stage, phase: Phase, from: &str, x: &mut Exchange<'_>) -> Ran {
+    fn ask(
+        &mut self,
+        stage: &sdk::chain::Stage,
+        phase: Phase,
+        from: &str,
+        x: &mut Exchange<'_>,
+    ) -> StageOutcome {
         if self.answer.is_some() {
-            return Ran::NotReached;
+            return StageOutcome::NotReached;
         }
-        // A body is read once at most, so this ends.
+        // A body is read at most once, so this loop ends.
         for _ in 0..3 {
-            let mut ran = Ran::Filtered;
+            let mut ran = StageOutcome::Filtered;
             let mut sure = None;
             let step = stage.run(phase, x, |instance, x| {
                 if instance.is_pure() {
-                    ran = Ran::Passes;
+                    ran = StageOutcome::Passes;
                     return instance.ask(phase, x);
                 }
-                ran = Ran::Undecided;
+                ran = StageOutcome::Undecided;
                 sure = instance.phases().has(phase).then(|| instance.sure_answer(x)).flatten();
                 Step::Next
             });
             match step {
                 Step::Next => {
                     let Some(sure) = sure else {
-                        self.undecided |= ran == Ran::Undecided;
+                        self.undecided |= ran == StageOutcome::Undecided;
                         return ran;
                     };
                     let status = match sure {
@@ -208,29 +219,29 @@ impl Walk<'_, '_> {
                         SureAnswer::Unknown => None,
                     };
                     let by = Some((stage.name().to_owned(), from.to_owned()));
-                    self.answer = Some(Answer { status, body: String::new(), by });
-                    return status.map_or(ran, Ran::Answers);
+                    self.answer = Some(LocalReply { status, body: String::new(), by });
+                    return status.map_or(ran, StageOutcome::Answers);
                 }
                 Step::Reply(reply) => {
                     self.answer = Some(answer(&reply, stage.name(), from));
-                    return Ran::Answers(reply.status);
+                    return StageOutcome::Answers(reply.status);
                 }
                 Step::Refuse(why) => {
                     let body = why.as_str().to_owned();
                     let by = Some((stage.name().to_owned(), from.to_owned()));
-                    self.answer = Some(Answer { status: Some(why.status()), body, by });
-                    return Ran::Refuses(why);
+                    self.answer = Some(LocalReply { status: Some(why.status()), body, by });
+                    return StageOutcome::Refuses(why);
                 }
                 Step::Body(_) => read_body(x, self.question),
                 Step::Wait => break,
             }
         }
         self.undecided = true;
-        Ran::Undecided
+        StageOutcome::Undecided
     }
 
-    /// The stages that have no work before the upstream.
-    fn rest(&mut self, chain: Option<&Chain>, whose: Whose<'_>) {
+    /// The plugins that have no work before the upstream.
+    fn rest(&mut self, chain: Option<&Chain>, whose: ChainOwner<'_>) {
         for stage in chain.into_iter().flat_map(Chain::stages) {
             if EARLY.iter().any(|phase| stage.instance().phases().has(*phase)) {
                 continue;
@@ -240,12 +251,12 @@ impl Walk<'_, '_> {
                 continue;
             }
             let (name, priority) = (stage.name(), stage.priority());
-            self.stages.push(Stage { name, priority, from, phases: phases(stage), ran: Ran::Later });
+            self.stages.push(Stage { name, priority, from, phases: phases(stage), ran: StageOutcome::Later });
         }
     }
 
-    /// The resource whose settings of a plugin apply: the order in which chains are merged.
-    fn origin(&self, plugin: &str, whose: Whose<'_>) -> String {
+    /// The resource that configures a plugin, in the order in which chains are merged.
+    fn origin(&self, plugin: &str, whose: ChainOwner<'_>) -> String {
         let desired = self.of.desired;
         let has = |key: &Key| {
             let entry = desired.get(key.kind, &key.id)?;
@@ -253,23 +264,23 @@ impl Walk<'_, '_> {
         };
         let of_route = || self.route.iter().flat_map(|id| of_route(desired, id)).find_map(|key| has(&key));
         let found = match whose {
-            Whose::Global => desired
+            ChainOwner::Global => desired
                 .of(Kind::GlobalRule)
                 .find(|entry| entry.resource().plugins().is_some_and(|plugins| plugins.contains_key(plugin)))
                 .map(|entry| entry.key.to_string()),
-            Whose::Route => of_route(),
-            Whose::Consumer(name) => {
+            ChainOwner::Route => of_route(),
+            ChainOwner::Consumer(name) => {
                 of_consumer(desired, name).into_iter().find_map(|key| has(&key)).or_else(of_route)
             }
         };
         found.unwrap_or_else(|| match whose {
-            Whose::Global => "a global rule in its last good form".to_owned(),
-            Whose::Route | Whose::Consumer(_) => "a resource in its last good form".to_owned(),
+            ChainOwner::Global => "a global rule in its last good form".to_owned(),
+            ChainOwner::Route | ChainOwner::Consumer(_) => "a resource in its last good form".to_owned(),
         })
     }
 }
 
-/// The resources that a route takes plugins from, the first that has one counts.
+/// The resources that a route takes plugins from; the first that has one applies.
 pub(super) fn of_route(desired: &Desired, id: &str) -> Vec<Key> {
     let key = Key::new(Kind::Route, id);
     let mut keys = vec![key];
@@ -305,11 +316,11 @@ fn phases(stage: &sdk::chain::Stage) -> Vec<&'static str> {
     named.into_iter().filter(|(phase, _)| own.has(*phase)).map(|(_, name)| name).collect()
 }
 
-fn answer(reply: &Reply, plugin: &str, from: &str) -> Answer {
+fn answer(reply: &Reply, plugin: &str, from: &str) -> LocalReply {
     let location = reply.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("location"));
     let body = match location {
         Some((_, to)) => format!("Location: {}", shown(to)),
         None => printable(String::from_utf8_lossy(&reply.body).trim_end()),
     };
-    Answer { status: Some(reply.status), body, by: Some((plugin.to_owned(), from.to_owned())) }
+    LocalReply { status: Some(reply.status), body, by: Some((plugin.to_owned(), from.to_owned())) }
 }

@@ -1,34 +1,34 @@
-//! Where a request would go: the upstream, its servers and the one that is chosen.
+//! Where a request would be sent: the upstream, its servers and the chosen one.
 
 use model::{Kind, Resource};
 use sdk::Exchange;
 use serde_json::{Value, json};
 
-use super::chains::{Answer, Ran};
-use super::{Explanation, Of, shown};
+use super::chains::{LocalReply, StageOutcome};
+use super::{Explanation, Input, shown};
 use crate::plan::{Failure, Plan};
 use crate::upstream::{PassHost, Policy, Upstream};
 
-/// Servers that are listed.
+/// The most servers listed.
 const MOST_SERVERS: usize = 50;
 
-/// An upstream, as a request would meet it.
+/// An upstream as a request would use it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Target {
-    /// The resource it is written in, as `upstreams/1`.
+pub struct UpstreamSummary {
+    /// The resource that declares it, such as `upstreams/1`.
     pub from: String,
     pub scheme: &'static str,
     pub balancer: &'static str,
-    /// What consistent hashing hashes.
+    /// The key of consistent hashing.
     pub key: Option<String>,
     pub servers: Vec<Server>,
     pub more_servers: usize,
-    /// Every server is unhealthy or ejected, so that health excludes none of them.
+    /// Every server is unhealthy or ejected, so health excludes none of them.
     pub all_unhealthy: bool,
-    /// The server that gets the request, if that follows from the request and the state of the servers.
+    /// The chosen server, if the request and the state of the servers determine it.
     pub chosen: Option<String>,
     pub why: String,
-    /// Method, path and Host as they are sent.
+    /// Method, path and Host as sent to the upstream.
     pub method: String,
     pub uri: String,
     pub host: String,
@@ -37,17 +37,17 @@ pub struct Target {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Server {
     pub address: String,
-    /// As it is written, where that is a name.
+    /// The configured host name, if it is not an address.
     pub name: Option<String>,
     pub weight: u32,
     pub priority: i64,
-    /// Why it gets nothing, unless that is so of all.
+    /// Why the server gets no requests, unless that applies to all servers.
     pub against: Option<&'static str>,
-    /// The failures behind that, where they are counted.
+    /// The counted failures behind the verdict, if there are any.
     pub failures: Option<String>,
 }
 
-impl Target {
+impl UpstreamSummary {
     pub(super) fn to_json(&self) -> Value {
         let servers = self.servers.iter().map(|server| {
             json!({
@@ -76,7 +76,7 @@ impl Target {
     }
 }
 
-pub(super) fn tell(of: Of<'_>, plan: &Plan, x: &mut Exchange<'_>, out: &mut Explanation) {
+pub(super) fn explain(of: Input<'_>, plan: &Plan, x: &mut Exchange<'_>, out: &mut Explanation) {
     let by_plugin = x.engine().forward.upstream;
     let found = match by_plugin {
         Some(chosen) => of.snapshot.chosen(chosen),
@@ -86,11 +86,11 @@ pub(super) fn tell(of: Of<'_>, plan: &Plan, x: &mut Exchange<'_>, out: &mut Expl
         Ok(upstream) => upstream,
         Err(failure) => {
             let (status, why) = words(failure);
-            out.answer = Some(Answer { status: Some(status), body: why.to_owned(), by: None });
+            out.answer = Some(LocalReply { status: Some(status), body: why.to_owned(), by: None });
             return;
         }
     };
-    if out.stages.iter().any(|stage| stage.ran == Ran::Undecided && stage.name == "traffic-split") {
+    if out.stages.iter().any(|stage| stage.ran == StageOutcome::Undecided && stage.name == "traffic-split") {
         out.notes
             .push("traffic-split draws an upstream with each request; this is the route's own".to_owned());
     }
@@ -100,12 +100,12 @@ pub(super) fn tell(of: Of<'_>, plan: &Plan, x: &mut Exchange<'_>, out: &mut Expl
     let weighs = |index: &usize| upstream.endpoints.len() == 1 || upstream.endpoints[*index].weight > 0;
     let weighted = (0..upstream.endpoints.len()).filter(weighs).count();
     let healthy =
-        (0..upstream.endpoints.len()).filter(weighs).filter(|index| against(upstream, *index).is_none());
+        (0..upstream.endpoints.len()).filter(weighs).filter(|index| why_excluded(upstream, *index).is_none());
     let healthy = healthy.count();
     // Balancers ignore health then.
     let all_unhealthy = weighted > 0 && healthy == 0;
     let left = if all_unhealthy { weighted } else { healthy };
-    let usable = |index: usize| weighs(&index) && (all_unhealthy || against(upstream, index).is_none());
+    let usable = |index: usize| weighs(&index) && (all_unhealthy || why_excluded(upstream, index).is_none());
     let address = |index: usize| upstream.endpoints[index].addr.to_string();
     let (chosen, why) = match picked {
         None if upstream.endpoints.is_empty() => {
@@ -139,7 +139,7 @@ pub(super) fn tell(of: Of<'_>, plan: &Plan, x: &mut Exchange<'_>, out: &mut Expl
         name: endpoint.name().map(str::to_owned),
         weight: endpoint.weight,
         priority: endpoint.priority,
-        against: against(upstream, index),
+        against: why_excluded(upstream, index),
         failures: failures(upstream, index),
     });
     let mut uri = Vec::new();
@@ -155,7 +155,7 @@ pub(super) fn tell(of: Of<'_>, plan: &Plan, x: &mut Exchange<'_>, out: &mut Expl
         (None, PassHost::Node, Some(index)) => upstream.endpoints[index].authority.to_string(),
         (None, ..) => shown(head.authority()),
     };
-    out.upstream = Some(Target {
+    out.upstream = Some(UpstreamSummary {
         from: match by_plugin {
             Some(_) => "chosen by a plugin".to_owned(),
             None => origin(of, plan),
@@ -183,14 +183,14 @@ pub(super) fn tell(of: Of<'_>, plan: &Plan, x: &mut Exchange<'_>, out: &mut Expl
     });
 }
 
-fn against(upstream: &Upstream, index: usize) -> Option<&'static str> {
-    upstream.health.as_ref()?.against(index)
+fn why_excluded(upstream: &Upstream, index: usize) -> Option<&'static str> {
+    upstream.health.as_ref()?.why_excluded(index)
 }
 
 /// The failures in a row for which a server is unhealthy: `2 failed connections`.
 fn failures(upstream: &Upstream, index: usize) -> Option<String> {
     let health = upstream.health.as_ref()?;
-    health.against(index)?;
+    health.why_excluded(index)?;
     let counted = health.counters(index)?;
     let kinds = [
         (counted.tcp_failure, "failed connection"),
@@ -205,9 +205,9 @@ fn failures(upstream: &Upstream, index: usize) -> Option<String> {
     Some(kinds.collect::<Vec<_>>().join(", ")).filter(|text| !text.is_empty())
 }
 
-/// The resource that an upstream is written in: an id goes before an upstream inside, a route before its
-/// service.
-fn origin(of: Of<'_>, plan: &Plan) -> String {
+/// The resource that declares an upstream: an id overrides an inline upstream, a route overrides
+/// its service.
+fn origin(of: Input<'_>, plan: &Plan) -> String {
     let id = &plan.info.id;
     let Some(Resource::Route(route)) = of.desired.get(Kind::Route, id).map(|entry| entry.resource()) else {
         return "a route that is gone".to_owned();

@@ -1,19 +1,19 @@
-//! An explanation for people.
+//! Explanations as readable text.
 
 use std::fmt;
 
-use super::chains::Ran;
-use super::{Candidate, Explanation, Fate, Stage, Target, printable};
+use super::chains::StageOutcome;
+use super::{Candidate, CandidateOutcome, Explanation, Stage, UpstreamSummary, printable};
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let asked = &self.request;
-        match asked.host.as_str() {
-            // What was refused was not understood.
-            "" => write!(f, "{} {}", asked.method, asked.path)?,
-            host => write!(f, "{} {}://{host}{}", asked.method, asked.scheme, asked.path)?,
+        let request = &self.request;
+        match request.host.as_str() {
+            // A refused request has no parsed parts.
+            "" => write!(f, "{} {}", request.method, request.path)?,
+            host => write!(f, "{} {}://{host}{}", request.method, request.scheme, request.path)?,
         }
-        writeln!(f, ", from {}, at revision {}", asked.remote_addr, self.revision)?;
+        writeln!(f, ", from {}, at revision {}", request.remote_addr, self.revision)?;
         if let Some((status, why)) = &self.refused {
             writeln!(f, "\nrefused with {status}: {why}")?;
         }
@@ -54,7 +54,7 @@ impl fmt::Display for Explanation {
             more(f, self.more_others)?;
         }
         if !self.stages.is_empty() {
-            writeln!(f, "\nplugins, in the order they are asked")?;
+            writeln!(f, "\nplugins, in the order in which they run")?;
             let name = widest(self.stages.iter().map(|stage| stage.name));
             let from = widest(self.stages.iter().map(|stage| stage.from.as_str()));
             for stage in &self.stages {
@@ -69,7 +69,7 @@ impl fmt::Display for Explanation {
     }
 }
 
-fn write_target(f: &mut fmt::Formatter<'_>, target: &Target) -> fmt::Result {
+fn write_target(f: &mut fmt::Formatter<'_>, target: &UpstreamSummary) -> fmt::Result {
     writeln!(f, "upstream   {}: {}, {}", target.from, target.scheme, target.balancer)?;
     if let Some(key) = &target.key {
         writeln!(f, "           key `{key}`")?;
@@ -104,10 +104,10 @@ fn rows(f: &mut fmt::Formatter<'_>, candidates: &[Candidate]) -> fmt::Result {
     let uri = widest(candidates.iter().map(|one| one.uri.as_str()));
     for (one, shown) in candidates.iter().zip(&ids) {
         let fate = match one.fate {
-            Fate::Chosen => "chosen: ".to_owned(),
-            Fate::Later => "matches, but ".to_owned(),
-            Fate::Undecided => "undecided: ".to_owned(),
-            Fate::Failed(condition) => format!("no, {condition}: "),
+            CandidateOutcome::Chosen => "chosen: ".to_owned(),
+            CandidateOutcome::Later => "matches, but ".to_owned(),
+            CandidateOutcome::Undecided => "undecided: ".to_owned(),
+            CandidateOutcome::Failed(condition) => format!("no, {condition}: "),
         };
         let path = &one.uri;
         writeln!(f, "  {shown:id$}  {path:uri$}  {fate}{}", one.why)?;
@@ -121,13 +121,13 @@ fn more(f: &mut fmt::Formatter<'_>, more: usize) -> fmt::Result {
 
 fn words(stage: &Stage) -> String {
     match &stage.ran {
-        Ran::Passes => "lets it pass".to_owned(),
-        Ran::Answers(status) => format!("answers {status}"),
-        Ran::Refuses(why) => format!("refuses with {}: {}", why.status(), why.as_str()),
-        Ran::Undecided => "decides at request time".to_owned(),
-        Ran::Filtered => "does not run: its _meta.filter does not hold".to_owned(),
-        Ran::NotReached => "is not reached".to_owned(),
-        Ran::Later => format!("works on the response ({})", stage.phases.join(", ")),
+        StageOutcome::Passes => "lets it pass".to_owned(),
+        StageOutcome::Answers(status) => format!("answers {status}"),
+        StageOutcome::Refuses(why) => format!("refuses with {}: {}", why.status(), why.as_str()),
+        StageOutcome::Undecided => "decides at request time".to_owned(),
+        StageOutcome::Filtered => "does not run: its _meta.filter does not hold".to_owned(),
+        StageOutcome::NotReached => "is not reached".to_owned(),
+        StageOutcome::Later => format!("works on the response ({})", stage.phases.join(", ")),
     }
 }
 
@@ -136,6 +136,6 @@ fn named(name: &str) -> String {
 }
 
 fn widest<'a>(texts: impl Iterator<Item = &'a str>) -> usize {
-    // A long one does not move all the others to the right.
+    // One long text must not push all others to the right.
     texts.map(|text| text.chars().count()).max().unwrap_or_default().min(40)
 }

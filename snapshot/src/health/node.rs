@@ -1,20 +1,20 @@
 //! hot path
 //!
-//! What the traffic shows of a server: failures in a row, its share of successes, how long it takes.
+//! Observed traffic of a server: consecutive failures, success rate and response times.
 //!
-//! Workers count in atomics; who is out for how long, and how much a server that is back gets, is
-//! decided on the control side, but for failures in a row, which act at once.
+//! Workers count in atomics. The control plane decides how long a server is ejected and how much of
+//! its share a readmitted one gets; only consecutive failures eject at once.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-/// A server, in all versions of its upstream.
+/// A server, across all versions of its upstream.
 #[derive(Debug)]
 pub struct NodeHealth {
     pub addr: SocketAddr,
-    /// Why it is out, as a [`Reason`]; 0 if it is not.
+    /// The [`Reason`] of its ejection; 0 if it is not ejected.
     out: AtomicU8,
-    /// How much of its share it goes without, in 256ths.
+    /// The part of its share that it does not get, in 256ths.
     cold: AtomicU8,
     failures_in_row: AtomicU32,
     requests: AtomicU32,
@@ -30,12 +30,12 @@ pub enum Reason {
     Latency,
 }
 
-/// What was counted since the last time.
+/// Counts since the previous tally.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
     pub requests: u32,
     pub failures: u32,
-    /// Of those that did not fail.
+    /// Total response time of the attempts that did not fail.
     pub micros: u64,
 }
 
@@ -61,12 +61,12 @@ impl NodeHealth {
         }
     }
 
-    /// How much of its share it goes without, in 256ths.
+    /// The part of its share that it does not get, in 256ths.
     pub fn cold(&self) -> u8 {
         self.cold.load(Ordering::Relaxed)
     }
 
-    /// Hands out what was counted and begins anew.
+    /// Returns the counts and resets them.
     pub fn take(&self) -> Tally {
         Tally {
             requests: self.requests.swap(0, Ordering::Relaxed),
@@ -75,7 +75,7 @@ impl NodeHealth {
         }
     }
 
-    /// Counts a try; gives the failures in a row, this one included.
+    /// Counts an attempt; returns the consecutive failures, including this one.
     #[inline]
     pub(super) fn count(&self, failed: bool, micros: u64) -> u32 {
         self.requests.fetch_add(1, Ordering::Relaxed);
@@ -90,7 +90,7 @@ impl NodeHealth {
         0
     }
 
-    /// Whether it was in until now.
+    /// Sets or clears the ejection; returns whether it was not ejected before.
     pub(super) fn set_out(&self, reason: Option<Reason>) -> bool {
         self.failures_in_row.store(0, Ordering::Relaxed);
         self.out.swap(reason.map_or(0, |reason| reason as u8), Ordering::AcqRel) == 0

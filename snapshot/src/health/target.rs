@@ -1,23 +1,23 @@
 //! hot path
 //!
-//! One checked address: an atomic word with its verdict and the reports counted since, and the
-//! rules by which a report changes it.
+//! A checked address: an atomic word with its verdict and the reports counted since, and the rules
+//! by which a report changes it.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// One checked address.
+/// A checked address.
 #[derive(Debug)]
 pub struct Target {
     pub addr: SocketAddr,
-    /// What identifies it beside the address: `checks.active.host`, or the address once more.
+    /// Identifies it beside the address: `checks.active.host`, or the address itself.
     pub hostname: String,
-    /// The `Host` of probes, where that is another one.
+    /// The `Host` of probes, if it is a different one.
     pub host_header: Option<String>,
     pub(super) word: AtomicU64,
 }
 
-/// How a target is, in APISIX's words.
+/// The state of a target, as named in APISIX.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
     Healthy,
@@ -28,7 +28,7 @@ pub enum Status {
     MostlyUnhealthy,
 }
 
-/// The reports that were counted since the last ones of the opposite sort.
+/// The reports counted since the last one of the opposite sort.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     pub success: u8,
@@ -37,7 +37,7 @@ pub struct Counters {
     pub timeout_failure: u8,
 }
 
-/// Reports it takes for a verdict. Zero: never.
+/// The number of reports that changes the verdict. Zero: never.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Limits {
     pub(super) healthy: Statuses,
@@ -52,7 +52,7 @@ pub(super) struct Limits {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Statuses([u64; 10]);
 
-/// What is reported of a target.
+/// A report about a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Event {
     Success,
@@ -81,11 +81,11 @@ impl Target {
         self.status().is_usable()
     }
 
-    /// Counts an event; whether the target has become usable or is so no more.
+    /// Counts an event; returns whether the target has become usable or unusable.
     #[inline]
     pub(super) fn report(&self, event: Event, limit: u8) -> bool {
         let word = self.word.load(Ordering::Relaxed);
-        // What only confirms the verdict is not counted: on the way of most requests this is all.
+        // Events that confirm the verdict are not counted: most requests end here.
         if limit == 0 || Status::of(word) == event.verdict() {
             return false;
         }

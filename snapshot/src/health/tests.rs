@@ -19,7 +19,7 @@ impl Health {
     }
 }
 
-fn told(target: &Target) -> (&'static str, [u8; 4]) {
+fn state_of(target: &Target) -> (&'static str, [u8; 4]) {
     let Counters { success, http_failure, tcp_failure, timeout_failure } = target.counters();
     (target.status().as_str(), [success, http_failure, tcp_failure, timeout_failure])
 }
@@ -32,7 +32,7 @@ fn verdicts_follow_reports_as_in_apisix() {
     );
     let target = health.target(0);
     for (probed, expected) in [
-        // What confirms the verdict is not counted.
+        // An event that confirms the verdict is not counted.
         (Probed::Connected, ("healthy", [0, 0, 0, 0])),
         (Probed::Status(200), ("healthy", [0, 0, 0, 0])),
         // Neither in one list nor in the other.
@@ -50,40 +50,40 @@ fn verdicts_follow_reports_as_in_apisix() {
         (Probed::Status(200), ("healthy", [2, 0, 0, 0])),
     ] {
         health.probed(target, probed);
-        assert_eq!(told(target), expected, "{probed:?}");
+        assert_eq!(state_of(target), expected, "{probed:?}");
     }
     assert_eq!(health.changes(), 2, "it went down once and came back once");
 }
 
 #[test]
-fn traffic_counts_only_where_it_is_asked_to() {
+fn traffic_counts_only_with_passive_checks() {
     let endpoints = [endpoint(1, 1)];
     let without = health(json!({"active": {}}), &endpoints);
     without.answered(0, 500, 0);
     without.failed(0, TryFailure::Connection, Some(502));
-    assert_eq!(told(without.target(0)), ("healthy", [0; 4]));
-    // A try that is followed by another one counts all the same, twice by default.
+    assert_eq!(state_of(without.target(0)), ("healthy", [0; 4]));
+    // An attempt followed by a retry counts anyway, with the default limit of 2.
     without.failed(0, TryFailure::Connection, None);
     without.failed(0, TryFailure::Connection, None);
-    assert_eq!(told(without.target(0)), ("unhealthy", [0, 0, 2, 0]));
+    assert_eq!(state_of(without.target(0)), ("unhealthy", [0, 0, 2, 0]));
 
     let passive = json!({"unhealthy": {"http_statuses": [500, 504], "http_failures": 1, "timeouts": 0}});
     let with = health(json!({"active": {}, "passive": passive}), &endpoints);
     with.answered(0, 404, 0);
     with.failed(0, TryFailure::Timeout, None);
-    assert_eq!(told(with.target(0)), ("healthy", [0; 4]), "zero never counts");
+    assert_eq!(state_of(with.target(0)), ("healthy", [0; 4]), "a limit of zero disables counting");
     with.failed(0, TryFailure::Connection, Some(502));
-    assert_eq!(told(with.target(0)), ("mostly_healthy", [0, 0, 1, 0]));
+    assert_eq!(state_of(with.target(0)), ("mostly_healthy", [0, 0, 1, 0]));
     with.failed(0, TryFailure::Timeout, Some(504));
-    assert_eq!(told(with.target(0)), ("unhealthy", [0, 1, 1, 0]));
-    // Statuses beyond all sets.
+    assert_eq!(state_of(with.target(0)), ("unhealthy", [0, 1, 1, 0]));
+    // Statuses outside all sets.
     for status in [0, 999, u16::MAX] {
         with.answered(0, status, 0);
     }
 }
 
 #[test]
-fn unhealthy_servers_are_avoided_unless_all_are() {
+fn unhealthy_servers_are_avoided_unless_all_are_unhealthy() {
     let endpoints = [endpoint(1, 1), endpoint(2, 0), endpoint(3, 1)];
     let health = health(json!({"active": {"unhealthy": {"tcp_failures": 1}}}), &endpoints);
     let avoided = |health: &Health| {
@@ -92,26 +92,26 @@ fn unhealthy_servers_are_avoided_unless_all_are() {
     assert_eq!(avoided(&health), [0usize; 0]);
     health.probed(health.target(0), Probed::Failed);
     assert_eq!(avoided(&health), [0]);
-    // The one that is left has no weight.
+    // The remaining server has no weight.
     health.probed(health.target(2), Probed::Failed);
     assert_eq!(avoided(&health), [0usize; 0]);
 }
 
 #[test]
-fn what_is_known_stays_when_servers_change() {
+fn health_survives_a_change_of_servers() {
     let checks = json!({"active": {"unhealthy": {"tcp_failures": 1}}});
     let before = health(checks.clone(), &[endpoint(1, 1), endpoint(2, 1)]);
     before.probed(before.target(1), Probed::Failed);
     let mut after = health(checks, &[endpoint(2, 1), endpoint(3, 1)]);
     assert_ne!(before, after);
     after.carry(&before);
-    assert_eq!(told(after.target(0)), ("unhealthy", [0, 0, 1, 0]));
-    assert_eq!(told(after.target(1)), ("healthy", [0; 4]));
+    assert_eq!(state_of(after.target(0)), ("unhealthy", [0, 0, 1, 0]));
+    assert_eq!(state_of(after.target(1)), ("healthy", [0; 4]));
     // A report on the older version reaches the newer one.
     let seen = after.changes();
     before.probed(before.target(1), Probed::Connected);
     before.probed(before.target(1), Probed::Connected);
-    assert_eq!(told(after.target(0)).0, "healthy");
+    assert_eq!(state_of(after.target(0)).0, "healthy");
     assert!(after.changes() > seen);
 }
 
@@ -125,7 +125,7 @@ fn servers_probed_at_the_same_address_are_one_target() {
 }
 
 #[test]
-fn healths_are_equal_that_check_the_same_in_the_same_way() {
+fn healths_with_equal_checks_are_equal() {
     let endpoints = [endpoint(1, 1), endpoint(2, 1)];
     let made = |checks: serde_json::Value, own: serde_json::Value, endpoints: &[Endpoint]| {
         let value = json!({"nodes": {}, "checks": checks, "sluice": own});
@@ -137,7 +137,7 @@ fn healths_are_equal_that_check_the_same_in_the_same_way() {
     let first = made(checks.clone(), own.clone(), &endpoints);
     let same = made(checks.clone(), own.clone(), &endpoints);
     assert!(first == same, "{first:?}");
-    // What was found does not count.
+    // Results do not count.
     first.probed(first.target(0), Probed::Failed);
     assert!(first == same);
     let mut active = checks.clone();
@@ -177,7 +177,7 @@ fn healths_are_equal_that_check_the_same_in_the_same_way() {
 }
 
 #[test]
-fn a_server_is_out_for_one_reason_at_a_time() {
+fn a_server_is_ejected_for_one_reason_at_a_time() {
     let mut names = std::collections::BTreeSet::new();
     for reason in [Reason::ConsecutiveFailures, Reason::SuccessRate, Reason::Latency] {
         let health = looked_at(json!({"outlier": {}}), &[endpoint(1, 1)]);
@@ -191,7 +191,7 @@ fn a_server_is_out_for_one_reason_at_a_time() {
 }
 
 #[test]
-fn only_a_slow_start_makes_anybody_cold() {
+fn servers_are_cold_only_with_slow_start() {
     let endpoints = [endpoint(1, 1), endpoint(2, 1), endpoint(3, 1)];
     let value = json!({"nodes": {}, "checks": {"active": {"healthy": {"successes": 1}, "unhealthy": {"tcp_failures": 1}}},
         "sluice": {"outlier": {"consecutive_failures": 3, "max_ejected_percent": 50}}});
@@ -201,29 +201,29 @@ fn only_a_slow_start_makes_anybody_cold() {
     };
     let before = made(&endpoints[..2]);
     before.probed(before.target(0), Probed::Failed);
-    assert_eq!(told(before.target(0)).0, "unhealthy");
+    assert_eq!(state_of(before.target(0)).0, "unhealthy");
     before.probed(before.target(0), Probed::Connected);
-    assert_eq!(told(before.target(0)).0, "healthy");
+    assert_eq!(state_of(before.target(0)).0, "healthy");
     let mut after = made(&endpoints);
     after.carry(&before);
     assert_eq!(after.nodes.iter().map(|node| node.cold()).collect::<Vec<_>>(), [0, 0, 0]);
-    // Those who still have the older version count for the newer one.
+    // Exchanges on the older version count for the newer one.
     (0..3).for_each(|_| before.failed(0, TryFailure::Timeout, None));
     assert_eq!(after.nodes[0].ejected(), Some(Reason::ConsecutiveFailures));
-    // Whoever comes first warms up with nobody.
+    // The first servers of an upstream start without a slow start.
     let mut slow = looked_at(json!({"slow_start": 10}), &endpoints);
     slow.carry(&health(json!({"active": {}}), &[]));
     assert_eq!(slow.nodes.iter().map(|node| node.cold()).collect::<Vec<_>>(), [0, 0, 0]);
 }
 
 #[test]
-fn who_probes_and_who_takes_times() {
+fn which_settings_need_probes_and_response_times() {
     let endpoints = [endpoint(1, 1)];
     assert!(health(json!({"active": {"http_path": "/a"}}), &endpoints).active().is_some());
     let takes = |own| {
         let health = looked_at(own, &endpoints);
         assert!(health.active().is_none());
-        health.takes_times()
+        health.needs_response_times()
     };
     assert!(takes(json!({"outlier": {"latency": 3}})));
     assert!(!takes(json!({"outlier": {"consecutive_failures": 3}})));
@@ -243,7 +243,7 @@ fn looked_at(own: serde_json::Value, endpoints: &[Endpoint]) -> Health {
 }
 
 #[test]
-fn failures_in_a_row_eject_at_once_but_not_too_many() {
+fn consecutive_failures_eject_at_once_up_to_the_limit() {
     let endpoints: Vec<Endpoint> = (1..=4).map(|n| endpoint(n, 1)).collect();
     let own = json!({"outlier": {"consecutive_failures": 3, "max_ejected_percent": 50}});
     let health = looked_at(own, &endpoints);
@@ -267,7 +267,7 @@ fn failures_in_a_row_eject_at_once_but_not_too_many() {
 }
 
 #[test]
-fn streams_eject_who_takes_no_connections_in_a_row() {
+fn consecutive_connect_failures_of_streams_eject() {
     let endpoints: Vec<Endpoint> = (1..=2).map(|n| endpoint(n, 1)).collect();
     let health = looked_at(json!({"outlier": {"consecutive_failures": 2}}), &endpoints);
     for _ in 0..3 {
@@ -281,11 +281,11 @@ fn streams_eject_who_takes_no_connections_in_a_row() {
 }
 
 #[test]
-fn servers_that_come_warm_up() {
+fn added_servers_start_slowly() {
     let own = json!({"slow_start": 10});
     let endpoints: Vec<Endpoint> = (1..=3).map(|n| endpoint(n, 1)).collect();
     let before = looked_at(own.clone(), &endpoints[..2]);
-    assert!(before.avoided(&endpoints[..2]).cold.is_empty(), "nobody was there before the first ones");
+    assert!(before.avoided(&endpoints[..2]).cold.is_empty(), "the first servers start warm");
     let mut after = looked_at(own, &endpoints);
     after.carry(&before);
     assert_eq!(after.avoided(&endpoints).cold, [(2, 255)]);
@@ -297,7 +297,7 @@ fn servers_that_come_warm_up() {
 }
 
 #[test]
-fn what_is_not_configured_any_more_keeps_nobody_out() {
+fn removed_settings_end_ejections() {
     let endpoints: Vec<Endpoint> = (1..=2).map(|n| endpoint(n, 1)).collect();
     let (outlier, slow) = (json!({"outlier": {"consecutive_failures": 1}}), json!({"slow_start": 30}));
     let both = json!({"outlier": {"consecutive_failures": 1}, "slow_start": 30});

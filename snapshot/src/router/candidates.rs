@@ -9,23 +9,23 @@ use sdk::{Exchange, Verdict};
 
 use super::pattern::{Params, Rest};
 use super::trace::{Miss, PathKey, Watch};
-use super::{Asked, Rule};
+use super::{Query, Rule};
 use crate::plan::Plan;
 
-/// One path of one rule, under one host if hosts are looked up first. What matching needs is
-/// copied from the rule, so that a rule without conditions need not be read.
+/// One path of one rule, under one host if hosts are looked up first. The fields that matching
+/// needs are copied from the rule, so a rule without conditions is not read.
 #[derive(Debug, Clone)]
 pub(super) struct Candidate {
     pub(super) plan: Arc<Plan>,
     rule: Arc<Rule>,
-    /// The path as written.
+    /// The configured path.
     pub(super) uri: Arc<str>,
-    /// The host it stands under, if it stands under one.
+    /// The host it is stored under, if there is one.
     host: Option<Arc<str>>,
     /// The check on the rest of the path.
     rest: Rest,
-    /// The index of the path among the rule's, and in the lowest bit whether nothing but the path
-    /// has to be checked: so a candidate stays within its two cache lines.
+    /// The index of the path among the rule's; the lowest bit is set if only the path must be
+    /// checked. Packed so that a candidate stays within two cache lines.
     uri_index_and_free: u32,
     /// The index of the host among the rule's.
     host_index: u32,
@@ -34,11 +34,11 @@ pub(super) struct Candidate {
 /// With its key, a candidate lies in two cache lines.
 const _: () = assert!(size_of::<Candidates>() <= 72);
 
-/// Candidates with one key, at least one; the first that fits wins.
+/// Candidates with one key, at least one; the first match wins.
 #[derive(Debug, Clone)]
 pub(super) struct Candidates {
     first: Candidate,
-    /// Boxed: hardly any key has more than one.
+    /// Boxed: hardly any key has more than one candidate.
     #[allow(clippy::box_collection)]
     more: Option<Box<Vec<Candidate>>>,
 }
@@ -89,8 +89,8 @@ impl Candidate {
         self.uri_index_and_free & 1 != 0
     }
 
-    /// Higher priority first, then the longer pattern, then the smaller id (which stands for
-    /// the store's order), then the order within the rule.
+    /// Higher priority first, then the longer pattern, then the smaller id (which stands for the
+    /// store's order), then the order within the rule.
     fn order(&self) -> impl Ord + '_ {
         let within = (self.uri_index(), &self.host, self.host_index);
         (Reverse(self.rule.priority), Reverse(self.uri.len()), &self.rule.id, within)
@@ -100,21 +100,21 @@ impl Candidate {
         &self.rule
     }
 
-    /// The host it stands under, if it stands under one.
+    /// The host it is stored under, if there is one.
     pub(super) fn host(&self) -> Option<&str> {
         self.host.as_deref()
     }
 
-    /// Methods, addresses, hosts, variables: everything but the path, cheapest first. Returns the host
-    /// that matched, if the rule has hosts, and the verdict of the variables unless it is no; or else
-    /// the first condition that fails.
+    /// Checks everything but the path: methods, addresses, hosts and variables, cheapest first.
+    /// Returns the host that matched, if the rule has hosts, and the verdict of the variables
+    /// unless they fail; otherwise the first condition that fails.
     #[inline]
-    fn admits(&self, asked: Asked<'_, '_>) -> Result<(Option<Under<'_>>, Verdict), Miss> {
+    fn admits(&self, query: Query<'_, '_>) -> Result<(Option<Under<'_>>, Verdict), Miss> {
         let under = self.host.as_ref().map(|host| (&**host, self.host_index));
         if self.is_free() {
             return Ok((under, Verdict::Holds));
         }
-        let x = asked.x;
+        let x = query.x;
         let rule = &*self.rule;
         if rule.methods != 0 && rule.methods & x.method().bit() == 0 {
             return Err(Miss::Method);
@@ -133,7 +133,7 @@ impl Candidate {
         };
         let verdict = match &rule.vars {
             None => Verdict::Holds,
-            Some(vars) if asked.lenient => {
+            Some(vars) if query.lenient => {
                 if vars.matches(x) {
                     Verdict::Holds
                 } else {
@@ -146,8 +146,8 @@ impl Candidate {
     }
 }
 
-/// Whether a host pattern (`a.com`, `*.a.com`, `*`, `a.com:8080`) matches the request's host.
-/// One with a port is compared with the Host header as sent.
+/// Whether a host pattern (`a.com`, `*.a.com`, `*`, `a.com:8080`) matches the request's host. A
+/// pattern with a port is compared with the original Host header.
 fn host_matches(pattern: &str, x: &Exchange<'_>) -> bool {
     let head = x.request();
     let (suffix, wildcard) = match pattern.strip_prefix('*') {
@@ -193,7 +193,7 @@ impl Candidates {
         all.filter(|candidate| *candidate.rule.id == *id).for_each(|candidate| candidate.plan = plan.clone());
     }
 
-    /// Removes the rule's candidates. If none would be left, returns so and changes nothing.
+    /// Removes the rule's candidates. If none would be left, reports so and changes nothing.
     pub(super) fn remove(&mut self, id: &str) -> Remain {
         let mut rest = self.more.take().unwrap_or_default();
         rest.retain(|candidate| *candidate.rule.id != *id);
@@ -211,14 +211,14 @@ impl Candidates {
     #[inline]
     pub(super) fn find<'s>(
         &'s self,
-        asked: Asked<'_, '_>,
+        query: Query<'_, '_>,
         prefix: usize,
         key: PathKey,
         watch: &mut impl Watch<'s>,
     ) -> Option<Hit<'s>> {
-        let base = asked.x.request().path_span.start;
+        let base = query.x.request().path_span.start;
         self.all().find_map(|candidate| {
-            let (host, verdict) = match candidate.admits(asked) {
+            let (host, verdict) = match candidate.admits(query) {
                 Ok(admitted) => admitted,
                 Err(miss) => {
                     watch.missed(candidate, key, miss);
@@ -226,7 +226,7 @@ impl Candidates {
                 }
             };
             let mut params = Params::new();
-            if !candidate.rest.matches(asked.cut, prefix, base, &mut params) {
+            if !candidate.rest.matches(query.cut, prefix, base, &mut params) {
                 watch.missed(candidate, key, Miss::Path);
                 return None;
             }
@@ -235,7 +235,7 @@ impl Candidates {
     }
 }
 
-/// Whether any candidate is left.
+/// Whether candidates are left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Remain {
     Some,

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_filter_lets_few_strangers_pass() {
+    fn the_filter_has_few_false_positives() {
         let (mut rng, keys) = (fastrand::Rng::with_seed(5), 10_000);
         let known: Vec<u64> = std::iter::repeat_with(|| rng.u64(..)).take(keys).collect();
         let mut filter = Filter::new(1);

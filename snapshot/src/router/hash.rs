@@ -7,9 +7,9 @@ use std::hash::{BuildHasher, Hasher as _};
 
 use foldhash::quality::{FoldHasher, RandomState};
 
-/// Keyed by random numbers of this router, so that nobody can choose texts with equal hashes.
-/// Clients only choose what is looked up, never what is stored, and learn no hash: a fast keyed
-/// function is enough.
+/// Keyed by random numbers of this router, so that clients cannot choose texts with equal hashes.
+/// Clients only choose look-ups, never stored keys, and learn no hash: a fast keyed function is
+/// enough.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Hasher(RandomState);
 
@@ -32,20 +32,20 @@ impl Hasher {
 pub(crate) struct Walk<'t> {
     state: FoldHasher<'t>,
     text: &'t [u8],
-    /// Bytes the state has seen, whole words.
+    /// Bytes already hashed, in whole words.
     done: usize,
 }
 
 impl Walk<'_> {
-    /// The hash of the first `len` bytes, which is what [`Hasher::hash`] gives for them alone.
-    /// `len` is at most the text's length and not less than the last one asked for.
+    /// The hash of the first `len` bytes, equal to [`Hasher::hash`] of them alone. `len` is at most
+    /// the text's length and not less than in the previous call.
     #[inline]
     pub(crate) fn to(&mut self, len: usize) -> u64 {
         while self.done + WORD <= len {
             self.state.write_u64(word(&self.text[self.done..]));
             self.done += WORD;
         }
-        // The last word says how many bytes are in it, so no two texts are written the same.
+        // The last word includes its length, so no two texts have the same encoding.
         let left = len - self.done;
         let mask = (1u64 << (left * 8)) - 1;
         let last = word(&self.text[self.done..]) & mask | (left as u64 + 1) << (WORD * 7);
@@ -55,7 +55,7 @@ impl Walk<'_> {
     }
 }
 
-/// The first bytes as a number; zeros where there are none.
+/// The first bytes as a number, padded with zeros.
 #[inline]
 fn word(text: &[u8]) -> u64 {
     match text.first_chunk() {
@@ -64,7 +64,7 @@ fn word(text: &[u8]) -> u64 {
     }
 }
 
-/// A text that is hashed when the hash is first needed: for most long ones it never is.
+/// A text that is hashed on first use: most long ones never need it.
 #[derive(Debug)]
 pub(crate) struct Hashed<'t> {
     pub(crate) text: &'t [u8],
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_walk_hashes_every_beginning() {
+    fn a_walk_hashes_every_prefix() {
         let hasher = Hasher::default();
         let text: Vec<u8> = (0..100).map(|n| n * 2 + 1).collect();
         let mut walk = hasher.walk(&text);

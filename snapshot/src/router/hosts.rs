@@ -13,7 +13,7 @@ use super::map::Map;
 use super::paths::Paths;
 use super::prefixes::Prefixes;
 use super::trace::{Tree, Watch};
-use super::{Asked, Mode, Rule};
+use super::{Mode, Query, Rule};
 use crate::plan::Plan;
 
 /// A host name on the stack; the longest has 253 characters.
@@ -88,12 +88,13 @@ impl Hosts {
         }
     }
 
-    /// The exact host first, then wildcards with the longest suffix first; a host in whose tree
-    /// nothing fits gives way to the next. `host` is in lower case. `exact` says what the exact ones are.
+    /// Searches the exact host first, then wildcards with the longest suffix first; if nothing in
+    /// one tree matches, the next is searched. `host` is in lower case. `exact` is the kind of the
+    /// exact trees.
     #[inline]
     pub(super) fn find<'s>(
         &'s self,
-        asked: Asked<'_, '_>,
+        query: Query<'_, '_>,
         host: &[u8],
         path: &Hashed<'_>,
         hasher: &Hasher,
@@ -103,19 +104,19 @@ impl Hosts {
         watch.tree(exact);
         if self.exact.may_have(host.len())
             && let Some(paths) = self.exact.get(hasher.hash(host), host)
-            && let Some(hit) = paths.find(asked, path, hasher, watch)
+            && let Some(hit) = paths.find(query, path, hasher, watch)
         {
             return Some(hit);
         }
         if self.wildcards.len() == 0 {
             return None;
         }
-        // Only as much of the host as the longest suffix matters.
+        // Only the last part of the host, as long as the longest suffix, matters.
         let end = host.len().saturating_sub(self.wildcards.longest());
         let host = reversed(&host[end..]);
         self.wildcards.find(&host, hasher, |len, paths| {
             watch.tree(Tree::Wildcard(Reverse(len)));
-            paths.find(asked, path, hasher, watch)
+            paths.find(query, path, hasher, watch)
         })
     }
 }
@@ -135,7 +136,7 @@ impl HostPattern {
     }
 }
 
-/// From the end.
+/// Reverses a host.
 fn reversed(host: &[u8]) -> Text {
     let mut text = Text::from_slice(host);
     text.reverse();

@@ -1,15 +1,13 @@
 //! hot path
 //!
-//! A hash map whose copies share what they have in common.
+//! A hash map whose copies share their contents.
 //!
-//! Keys and values are stored in pages, at slots given by their hash, so that
-//! finding one of 100,000 costs a single cache miss: the path to the page is
-//! small enough for a core's own cache. So is a filter, by which nearly all missing
-//! keys cost no cache miss at all. The map grows page by page (linear
-//! hashing), never all at once. Cloning it is cloning one `Arc`; changing a key
-//! copies only the nodes on the way to it, and only those another copy still
-//! holds. The caller supplies the hash, which must be keyed, so that nobody can
-//! choose keys that collide in one page.
+//! Keys and values are stored in pages, at slots given by their hash, so finding one of 100,000
+//! costs a single cache miss: the path to the page fits into a core's own cache. So does a filter,
+//! which excludes nearly all missing keys without a cache miss. The map grows page by page (linear
+//! hashing), never all at once. Cloning it is cloning one `Arc`; changing a key copies only the
+//! nodes on the path to it, and only those that another copy still holds. The caller supplies the
+//! hash, which must be keyed, so that clients cannot choose keys that collide in one page.
 
 use std::sync::Arc;
 
@@ -46,7 +44,7 @@ struct Pages<V> {
 struct Page<V> {
     /// A leaf is in the first free slot from the one given by its hash.
     slots: [Option<Leaf<V>>; SLOTS],
-    /// Leaves that found no slot.
+    /// Leaves that found no free slot.
     more: Vec<Leaf<V>>,
 }
 
@@ -181,7 +179,7 @@ impl<V: Clone> Pages<V> {
 
     fn insert(&mut self, leaf: Leaf<V>) {
         if self.filter.is_full() {
-            // Until now the filter also had the hashes of removed leaves.
+            // Until now the filter also held the hashes of removed leaves.
             let mut hashes = Vec::new();
             self.each(|leaf| hashes.push(leaf.hash));
             self.filter = Filter::new(hashes.len());
@@ -202,8 +200,8 @@ impl<V: Clone> Pages<V> {
     }
 }
 
-/// The number of a hash's page among `count`: so many of its low bits as needed, one less if
-/// that page is not there yet.
+/// The page number of a hash among `count` pages: its low bits, one bit less if that page does not
+/// exist yet.
 #[inline]
 pub(super) fn page_number(hash: u64, count: u32) -> u32 {
     let bits = count.next_power_of_two();
@@ -231,7 +229,7 @@ impl<V> Page<V> {
         }
     }
 
-    /// The others are inserted again, so that no gap hides one.
+    /// Inserts the others again, so that no gap hides one.
     fn remove(&mut self, hash: u64, key: &[u8]) {
         let left: Vec<_> = self.take_all().filter(|leaf| !leaf.is(hash, key)).collect();
         left.into_iter().for_each(|leaf| self.insert(leaf));
@@ -271,8 +269,8 @@ impl<V> Default for Page<V> {
     }
 }
 
-/// The slot to look at after `step` others: the hash's high bits, for the low ones are the same
-/// in all of the page.
+/// The slot to probe after `step` others: by the hash's high bits, as the low ones are the same
+/// within a page.
 #[inline]
 fn slot(hash: u64, step: usize) -> usize {
     ((hash >> 48) as usize + step) % SLOTS
@@ -284,7 +282,7 @@ mod tests {
     use std::collections::HashMap;
 
     #[test]
-    fn it_is_a_map_and_copies_keep_theirs() {
+    fn matches_a_model_and_copies_are_independent() {
         // Few different hashes, so that full pages and full collisions come up, too.
         for spread in [u64::MAX, 0x3f, 0] {
             let mut rng = fastrand::Rng::with_seed(7);
@@ -321,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn it_grows_page_by_page_and_what_was_emptied_holds_nothing() {
+    fn grows_page_by_page_and_an_emptied_map_holds_no_memory() {
         let mut map = Map::default();
         let key = |n: u32| (u64::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15).swap_bytes(), n.to_be_bytes());
         for (hash, key) in (0..5000).map(key) {

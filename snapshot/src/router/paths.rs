@@ -11,7 +11,7 @@ use super::map::Map;
 use super::pattern::{Pattern, Rest};
 use super::prefixes::Prefixes;
 use super::trace::{PathKey, Watch};
-use super::{Asked, Mode, Rule};
+use super::{Mode, Query, Rule};
 use crate::plan::Plan;
 
 #[derive(Debug, Clone, Default)]
@@ -104,7 +104,7 @@ impl Paths {
     #[inline]
     pub(super) fn find<'s>(
         &'s self,
-        asked: Asked<'_, '_>,
+        query: Query<'_, '_>,
         path: &Hashed<'_>,
         hasher: &Hasher,
         watch: &mut impl Watch<'s>,
@@ -112,12 +112,12 @@ impl Paths {
         let text = path.text;
         if self.exact.may_have(text.len())
             && let Some(candidates) = self.exact.get(path.hash(hasher), text)
-            && let Some(hit) = candidates.find(asked, text.len(), PathKey::Exact, watch)
+            && let Some(hit) = candidates.find(query, text.len(), PathKey::Exact, watch)
         {
             return Some(hit);
         }
         self.patterns.find(text, hasher, |len, candidates| {
-            candidates.find(asked, len, PathKey::Begins(Reverse(len)), watch)
+            candidates.find(query, len, PathKey::Begins(Reverse(len)), watch)
         })
     }
 }

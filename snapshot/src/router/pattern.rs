@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! Path patterns: the literal prefix, and what the variable parts match.
+//! Path patterns: the literal prefix, and the check of the variable rest.
 
 use std::cell::OnceCell;
 use std::sync::{Arc, LazyLock};
@@ -14,41 +14,41 @@ use super::Mode;
 /// A parsed path of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Pattern<'a> {
-    /// It has no variable part.
+    /// A path without variable parts.
     Exact(&'a str),
-    /// It begins with this text, and the rest satisfies the check.
+    /// A literal prefix, and the check of the rest.
     Prefix(&'a str, Rest),
 }
 
-/// What must follow a pattern's literal prefix; by default anything.
+/// The check of the text after a pattern's literal prefix; by default anything matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Rest(Option<Arc<Varying>>);
 
 #[derive(Debug, PartialEq, Eq)]
 enum Varying {
-    /// Anything, captured from here on under this name.
+    /// Anything; captured under this name.
     Tail(Box<str>),
     Segments(Segments),
 }
 
-/// Shared by all patterns that end in a plain `*`, which are by far the most: it stays cached.
+/// Shared by the most frequent patterns, which end in a plain `*`: it stays cached.
 static EXT: LazyLock<Arc<Varying>> = LazyLock::new(|| Arc::new(Varying::Tail(rest_name(""))));
 
-/// A pattern between slashes. The groups of pieces stand between the `*` ones; there is
-/// always one group more than there are `*`.
+/// A pattern split into segments. The groups of pieces surround the `*` ones; there is always one
+/// group more than there are `*`.
 #[derive(Debug, PartialEq, Eq)]
 struct Segments {
     groups: Vec<Vec<Piece>>,
-    /// Names of the `*` pieces: one or more whole segments each.
+    /// Names of the `*` pieces, each of which matches one or more whole segments.
     rests: Vec<Box<str>>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum Piece {
     Literal(Box<[u8]>),
-    /// `v*` within a pattern that has parameters, too: a segment that begins so.
+    /// `v*` within a pattern that also has parameters: a segment with this prefix.
     Begins(Box<[u8]>),
-    /// `:name`: one segment that is not empty.
+    /// `:name`: one non-empty segment.
     One(Arc<str>),
 }
 
@@ -104,12 +104,12 @@ impl Rest {
         Rest(Some(Arc::new(Varying::Segments(segments))))
     }
 
-    /// Whether any path with the literal part matches.
+    /// Whether any path with the literal prefix matches.
     pub(super) fn takes_all(&self) -> bool {
         !matches!(self.0.as_deref(), Some(Varying::Segments(_)))
     }
 
-    /// Whether the path, known to begin with the literal part of `prefix` bytes, matches as a
+    /// Whether the path, which starts with the literal prefix of `prefix` bytes, matches as a
     /// whole. Captures are added to `params` with spans counted from `base`.
     #[inline]
     pub(super) fn matches<'s>(
@@ -136,7 +136,7 @@ pub(super) type Params<'s> = SmallVec<[(&'s str, Span); 4]>;
 /// Both must stay one type.
 const _: fn(Matched<'static>) -> Params<'static> = |matched| matched.params;
 
-/// A rest without a name is `:ext` (lua-resty-radixtree).
+/// An unnamed rest is `:ext` (lua-resty-radixtree).
 fn rest_name(name: &str) -> Box<str> {
     if name.is_empty() { ":ext".into() } else { name.into() }
 }
@@ -145,9 +145,9 @@ fn span(base: u32, from: usize, to: usize) -> Span {
     Span { start: base + from as u32, len: (to - from) as u32 }
 }
 
-/// A path between its slashes. It is gone through when a pattern first needs that, once for all patterns
-/// of a search: first for the number of segments, which rules out most patterns, and only for those with
-/// which it agrees for the places. So a long path costs no more with many patterns than with one.
+/// A path split into segments. It is scanned when a pattern first needs it, once for all patterns
+/// of a search: first for the number of segments, which excludes most patterns, and only for the
+/// remaining ones for the positions. So a long path costs no more with many patterns than with one.
 pub(super) struct Cut<'p> {
     text: &'p [u8],
     len: OnceCell<usize>,
@@ -163,14 +163,14 @@ impl<'p> Cut<'p> {
 
     fn len(&self) -> usize {
         *self.len.get_or_init(|| {
-            gone_through();
+            count_scan();
             1 + self.text.iter().filter(|byte| **byte == b'/').count()
         })
     }
 
     fn starts(&self) -> &[u32] {
         self.starts.get_or_init(|| {
-            gone_through();
+            count_scan();
             let slashes = self.text.iter().enumerate().filter(|(_, byte)| **byte == b'/');
             let mut starts = SmallVec::with_capacity(self.len());
             starts.push(0);
@@ -196,18 +196,17 @@ impl<'p> Cut<'p> {
     }
 }
 
-/// Tests count how often a path is gone through.
+/// Tests count the scans of a path.
 #[inline]
-fn gone_through() {
+fn count_scan() {
     #[cfg(test)]
-    tests::PASSES.set(tests::PASSES.get() + 1);
+    tests::SCANS.set(tests::SCANS.get() + 1);
 }
 
 impl Segments {
-    /// The `*` pieces take as much as they can, the first before the second and so on, as the
-    /// regular expression does that lua-resty-radixtree makes of a pattern. Placing the groups
-    /// between them from the right, each as far right as it fits, comes to the same without
-    /// trying combinations.
+    /// Each `*` matches as much as possible, the first before the second and so on, as in the
+    /// regular expression that lua-resty-radixtree generates. Placing the groups between them from
+    /// the right, each as far right as it fits, gives the same result without trying combinations.
     fn matches<'s>(&'s self, cut: &Cut<'_>, base: u32, params: &mut Params<'s>) -> bool {
         let (first, last) = match &self.groups[..] {
             [only] => {
@@ -243,7 +242,7 @@ impl Segments {
             right = at;
         }
         params.push((&self.rests[0], cut.span(base, left, right)));
-        // In the order of the path: of two with one name the last counts.
+        // In path order: among captures with the same name the last one applies.
         params[before..].sort_unstable_by_key(|(_, span)| span.start);
         true
     }
@@ -275,8 +274,8 @@ pub(super) mod tests {
     use super::*;
 
     thread_local! {
-        /// How often a path was gone through.
-        pub(in super::super) static PASSES: Cell<usize> = const { Cell::new(0) };
+        /// Counts the scans of a path.
+        pub(in super::super) static SCANS: Cell<usize> = const { Cell::new(0) };
     }
 
     /// Captures by name in order of name, or `None` if the path does not match.
@@ -350,7 +349,7 @@ pub(super) mod tests {
     fn many_stars_on_a_long_path_stay_cheap() {
         let pattern = format!("/a{}/z", "/*/b".repeat(20));
         let path = format!("/a{}", "/b".repeat(4_000));
-        // A search that tried every way would come to no end.
+        // A backtracking search would not finish.
         assert_eq!(matched(&pattern, &path, Mode::Uri), None);
     }
 }

@@ -2,11 +2,10 @@
 //!
 //! All stored keys that are prefixes of a text, the longest first.
 //!
-//! A few keys are compared one by one. Many are stored by hash: the text's
-//! prefixes are hashed in one pass, at the lengths that keys have, and the
-//! map's filter tells which of them to look up. So a lookup costs the length of the
-//! text, however much is stored and however many keys it nearly matches. As with
-//! [`Map`], copies share what they have in common.
+//! A few keys are compared one by one. Many are stored by hash: the text's prefixes are hashed in
+//! one pass, at the lengths of the stored keys, and the map's filter selects those to look up. So a
+//! look-up costs the length of the text, regardless of the number of keys and of near misses. As
+//! with [`Map`], copies share their contents.
 
 use std::sync::Arc;
 
@@ -18,12 +17,12 @@ use super::map::Map;
 #[derive(Debug, Clone)]
 pub(super) enum Prefixes<V> {
     /// Longest first.
-    Few(Arc<[Known<V>]>),
+    Few(Arc<[Entry<V>]>),
     Many(Arc<Many<V>>),
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Known<V> {
+pub(super) struct Entry<V> {
     key: SmallVec<[u8; 40]>,
     value: V,
 }
@@ -108,7 +107,7 @@ impl<V: Clone> Prefixes<V> {
             Prefixes::Few(list) => {
                 let at = list.partition_point(|known| known.key.len() >= key.len());
                 let mut longer = list.to_vec();
-                longer.insert(at, Known { key: key.into(), value });
+                longer.insert(at, Entry { key: key.into(), value });
                 *self = match longer.len() {
                     ..=FEW => Prefixes::Few(longer.into()),
                     _ => Prefixes::Many(Arc::new(Many::new(longer, hasher))),
@@ -132,7 +131,7 @@ impl<V: Clone> Prefixes<V> {
 }
 
 impl<V: Clone> Many<V> {
-    fn new(list: Vec<Known<V>>, hasher: &Hasher) -> Many<V> {
+    fn new(list: Vec<Entry<V>>, hasher: &Hasher) -> Many<V> {
         let mut many = Many { map: Map::default(), lengths: Vec::new() };
         list.into_iter().for_each(|known| many.insert(&known.key, known.value, hasher));
         many
@@ -189,9 +188,9 @@ mod tests {
     }
 
     #[test]
-    fn it_finds_every_prefix_and_copies_keep_theirs() {
+    fn finds_every_prefix_and_copies_are_independent() {
         let hasher = Hasher::default();
-        // So few that they are compared, so many that the filter is made anew.
+        // Few keys are compared one by one; many make the filter grow.
         for (longest, steps) in [(3, 500), (8, 20_000), (14, 20_000)] {
             let mut rng = fastrand::Rng::with_seed(3);
             let key = |rng: &mut fastrand::Rng| -> Vec<u8> {

@@ -1,7 +1,7 @@
-//! All rules of a router by their ids: for changes and for explaining, while requests never look here.
+//! All rules of a router by id: used for changes and for explanations, never by requests.
 //!
-//! Made like [`Map`](super::map::Map), so that copies share what they have in common, but as small as it can be:
-//! the key is in the rule, and nothing is laid out for cache lines.
+//! Built like [`Map`](super::map::Map), so that copies share their contents, but as small as
+//! possible: the key is in the rule, and there is no cache line layout.
 
 use std::sync::Arc;
 
@@ -58,10 +58,10 @@ impl Rules {
         page.shrink_to_fit();
     }
 
-    /// Adds a page, and moves to it what of another page now belongs there.
+    /// Adds a page, and moves to it the rules of another page that now belong there.
     fn grow(&mut self) {
         let count = self.count + 1;
-        // The page with the same number but for its highest bit; the first one comes from nowhere.
+        // The page with the same number but for its highest bit; the first page has none.
         let from = self.count - (count.next_power_of_two() / 2).min(self.count);
         let number = |hash| page_number(hash, count);
         let page = self.pages.entry(from);
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_a_map_by_id_and_copies_keep_theirs() {
+    fn matches_a_model_and_copies_are_independent() {
         // Few different hashes, so that full collisions come up, too.
         for spread in [u64::MAX, 0x3f, 0] {
             let hash = |id: &str| id.parse::<u64>().unwrap().wrapping_mul(0x9e37_79b9_7f4a_7c15) & spread;

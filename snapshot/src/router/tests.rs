@@ -1,5 +1,5 @@
-//! The router against cases taken from the documented behaviour of APISIX and
-//! lua-resty-radixtree, and against a matcher that is slow and plainly right.
+//! The router against cases from the documented behaviour of APISIX and lua-resty-radixtree, and
+//! against a slow and obviously correct matcher.
 
 mod bodies;
 mod naive;
@@ -69,7 +69,7 @@ thread_local! {
     static PROBE: RefCell<Probe> = RefCell::default();
 }
 
-/// Id, pattern and captures of what a request `METHOD host/path` finds.
+/// Id, pattern and captures of the rule that a request `METHOD host/path` finds.
 pub(super) fn found(router: &Router, request: &str, ip: IpAddr) -> Option<String> {
     let (method, rest) = request.split_once(' ').unwrap_or(("GET", request));
     let at = rest.find('/').unwrap_or(rest.len());
@@ -82,7 +82,7 @@ pub(super) fn found(router: &Router, request: &str, ip: IpAddr) -> Option<String
 }
 
 #[test]
-fn a_route_may_have_more_hosts_and_paths_than_sixteen_bits_count() {
+fn a_route_may_have_more_than_65536_hosts_and_paths() {
     const MANY: usize = 70_000;
     let mut hosts = rule("hosts", &["/a"]);
     hosts.hosts = (0..MANY).map(|n| format!("h{n}.test").into()).collect();
@@ -132,7 +132,7 @@ fn check(router: &Router, cases: &[(&str, Option<&str>)]) {
 }
 
 #[test]
-fn exact_before_prefix_then_longest_prefix_whatever_the_priority() {
+fn exact_paths_then_longest_prefix_regardless_of_priority() {
     let rules = [
         rule("exact", &["/blog/bar"]),
         rule("any", &["/*"]).priority(100),
@@ -199,7 +199,7 @@ fn hosts_come_first_in_host_uri() {
             ("port.org/x", Some("none /* :ext=x")),
         ],
     );
-    // Where the host is but a condition, priority and path decide.
+    // Where the host is only a condition, priority and path decide.
     check(
         &router(Mode::Uri, rules()),
         &[
@@ -229,7 +229,7 @@ fn any_host_means_any() {
 }
 
 #[test]
-fn conditions_are_checked_and_the_search_goes_on() {
+fn conditions_are_checked_and_the_search_continues() {
     let rules = [
         rule("post", &["/a"]).methods(&[Method::Post, Method::Put]).priority(3),
         rule("ip", &["/a"]).from(&["10.0.0.0/8", "::1/128"]).priority(2),
@@ -280,7 +280,7 @@ fn parameters() {
 }
 
 #[test]
-fn paths_are_made_alike_where_asked() {
+fn paths_are_normalised_if_configured() {
     let find = |options: Options, target: &str| {
         let mut router = Router::new(Mode::Uri, options);
         router.insert(Arc::new(rule("a", &["/a", "/a/b", "/"])), plan("a"));
@@ -312,7 +312,7 @@ fn paths_are_made_alike_where_asked() {
 }
 
 #[test]
-fn a_rule_is_replaced_and_removed_without_trace() {
+fn a_rule_is_replaced_and_removed_completely() {
     let mut router = router(Mode::HostUri, [rule("a", &["/a", "/a", "/b*"]).hosts(&["h", "*.h"])]);
     assert_eq!((router.len(), router.needs_body()), (1, false));
     let before = router.clone();
@@ -327,7 +327,7 @@ fn a_rule_is_replaced_and_removed_without_trace() {
 }
 
 #[test]
-fn what_is_removed_leaves_the_others_of_its_host() {
+fn removing_a_rule_keeps_the_others_of_its_host() {
     for host in ["h.test", "*.test", "h.test:80"] {
         let rules = [rule("a", &["/a"]).hosts(&[host]), rule("b", &["/b"]).hosts(&[host])];
         let mut router = router(Mode::HostUri, rules);
@@ -351,8 +351,8 @@ fn variables_see_the_body() {
 }
 
 #[test]
-fn a_path_is_gone_through_as_often_with_many_patterns_as_with_one() {
-    // Patterns with one beginning, of which each must be asked.
+fn many_patterns_scan_a_path_as_often_as_one() {
+    // Patterns with the same prefix, all of which must be tried.
     let of = |shapes: &[&str]| {
         let rules = (0..200).flat_map(|n| shapes.iter().map(move |shape| shape.replace('#', &n.to_string())));
         let rules = rules.enumerate().map(|(id, uri)| rule(&id.to_string(), &[&uri]));
@@ -361,7 +361,7 @@ fn a_path_is_gone_through_as_often_with_many_patterns_as_with_one() {
     let (fixed, open) = (["/api/:tenant/r#/:id"], ["/api/:tenant/r#/:id", "/api/*/r#", "/api/*/r#/*/x"]);
     let long = format!("h/api{}", "/a".repeat(14_000));
     for (shapes, path, passes, expected) in [
-        // The number of segments rules all out.
+        // The number of segments excludes all patterns.
         (&fixed[..], &*long, 1, None),
         (&fixed, "h/api/t/r9", 1, None),
         (&fixed, "h/api/t/r200/1", 2, None),
@@ -370,17 +370,17 @@ fn a_path_is_gone_through_as_often_with_many_patterns_as_with_one() {
         (&open, &format!("{long}/r199"), 2, Some("598 /api/*/r# :ext=")),
     ] {
         let router = of(shapes);
-        pattern::tests::PASSES.set(0);
+        pattern::tests::SCANS.set(0);
         let answer = found(&router, path, "::1".parse().unwrap());
         let expected = expected.map(|expected| expected.replace('#', "199"));
         let begins = |expected: &String| answer.as_ref().is_some_and(|answer| answer.starts_with(expected));
         assert!(expected.as_ref().map_or(answer.is_none(), begins), "{answer:?}");
-        assert_eq!(pattern::tests::PASSES.get(), passes, "{shapes:?}");
+        assert_eq!(pattern::tests::SCANS.get(), passes, "{shapes:?}");
     }
 }
 
 #[test]
-fn a_long_request_is_read_as_often_for_many_conditions_as_for_one() {
+fn many_conditions_read_a_long_request_as_often_as_one() {
     let form = ("Content-Type", "application/x-www-form-urlencoded");
     for (name, pad) in [("arg_x", "a=b&"), ("cookie_x", "a=b; "), ("post_arg_x", "a=b&")] {
         let rules =
@@ -412,7 +412,7 @@ fn a_long_request_is_read_as_often_for_many_conditions_as_for_one() {
 }
 
 #[test]
-fn a_body_that_cannot_be_read_is_gone_through_twice_for_all_conditions() {
+fn an_unreadable_body_is_scanned_twice_for_all_conditions() {
     let rules = (0..200)
         .map(|n| rule(&n.to_string(), &["/s"]).vars(json!([["post_arg.model", "==", n.to_string()]])))
         .chain([rule("last", &["/s"])]);
@@ -421,8 +421,8 @@ fn a_body_that_cannot_be_read_is_gone_through_twice_for_all_conditions() {
     let mut x = probe.exchange();
     sdk::testing::with_body(&mut x, br#"{"model":"#);
     sdk::testing::LOOKS.set(0);
-    assert!(matches!(router.find(&mut x), Found::Refused(_)));
-    // Once to see that it cannot be read, and once for who would be served if it were empty.
+    assert!(matches!(router.find(&mut x), RouteLookup::Refused(_)));
+    // One scan finds that it is unreadable, and one finds the rule that would match an empty body.
     assert_eq!(sdk::testing::LOOKS.get(), 2);
 }
 
@@ -431,7 +431,7 @@ fn long_and_hostile_paths_stay_cheap() {
     let nested: Vec<String> = (1..200).map(|n| format!("{}*", "/a".repeat(n))).collect();
     let nested: Vec<&str> = nested.iter().map(String::as_str).collect();
     let router = router(Mode::UriWithParameter, [rule("n", &nested), rule("p", &["/:x/*a/b/*c/d/:e"])]);
-    // A search that tried every way would come to no end.
+    // A backtracking search would not finish.
     for length in [1_000, 4_000, 16_000] {
         let path = format!("h{}", "/a".repeat(length));
         assert!(found(&router, &path, "::1".parse().unwrap()).is_some());

@@ -1,7 +1,7 @@
-//! Watching a search: what it looks at, in order, and why each candidate is passed over.
+//! Traces a search: the candidates it tests, in order, and why each is skipped.
 //!
-//! The search for a request is watched by `()`, of which nothing is left in the code. Whoever explains a
-//! decision watches the same search with a [`Trace`], so that the two cannot disagree.
+//! The search for a request uses the watcher `()`, which compiles to nothing. Explanations run the
+//! same search with a [`Trace`], so the two cannot disagree.
 
 use sdk::{Exchange, Verdict};
 
@@ -9,9 +9,9 @@ use super::candidates::{Candidate, Hit};
 use super::pattern::Pattern;
 use super::{Mode, Router};
 
-/// Sees what a search looks at.
+/// Observes the steps of a search.
 pub(super) trait Watch<'s> {
-    /// The search turns to this tree of paths.
+    /// The search starts with this tree of paths.
     #[inline]
     fn tree(&mut self, _tree: Tree) {}
 
@@ -19,7 +19,7 @@ pub(super) trait Watch<'s> {
     #[inline]
     fn missed(&mut self, _candidate: &'s Candidate, _key: PathKey, _miss: Miss) {}
 
-    /// A candidate that matches, or may. `None`: the search goes on as if it did not.
+    /// A candidate that matches, or may match. `None` continues the search as if it did not.
     #[inline]
     fn hit(&mut self, hit: Hit<'s>, _key: PathKey) -> Option<Hit<'s>> {
         Some(hit)
@@ -28,25 +28,25 @@ pub(super) trait Watch<'s> {
 
 impl Watch<'_> for () {}
 
-/// Which of the trees of paths a candidate stands in, in the order in which they are searched.
+/// The tree of paths a candidate is stored in, in search order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tree {
-    /// That of a host with a port, which is compared with the whole Host field.
+    /// A host with a port, which is compared with the whole Host field.
     Port,
-    /// That of the request's host.
+    /// The request's host.
     Host,
-    /// That of a pattern of hosts, with so many characters that are fixed.
+    /// A host pattern, with the number of its literal characters.
     Wildcard(std::cmp::Reverse<usize>),
-    /// That of rules for any host, or of all rules where the host is but a condition.
+    /// Rules for any host, or all rules if the host is only a condition.
     Any,
 }
 
-/// What candidates are looked up by.
+/// The key by which candidates are looked up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PathKey {
     /// The whole path.
     Exact,
-    /// So many bytes the path begins with.
+    /// A literal prefix of this length in bytes.
     Begins(std::cmp::Reverse<usize>),
 }
 
@@ -57,26 +57,26 @@ pub enum Miss {
     RemoteAddr,
     Host,
     Vars,
-    /// The rest of the path, behind the literal beginning of the pattern.
+    /// The rest of the path, after the pattern's literal prefix.
     Path,
 }
 
-/// What came of a candidate.
+/// The result for a candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     Missed(Miss),
-    /// [`Verdict::Holds`], or why it cannot be told.
+    /// [`Verdict::Holds`], or why it is undecidable.
     Matched(Verdict),
 }
 
-/// A candidate that a search looked at.
+/// A candidate that a search tested.
 #[derive(Debug, Clone, Copy)]
-pub struct Tried<'s> {
+pub struct TracedCandidate<'s> {
     /// The rule's.
     pub id: &'s str,
-    /// The path as written.
+    /// The configured path.
     pub uri: &'s str,
-    /// The host it stands under, or that matched.
+    /// The host it is stored under, or that matched.
     pub host: Option<&'s str>,
     pub priority: i64,
     pub tree: Tree,
@@ -84,15 +84,15 @@ pub struct Tried<'s> {
     pub outcome: Outcome,
 }
 
-/// What a search looked at, in order. The first one that matched is what it found.
+/// The candidates that a search tested, in order. The first match is the result.
 #[derive(Debug)]
 pub struct Trace<'s> {
-    pub tried: Vec<Tried<'s>>,
-    /// Candidates behind those, which were looked at as well.
+    pub tried: Vec<TracedCandidate<'s>>,
+    /// The number of further candidates that were tested.
     pub more: usize,
     most: usize,
-    /// Whether it goes on behind the first that matches.
-    goes_on: bool,
+    /// Whether the search continues after the first match.
+    exhaustive: bool,
     tree: Tree,
     found: bool,
 }
@@ -107,7 +107,7 @@ impl<'s> Trace<'s> {
         self.found |= is_first_hit;
         let rule = candidate.rule();
         let (id, uri, priority) = (&*rule.id, &*candidate.uri, rule.priority);
-        self.tried.push(Tried { id, uri, host, priority, tree: self.tree, key, outcome });
+        self.tried.push(TracedCandidate { id, uri, host, priority, tree: self.tree, key, outcome });
     }
 }
 
@@ -123,16 +123,16 @@ impl<'s> Watch<'s> for Trace<'s> {
     fn hit(&mut self, hit: Hit<'s>, key: PathKey) -> Option<Hit<'s>> {
         let host = hit.host.map(|(host, _)| host);
         self.note(hit.candidate, host, key, Outcome::Matched(hit.verdict));
-        if self.goes_on { None } else { Some(hit) }
+        if self.exhaustive { None } else { Some(hit) }
     }
 }
 
 impl Router {
-    /// Does what [`Router::find`] does and tells what it looked at: at most so many candidates, what
-    /// is found among them. With `goes_on` also those that would have been next. Changes nothing but the
-    /// normal form of the path.
-    pub fn trace<'s>(&'s self, x: &mut Exchange<'_>, most: usize, goes_on: bool) -> Trace<'s> {
-        let mut trace = Trace { tried: Vec::new(), more: 0, most, goes_on, tree: Tree::Any, found: false };
+    /// Does the same as [`Router::find`] and returns the tested candidates: at most `most`, the
+    /// result among them. With `exhaustive`, also those that would have been next. The only side
+    /// effect is the normalised path.
+    pub fn trace<'s>(&'s self, x: &mut Exchange<'_>, most: usize, exhaustive: bool) -> Trace<'s> {
+        let mut trace = Trace { tried: Vec::new(), more: 0, most, exhaustive, tree: Tree::Any, found: false };
         if self.normalize(x).is_err() {
             return trace;
         }

@@ -1,5 +1,4 @@
-//! A list of plugins that do nothing but show how they were configured, and
-//! snapshots as text.
+//! Plugins that only show their configuration, and snapshots as text.
 #![allow(dead_code, reason = "each test uses a part")]
 #![allow(clippy::unwrap_used, reason = "writing to a string cannot fail")]
 
@@ -21,8 +20,9 @@ use serde_json::{Value, json};
 use snapshot::compile::Settings;
 use snapshot::{Compiled, Compiler, Endpoint, Plan, Snapshot, Touched, Upstream};
 
-/// Knows the plugins of [`NAMES`]; `key` is for auth, `mirror` looks its `host` up, and each reads its metadata
-/// but with `"alone": true`, and is refused with `"bad": true`. A mistake of the gateway is played by `"panic": true`.
+/// Knows the plugins of [`NAMES`]; `key` is an auth plugin, `mirror` resolves its `host`. Each
+/// reads its metadata unless `"alone": true`, is refused with `"bad": true`, and simulates a bug of
+/// the gateway with `"panic": true`.
 #[derive(Debug)]
 pub struct Plugins;
 
@@ -31,7 +31,7 @@ pub const NAMES: [&str; 5] = ["cors", "key", "limit", "log", "mirror"];
 /// An instance that does nothing.
 pub struct Shown {
     pub text: String,
-    /// What `to` and `to_id` in its settings stand for.
+    /// The upstreams of `to` and `to_id` in its settings.
     pub upstreams: Vec<UpstreamHandle>,
 }
 
@@ -47,7 +47,7 @@ fn check(name: &str, config: &Value) -> Result<&'static str, Invalid> {
     if config["bad"] == json!(true) {
         return Err(Invalid::new("it is bad").at("/bad"));
     }
-    assert!(config["panic"] != json!(true), "played by a test");
+    assert!(config["panic"] != json!(true), "simulated by a test");
     Ok(known)
 }
 
@@ -159,15 +159,15 @@ pub fn entry(kind: Kind, id: &str, value: Value) -> Arc<Entry> {
     Arc::new(Entry::of_text(Key::new(kind, id), resource, value.to_string().into(), 1, 1))
 }
 
-/// Puts to rest what the last compile has read, as the pipeline does.
-pub fn put_to_rest(compiler: &mut Compiler, desired: &mut Desired) {
+/// Releases the parsed entries that the last compile has read, as the pipeline does.
+pub fn release_parsed(compiler: &mut Compiler, desired: &mut Desired) {
     for key in compiler.take_read() {
         let rested = desired.put_to_rest(&key);
-        compiler.put_to_rest(&key, rested.as_ref());
+        compiler.release_parsed(&key, rested.as_ref());
     }
 }
 
-/// The resources of a declarative text.
+/// Parses the resources of a declarative file.
 pub fn desired(text: &str) -> Desired {
     let text = format!("{text}\n#END\n");
     let file = Declarative::parse("case", &text, Format::Yaml, &NAMES, &|_: &str| None)
@@ -183,7 +183,7 @@ pub fn desired(text: &str) -> Desired {
     desired
 }
 
-/// What differs, as a watch of a store would tell; entries that are equal stay the same.
+/// The difference that a watch of a store would report; equal entries stay the same.
 pub fn difference(old: &Desired, new: &mut Desired) -> Touched {
     let mut touched = Touched::default();
     for entry in old.iter() {
@@ -197,13 +197,13 @@ pub fn difference(old: &Desired, new: &mut Desired) -> Touched {
     touched
 }
 
-/// Whether it would be told otherwise, or not at all, if there had been no earlier compile: it lives on in an older form,
-/// or is refused because that lacked a secret.
+/// Whether the report depends on earlier compiles: the resource keeps an older version, or is
+/// refused because that version lacked a secret.
 pub fn depends_on_history(rejected: &Rejected) -> bool {
     rejected.kept() || (rejected.served == Served::Refusal && rejected.invalid.fault != Fault::Unread)
 }
 
-/// Everything of a snapshot that a request can see.
+/// Everything in a snapshot that a request can observe.
 pub fn print(compiled: &Compiled, desired: &Desired) -> String {
     let mut out = String::new();
     let snapshot = &compiled.snapshot;
@@ -275,7 +275,7 @@ pub fn print(compiled: &Compiled, desired: &Desired) -> String {
     out
 }
 
-/// Each resource is served or rejected, and what is rejected is there.
+/// Each resource is served or rejected, and each rejected one exists.
 pub fn nothing_is_lost(compiled: &Compiled, desired: &Desired) {
     let rejected = |key: &Key| compiled.rejected.iter().any(|rejected| rejected.key == *key);
     for entry in desired.iter() {
@@ -381,7 +381,7 @@ pub fn cases(folder: &Path) -> Vec<PathBuf> {
     cases
 }
 
-/// Compares a text with what is expected, or with `BLESS` set writes it there.
+/// Compares a text with the expected file, or writes the file if `BLESS` is set.
 pub fn compare(expected: &Path, text: &str) {
     if std::env::var_os("BLESS").is_some() {
         std::fs::write(expected, text).expect("written");

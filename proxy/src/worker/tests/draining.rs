@@ -10,7 +10,7 @@ use sdk::engine::Messages;
 use sdk::testing::FixedNames;
 use serde_json::{Value, json};
 use snapshot::Upstream;
-use snapshot::balance::Tried;
+use snapshot::balance::ExcludedServers;
 use snapshot::compile::{Compiler, Touched};
 
 use super::*;
@@ -55,7 +55,7 @@ fn what_a_worker_remembers_of_an_upstream_becomes_that_of_its_next_generation() 
         let mut messages = Messages::default();
         let x = Exchange::new(&mut messages, &client, &worker.nobody, &*worker);
         let pick = |upstream: &Arc<Upstream>| {
-            worker.with_balance(upstream, |state| upstream.pick(state, &x, &Tried::default(), 0))
+            worker.with_balance(upstream, |state| upstream.pick(state, &x, &ExcludedServers::default(), 0))
         };
         let chosen = pick(&old);
         assert!(chosen.is_some());

@@ -1,15 +1,15 @@
-//! Which server comes first: subsets, clients that stay, servers that are ejected or warm up.
+//! Choice of the first server: subsets, sticky clients, ejected servers and slow start.
 
 use super::*;
 
-/// The first server for `/?z=` and this value, and those that are left out for the exchange.
-fn first(upstream: &Upstream, z: &str, stays: Option<usize>) -> (Option<usize>, Tried) {
+/// The first server for `/?z=` and this value, and the servers excluded from the exchange.
+fn first(upstream: &Upstream, z: &str, stays: Option<usize>) -> (Option<usize>, ExcludedServers) {
     let mut probe = Probe::get(&format!("/?z={z}"));
     upstream.pick_first(&mut upstream.state(), &probe.exchange(), 0, stays)
 }
 
 #[test]
-fn a_request_goes_to_its_subset_and_leaves_it_only_where_it_may() {
+fn a_request_leaves_its_subset_only_if_allowed() {
     let with = |weights: &[u32], required| {
         let mut upstream = upstream(weights, Policy::RoundRobin);
         let others = [(b"a"[..].into(), tried(&[1, 2])), (b"b"[..].into(), tried(&[0]))];
@@ -29,10 +29,10 @@ fn a_request_goes_to_its_subset_and_leaves_it_only_where_it_may() {
         assert_eq!(
             first(&preferred, "c", Some(1)),
             (Some(1), tried(&[])),
-            "a subset of nobody keeps nobody away"
+            "an empty subset excludes no server"
         );
     }
-    // Nobody of the subset takes requests.
+    // No server of the subset takes requests.
     let (required, preferred) = (with(&[0, 1, 1], true), with(&[0, 1, 1], false));
     assert_eq!(first(&required, "a", None), (None, tried(&[1, 2])));
     let (left, out) = first(&preferred, "a", None);
@@ -40,17 +40,17 @@ fn a_request_goes_to_its_subset_and_leaves_it_only_where_it_may() {
 }
 
 #[test]
-fn a_request_stays_with_a_server_that_may_be_used() {
+fn a_request_stays_with_a_usable_server() {
     let upstream = upstream(&[0, 1, 1], Policy::RoundRobin);
     for _ in 0..8 {
         assert_eq!(first(&upstream, "", Some(1)).0, Some(1));
         assert_ne!(first(&upstream, "", Some(0)).0, Some(0), "it has no weight");
-        assert!(first(&upstream, "", Some(9)).0.is_some(), "there are not so many");
+        assert!(first(&upstream, "", Some(9)).0.is_some(), "the index is out of range");
     }
 }
 
 #[test]
-fn who_is_ejected_gets_nothing_and_who_warms_up_gets_little() {
+fn ejected_servers_get_no_requests_and_warming_ones_few() {
     let mut upstream = upstream(&[1, 1, 1], Policy::RoundRobin);
     let written = serde_json::json!({"nodes": {}, "sluice": {
         "outlier": {"consecutive_failures": 5, "max_ejected_percent": 50}, "slow_start": 60}});

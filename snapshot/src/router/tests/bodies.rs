@@ -5,20 +5,20 @@ use sdk::exchange::Body;
 use sdk::testing::{Probe, with_body};
 use serde_json::{Value, json};
 
-use super::super::{Found, Mode, Router};
+use super::super::{Mode, RouteLookup, Router};
 use super::{router, rule};
 
-/// What a search comes to: an id, or why there is none.
+/// The result of a search: an id, or the word for another result.
 fn found(router: &Router, request: (&str, &str), kind: &str, state: Body, body: &[u8]) -> String {
     let mut probe = Probe::request(request.0, request.1, &[("Host", "h"), ("Content-Type", kind)]);
     let mut x = probe.exchange();
     with_body(&mut x, body);
     x.engine_mut().body_state = state;
     match router.find(&mut x) {
-        Found::Plan(plan) => plan.info.id.to_string(),
-        Found::Nothing => "nothing".to_owned(),
-        Found::NeedsBody => "needs body".to_owned(),
-        Found::Refused(why) => format!("{why:?}"),
+        RouteLookup::Plan(plan) => plan.info.id.to_string(),
+        RouteLookup::Nothing => "nothing".to_owned(),
+        RouteLookup::NeedsBody => "needs body".to_owned(),
+        RouteLookup::Refused(why) => format!("{why:?}"),
     }
 }
 
@@ -27,7 +27,7 @@ fn model(name: &str) -> Value {
 }
 
 #[test]
-fn the_body_is_wanted_only_where_it_decides() {
+fn the_body_is_requested_only_if_a_rule_depends_on_it() {
     use wire::Method::{Post, Put};
     let router = router(
         Mode::HostUri,
@@ -74,7 +74,7 @@ fn the_body_is_wanted_only_where_it_decides() {
 }
 
 #[test]
-fn what_cannot_be_judged_opens_no_other_rule() {
+fn an_undecidable_rule_does_not_fall_through() {
     let guard = rule("guard", &["/a"]).priority(1).vars(model("m"));
     let guarded = router(Mode::HostUri, [guard.clone(), rule("open", &["/a"])]);
     let catch_all = router(Mode::HostUri, [guard.clone(), rule("open", &["/*"])]);
@@ -87,20 +87,24 @@ fn what_cannot_be_judged_opens_no_other_rule() {
         (&guarded, &*unreadable),
         (&catch_all, &unreadable),
         (&negated, &unreadable),
-        // Nobody would have let it through.
+        // No rule would match even without the condition.
         (&alone, "nothing"),
-        // Nobody asked.
+        // The rule that needs the body is never reached.
         (&before, "open"),
     ] {
         assert_eq!(found(router, ("POST", "/a"), json, Body::Whole, b"{"), expected);
         let too_large = if expected == unreadable { "TooLarge" } else { expected };
         assert_eq!(found(router, ("POST", "/a"), json, Body::TooLarge, b""), too_large);
     }
-    assert_eq!(found(&guarded, ("POST", "/a"), json, Body::Whole, b""), "open", "an empty body is none");
+    assert_eq!(
+        found(&guarded, ("POST", "/a"), json, Body::Whole, b""),
+        "open",
+        "an empty body counts as absent"
+    );
 }
 
 #[test]
-fn a_pattern_that_comes_to_no_end_opens_no_other_rule() {
+fn an_exhausted_pattern_search_does_not_fall_through() {
     let hard = json!([["arg_x", "~~", r"^(a|a)*(?=b)\1$"]]);
     let router = router(Mode::HostUri, [rule("hard", &["/a"]).priority(1).vars(hard), rule("open", &["/a"])]);
     let long = format!("/a?x={}", "a".repeat(4096));

@@ -1,4 +1,4 @@
-//! Routing rule by rule, as the documents say it, and the router held against it.
+//! A naive matcher that follows the documentation rule by rule, and the router compared with it.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -19,7 +19,7 @@ struct Request {
     ip: IpAddr,
 }
 
-/// What [`found`] should answer.
+/// The expected result of [`found`].
 fn expected(rules: &BTreeMap<Box<str>, Rule>, mode: Mode, request: &Request) -> Option<String> {
     let all: Vec<&Rule> = rules.values().collect();
     if mode != Mode::HostUri {
@@ -73,7 +73,7 @@ fn admits(rule: &Rule, uri: &str, mode: Mode, request: &Request, host: Option<&s
         }
         host => host,
     };
-    // The only expression the strategies below give.
+    // The only expression that the strategies below generate.
     if rule.vars.is_some() && request.v != 1 {
         return None;
     }
@@ -128,7 +128,7 @@ fn uri() -> impl Strategy<Value = String> {
     let tail = prop::sample::select(vec!["", "", "/", "*", "/*"]);
     (prop::collection::vec(segment, 0..4), tail)
         .prop_map(|(segments, tail)| format!("/{}{tail}", segments.join("/")))
-        // A star inside a segment beside others that vary has its own tests.
+        // Stars within a segment beside other variable parts have their own tests.
         .prop_filter("no stem", |uri| {
             let inner = |segment: &str| segment.len() > 1 && segment[1..].contains('*');
             !uri.split('/').any(inner) || !uri.split('/').any(|segment| segment.starts_with(['*', ':']))
@@ -186,8 +186,8 @@ fn holds(router: &Router, rules: &BTreeMap<Box<str>, Rule>, mode: Mode, requests
     }
 }
 
-/// A trace sees the same search: its first match is what is found, each candidate stands in the order in
-/// which it is tried, and a trace that goes on behind that sees every rule that matches.
+/// A trace sees the same search: its first match is the result, candidates are in the order in
+/// which they are tried, and a trace that continues after the match sees every matching rule.
 fn traced(
     router: &Router,
     rules: &BTreeMap<Box<str>, Rule>,
@@ -204,7 +204,7 @@ fn traced(
             router.trace(&mut probe.exchange(), most, goes_on)
         })
     };
-    let matched = |tried: &&trace::Tried<'_>| matches!(tried.outcome, trace::Outcome::Matched(_));
+    let matched = |tried: &&trace::TracedCandidate<'_>| matches!(tried.outcome, trace::Outcome::Matched(_));
     let (short, long) = (trace(usize::MAX, false), trace(usize::MAX, true));
     let first = short.tried.iter().find(matched);
     let shown = first.map(|tried| {
@@ -231,10 +231,10 @@ fn traced(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_500))]
 
-    /// Whatever is put in and taken out in whatever order: the router answers as the plain
-    /// matcher does for the rules that are left, and so does every older copy for its own.
+    /// After any sequence of inserts and removals the router agrees with the naive matcher on the
+    /// remaining rules, and so does every older copy on its own.
     #[test]
-    fn the_router_equals_the_plain_matcher(
+    fn the_router_agrees_with_the_naive_matcher(
         mode in mode(),
         steps in prop::collection::vec((some_rule(), 0..4u8), 1..24),
         cut in 0..24usize,

@@ -1,4 +1,4 @@
-//! What many upstreams have alike, kept once.
+//! Shares equal parts of upstreams, so that each is stored once.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::{Arc, Weak};
@@ -7,27 +7,27 @@ use hashbrown::DefaultHashBuilder;
 
 use crate::upstream::{Servers, Settings};
 
-/// What upstreams were given last.
+/// Recently used parts of upstreams.
 #[derive(Debug, Default)]
-pub(super) struct Alike {
-    /// The latest first.
+pub(super) struct Interner {
+    /// The most recent first.
     settings: Vec<Arc<Settings>>,
-    /// By the hash of the servers' addresses; nothing until there are some.
+    /// By the hash of the servers' addresses; empty until there are some.
     servers: Vec<[Weak<Servers>; WAYS]>,
     hasher: DefaultHashBuilder,
 }
 
-/// Most sites write a handful of kinds of upstreams; one that differs from all of these keeps its own.
+/// Most configurations use a handful of different settings; any others are not shared.
 const KEPT: usize = 16;
 
-/// Lists of servers that are known: `SETS * WAYS`. Of more, some are kept more than once.
+/// The number of known server lists is `SETS * WAYS`; beyond it, some are stored more than once.
 const SETS: usize = 512;
 const WAYS: usize = 4;
 
-impl Alike {
-    /// Replaces servers and their settings by the same ones of another upstream, if there are such.
+impl Interner {
+    /// Replaces servers and their settings by equal ones of another upstream, if known.
     pub fn share(&mut self, servers: &mut Arc<Servers>) {
-        // Whoever has them already needs nothing.
+        // Shared servers need nothing.
         if let Some(own) = Arc::get_mut(servers) {
             self.share_settings(&mut own.settings);
         }
@@ -87,12 +87,12 @@ mod tests {
     }
 
     #[test]
-    fn the_same_settings_are_shared_and_what_is_kept_is_bounded() {
-        let mut alike = Alike::default();
+    fn equal_settings_are_shared_and_the_cache_is_bounded() {
+        let mut interner = Interner::default();
         let mut kept = Vec::new();
         let mut shared = |retries: u32| {
             let mut upstream = upstream(retries as u16, retries);
-            alike.share(&mut upstream.servers);
+            interner.share(&mut upstream.servers);
             assert_eq!(upstream.retries, retries);
             kept.push(upstream.clone());
             upstream.settings.clone()
@@ -103,16 +103,16 @@ mod tests {
             shared(other);
             assert!(Arc::ptr_eq(&one, &shared(1)), "what is in use stays");
         }
-        assert_eq!(alike.settings.len(), KEPT);
+        assert_eq!(interner.settings.len(), KEPT);
     }
 
     #[test]
-    fn the_same_servers_are_shared_while_somebody_has_them() {
-        let mut alike = Alike::default();
+    fn equal_servers_are_shared_while_in_use() {
+        let mut interner = Interner::default();
         let mut shared = |port: u16, retries: u32| {
             let mut upstream = upstream(port, retries);
             let made = upstream.clone();
-            alike.share(&mut upstream.servers);
+            interner.share(&mut upstream.servers);
             assert_eq!(upstream, made);
             upstream.servers
         };
@@ -124,10 +124,10 @@ mod tests {
         assert!(Arc::ptr_eq(&one, &shared(1, 1)));
         let gone = Arc::downgrade(&one);
         drop(one);
-        assert!(gone.upgrade().is_none(), "nothing is kept for its own sake");
-        // More than are known at a time.
+        assert!(gone.upgrade().is_none(), "the cache does not keep servers alive");
+        // More lists than the cache holds.
         let all: Vec<_> = (0..10_000).map(|port| shared(port, 1)).collect();
         assert!(all.iter().enumerate().all(|(port, own)| usize::from(own.endpoints[0].addr.port()) == port));
-        assert_eq!(alike.servers.len(), SETS);
+        assert_eq!(interner.servers.len(), SETS);
     }
 }

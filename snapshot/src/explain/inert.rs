@@ -1,4 +1,4 @@
-//! A world in which nothing happens: no request goes out, no time passes, nothing is remembered.
+//! A world without side effects: no request is sent, no time passes, nothing is stored.
 
 use std::time::Duration;
 
@@ -10,23 +10,28 @@ use sdk::state::WorkerStates;
 use sdk::world::{Fetch, FetchError, Fetched};
 use sdk::{Client, Exchange, World};
 
-/// Bytes of bodies that may be held while a request is explained.
+/// Bytes of bodies that may be buffered while a request is explained.
 const HELD: usize = 16 << 20;
 
-pub(super) struct Apart {
+pub(super) struct InertWorld {
     now_ms: u64,
     states: WorkerStates,
     shard: Shard,
     budget: Budget,
 }
 
-impl Apart {
-    pub(super) fn new(now_ms: u64) -> Apart {
-        Apart { now_ms, states: WorkerStates::default(), shard: Shard::default(), budget: Budget::new(HELD) }
+impl InertWorld {
+    pub(super) fn new(now_ms: u64) -> InertWorld {
+        InertWorld {
+            now_ms,
+            states: WorkerStates::default(),
+            shard: Shard::default(),
+            budget: Budget::new(HELD),
+        }
     }
 }
 
-impl World for Apart {
+impl World for InertWorld {
     fn now_ms(&self) -> u64 {
         self.now_ms
     }
