@@ -1,4 +1,4 @@
-//! What heads and bodies cost: `cargo bench -p wire`.
+//! The cost of heads and bodies: `cargo bench -p wire`.
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
 
 use std::hint::black_box;

@@ -1,12 +1,12 @@
 //! The first message of a TLS handshake, read without decrypting anything (RFC 8446 section 4.1.2).
 //!
-//! All that is wanted of it is the server's name. It may come in any number of records and pieces; a
-//! message that could be understood in two ways is refused.
+//! Only the server name is extracted. The message may come in any number of records and pieces; an
+//! ambiguous message is refused.
 
 use std::borrow::Cow;
 use std::fmt;
 
-/// The longest first message that is looked at, with the headers of its records.
+/// The longest first message that is parsed, including its record headers.
 pub const MOST: usize = 16 << 10;
 
 const HANDSHAKE: u8 = 22;
@@ -17,28 +17,28 @@ const HOST_NAME: u8 = 0;
 /// The longest plaintext of a record.
 const MOST_RECORD: usize = 1 << 14;
 
-/// What was found out.
+/// The result of parsing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hello {
-    /// The client does not begin with TLS.
+    /// The connection does not start with TLS.
     NotTls,
-    /// It asks for this server, in lower case; `None` if it names none.
+    /// The requested server name, in lower case, if the client sent one.
     Server(Option<Box<str>>),
 }
 
-/// Why a beginning of TLS is none.
+/// Why the start of a TLS connection is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     TooLong,
-    /// A record that no handshake begins with.
+    /// A record that cannot start a handshake.
     BadRecord,
-    /// Lengths that do not fit each other, or something behind the end.
+    /// Inconsistent lengths, or data after the end.
     BadLength,
-    /// Another message than a ClientHello.
+    /// A message other than a ClientHello.
     NotAHello,
-    /// The same extension twice, so that each side could take another.
+    /// A repeated extension, so that each side could use a different one.
     Twice,
-    /// A name that no server has.
+    /// An invalid server name.
     BadName,
 }
 
@@ -63,28 +63,28 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// Looks at the beginning of a connection; `None` if more bytes are needed.
+/// Parses the start of a connection; `None` if more bytes are needed.
 ///
 /// # Errors
-/// What is wrong with a handshake that has begun.
+/// Why the handshake is invalid.
 pub fn parse(bytes: &[u8]) -> Result<Option<Hello>, Refusal> {
     match bytes {
         [] | [HANDSHAKE] => return Ok(None),
         [HANDSHAKE, 3, ..] => {}
         _ => return Ok(Some(Hello::NotTls)),
     }
-    // No later byte is looked at, so that a longer beginning never says anything else.
+    // No later byte is read, so a longer prefix never gives a different result.
     let Some(message) = message(&bytes[..bytes.len().min(MOST)])? else {
         return if bytes.len() >= MOST { Err(Refusal::TooLong) } else { Ok(None) };
     };
     server_name(&message).map(|name| Some(Hello::Server(name)))
 }
 
-/// The server's name in a handshake that comes without records, as in QUIC (RFC 9001 section 4.1.3), from
+/// Parses the server name of a handshake without records, as in QUIC (RFC 9001 section 4.1.3), from
 /// its first byte; `None` if more bytes are needed.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Why the handshake is invalid.
 pub fn parse_bare(bytes: &[u8]) -> Result<Option<Option<Box<str>>>, Refusal> {
     if bytes.first().is_some_and(|&kind| kind != CLIENT_HELLO) {
         return Err(Refusal::NotAHello);
@@ -99,7 +99,7 @@ pub fn parse_bare(bytes: &[u8]) -> Result<Option<Option<Box<str>>>, Refusal> {
     }
 }
 
-/// The body of the ClientHello, put together from its records; `None` if it is not whole.
+/// The body of the ClientHello, assembled from its records; `None` if it is incomplete.
 fn message(mut bytes: &[u8]) -> Result<Option<Cow<'_, [u8]>>, Refusal> {
     let mut gathered: Cow<'_, [u8]> = Cow::Borrowed(&[]);
     loop {
@@ -157,7 +157,7 @@ fn server_name(body: &[u8]) -> Result<Option<Box<str>>, Refusal> {
         return Err(Refusal::BadLength);
     }
     if body.0.is_empty() {
-        // Before TLS 1.2 there may be no extensions at all.
+        // Before TLS 1.2, extensions may be absent.
         return Ok(None);
     }
     let mut extensions = Reader(body.vec16()?);
@@ -238,13 +238,13 @@ mod tests {
         message(&[&[0, 0, 2, 0x13, 1, 1, 0][..], &extensions].concat())
     }
 
-    /// A message with this behind version and random: session, suites, compression, extensions.
+    /// A message with `rest` after version and random: session, suites, compression, extensions.
     fn message(rest: &[u8]) -> Vec<u8> {
         let body = [&[3, 3][..], &[7; 32], rest].concat();
         [&[CLIENT_HELLO, 0][..], &vec16(&body)].concat()
     }
 
-    /// In records of so many bytes.
+    /// Splits a message into records of `size` bytes.
     fn records(message: &[u8], size: usize) -> Vec<u8> {
         message.chunks(size).flat_map(|piece| [&[HANDSHAKE, 3, 1][..], &vec16(piece)].concat()).collect()
     }
@@ -254,14 +254,14 @@ mod tests {
     }
 
     #[test]
-    fn the_name_is_found_however_it_is_split() {
+    fn the_name_is_found_in_any_segmentation() {
         let extensions = [&[0, 10, 0, 2, 0, 0][..], &named(b"WWW.Example.com"), &[0, 23, 0, 0]].concat();
         let message = hello(Some(&extensions));
         for size in [1, 2, 3, 4, 5, 7, 40, message.len() - 1, message.len()] {
             let bytes = records(&message, size);
             (0..bytes.len()).for_each(|at| assert_eq!(parse(&bytes[..at]), Ok(None), "{at} of {size}"));
             assert_eq!(parse(&bytes), name("www.example.com"), "{size}");
-            // What a client sends without waiting (TLS 1.3 early data) comes in records of its own.
+            // Data that a client sends without waiting (TLS 1.3 early data) has its own records.
             assert_eq!(parse(&[&bytes[..], &[23, 3, 3, 0, 1, 0]].concat()), name("www.example.com"));
         }
     }
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_just_long_enough_is_read() {
+    fn the_longest_allowed_message_is_read() {
         let body = (MOST - 4) as u16;
         let [high, low] = body.to_be_bytes();
         for (high, low, expected) in [(high, low, None), (high, low + 1, Some(Refusal::TooLong))] {
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn inconsistent_lengths_are_refused() {
         let refused = |bytes: &[u8]| parse(bytes).unwrap_err();
         let one = |message: &[u8]| refused(&records(message, 9999));
         let twice = [named(b"a"), named(b"b")].concat();
@@ -341,7 +341,7 @@ mod tests {
         let mut mixed = records(&hello(None)[..10], 99);
         mixed.extend_from_slice(b"\x15\x03\x01\0\x02");
         assert_eq!(refused(&mixed), Refusal::BadRecord);
-        // Crumbs without end.
+        // An endless sequence of one-byte records.
         let crumbs = records(&[&[CLIENT_HELLO, 0, 0x3f, 0][..], &[0; MOST / 6]].concat(), 1);
         assert_eq!(refused(&crumbs), Refusal::TooLong);
     }

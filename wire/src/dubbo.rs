@@ -1,33 +1,33 @@
 //! hot path
 //!
-//! Frames of Dubbo's own protocol, read piece by piece: a head of 16 bytes and a body that is handed on as it
-//! comes, whatever its length. What is in a body is not looked at.
+//! Frames of Dubbo's own protocol, parsed incrementally: a head of 16 bytes and a body of any
+//! length that is passed on in pieces and not parsed.
 
 /// Bytes of a head.
 pub const HEAD: usize = 16;
 
 const MAGIC: [u8; 2] = [0xda, 0xbb];
 
-/// A frame does not begin as one must.
+/// A frame without the magic number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BadMagic;
 
 /// The head of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
-    /// A request, else a response.
+    /// Whether it is a request or a response.
     pub is_request: bool,
-    /// A response is awaited.
+    /// Whether a response is expected.
     pub two_way: bool,
-    /// Nothing of an application's, such as a heartbeat.
+    /// Whether it is a protocol event, such as a heartbeat.
     pub is_event: bool,
-    /// How its body is written.
+    /// The serialization of its body.
     pub serialization: u8,
-    /// Of a response; 20 is success.
+    /// The status of a response; 20 is success.
     pub status: u8,
-    /// The same in a request and its response.
+    /// The id that a request and its response share.
     pub id: u64,
-    /// Bytes of the body.
+    /// Length of the body in bytes.
     pub len: u32,
 }
 
@@ -47,30 +47,31 @@ impl Head {
     }
 }
 
-/// Reads frames, one after the other.
+/// Parses frames, one after another.
 #[derive(Debug, Clone, Default)]
 pub struct Frames {
     head: [u8; HEAD],
-    /// Bytes of the head that are there.
+    /// Bytes of the head received so far.
     have: usize,
-    /// Bytes of the body that are still to come, where the head is there.
+    /// Bytes of the body still to come, once the head is complete.
     left: u32,
 }
 
-/// What was read.
+/// A part of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part<'a> {
-    /// A frame begins. Without a body it has ended as well.
+    /// The start of a frame. Without a body it is also the end.
     Head(Head),
-    /// The next bytes of its body, which may be the last.
+    /// The next bytes of the body.
     Body { bytes: &'a [u8], last: bool },
 }
 
 impl Frames {
-    /// Reads on: how many bytes were used, and what they came to; `None` if they were too few.
+    /// Parses the next part: returns the number of bytes used, and the part; `None` if more bytes
+    /// are needed.
     ///
     /// # Errors
-    /// No frame begins there; nothing may be read after that.
+    /// The bytes are not the start of a frame; no further calls are allowed.
     #[inline]
     pub fn next<'a>(&mut self, bytes: &'a [u8]) -> Result<(usize, Option<Part<'a>>), BadMagic> {
         if self.left > 0 {
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn something_else_is_refused_with_the_byte_that_tells() {
+    fn other_protocols_are_refused_at_the_first_wrong_byte() {
         assert_eq!(read(b"\xda\xbc"), Err(BadMagic));
         assert_eq!(read(b"G"), Err(BadMagic));
         assert_eq!(read(b"\xda"), Ok(vec![]));

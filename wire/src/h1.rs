@@ -1,8 +1,8 @@
 //! The HTTP/1 codec (RFC 9112).
 //!
-//! [`decode`] turns bytes into heads, [`chunked`] reads chunked bodies, [`encode`]
-//! writes heads and chunks, [`hop`] removes what must not travel further. Strict:
-//! what two parsers could read in two ways is refused, never repaired.
+//! [`decode`] parses heads, [`chunked`] reads chunked bodies, [`encode`] writes heads and chunks,
+//! [`hop`] removes hop-by-hop fields. Strict: input that two parsers could read in different ways
+//! is refused, never repaired.
 
 pub mod chunked;
 pub mod decode;

@@ -1,12 +1,12 @@
 //! hot path
 //!
-//! HTTP/3 (RFC 9114): numbers, the heads of frames, and lists of fields.
+//! HTTP/3 (RFC 9114): variable-length integers, frame headers and field sections.
 
 mod huffman;
 pub mod qpack;
 mod table;
 
-/// Kinds of frames.
+/// Frame types.
 pub mod frame {
     pub const DATA: u64 = 0;
     pub const HEADERS: u64 = 1;
@@ -16,13 +16,13 @@ pub mod frame {
     pub const GOAWAY: u64 = 7;
     pub const MAX_PUSH_ID: u64 = 13;
 
-    /// It means something in HTTP/2 and must not come here (RFC 9114 section 7.2.8).
+    /// Whether the type is reserved from HTTP/2 and forbidden here (RFC 9114 section 7.2.8).
     pub fn is_of_http2(kind: u64) -> bool {
         matches!(kind, 2 | 6 | 8 | 9)
     }
 }
 
-/// What a stream that goes one way carries (RFC 9114 section 6.2, RFC 9204 section 4.2).
+/// Types of unidirectional streams (RFC 9114 section 6.2, RFC 9204 section 4.2).
 pub mod stream {
     pub const CONTROL: u64 = 0;
     pub const PUSH: u64 = 1;
@@ -35,13 +35,13 @@ pub mod setting {
     pub const MAX_FIELD_SECTION_SIZE: u64 = 6;
     pub const ENABLE_CONNECT_PROTOCOL: u64 = 8;
 
-    /// It means something in HTTP/2 and must not come here.
+    /// Whether the setting is reserved from HTTP/2 and forbidden here.
     pub fn is_of_http2(id: u64) -> bool {
         matches!(id, 2..=5)
     }
 }
 
-/// Why a stream or a connection ends (RFC 9114 section 8.1, RFC 9204 section 6).
+/// Error codes (RFC 9114 section 8.1, RFC 9204 section 6).
 pub mod code {
     pub const NO_ERROR: u32 = 0x100;
     pub const STREAM_CREATION_ERROR: u32 = 0x103;
@@ -62,13 +62,14 @@ pub mod code {
     pub const QPACK_DECODER_STREAM_ERROR: u32 = 0x202;
 }
 
-/// The greatest number there is.
+/// The largest variable-length integer.
 pub const MOST: u64 = (1 << 62) - 1;
 
-/// The longest head of a frame: two numbers.
+/// The longest frame header: two integers.
 pub const LONGEST_HEAD: usize = 16;
 
-/// The number at the front and its length (RFC 9000 section 16); none if it is not whole.
+/// Parses a variable-length integer and its length (RFC 9000 section 16); `None` if it is
+/// incomplete.
 #[inline]
 pub fn number(bytes: &[u8]) -> Option<(u64, usize)> {
     let first = *bytes.first()?;
@@ -80,7 +81,7 @@ pub fn number(bytes: &[u8]) -> Option<(u64, usize)> {
     Some((value, length))
 }
 
-/// Appends a number in its shortest form. What is greater than [`MOST`] becomes that.
+/// Appends an integer in its shortest form; values above [`MOST`] are capped to it.
 #[inline]
 pub fn put_number(value: u64, out: &mut Vec<u8>) {
     match value.min(MOST) {
@@ -91,7 +92,8 @@ pub fn put_number(value: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// The kind of a frame, the bytes behind its head, and the length of its head; none if that is not whole.
+/// Parses a frame header: the type, the length of the payload and the length of the header; `None`
+/// if it is incomplete.
 #[inline]
 pub fn frame_head(bytes: &[u8]) -> Option<(u64, u64, usize)> {
     let (kind, first) = number(bytes)?;
@@ -99,7 +101,7 @@ pub fn frame_head(bytes: &[u8]) -> Option<(u64, u64, usize)> {
     Some((kind, length, first + second))
 }
 
-/// Appends the head of a frame.
+/// Appends a frame header.
 #[inline]
 pub fn put_frame(kind: u64, length: usize, out: &mut Vec<u8>) {
     put_number(kind, out);
@@ -125,7 +127,7 @@ mod tests {
             assert_eq!(number(bytes), Some((value, bytes.len())));
             (0..bytes.len()).for_each(|short| assert_eq!(number(&bytes[..short]), None));
         }
-        assert_eq!(number(&[0x40, 0x25]), Some((37, 2)), "a longer form is one, too");
+        assert_eq!(number(&[0x40, 0x25]), Some((37, 2)), "longer forms are valid");
         for value in [0, 0x3f, 0x40, 0x3fff, 0x4000, 0x3fff_ffff, 0x4000_0000, MOST] {
             let mut out = Vec::new();
             put_number(value, &mut out);
@@ -134,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_http2_s_alone_is_known() {
+    fn recognises_http2_only_types() {
         // RFC 9114 sections 11.2.1 and 11.2.2.
         let frames: Vec<u64> = (0..64).filter(|kind| frame::is_of_http2(*kind)).collect();
         assert_eq!(frames, [2, 6, 8, 9]);
@@ -143,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_s_head_may_come_in_pieces() {
+    fn a_frame_header_may_come_in_pieces() {
         let mut out = Vec::new();
         put_frame(frame::GOAWAY, 70_000, &mut out);
         assert_eq!(frame_head(&out), Some((7, 70_000, 5)));

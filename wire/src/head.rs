@@ -1,7 +1,6 @@
 //! hot path
 //!
-//! Request and response heads as the rest of the house sees them, whatever
-//! protocol they came by.
+//! Request and response heads, independent of the protocol version.
 
 use crate::fields::{Fields, Span};
 use crate::method::Method;
@@ -34,7 +33,7 @@ pub enum Framing {
     /// No body.
     #[default]
     None,
-    /// Exactly so many bytes.
+    /// Exactly this many bytes.
     Length(u64),
     /// Chunked transfer coding.
     Chunked,
@@ -42,24 +41,24 @@ pub enum Framing {
     UntilClose,
 }
 
-/// A decoded request head. Reused from request to request: decoding clears it.
+/// A decoded request head. Reused for each request: decoding clears it.
 #[derive(Debug, Default)]
 pub struct RequestHead {
     pub method: Method,
     pub version: Version,
-    /// All spans below lie in this list's text.
+    /// All spans below refer to this list's text.
     pub fields: Fields,
     pub method_span: Span,
     /// The request target as received: origin form, or the path and query of an absolute form.
     pub target_span: Span,
     /// Path in normal form, percent-decoded, for routing and plugins; see [`crate::target`].
     pub path_span: Span,
-    /// Path in normal form, percent-encoded, as it goes to the origin.
+    /// Path in normal form, percent-encoded, as sent to the origin.
     pub encoded_path_span: Span,
-    /// What the path holds that servers read in different ways. Whether the request may go on
-    /// with it is decided by the rules of its route.
+    /// Characters in the path that servers interpret differently. The rules of the route decide
+    /// whether the request is allowed.
     pub doubtful: Doubtful,
-    /// Query without `?`; `has_query` tells an empty one from none.
+    /// Query without `?`; `has_query` distinguishes an empty one from a missing one.
     pub query_span: Span,
     pub has_query: bool,
     /// Host without port, in lower case; empty for HTTP/1.0 without Host.
@@ -75,11 +74,11 @@ pub struct RequestHead {
     pub upgrade: bool,
     /// There is an `X-Forwarded-…`, `Forwarded` or `Sluice-Hops` field; set by
     /// [`crate::h1::hop::strip_request`].
-    pub tells_of_others: bool,
+    pub has_forwarded: bool,
 }
 
 impl RequestHead {
-    /// Forgets the last request; keeps the buffers.
+    /// Clears the previous request; keeps the buffers.
     pub fn clear(&mut self) {
         let mut fields = std::mem::take(&mut self.fields);
         fields.clear(8 << 10);
@@ -129,10 +128,11 @@ pub struct ResponseHead {
     pub version: Version,
     pub fields: Fields,
     pub reason_span: Span,
-    /// What `X-Accel-Expires` said, which tells nginx for how long to keep the answer; set by
-    /// [`crate::h1::hop::strip_response`], which takes the field out.
+    /// The value of `X-Accel-Expires`, by which an origin sets nginx's caching time; set by
+    /// [`crate::h1::hop::strip_response`], which removes the field.
     pub accel_expires: Option<Span>,
-    /// For an answer to the request it was decoded for (HEAD, 1xx, 204, 304 have none).
+    /// The framing for the request it was decoded for (responses to HEAD, 1xx, 204 and 304 have no
+    /// body).
     pub framing: Framing,
     pub keep_alive: bool,
     /// `Connection: upgrade` with an `Upgrade` field.
@@ -140,7 +140,7 @@ pub struct ResponseHead {
 }
 
 impl ResponseHead {
-    /// Forgets the last response; keeps the buffers.
+    /// Clears the previous response; keeps the buffers.
     pub fn clear(&mut self) {
         let mut fields = std::mem::take(&mut self.fields);
         fields.clear(8 << 10);

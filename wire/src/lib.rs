@@ -1,11 +1,10 @@
-//! Bytes to messages and back, without sockets.
+//! Parsers and serialisers of protocol messages, without sockets.
 //!
-//! This room knows HTTP/1.0 and HTTP/1.1 (RFC 9110, RFC 9112), frames and fields of HTTP/3 (RFC 9114,
-//! RFC 9204), the PROXY protocol, the first message of TLS, and the protocols of Redis and Dubbo as plain
-//! functions over byte slices. It never reads a socket, a clock or a
-//! configuration: callers hand in bytes and limits, and get heads, framing
-//! decisions and errors. Everything a peer may send is either understood in
-//! exactly one way or refused.
+//! This room implements HTTP/1.0 and HTTP/1.1 (RFC 9110, RFC 9112), frames and fields of HTTP/3
+//! (RFC 9114, RFC 9204), the PROXY protocol, the first message of TLS, and the protocols of Redis
+//! and Dubbo, as plain functions over byte slices. It never reads a socket, a clock or a
+//! configuration: callers pass bytes and limits, and get heads, framing and errors. All input from
+//! a peer is either understood in exactly one way or refused.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types))]

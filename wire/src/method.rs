@@ -68,13 +68,13 @@ impl Method {
         }
     }
 
-    /// One bit a method, for the method sets of routes.
+    /// One bit per method, for the method sets of routes.
     #[inline]
     pub fn bit(self) -> u16 {
         1 << self as u8
     }
 
-    /// Safe to send twice (RFC 9110 section 9.2.2).
+    /// Whether the method is idempotent, so a request may be sent twice (RFC 9110 section 9.2.2).
     #[inline]
     pub fn is_idempotent(self) -> bool {
         matches!(
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_holds_each_method_by_itself() {
+    fn each_method_has_its_own_bit() {
         let all = Method::KNOWN.into_iter().chain([Method::Other]);
         let set = all.clone().fold(0, |set, method| {
             assert_eq!((method.bit().count_ones(), set & method.bit()), (1, 0), "{method:?}");
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_may_be_repeated_is_sent_twice() {
+    fn only_idempotent_methods_may_be_repeated() {
         let idempotent = Method::KNOWN.into_iter().filter(|method| method.is_idempotent());
         let idempotent: Vec<_> = idempotent.map(Method::as_str).collect();
         assert_eq!(idempotent, ["GET", "PUT", "DELETE", "HEAD", "OPTIONS", "TRACE"]);

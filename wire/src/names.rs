@@ -1,4 +1,4 @@
-//! Field names as small numbers, so that hot code compares bytes, not text.
+//! Field names as small numbers, so that hot code compares numbers instead of text.
 
 macro_rules! names {
     ($($variant:ident = $text:literal,)*) => {
@@ -99,9 +99,9 @@ names! {
     XRequestId = "X-Request-Id",
 }
 
-/// What a name is found by: its first and last eight bytes in lower case and its length.
-/// Up to sixteen bytes that is the whole name; shorter than eight, both words are the name
-/// padded with zeros.
+/// The look-up key of a name: its first and last eight bytes in lower case, and its length. Up to
+/// sixteen bytes that is the whole name; below eight bytes, both words are the name padded with
+/// zeros.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Fingerprint {
     first: u64,
@@ -144,7 +144,7 @@ fn short(bytes: &[u8]) -> u64 {
     }
 }
 
-/// The word with its letters in lower case, all other bytes as they are.
+/// The word with its letters in lower case; other bytes are unchanged.
 #[inline(always)]
 const fn lower(word: u64) -> u64 {
     const ONES: u64 = u64::from_le_bytes([0x01; 8]);
@@ -161,7 +161,7 @@ const SLOT_BITS: u32 = 9;
 /// The known names in a table without collisions, built at compile time.
 struct Table {
     factor: u64,
-    /// Place in `Name::KNOWN` plus one; 0 is an empty slot.
+    /// Index in `Name::KNOWN` plus one; 0 is an empty slot.
     slots: [u8; 1 << SLOT_BITS],
     keys: [Fingerprint; Name::KNOWN.len()],
 }
@@ -205,14 +205,15 @@ const fn key_of_known(text: &[u8]) -> Fingerprint {
     Fingerprint { first, last, len }
 }
 
-/// Whether two texts are one in any case of their ASCII letters.
+/// Whether two texts are equal, ignoring ASCII case.
 #[inline]
 pub(crate) fn same_in_any_case(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && Fingerprint::of(a) == Fingerprint::of(b) && (a.len() <= 16 || same_between(a, b))
 }
 
-/// Whether two texts with one [`Fingerprint`] are one: compares what lies between the first and the last
-/// eight bytes, in words. The library's own comparison takes a hundred times as long for such short texts.
+/// Whether two texts with the same [`Fingerprint`] are equal: compares the bytes between the first
+/// and the last eight, in words. The library's comparison takes a hundred times as long for such
+/// short texts.
 #[inline]
 fn same_between(a: &[u8], b: &[u8]) -> bool {
     let (Some(a), Some(b)) = (a.get(8..), b.get(8..)) else { return true };
@@ -221,7 +222,7 @@ fn same_between(a: &[u8], b: &[u8]) -> bool {
 }
 
 impl Name {
-    /// A field of one connection, which only HTTP/1 has (RFC 9113 section 8.2.2).
+    /// Whether the field is connection-specific, which only HTTP/1 has (RFC 9113 section 8.2.2).
     #[inline]
     pub fn is_of_connection(self) -> bool {
         matches!(
@@ -247,7 +248,7 @@ impl Name {
         if key.len <= 16 || same_between(text.as_bytes(), bytes) { name } else { Name::Other }
     }
 
-    /// As [`Name::from_bytes`], reading `_` as `-`: what a CGI-like origin takes the name for.
+    /// As [`Name::from_bytes`], reading `_` as `-`, like a CGI-like origin.
     pub fn from_lookalike(bytes: &[u8]) -> Name {
         let mut spelled = [0; LONGEST];
         let Some(spelled) = spelled.get_mut(..bytes.len()) else {
@@ -260,7 +261,7 @@ impl Name {
     }
 }
 
-/// Bytes of the longest known name.
+/// Length of the longest known name in bytes.
 pub(crate) const LONGEST: usize = longest();
 
 const fn longest() -> usize {
@@ -308,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_spelled_as_it_is_called() {
+    fn variants_match_their_spelling() {
         for &(name, text) in Name::KNOWN {
             assert!(
                 format!("{name:?}").eq_ignore_ascii_case(&text.replace('-', "")),
@@ -318,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn an_underscore_looks_like_a_hyphen() {
+    fn an_underscore_is_read_as_a_hyphen() {
         for &(name, text) in Name::KNOWN {
             assert_eq!(Name::from_lookalike(text.replace('-', "_").as_bytes()), name);
             assert_eq!(Name::from_lookalike(text.as_bytes()), name);
@@ -328,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn one_other_byte_is_another_name() {
+    fn a_changed_byte_gives_another_name() {
         for &(name, text) in Name::KNOWN {
             for at in 0..text.len() {
                 for byte in 0..=255u8 {

@@ -1,8 +1,8 @@
 //! hot path
 //!
-//! A request head from the parts a binary protocol brings (RFC 9113 section 8.3): method, scheme,
-//! authority, path and fields. What is refused in bytes is refused here, by the same code; and so is what
-//! has a meaning in HTTP/1 alone.
+//! A request head from the parts of a binary protocol (RFC 9113 section 8.3): method, scheme,
+//! authority, path and fields. The same code refuses the same errors as in HTTP/1 bytes;
+//! connection-specific HTTP/1 fields are refused as well.
 
 use crate::fields::{Field, Span, is_token, is_value_byte};
 use crate::h1::Refusal;
@@ -13,22 +13,22 @@ use crate::method::Method;
 use crate::names::Name;
 use crate::target;
 
-/// The parts of a request head, as they came.
+/// The parts of a request head, as received.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Parts<'a> {
     pub method: &'a [u8],
     /// `http` or `https`; only CONNECT has none.
     pub scheme: Option<&'a [u8]>,
-    /// Host and port, if they did not come as the field `host`.
+    /// Host and port, unless they came as the field `host`.
     pub authority: Option<&'a [u8]>,
     /// Path and query, or `*`; empty for CONNECT.
     pub path: &'a [u8],
-    /// Nothing follows the head.
+    /// Whether the message ends with the head.
     pub ends: bool,
 }
 
-/// Makes a head of its parts; `text` is memory that is used again. A body whose length is not
-/// announced has [`Framing::Chunked`]: its end is told by the protocol.
+/// Builds a head from its parts; `text` is reused memory. A body without an announced length has
+/// [`Framing::Chunked`]: the protocol marks its end.
 pub fn request<'a>(
     parts: &Parts<'_>,
     fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
@@ -70,7 +70,7 @@ fn make<'a>(
     };
     match (scheme, path) {
         (None, _) if connects => {}
-        // No other form has a place here: the authority is a part of its own.
+        // No other form is allowed: the authority is a separate part.
         (Some(b"http" | b"https"), [b'/', ..] | b"*") => {}
         _ => return Err(Refusal::Target),
     }
@@ -106,7 +106,7 @@ fn make<'a>(
             return Err(Refusal::HeadTooLarge);
         }
         let id = Name::from_bytes(name);
-        // Said twice in the same way it is said once.
+        // Repeating the authority in Host is allowed if both are equal.
         if id == Name::Host && parts.authority == Some(value) {
             continue;
         }
@@ -141,14 +141,14 @@ fn make<'a>(
     resolve_host(text, &target, &seen, head)
 }
 
-/// Whether a field, of a head or of trailers, says what only HTTP/1 says of a connection: a message with one
-/// is malformed (RFC 9113 section 8.2.2, RFC 9114 section 4.2).
+/// Whether a field of a head or trailer section is connection-specific, which makes the message
+/// malformed (RFC 9113 section 8.2.2, RFC 9114 section 4.2).
 #[inline]
 pub fn speaks_of_connection(id: Name, value: &[u8]) -> bool {
     id.is_of_connection() || id == Name::Te && !value.eq_ignore_ascii_case(b"trailers")
 }
 
-/// Puts a field's text behind what is there.
+/// Appends a field's text to the buffer.
 fn put(text: &mut Vec<u8>, id: Name, name: &[u8], value: &[u8]) -> Result<Field, Refusal> {
     if name.is_empty() || !name.iter().all(|&byte| is_token(byte)) {
         return Err(Refusal::FieldName);
@@ -156,7 +156,7 @@ fn put(text: &mut Vec<u8>, id: Name, name: &[u8], value: &[u8]) -> Result<Field,
     if let Some(bad) = value.iter().find(|&&byte| !is_value_byte(byte)) {
         return Err(if *bad == 0 { Refusal::Nul } else { Refusal::Control });
     }
-    // White space around a value is not part of it, and has no place in a protocol without lines.
+    // White space around a value is not part of it, and is not allowed in a protocol without lines.
     if matches!(value.first(), Some(b' ' | b'\t')) || matches!(value.last(), Some(b' ' | b'\t')) {
         return Err(Refusal::LeadingSpace);
     }

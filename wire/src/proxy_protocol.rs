@@ -1,14 +1,14 @@
-//! The PROXY protocol, versions 1 and 2: a first message in which a load balancer tells whose connection
-//! it passes on (haproxy.org, `proxy-protocol.txt`).
+//! The PROXY protocol, versions 1 and 2: a first message in which a load balancer passes on the
+//! addresses of the original connection (haproxy.org, `proxy-protocol.txt`).
 //!
-//! A header is understood in exactly one way or refused, and refused as soon as a byte cannot belong
-//! to one. It never says whether its sender may be believed.
+//! A header is understood in exactly one way or refused, at the first byte that cannot belong to
+//! one. The parser does not decide whether its sender is trusted.
 
 use std::fmt;
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The longest header that is read, as in nginx. Version 1 has at most 107 bytes; version 2 may carry
+/// The longest accepted header, as in nginx. Version 1 has at most 107 bytes; version 2 may carry
 /// more than addresses.
 pub const MOST: usize = 4096;
 
@@ -17,38 +17,38 @@ const START_V1: &[u8] = b"PROXY ";
 const START_V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 const FIXED_V2: usize = 16;
 
-/// The type of the checksum among the further values of version 2.
+/// The type of the checksum among the additional values (TLVs) of version 2.
 const CRC32C: u8 = 3;
 
-/// Both ends of the connection that is passed on.
+/// Both ends of the original connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ends {
     pub source: SocketAddr,
     pub destination: SocketAddr,
 }
 
-/// A whole header.
+/// A complete header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// `None` for a connection of the sender's own, such as its health checks, and where it does not know.
+    /// `None` for a connection of the sender's own, such as a health check, or of unknown origin.
     pub ends: Option<Ends>,
-    /// The bytes of the header; what follows is the connection's own.
+    /// Length of the header; the rest belongs to the connection itself.
     pub len: usize,
 }
 
-/// Why a header is none.
+/// Why a header is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// It begins like neither version.
+    /// Neither version starts like this.
     NotAHeader,
     TooLong,
-    /// A line of version 1 with other words, spaces or line ends than it must have.
+    /// A line of version 1 with invalid words, spaces or line ends.
     BadLine,
     BadAddress,
     BadPort,
-    /// A version, command, family or protocol that version 2 does not know.
+    /// An unknown version, command, family or protocol of version 2.
     Unknown,
-    /// Lengths of version 2 that do not fit each other.
+    /// Inconsistent lengths in version 2.
     BadLength,
     BadChecksum,
 }
@@ -76,11 +76,11 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// Reads the header at the beginning of these bytes; `None` if more are needed. Then all of `bytes`
-/// belong to the header.
+/// Parses the header at the start of these bytes; `None` if more are needed, in which case all of
+/// `bytes` belong to the header.
 ///
 /// # Errors
-/// What keeps it from being one. More bytes would not help.
+/// Why the header is invalid. More bytes would not help.
 pub fn parse(bytes: &[u8]) -> Result<Option<Header>, Refusal> {
     if begins(bytes, START_V2) {
         parse_v2(bytes)
@@ -91,7 +91,7 @@ pub fn parse(bytes: &[u8]) -> Result<Option<Header>, Refusal> {
     }
 }
 
-/// As far as both go, they are the same.
+/// Whether the common prefix is equal.
 fn begins(bytes: &[u8], start: &[u8]) -> bool {
     bytes.iter().zip(start).all(|(a, b)| a == b)
 }
@@ -110,7 +110,7 @@ fn parse_v1(bytes: &[u8]) -> Result<Option<Header>, Refusal> {
     let line = std::str::from_utf8(line).map_err(|_| Refusal::BadLine)?;
     let mut words = line.split(' ');
     let v6 = match words.next() {
-        // Whatever else the line says is to be ignored.
+        // The rest of the line must be ignored.
         Some("UNKNOWN") => return Ok(Some(Header { ends: None, len })),
         Some("TCP4") => false,
         Some("TCP6") => true,
@@ -174,12 +174,12 @@ fn parse_v2(bytes: &[u8]) -> Result<Option<Header>, Refusal> {
     }
     let Some(header) = bytes.get(..len) else { return Ok(None) };
     if local {
-        // Whatever stands in the block is to be ignored.
+        // The contents of the block must be ignored.
         return Ok(Some(Header { ends: None, len }));
     }
     check_values(header, FIXED_V2 + addresses)?;
     let block = &header[FIXED_V2..];
-    // Addresses of datagrams or of local sockets are not those of a client's connection.
+    // Addresses of datagrams or local sockets are not those of a client's connection.
     let ends = match family {
         0x11 => Some(Ends {
             source: SocketAddr::new(IpAddr::from(part::<4>(block, 0)), port_at(block, 8)),
@@ -194,7 +194,8 @@ fn parse_v2(bytes: &[u8]) -> Result<Option<Header>, Refusal> {
     Ok(Some(Header { ends, len }))
 }
 
-/// The further values must fill the rest of the header, and its checksum must be right if it has one.
+/// Checks that the additional values fill the rest of the header and that the checksum, if present,
+/// is right.
 fn check_values(header: &[u8], start: usize) -> Result<(), Refusal> {
     let mut at = start;
     while at < header.len() {
@@ -212,7 +213,8 @@ fn check_values(header: &[u8], start: usize) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// CRC-32C of the bytes, those of the checksum itself taken for zeros. A header is short, so no table.
+/// CRC-32C of the bytes, with the checksum's own bytes taken as zeros. Headers are short, so no
+/// table is needed.
 fn crc32c(bytes: &[u8], zeros: std::ops::Range<usize>) -> u32 {
     let mut crc = u32::MAX;
     for (at, &byte) in bytes.iter().enumerate() {
@@ -237,7 +239,7 @@ fn port_at(block: &[u8], at: usize) -> u16 {
     u16::from_be_bytes(part(block, at))
 }
 
-/// Appends a header of version 1. Addresses of different families are told as IPv6.
+/// Appends a header of version 1. Addresses of different families are written as IPv6.
 pub fn write_v1(ends: Option<&Ends>, out: &mut Vec<u8>) {
     let Some(Ends { source, destination }) = ends else {
         return out.extend_from_slice(b"PROXY UNKNOWN\r\n");
@@ -255,7 +257,7 @@ pub fn write_v1(ends: Option<&Ends>, out: &mut Vec<u8>) {
     };
 }
 
-/// Appends a header of version 2, without further values.
+/// Appends a header of version 2, without additional values.
 pub fn write_v2(ends: Option<&Ends>, out: &mut Vec<u8>) {
     out.extend_from_slice(START_V2);
     let Some(Ends { source, destination }) = ends else {
@@ -319,7 +321,7 @@ mod tests {
             let mut bytes = line.to_vec();
             bytes.extend_from_slice(b"GET /");
             assert_eq!(header(&bytes), Header { ends: expected, len: line.len() });
-            // Every shorter beginning asks for more.
+            // Every shorter prefix needs more bytes.
             (0..line.len()).for_each(|at| assert_eq!(parse(&bytes[..at]), Ok(None), "{at}"));
         }
     }
@@ -379,7 +381,7 @@ mod tests {
             (v2(0x21, 0, &[]), None),
             (v2(0x20, 0, &[]), None),
             (v2(0x20, 0x11, &[1, 2, 3]), None),
-            // The longest there may be.
+            // The longest allowed header.
             (v2(0x20, 0, &[0; MOST - FIXED_V2]), None),
         ] {
             let whole = [&bytes[..], b"\x16\x03"].concat();
@@ -421,12 +423,12 @@ mod tests {
         bytes[at..at + 4].copy_from_slice(&right.to_be_bytes());
         assert!(header(&bytes).ends.is_some());
         *bytes.last_mut().unwrap() = 8;
-        assert_eq!(parse(&bytes), Err(Refusal::BadChecksum), "it counts what is behind it");
+        assert_eq!(parse(&bytes), Err(Refusal::BadChecksum), "it covers the values after it");
         assert_eq!(parse(&v2(0x21, 0, &[CRC32C, 0, 1, 0])), Err(Refusal::BadLength));
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_values_are_read_back() {
         for (ends, line) in [
             (Some(ends("1.2.3.4:5", "6.7.8.9:10")), "PROXY TCP4 1.2.3.4 6.7.8.9 5 10\r\n"),
             (Some(ends("[::1]:5", "[2001:db8::2]:10")), "PROXY TCP6 ::1 2001:db8::2 5 10\r\n"),

@@ -1,9 +1,9 @@
-//! RESP, the protocol of Redis (versions 2 and 3): commands of clients and replies of servers, read piece
-//! by piece.
+//! RESP, the protocol of Redis (versions 2 and 3): commands of clients and replies of servers,
+//! parsed incrementally.
 //!
-//! Nothing is held: a reader keeps a few numbers and the first bytes of what is short, whatever lengths are
-//! announced, and hands on all else as pieces of what it was given. What two programs could read in two ways
-//! is refused: other line ends than CR LF, numbers that are not written plainly.
+//! Nothing is buffered: regardless of announced lengths, a parser keeps a few numbers and the first
+//! bytes of short texts, and passes on everything else in pieces of its input. Ambiguous input is
+//! refused: line ends other than CR LF, and numbers in unusual notation.
 
 mod commands;
 mod reply;
@@ -13,26 +13,26 @@ pub use commands::Keys;
 pub use reply::{Kind, Replies, Reply, Short};
 pub use request::{Part, Requests};
 
-/// Why bytes are no RESP.
+/// Why bytes are invalid RESP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// A client begins with something else than an array, such as an inline command.
+    /// A command that is not an array, such as an inline command.
     NotAnArray,
-    /// An argument of a command is something else than a bulk string.
+    /// An argument of a command that is not a bulk string.
     NotABulk,
     /// A command without a name.
     NoName,
-    /// An argument of a command that is null.
+    /// A null argument of a command.
     NullArgument,
-    /// A count or a length that is no plain decimal number.
+    /// A count or length that is not a plain decimal number.
     BadNumber,
-    /// One beyond 4294967295.
+    /// A count or length above 4294967295.
     TooLarge,
-    /// Something else than CR LF at the end of a line or of a bulk string.
+    /// A line or bulk string that does not end with CR LF.
     BadEnd,
-    /// A reply begins with a byte that says nothing.
+    /// A reply with an unknown type byte.
     UnknownType,
-    /// Replies within replies, deeper than 32.
+    /// Replies nested deeper than 32.
     TooDeep,
     /// A line of a reply with more than 65536 bytes.
     LongLine,
@@ -70,7 +70,7 @@ impl std::error::Error for Refusal {}
 /// The largest count and the largest length.
 const MOST: u64 = u32::MAX as u64;
 
-/// A count or a length, byte by byte up to the end of its line.
+/// Parses a count or length byte by byte, up to the end of its line.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Number {
     value: u64,
@@ -79,9 +79,9 @@ struct Number {
     ending: bool,
 }
 
-/// A number that is there.
+/// A complete number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Read {
+enum Parsed {
     Count(u64),
     /// `-1`.
     Null,
@@ -89,12 +89,12 @@ enum Read {
 
 impl Number {
     /// Takes the next byte.
-    fn push(&mut self, byte: u8) -> Result<Option<Read>, Refusal> {
+    fn push(&mut self, byte: u8) -> Result<Option<Parsed>, Refusal> {
         match byte {
             _ if self.ending => {
                 return match (byte, self.negative, self.value) {
-                    (b'\n', false, value) => Ok(Some(Read::Count(value))),
-                    (b'\n', true, 1) => Ok(Some(Read::Null)),
+                    (b'\n', false, value) => Ok(Some(Parsed::Count(value))),
+                    (b'\n', true, 1) => Ok(Some(Parsed::Null)),
                     (b'\n', true, _) => Err(Refusal::BadNumber),
                     _ => Err(Refusal::BadEnd),
                 };
@@ -118,7 +118,7 @@ impl Number {
 mod tests {
     use super::*;
 
-    fn number(text: &str) -> Result<Option<Read>, Refusal> {
+    fn number(text: &str) -> Result<Option<Parsed>, Refusal> {
         let mut number = Number::default();
         for byte in text.bytes() {
             if let Some(read) = number.push(byte)? {
@@ -131,9 +131,9 @@ mod tests {
     #[test]
     fn numbers_are_plain_decimals() {
         for (text, value) in [("0\r\n", 0), ("7\r\n", 7), ("10\r\n", 10), ("4294967295\r\n", MOST)] {
-            assert_eq!(number(text), Ok(Some(Read::Count(value))), "{text:?}");
+            assert_eq!(number(text), Ok(Some(Parsed::Count(value))), "{text:?}");
         }
-        assert_eq!(number("-1\r\n"), Ok(Some(Read::Null)));
+        assert_eq!(number("-1\r\n"), Ok(Some(Parsed::Null)));
         for (text, refusal) in [
             ("\r\n", Refusal::BadNumber),
             ("1e9\r\n", Refusal::BadNumber),
@@ -151,7 +151,7 @@ mod tests {
         ] {
             assert_eq!(number(text), Err(refusal), "{text:?}");
         }
-        let told = Refusal::TooLarge.to_string();
-        assert_eq!(told, "invalid len string: a length of the Redis protocol is beyond 4294967295");
+        let message = Refusal::TooLarge.to_string();
+        assert_eq!(message, "invalid len string: a length of the Redis protocol is beyond 4294967295");
     }
 }

@@ -14,16 +14,16 @@
 //! - *Encoded* form, for the origin: as RFC 3986 section 6.2.2 normalises. Encoded letters, digits
 //!   and `-._~` are decoded, reserved characters stay encoded or not as they came, all other
 //!   bytes are encoded with upper-case digits. Decoding it gives the decoded form.
-//! - Refused: raw control characters; `%` without two digits; segments that only some
-//!   servers take for `.` or `..` (`..;x`, `..%2Fx`); and of what servers read in different
-//!   ways ([`Doubtful`]) whatever the rules say.
+//! - Refused: raw control characters; `%` without two digits; segments that only some servers take
+//!   for `.` or `..` (`..;x`, `..%2Fx`); and, of the characters that servers interpret differently
+//!   ([`Doubtful`]), those that the rules refuse.
 //!
-//! # Which bytes may come
+//! # Allowed bytes
 //!
-//! Raw, a target may hold all of `!` to `~` but `#`, and bytes above `~`. RFC 3986 does not
+//! Raw, a target may contain all of `!` to `~` but `#`, and bytes above `~`. RFC 3986 does not
 //! allow `"<>\^{|}`, the backtick and non-ASCII bytes, but browsers and scripts send them: they are
-//! read as themselves and go on percent-encoded, in path and query (`\` in a path is refused by
-//! default). `[` and `]`, usual in queries, go on as they came.
+//! taken literally and forwarded percent-encoded, in path and query (`\` in a path is refused by
+//! default). `[` and `]`, usual in queries, are forwarded unchanged.
 
 mod bytes;
 mod path;
@@ -34,13 +34,13 @@ use bytes::{BAD, CLASS, CODED, PERCENT, QUERY, hex_pair, push_encoded};
 use path::{Form, stays_coded, write_path};
 pub(crate) use scan::{Scanned, resolve, scan};
 
-/// How paths are brought into normal form where servers differ.
+/// How paths are normalised where servers differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PathRules {
     /// `//` becomes `/` (nginx: `merge_slashes`).
     pub merge_slashes: bool,
-    /// A path that has one of these is refused here and now. For a decision that is made
-    /// later, by route, see [`crate::RequestHead::doubtful`].
+    /// A path with one of these is refused immediately. For a decision per route, see
+    /// [`crate::RequestHead::doubtful`].
     pub refused: Doubtful,
 }
 
@@ -50,7 +50,8 @@ impl Default for PathRules {
     }
 }
 
-/// What in a path one server reads as part of a name and the next as something else.
+/// Characters in a path that servers interpret differently: as part of a name, or as something
+/// else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Doubtful(u8);
 
@@ -64,7 +65,7 @@ impl Doubtful {
     pub const SEMICOLON: Doubtful = Doubtful(4);
     /// `%00` to `%1F` and `%7F`; never raw.
     pub const CONTROL: Doubtful = Doubtful(8);
-    /// What is refused unless somebody says otherwise.
+    /// Refused by default.
     pub const REFUSED: Doubtful = Doubtful::BACKSLASH.with(Doubtful::CONTROL);
 
     pub const fn with(self, other: Doubtful) -> Doubtful {
@@ -75,7 +76,7 @@ impl Doubtful {
         Doubtful(self.0 & !other.0)
     }
 
-    /// Whether anything is in both.
+    /// Whether both have a character in common.
     #[inline]
     pub const fn meets(self, other: Doubtful) -> bool {
         self.0 & other.0 != 0
@@ -87,9 +88,9 @@ impl Doubtful {
     }
 }
 
-/// Brings a raw path, which begins with `/` and has no query, into normal form and appends
-/// both forms to the buffers. Gives what was found in it that servers read differently and the
-/// rules keep. After an error the buffers hold what they held before.
+/// Normalises a raw path, which starts with `/` and has no query, and appends both forms to the
+/// buffers. Returns the characters that servers interpret differently and the rules allow. After an
+/// error the buffers are unchanged.
 pub fn normalise(
     raw: &[u8],
     rules: &PathRules,
@@ -101,8 +102,8 @@ pub fn normalise(
     Ok(found)
 }
 
-/// Percent-encodes a path in decoded normal form: what RFC 3986 allows in a path stays, as do
-/// the encodings that the decoded form keeps; all else is encoded.
+/// Percent-encodes a path in decoded normal form: characters that RFC 3986 allows in a path stay,
+/// as do the encodings that the decoded form keeps; the rest is encoded.
 pub fn encode_path(decoded: &[u8], out: &mut Vec<u8>) {
     for (at, &byte) in decoded.iter().enumerate() {
         let kept = byte == b'%'
@@ -116,17 +117,17 @@ pub fn encode_path(decoded: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Resolves the dot segments of an encoded path that begins with a slash, as a rewrite may make them of what a client
-/// says; encodings and doubled slashes stay.
+/// Resolves the dot segments of an encoded path that starts with a slash, such as a rewrite with
+/// parts from the client; encodings and doubled slashes stay.
 ///
 /// # Errors
-/// It leads above its root, or holds a segment that only some servers take for a dot segment.
+/// It leads above its root, or has a segment that only some servers take for a dot segment.
 pub fn resolve_dots(path: &mut Vec<u8>) -> Result<(), Refusal> {
     path::resolve_dots(path)
 }
 
-/// Decodes percent-encodings; a `%` without two digits stays. `plus` reads `+` as a space,
-/// as forms do in queries.
+/// Decodes percent-encodings; a `%` without two digits stays. `plus` reads `+` as a space, as in
+/// form queries.
 pub fn percent_decode(raw: &[u8], plus: bool, out: &mut Vec<u8>) {
     let mut at = 0;
     while let Some(&byte) = raw.get(at) {
@@ -143,8 +144,8 @@ pub fn percent_decode(raw: &[u8], plus: bool, out: &mut Vec<u8>) {
     }
 }
 
-/// The arguments of a query, still encoded, in order: `a=1&b&=2` gives `a`/`1`, `b`/nothing
-/// and nothing/`2`.
+/// The arguments of a query, still encoded, in order: `a=1&b&=2` gives `a`/`1`, `b`/nothing and
+/// nothing/`2`.
 pub fn query_args(query: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     query.split(|&byte| byte == b'&').filter(|arg| !arg.is_empty()).map(|arg| {
         match memchr::memchr(b'=', arg) {
@@ -159,13 +160,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_decoded_path_is_written_so_that_it_reads_the_same() {
+    fn encoding_a_decoded_path_round_trips() {
         for (decoded, encoded) in [
             ("/a/b-._~!$&'()*+,;=:@", "/a/b-._~!$&'()*+,;=:@"),
             ("/a b", "/a%20b"),
             ("/a?b#c", "/a%3Fb%23c"),
             ("/\u{e9}\"<>\\^`{|}", "/%C3%A9%22%3C%3E%5C%5E%60%7B%7C%7D"),
-            // Encodings that the decoded form keeps stay; any other percent sign is one.
+            // Encodings that the decoded form keeps stay; any other percent sign is encoded.
             ("/a%2Fb%25%00%7F", "/a%2Fb%25%00%7F"),
             ("/a%2fb%7f", "/a%252fb%257f"),
             ("/A%41%3B", "/A%2541%253B"),
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_no_request_line_could_hold_is_refused() {
+    fn an_invalid_path_is_refused_and_leaves_the_buffers() {
         let rules = PathRules { refused: Doubtful::NONE, ..PathRules::default() };
         for raw in [&b"/a\0"[..], b"/a\x1f", b"/\x7f", b"/a b", b"/a#", b"/a?b", b"", b"a"] {
             let (mut decoded, mut encoded) = (b"x".to_vec(), b"y".to_vec());

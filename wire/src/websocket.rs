@@ -1,8 +1,9 @@
 //! hot path
 //!
-//! WebSocket frames (RFC 6455 section 5.2) that pass by: where one ends, and whether it was the last.
+//! Follows WebSocket frames (RFC 6455 section 5.2) that pass through: their ends, and whether one
+//! was the last.
 
-/// The longest head of a frame.
+/// The longest frame header.
 const LONGEST: usize = 14;
 
 const CLOSE: u8 = 8;
@@ -10,10 +11,10 @@ const CLOSE: u8 = 8;
 /// Going away (RFC 6455 section 7.4.1).
 const GOING_AWAY: [u8; 2] = 1001u16.to_be_bytes();
 
-/// A Close frame of a server that goes.
+/// The Close frame of a server that goes away.
 pub const CLOSE_OF_SERVER: [u8; 4] = [0x80 | CLOSE, 2, GOING_AWAY[0], GOING_AWAY[1]];
 
-/// The same of a client, whose frames are masked.
+/// The Close frame of a client, whose frames are masked.
 pub fn close_of_client(mask: [u8; 4]) -> [u8; 8] {
     let [a, b, c, d] = mask;
     [0x80 | CLOSE, 0x80 | 2, a, b, c, d, GOING_AWAY[0] ^ a, GOING_AWAY[1] ^ b]
@@ -24,25 +25,25 @@ pub fn close_of_client(mask: [u8; 4]) -> [u8; 8] {
 pub struct Frames {
     head: [u8; LONGEST],
     have: usize,
-    /// Bytes of payload that are still to come.
+    /// Bytes of payload still to come.
     left: u64,
     closed: bool,
 }
 
 impl Frames {
-    /// No frame is under way.
+    /// Whether no frame is incomplete.
     #[inline]
     pub fn is_between(&self) -> bool {
         self.have == 0 && self.left == 0
     }
 
-    /// A Close frame has begun: nothing else follows it.
+    /// Whether a Close frame has started: nothing else follows it.
     #[inline]
     pub fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// Passes over bytes.
+    /// Processes bytes.
     #[inline]
     pub fn pass(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
@@ -50,7 +51,7 @@ impl Frames {
         }
     }
 
-    /// Passes over the rest of the frame that is under way, and says how many bytes that is.
+    /// Processes the rest of the current frame, and returns its length in bytes.
     pub fn pass_one(&mut self, bytes: &[u8]) -> usize {
         let mut at = 0;
         while at < bytes.len() && !self.is_between() {
@@ -59,7 +60,7 @@ impl Frames {
         at
     }
 
-    /// Takes at least a byte, and nothing of the next frame.
+    /// Processes at least one byte, and none of the next frame.
     #[inline]
     fn step(&mut self, bytes: &[u8]) -> usize {
         if self.left > 0 {
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_followed_however_they_are_cut() {
+    fn frames_are_followed_in_any_segmentation() {
         for masked in [false, true] {
             let lengths = [0, 1, 125, 126, 65_535, 65_536];
             let bytes: Vec<u8> = lengths.iter().flat_map(|length| frame(2, *length, masked)).collect();
@@ -131,16 +132,16 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_of_a_frame_is_told_from_the_next() {
+    fn the_rest_of_a_frame_ends_before_the_next() {
         let one = frame(1, 200, true);
         let bytes = [&one[..], &one].concat();
         for begun in 1..one.len() {
             let mut frames = Frames::default();
             frames.pass(&bytes[..begun]);
             assert_eq!(frames.pass_one(&bytes[begun..]), one.len() - begun);
-            assert_eq!(frames.pass_one(&one), 0, "none is under way");
+            assert_eq!(frames.pass_one(&one), 0, "no frame is incomplete");
         }
-        // A length that nobody would wait for.
+        // An absurd length.
         let mut frames = Frames::default();
         frames.pass(&[0x82, 127, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
         assert_eq!(frames.pass_one(&one), one.len());
@@ -148,13 +149,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_at_the_end_is_one_frame() {
+    fn close_frames_are_valid() {
         for bytes in [&CLOSE_OF_SERVER[..], &close_of_client([9, 8, 7, 6])] {
             let mut frames = Frames::default();
             frames.pass(bytes);
             assert!(frames.is_between() && frames.is_closed());
         }
-        // 1001, masked with what stands before it.
+        // 1001, masked with the key before it.
         assert_eq!(close_of_client([0; 4])[6..], [3, 0xe9]);
         assert_eq!(close_of_client([0xff, 0x0f, 1, 2]), [0x88, 0x82, 0xff, 0x0f, 1, 2, 0xfc, 0xe6]);
     }

@@ -1,4 +1,4 @@
-//! The codec and two other parsers agree: on a corpus, on mutations of it, and on made-up
+//! The codec agrees with two other parsers: on a corpus, on mutations of it, and on generated
 //! messages. `cargo run --release -p wire --example mutate -- 10000000` does more.
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -15,7 +15,7 @@ fn show(input: &[u8]) -> String {
 }
 
 #[test]
-fn the_corpus_is_read_in_one_way() {
+fn parsers_agree_on_the_corpus() {
     for input in REQUESTS {
         for cut in 0..=input.len() {
             let verdict = compare::requests(input, cut);
@@ -40,7 +40,7 @@ fn the_corpus_is_read_in_one_way() {
 }
 
 #[test]
-fn mutations_are_read_in_one_way() {
+fn parsers_agree_on_mutations() {
     let mut random = Random::new(1);
     let (mut read, mut refused) = (0, 0);
     for round in 0..40_000 {
@@ -54,7 +54,7 @@ fn mutations_are_read_in_one_way() {
             Err(e) => panic!("{}: {e}", show(&input)),
         }
     }
-    // The mutations are of use only if they hit both sides.
+    // The mutations are useful only if they hit both outcomes.
     assert!(read > 4_000 && refused > 4_000, "{read} read, {refused} refused");
 }
 
@@ -62,7 +62,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn made_up_requests(
+    fn generated_requests(
         method in "(GET|POST|OPTIONS|CONNECT|[A-Z!a-z]{1,5})",
         target in "(/|\\*|http://a|[!-~]{0,3})[!-~]{0,12}",
         fields in prop::collection::vec(("(Host|Content-Length|Transfer-Encoding|Expect|Connection|[!-~]{1,4})",
@@ -81,7 +81,7 @@ proptest! {
     }
 
     #[test]
-    fn made_up_chunks(
+    fn generated_chunks(
         chunks in prop::collection::vec((0usize..4, "[;a= \"]{0,3}", prop::collection::vec(any::<u8>(), 1..40)), 0..6),
         trailers in prop::collection::vec(("[a-zA-Z-]{1,12}", "[ -~]{0,8}"), 0..3),
         step in 1usize..60,
@@ -102,7 +102,7 @@ proptest! {
     }
 
     #[test]
-    fn made_up_paths(path in "/(\\.|\\.\\.|/|%2[efEF5]|%[0-9a-fA-F]{2}|;|[!-~]|\u{e9}){0,16}") {
+    fn generated_paths(path in "/(\\.|\\.\\.|/|%2[efEF5]|%[0-9a-fA-F]{2}|;|[!-~]|\u{e9}){0,16}") {
         let verdict = compare::paths(path.as_bytes());
         prop_assert!(verdict.is_ok(), "{}: {}", path, verdict.unwrap_err());
     }

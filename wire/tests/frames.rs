@@ -10,7 +10,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn mutated_fields_have_one_reading(
+    fn mutated_fields_have_one_meaning(
         listed in proptest::collection::vec(("[a-z:-]{1,20}", proptest::collection::vec(any::<u8>(), 0..40)), 0..6),
         changes in proptest::collection::vec((0..200usize, any::<u8>()), 0..4),
         random in proptest::collection::vec(any::<u8>(), 0..60),
@@ -35,7 +35,7 @@ proptest! {
     }
 
     #[test]
-    fn websocket_frames_end_where_they_end(
+    fn websocket_frames_end_at_the_same_bytes(
         bytes in proptest::collection::vec(prop_oneof![4 => 0..20u8, 1 => any::<u8>()], 0..300),
         cut in 1..50usize,
     ) {

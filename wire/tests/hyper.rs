@@ -1,5 +1,5 @@
-//! The codec against hyper, which also frames bodies: both see the same request with the same
-//! body, or both see none, but for the exceptions written down here.
+//! The codec against hyper, which also frames bodies: both read the same request with the same
+//! body, or both refuse it, except for the differences listed here.
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
 
 #[allow(dead_code)]
@@ -29,7 +29,7 @@ struct Seen {
     body: Vec<u8>,
 }
 
-/// The first request, as hyper hands it to a service, if it is whole.
+/// The first complete request, as hyper passes it to a service.
 async fn by_hyper(input: &[u8]) -> Option<Seen> {
     let (mut client, server) = tokio::io::duplex(1 << 16);
     let seen = Rc::new(RefCell::new(None));
@@ -60,7 +60,7 @@ async fn by_hyper(input: &[u8]) -> Option<Seen> {
         .half_close(true)
         .serve_connection(TokioIo::new(server), service);
     let talk = async {
-        // What hyper does not want to read any more is not an error of this test.
+        // hyper may stop reading early, which is not an error of this test.
         let _ = client.write_all(input).await;
         let _ = client.shutdown().await;
         let mut answers = Vec::new();
@@ -70,7 +70,7 @@ async fn by_hyper(input: &[u8]) -> Option<Seen> {
     seen.take()
 }
 
-/// The first request, as the codec reads it, if it is whole.
+/// The first complete request, as the codec reads it.
 fn by_codec(input: &[u8]) -> Result<Option<(Seen, RequestHead)>, Refusal> {
     let mut head = RequestHead::default();
     let Some(consumed) = request(input, &mut Progress::default(), &mut head, &Limits::default())? else {
@@ -106,15 +106,15 @@ fn by_codec(input: &[u8]) -> Result<Option<(Seen, RequestHead)>, Refusal> {
     Ok(Some((Seen { method, target, fields, body }, head)))
 }
 
-/// What both say of one message, or how they differ.
+/// Compares both readings of a message; an error describes the difference.
 async fn compare(input: &[u8]) -> Result<bool, String> {
     let ours = by_codec(input);
     let theirs = by_hyper(input).await;
     match (ours, theirs) {
         (Ok(Some((mut ours, head))), Some(mut theirs)) => {
-            // Exception 1: hyper keeps the target and Host as they came; the codec rewrites Host for
-            // the absolute form, Content-Length without zeros, and drops Expect of HTTP/1.0 and
-            // what passes for a proxy's own.
+            // Exception 1: hyper keeps the target and Host unchanged; the codec rewrites Host for
+            // the absolute form and Content-Length without zeros, and removes Expect of HTTP/1.0
+            // and look-alikes of a proxy's own fields.
             let rewritten = |name: &str| {
                 ["host", "content-length", "expect"].contains(&name)
                     || name.contains('_') && LOOK_ALIKES.contains(&name.replace('_', "-").as_str())
@@ -131,7 +131,8 @@ async fn compare(input: &[u8]) -> Result<bool, String> {
         }
         (Ok(None) | Err(_), None) => Ok(false),
         (Ok(Some((ours, head))), None) => {
-            // Exception 2: hyper's URIs know fewer bytes, and targets of CONNECT are not requests to it.
+            // Exception 2: hyper's URIs allow fewer bytes, and it does not accept targets of
+            // CONNECT as requests.
             let fewer = |byte: &u8| !byte.is_ascii() || br#""<>\^`{|}"#.contains(byte);
             let unusual =
                 ours.target.bytes().any(|byte| fewer(&byte)) || head.method == wire::Method::Connect;
@@ -148,18 +149,19 @@ async fn compare(input: &[u8]) -> Result<bool, String> {
     }
 }
 
-/// Exception 3: what hyper reads, and the codec refuses.
+/// Exception 3: messages that hyper reads and the codec refuses.
 fn is_left_to_services(refusal: Refusal) -> bool {
     use Refusal::*;
     match refusal {
-        // It takes LF for CRLF in heads and skips any number of empty lines before one.
+        // It accepts LF for CRLF in heads and skips any number of empty lines before one.
         BareLf | RequestLine => true,
         // It leaves Host, Expect and the meaning of paths to services.
         NoHost | RepeatedHost | Host | Expectation | Target | PercentEncoding | AboveRoot | BadPath => true,
-        // A gateway has other origins behind it, so these are refused, not repaired: it drops
-        // Content-Length beside chunked, takes equal lengths for one, and any coding before chunked.
+        // A gateway has other origins behind it, so these are refused, not repaired: hyper drops
+        // Content-Length beside chunked, accepts repeated equal lengths, and any coding before
+        // chunked.
         LengthAndCoding | RepeatedContentLength | TransferEncoding | DisguisedName => true,
-        // It ignores white space around chunk sizes and does not look into extensions.
+        // It ignores white space around chunk sizes and does not parse extensions.
         ChunkSize | ChunkExtension => true,
         _ => false,
     }

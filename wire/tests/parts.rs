@@ -1,4 +1,5 @@
-//! A head made of its parts is the head that its bytes give, or both are refused.
+//! A head built from its parts equals the head parsed from the same HTTP/1 bytes, or both are
+//! refused.
 #![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
@@ -7,7 +8,7 @@ use wire::h1::{Progress, Refusal};
 use wire::parts::{self, Parts};
 use wire::{Framing, Name, RequestHead, Version};
 
-/// The pieces of a request, as some protocol may bring them.
+/// The pieces of a request, as another protocol may deliver them.
 #[derive(Debug, Clone)]
 struct Request {
     method: Vec<u8>,
@@ -33,7 +34,7 @@ fn ends_a_line(piece: &[u8]) -> bool {
     piece.iter().any(|byte| matches!(byte, b'\r' | b'\n'))
 }
 
-/// The same request as HTTP/1 would bring it.
+/// The same request as HTTP/1 bytes.
 fn from_bytes(request: &Request, head: &mut RequestHead) -> Result<(), Refusal> {
     let fields = request.fields.iter().flat_map(|(name, value)| [name, value]);
     if [&request.method, &request.path, &request.authority]
@@ -66,13 +67,13 @@ fn from_bytes(request: &Request, head: &mut RequestHead) -> Result<(), Refusal> 
     bytes.extend_from_slice(b"\r\n");
     match wire::h1::request(&bytes, &mut Progress::default(), head, &Limits::default()) {
         Ok(Some(n)) if n == bytes.len() => Ok(()),
-        // The pieces held a line's end: what follows it would be another message.
+        // The pieces contained a line end: the rest would be another message.
         Ok(_) => Err(Refusal::RequestLine),
         Err(refusal) => Err(refusal),
     }
 }
 
-/// What a head says, without what is HTTP/1's alone.
+/// The content of a head, without anything specific to HTTP/1.
 fn shown(head: &RequestHead) -> String {
     let mut text = format!(
         "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {:?} {} {}\n",
@@ -94,8 +95,8 @@ fn shown(head: &RequestHead) -> String {
     text
 }
 
-/// What has a meaning in HTTP/1 alone, and so is refused in parts only.
-fn is_http1_s(request: &Request) -> bool {
+/// Whether the request has an HTTP/1-specific meaning, and so is refused only in parts.
+fn is_http1_specific(request: &Request) -> bool {
     const HOP: [&str; 6] =
         ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade", "te"];
     let space = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
@@ -111,7 +112,7 @@ fn is_http1_s(request: &Request) -> bool {
         || space(request.authority.last())
         || request.fields.iter().any(|(name, value)| {
             HOP.iter().any(|hop| name.eq_ignore_ascii_case(hop.as_bytes()))
-                // There the name ends with it.
+                // In HTTP/1 the name would end there.
                 || name.contains(&b':')
                 || space(value.first())
                 || space(value.last())
@@ -125,7 +126,9 @@ fn compare(request: &Request) {
     match (parts, bytes) {
         (Ok(()), Ok(())) => assert_eq!(shown(&one), shown(&other), "{request:?}"),
         (Err(_), Err(_)) => {}
-        (Err(refusal), Ok(())) => assert!(is_http1_s(request), "{refusal:?} in parts alone: {request:?}"),
+        (Err(refusal), Ok(())) => {
+            assert!(is_http1_specific(request), "{refusal:?} in parts alone: {request:?}")
+        }
         (Ok(()), Err(refusal)) => panic!("{refusal:?} in bytes alone: {request:?}"),
     }
 }
@@ -167,13 +170,13 @@ fn request() -> impl Strategy<Value = Request> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn parts_and_bytes_give_the_same_head_or_are_both_refused(request in request()) {
+    fn parts_and_bytes_give_the_same_result(request in request()) {
         compare(&request);
     }
 }
 
 #[test]
-fn a_plain_head_is_made() {
+fn a_simple_head_is_built() {
     let mut head = RequestHead::default();
     let mut request = Request {
         method: b"POST".to_vec(),
@@ -203,7 +206,7 @@ fn a_plain_head_is_made() {
     assert_eq!(from_parts(&request, &mut head), Err(Refusal::RepeatedHost));
     request.fields = vec![("host".into(), "A.example:80".into()), ("TE".into(), "Trailers".into())];
     from_parts(&request, &mut head).unwrap();
-    assert_eq!(head.fields.all(b"host").count(), 1, "said twice in the same way");
+    assert_eq!(head.fields.all(b"host").count(), 1, "repeated with the same value");
     assert_eq!(head.fields.get(Name::Te), Some(&b"Trailers"[..]));
     request.fields = vec![("content-length".into(), "3".into())];
     assert_eq!(from_parts(&request, &mut head), Err(Refusal::ContentLength), "nothing follows");
@@ -212,7 +215,7 @@ fn a_plain_head_is_made() {
     assert_eq!(made, Err(Refusal::NoHost));
 }
 
-/// `POST /` to `a`, with the one thing changed that a test is about.
+/// `POST /` to `a`; each test changes one part.
 const POST: Parts<'_> =
     Parts { method: b"POST", scheme: Some(b"http"), authority: Some(b"a"), path: b"/", ends: false };
 
@@ -225,7 +228,7 @@ fn made(parts: &Parts<'_>, fields: Texts<'_>, limits: &Limits) -> Result<Request
 }
 
 #[test]
-fn each_part_is_looked_at() {
+fn each_part_is_checked() {
     let limits = Limits::default();
     let connect = Parts { method: b"CONNECT", scheme: None, authority: Some(b"a:1"), path: b"", ..POST };
     let (longest, longer) = ([b'M'; 64], [b'M'; 65]);
@@ -262,7 +265,7 @@ fn each_part_is_looked_at() {
 }
 
 #[test]
-fn who_waits_for_a_go_ahead_has_something_to_send() {
+fn expect_continue_requires_a_body() {
     let expects: (&[u8], &[u8]) = (b"expect", b"100-continue");
     for (ends, length, waits) in
         [(false, None, true), (false, Some("3"), true), (false, Some("0"), false), (true, None, false)]
@@ -275,7 +278,7 @@ fn who_waits_for_a_go_ahead_has_something_to_send() {
 }
 
 #[test]
-fn bounds_hold_to_the_byte_and_to_the_line() {
+fn limits_are_exact() {
     let limits = |head: usize, fields: usize| Limits { head, fields, ..Limits::default() };
     let authority = Parts { authority: Some(b"example"), path: b"/abc", ..POST };
     let bytes = "POST/abcexample".len();
@@ -289,7 +292,7 @@ fn bounds_hold_to_the_byte_and_to_the_line() {
     for short in [bytes - 1, bytes - 2] {
         assert_eq!(made(&authority, fields, &limits(short, 3)).err(), Some(Refusal::HeadTooLarge));
     }
-    // The authority is one of them, as Host would be.
+    // The authority counts as one of them, like Host.
     for few in [2, 1] {
         assert_eq!(made(&authority, fields, &limits(bytes, few)).err(), Some(Refusal::TooManyFields));
     }

@@ -1,4 +1,4 @@
-//! Random first messages: valid ones with a few bytes changed, which come closest to what is refused.
+//! Random first messages: valid ones with a few changed bytes, which come close to invalid ones.
 
 use proptest::prelude::*;
 
@@ -15,7 +15,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn mutated_messages_have_one_reading(
+    fn mutated_messages_have_one_meaning(
         which in 0..3usize,
         changes in proptest::collection::vec((0..80usize, any::<u8>()), 0..4),
         split in proptest::option::of(6..60usize),

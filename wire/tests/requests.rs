@@ -9,7 +9,7 @@ use wire::{Framing, Method, Name, RequestHead, Version};
 fn read_with(input: &[u8], limits: &Limits) -> Result<Option<(usize, RequestHead)>, Refusal> {
     let mut head = RequestHead::default();
     let whole = request(input, &mut Progress::default(), &mut head, limits);
-    // Byte by byte the answer is the same, and comes no later.
+    // Byte by byte the result is the same, and comes no later.
     let mut slow = RequestHead::default();
     let mut progress = Progress::default();
     let mut last = Ok(None);
@@ -20,7 +20,7 @@ fn read_with(input: &[u8], limits: &Limits) -> Result<Option<(usize, RequestHead
         }
     }
     match (whole, last) {
-        // The fast reading knows more of an incomplete head than a search for its end.
+        // The fast parser detects more errors in an incomplete head than a search for its end.
         (Err(_), Ok(None)) => {}
         _ => assert_eq!(whole, last, "{:?} byte by byte", String::from_utf8_lossy(input)),
     }
@@ -278,7 +278,7 @@ fn a_refused_or_incomplete_head_is_empty() {
 }
 
 #[test]
-fn every_part_of_a_good_head_waits_for_more() {
+fn every_prefix_of_a_valid_head_is_incomplete() {
     for input in [
         "\r\nGET /a?b HTTP/1.1\r\nHost: a:1\r\nX:\ty\r\n\r\n",
         "OPTIONS * HTTP/1.0\r\n\r\n",
@@ -398,7 +398,7 @@ fn target_forms() {
 }
 
 #[test]
-fn bytes_beyond_rfc_3986_go_on_encoded() {
+fn bytes_outside_rfc_3986_are_forwarded_encoded() {
     let head = good("GET /\u{e9}\"<>^`{|}?\u{e9}\"<>\\^`{|}%x HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(text(head.path()), "/\u{e9}\"<>^`{|}");
     assert_eq!(text(head.encoded_path()), "/%C3%A9%22%3C%3E%5E%60%7B%7C%7D");
@@ -407,7 +407,7 @@ fn bytes_beyond_rfc_3986_go_on_encoded() {
 }
 
 #[test]
-fn values_may_hold_any_byte_but_controls() {
+fn values_may_contain_any_byte_but_controls() {
     let mut input = b"GET / HTTP/1.1\r\nHost: a\r\nX: ".to_vec();
     let value: Vec<u8> = (0x21..=0xff).filter(|&byte| byte != 0x7f).chain(*b"\t !").collect();
     input.extend_from_slice(&value);
@@ -423,7 +423,7 @@ fn limits() {
         |input: &str| read_with(input.as_bytes(), &limits).map(|read| read.map(|(consumed, _)| consumed));
     assert!(read("GET /234567890 HTTP/1.1\r\nHost: a\r\n\r\n").unwrap().is_some());
     assert_eq!(read("GET /2345678901 HTTP/1.1\r\nHost: a\r\n\r\n"), Err(Refusal::TargetTooLong));
-    assert_eq!(read("GET /234567890"), Ok(None), "its end may come");
+    assert_eq!(read("GET /234567890"), Ok(None), "its end may follow");
     assert_eq!(read("GET /2345678901"), Err(Refusal::TargetTooLong));
     assert_eq!(read("GET /2345678901234"), Err(Refusal::TargetTooLong));
     assert_eq!(read("GET http://789012"), Err(Refusal::TargetTooLong));
@@ -447,7 +447,7 @@ fn limits() {
 
     let most = format!("GET / HTTP/1.1\r\nHost: a\r\nConnection: {}\r\n\r\n", "a,".repeat(100));
     assert!(self::read(&most).unwrap().is_some());
-    // Those of all its fields count.
+    // All of its fields count.
     for (first, second, fits) in [
         ("", "a,".repeat(101), false),
         ("keep-alive", "a,".repeat(99), true),
@@ -461,7 +461,7 @@ fn limits() {
     }
 }
 
-/// Reads byte by byte, as a slow peer sends; gives the bytes there were at the first answer.
+/// Reads byte by byte, as a slow peer sends; returns the number of bytes at the first result.
 fn read_slowly(input: &str, limits: &Limits) -> (usize, Result<Option<usize>, Refusal>) {
     let (mut head, mut progress) = (RequestHead::default(), Progress::default());
     for end in 1..=input.len() {
@@ -474,7 +474,7 @@ fn read_slowly(input: &str, limits: &Limits) -> (usize, Result<Option<usize>, Re
 }
 
 #[test]
-fn a_slow_peer_is_refused_as_soon_as_it_can_be() {
+fn a_slow_peer_is_refused_at_the_first_wrong_byte() {
     let limits = Limits { head: 64, ..Limits::default() };
     let bare = "GET / HTTP/1.1\nHost: a\n";
     assert_eq!(read_slowly(bare, &limits), (15, Err(Refusal::BareLf)));
@@ -517,7 +517,7 @@ fn switches() {
 }
 
 #[test]
-fn what_servers_read_differently_is_told() {
+fn ambiguous_path_characters_are_reported() {
     let path = PathRules { refused: Doubtful::NONE, ..PathRules::default() };
     let limits = Limits { path, ..Limits::default() };
     for (target, path, encoded, doubtful) in [
@@ -540,9 +540,9 @@ fn what_servers_read_differently_is_told() {
         let normal = (Vec::new(), Vec::new());
         let (mut decoded, mut coded) = normal;
         wire::target::normalise(&again, &limits.path, &mut decoded, &mut coded).unwrap();
-        assert_eq!(text(&decoded), path, "{target} written anew");
+        assert_eq!(text(&decoded), path, "{target} encoded again");
     }
-    // The dot segments that only some servers see are refused in any case.
+    // Dot segments that only some servers recognise are always refused.
     for target in ["/a/..;/b", "/a/..%2fb", "/a/..\\b", "/a/..%5cb"] {
         let input = format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n");
         assert_eq!(read_with(input.as_bytes(), &limits).unwrap_err(), Refusal::BadPath, "{target}");
@@ -550,7 +550,7 @@ fn what_servers_read_differently_is_told() {
 }
 
 #[test]
-fn nothing_is_awaited_where_no_body_follows() {
+fn expect_continue_without_a_body_is_ignored() {
     for line in ["", "Content-Length: 0\r\n"] {
         let head = good(&format!("GET / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n{line}\r\n"));
         assert!(!head.expect_continue, "{line:?}");
@@ -558,7 +558,7 @@ fn nothing_is_awaited_where_no_body_follows() {
 }
 
 #[test]
-fn look_alikes_of_a_proxys_own_fields_are_left_out() {
+fn look_alikes_of_proxy_fields_are_removed() {
     let lines = "X_Forwarded-For: a\r\nx_real_ip: b\r\nProxy_Connection: c\r\nX_Consumer_Username: d\r\n";
     let input = format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}X_Other: e\r\n\r\n");
     let names: Vec<_> = good(&input).fields.iter().map(|(name, _, _)| text(name).to_owned()).collect();
@@ -568,14 +568,14 @@ fn look_alikes_of_a_proxys_own_fields_are_left_out() {
 }
 
 #[test]
-fn methods_have_an_end() {
+fn method_length_is_limited() {
     let with = |length: usize| read(&format!("{} / HTTP/1.1\r\nHost: a\r\n\r\n", "M".repeat(length)));
     assert!(with(64).is_ok());
     assert_eq!(with(65).unwrap_err(), Refusal::Method);
 }
 
 #[test]
-fn a_reused_head_forgets_the_last_request() {
+fn a_reused_head_is_cleared() {
     let mut head = RequestHead::default();
     let mut progress = Progress::default();
     let first = b"POST /%41?q HTTP/1.1\r\nHost: A\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n";

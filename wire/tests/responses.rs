@@ -43,7 +43,7 @@ fn status_lines() {
         ("HTTP/1.1 100 Continue", 100, "Continue", Version::Http11),
         ("HTTP/1.1 599 \u{e9}\t", 599, "\u{e9}\t", Version::Http11),
         ("HTTP/1.1 999 x", 999, "x", Version::Http11),
-        // What matters in requests only.
+        // Rules for requests only.
         ("HTTP/1.1 200 OK\r\nHost: a\r\nHost: a b\r\nExpect: x", 200, "OK", Version::Http11),
     ];
     for (line, status, reason, version) in cases {
@@ -165,7 +165,7 @@ fn framing_and_keep_alive() {
 }
 
 #[test]
-fn every_part_of_a_good_head_waits_for_more() {
+fn every_prefix_of_a_valid_head_is_incomplete() {
     for input in ["HTTP/1.1 200 OK\r\nA: b\r\n\r\n", "HTTP/1.0 200\r\n\r\n", "HTTP/1.1 200 \r\n\r\n"] {
         for end in 0..input.len() {
             assert!(read_for(Method::Get, &input[..end]).unwrap().is_none(), "{:?}", &input[..end]);

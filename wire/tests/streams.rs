@@ -1,5 +1,5 @@
-//! Random commands and replies of Redis and frames of Dubbo: valid ones with a few bytes changed, and bytes of
-//! the few kinds that matter to them.
+//! Random commands and replies of Redis and frames of Dubbo: valid ones with a few changed bytes,
+//! and bytes of the few significant kinds.
 
 use proptest::prelude::*;
 use wire::redis::{Kind, Part, Replies, Requests};
@@ -17,7 +17,7 @@ fn command(arguments: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// A reply of either version, at most so deep.
+/// A reply of either version, with bounded nesting.
 fn reply() -> impl Strategy<Value = Vec<u8>> {
     let line =
         |start: &'static str| "[ -~]{0,30}".prop_map(move |text| format!("{start}{text}\r\n").into_bytes());
@@ -59,7 +59,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn commands_come_back_as_they_were_sent(
+    fn commands_round_trip(
         sent in proptest::collection::vec(
             proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..50), 1..6), 0..4),
         changes in proptest::collection::vec((0..200usize, any::<u8>()), 0..4),
@@ -87,7 +87,7 @@ proptest! {
     }
 
     #[test]
-    fn replies_end_where_they_end(
+    fn replies_end_at_the_same_bytes(
         sent in proptest::collection::vec(reply(), 0..4),
         changes in proptest::collection::vec((0..200usize, any::<u8>()), 0..4),
         cut in 1..40usize,
@@ -112,7 +112,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_have_one_reading(
+    fn any_bytes_are_parsed_the_same_in_any_segmentation(
         bytes in proptest::collection::vec(
             prop_oneof![6 => proptest::sample::select(b"*$+-:%>|~_=!0123\r\n\xda\xbb\0".to_vec()), 1 => any::<u8>()],
             0..200),
@@ -127,7 +127,7 @@ proptest! {
 }
 
 #[test]
-fn a_huge_reply_is_never_held() {
+fn a_huge_reply_is_not_buffered() {
     let mut replies = Replies::default();
     assert_eq!(replies.next(b"*2\r\n$4000000000\r\n").unwrap().1, None);
     let piece = vec![b'x'; 1 << 20];

@@ -54,7 +54,7 @@ pub(crate) async fn drive(
     let told = trusted::client(worker, client, &messages.request);
     let client = told.as_ref().unwrap_or(client);
     let mut hops = 0;
-    if messages.request.tells_of_others {
+    if messages.request.has_forwarded {
         hops = trusted::hops(&messages.request);
         trusted::remove_untrusted(worker, client, &mut messages.request);
     }

@@ -7,8 +7,8 @@
 //! input is not moved, so the bytes that came in go out in one write.
 //! [`Chunked::decode`] leaves only the payload.
 //!
-//! Both take whatever part of the body is there. A line that is not whole yet is left for
-//! the next call, so a caller needs room for the longest line the limits allow.
+//! Both take any part of the body. An incomplete line is left for the next call, so a caller needs
+//! room for the longest line that the limits allow.
 
 use crate::fields::{Fields, is_token, is_value_byte};
 use crate::names::Name;
@@ -16,7 +16,7 @@ use crate::names::Name;
 use super::Refusal;
 use super::scan::{Stop, field_line};
 
-/// What a chunked body's framing may measure.
+/// Limits of a chunked body's framing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChunkLimits {
     /// Bytes of one chunk size line with its extensions and CRLF.
@@ -45,7 +45,7 @@ pub struct Chunked {
     apart: bool,
 }
 
-/// What one call did to the buffer.
+/// The result of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Relayed {
     /// Bytes of input read; the bytes after them are untouched and belong to the next call,
@@ -63,7 +63,7 @@ pub struct Relayed {
 enum State {
     #[default]
     Size,
-    /// So many payload bytes of the chunk are still to come.
+    /// This many payload bytes of the chunk are still to come.
     Data(u64),
     /// The CRLF after the payload is to come.
     DataEnd,
@@ -76,15 +76,15 @@ impl Chunked {
         Chunked { limits, ..Chunked::default() }
     }
 
-    /// Trailers are never relayed with the chunks before them: they are kept for [`Chunked::trailers`], as
-    /// their names are still to be judged. Behind a body that has some, [`Chunked::relay`] leaves out the
-    /// empty line at its end, too.
+    /// Keeps all trailers for [`Chunked::trailers`] instead of relaying them after the chunks,
+    /// since their names are not checked yet. After a body with trailers, [`Chunked::relay`] also
+    /// leaves out the final empty line.
     pub fn with_trailers_apart(mut self) -> Chunked {
         self.apart = true;
         self
     }
 
-    /// Makes the reader ready for another body; keeps limits and buffers.
+    /// Prepares the reader for another body; keeps limits and buffers.
     pub fn reset(&mut self) {
         self.state = State::Size;
         self.extensions = 0;
@@ -97,14 +97,14 @@ impl Chunked {
         self.run::<true>(buf)
     }
 
-    /// Takes the chunk framing out of the bytes at the start of `buf`. Trailers that may be
+    /// Removes the chunk framing from the bytes at the start of `buf`. Trailers that may be
     /// forwarded are kept for [`Chunked::trailers`].
     pub fn decode(&mut self, buf: &mut [u8]) -> Result<Relayed, Refusal> {
         self.run::<false>(buf)
     }
 
-    /// The trailers that [`Chunked::decode`] has seen, without those that may not be forwarded;
-    /// [`Chunked::relay`] keeps some only where they stand apart.
+    /// The trailers that [`Chunked::decode`] has read, without those that may not be forwarded;
+    /// [`Chunked::relay`] keeps trailers only [apart](Chunked::with_trailers_apart).
     pub fn trailers(&self) -> &Fields {
         &self.trailers
     }
@@ -162,8 +162,8 @@ impl Chunked {
         Ok(true)
     }
 
-    /// Checks the extensions that begin with the `;` at `at`; returns the offset after the
-    /// line's CRLF, or nothing if the line is not whole.
+    /// Checks the extensions that start with the `;` at `at`; returns the offset after the line's
+    /// CRLF, or `None` if the line is incomplete.
     #[cold]
     fn extension(&mut self, line: &[u8], at: usize) -> Result<Option<usize>, Refusal> {
         let text = &line[at..];
@@ -220,7 +220,7 @@ impl Chunked {
         let line = match field_line(&buf[..end], start) {
             Ok(Some(line)) => line,
             Ok(None) => {
-                // Kept trailers bring this line with them.
+                // The kept trailers include this line.
                 if FRAMED && self.trailers.is_empty() {
                     done.push_crlf(buf, start);
                 }
@@ -240,7 +240,7 @@ impl Chunked {
         if may_be_trailer(name) {
             if FRAMED && !self.apart {
                 done.push(buf, start..line.name_end + 1);
-                // One space before the value, if there was room for it in the input.
+                // One space before the value, if the input had room for it.
                 if line.value_start > line.name_end + 1 {
                     buf[line.value_start - 1] = b' ';
                     done.push(buf, line.value_start - 1..line.value_start);
@@ -258,7 +258,7 @@ impl Chunked {
 }
 
 impl Relayed {
-    /// Moves bytes, which lie at or after `emit`, to the end of what is sent on.
+    /// Moves bytes, which are at or after `emit`, to the end of the output.
     #[inline]
     fn push(&mut self, buf: &mut [u8], bytes: std::ops::Range<usize>) {
         let length = bytes.len();
@@ -268,15 +268,15 @@ impl Relayed {
         self.emit += length;
     }
 
-    /// Puts CRLF at the end of what is sent on; `at` is where it stands in the input.
+    /// Appends CRLF to the output; `at` is its offset in the input.
     #[inline]
     fn push_crlf(&mut self, buf: &mut [u8], at: usize) {
         self.push(buf, at..at + 2);
     }
 }
 
-/// Trailers pass but for those that would be read as framing, routing, authentication or
-/// connection control (RFC 9110 section 6.5.1).
+/// Whether a trailer may be forwarded: not if it could be read as framing, routing, authentication
+/// or connection control (RFC 9110 section 6.5.1).
 pub fn may_be_trailer(name: &[u8]) -> bool {
     let name = Name::from_lookalike(name);
     let is_of_head = matches!(
@@ -370,7 +370,7 @@ fn token(text: &[u8]) -> Option<&[u8]> {
     (end > 0).then(|| &text[end..])
 }
 
-/// What follows the quoted-string that `text` begins with (RFC 9110 section 5.6.4).
+/// The text after the quoted-string at the start of `text` (RFC 9110 section 5.6.4).
 fn quoted(text: &[u8]) -> Option<&[u8]> {
     let mut at = 1;
     loop {
@@ -388,7 +388,7 @@ mod tests {
 
     type Run = fn(&mut Chunked, &mut [u8]) -> Result<Relayed, Refusal>;
 
-    /// Feeds `input` in the given pieces; returns what came out and what was left over.
+    /// Feeds `input` in the given pieces; returns the output and the number of unread bytes.
     fn feed(
         run: Run,
         input: &[u8],
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn any_split_gives_the_same() {
+    fn any_segmentation_gives_the_same_result() {
         for (input, framed, payload) in GOOD {
             let input = [input.as_bytes(), b"!"].concat();
             for step in 1..input.len() {
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_of_a_good_body_waits_for_more() {
+    fn every_prefix_of_a_valid_body_is_incomplete() {
         for (input, _, _) in GOOD {
             for end in 0..input.len() {
                 for run in [Chunked::relay as Run, Chunked::decode] {
@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_mean_something_to_a_recipient_never_pass_as_trailers() {
+    fn significant_names_are_never_forwarded_as_trailers() {
         const REFUSED: &str = "apikey authorization cache-control connection content-encoding content-length \
             content-range content-type cookie expect forwarded host http2-settings if-match if-modified-since \
             if-none-match if-range if-unmodified-since keep-alive location pragma proxy proxy-authenticate \
@@ -577,7 +577,7 @@ mod tests {
                 assert_eq!(names, [b"X-Kept"], "{spelling}");
             }
         }
-        // Those a sender knows only at the end do.
+        // Trailers that senders know only at the end may pass.
         for name in ["date", "etag", "expires", "server-timing", "x-checksum", "grpc-status"] {
             let input = format!("0\r\n{name}: x\r\n\r\n");
             assert_eq!(whole(Chunked::relay, input.as_bytes()), Ok((input.into_bytes(), 0, true)), "{name}");
@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn trailers_that_stand_apart_are_not_relayed_and_leave_the_end_to_be_written() {
+    fn trailers_apart_are_kept_and_the_final_line_is_left_out() {
         let body = "3\r\nabc\r\n0\r\n";
         for (trailers, kept, end) in [
             ("", &[][..], "\r\n"),

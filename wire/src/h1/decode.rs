@@ -2,15 +2,14 @@
 //!
 //! Request and response heads from bytes (RFC 9112 sections 2 to 6).
 //!
-//! A head is read in one pass and its bytes copied once. An input that ends inside
-//! the head costs one look at the new bytes per call until the head is whole, so a
-//! peer that sends byte by byte causes linear work.
+//! A head is parsed in one pass and its bytes are copied once. If the input ends inside the head,
+//! each call only scans the new bytes until the head is complete, so a peer that sends byte by byte
+//! causes linear work.
 //!
-//! What is interpreted here, and nowhere else: the target's form, Host, Connection,
-//! Content-Length, Transfer-Encoding, Expect and Upgrade. Content-Length is rewritten
-//! without leading zeros; Host is rewritten when an absolute-form target overrides it
-//! (RFC 9112 section 3.2.2); Expect from HTTP/1.0 goes (RFC 9110 section 10.1.1); so
-//! what is sent on can be read in one way only.
+//! Only this module interprets the target's form, Host, Connection, Content-Length,
+//! Transfer-Encoding, Expect and Upgrade. Content-Length is rewritten without leading zeros; Host
+//! is rewritten when an absolute-form target overrides it (RFC 9112 section 3.2.2); Expect from
+//! HTTP/1.0 is removed (RFC 9110 section 10.1.1); so the forwarded message has only one reading.
 
 use crate::fields::{Field, Fields, Span, is_token};
 use crate::head::{Framing, RequestHead, ResponseHead, Version};
@@ -22,14 +21,14 @@ use super::Refusal;
 use super::scan::{Stop, end_of_line, field_line, token_end, value_end};
 use super::{hop, host};
 
-/// What a head may measure and hold.
+/// Limits of a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of a whole head, its empty line included.
+    /// Length of a whole head in bytes, including its empty line.
     pub head: usize,
     /// Field lines.
     pub fields: usize,
-    /// Bytes of a request target.
+    /// Length of a request target in bytes.
     pub target: usize,
     pub underscores: Underscores,
     pub path: PathRules,
@@ -47,33 +46,32 @@ impl Default for Limits {
     }
 }
 
-/// What happens to fields with an underscore in their name, which CGI-like origins
-/// cannot tell from a hyphen. `Content_Length` and `Transfer_Encoding` are refused
-/// always; look-alikes of the fields that end at this hop or that a proxy writes itself
-/// (`X_Forwarded_For`) are left out always.
+/// Handling of field names with an underscore, which CGI-like origins cannot distinguish from a
+/// hyphen. `Content_Length` and `Transfer_Encoding` are always refused; look-alikes of hop-by-hop
+/// fields and of fields that a proxy sets itself (`X_Forwarded_For`) are always removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Underscores {
-    /// They pass, as in APISIX (`underscores_in_headers on`).
+    /// They are forwarded, as in APISIX (`underscores_in_headers on`).
     #[default]
     Keep,
-    /// They are left out.
+    /// They are removed.
     Drop,
-    /// They refuse the message.
+    /// The message is refused.
     Refuse,
 }
 
-/// Bytes of a method; the longest registered one has 17.
+/// The longest accepted method in bytes; the longest registered one has 17.
 pub(crate) const LONGEST_METHOD: usize = 64;
 
-/// How far an incomplete head was looked at. One for each connection; it resets itself
-/// when a head is complete or refused.
+/// How far an incomplete head was scanned. One per connection; it resets itself when a head is
+/// complete or refused.
 #[derive(Debug, Clone, Default)]
 pub struct Progress {
     scanned: usize,
 }
 
 impl Progress {
-    /// Looks through the bytes that are new since the last call for the empty line.
+    /// Scans the new bytes since the last call for the empty line.
     fn is_complete(&mut self, input: &[u8]) -> Result<bool, Refusal> {
         let from = self.scanned.saturating_sub(3).min(input.len());
         for offset in memchr::memchr_iter(b'\n', &input[from..]) {
@@ -90,10 +88,10 @@ impl Progress {
     }
 }
 
-/// Reads the request head at the start of `input`, which must begin with the same bytes
-/// on each call until the head is complete. `Ok(Some(n))`: the head took `n` bytes;
-/// `Ok(None)`: more input is needed and `head` is empty. One empty line before the
-/// request line is skipped (RFC 9112 section 2.2).
+/// Parses the request head at the start of `input`, which must start with the same bytes on each
+/// call until the head is complete. `Ok(Some(n))`: the head took `n` bytes; `Ok(None)`: more input
+/// is needed and `head` is empty. One empty line before the request line is skipped (RFC 9112
+/// section 2.2).
 pub fn request(
     input: &[u8],
     progress: &mut Progress,
@@ -106,9 +104,9 @@ pub fn request(
     })
 }
 
-/// Reads the response head at the start of `input`: the answer to a request with
-/// `request_method`, which decides with the status whether a body follows. 1xx answers
-/// are returned as heads of their own without a body. Otherwise as [`request`].
+/// Parses the response head at the start of `input`: the response to a request with
+/// `request_method`, which together with the status decides whether a body follows. 1xx responses
+/// are returned as separate heads without a body. Otherwise as [`request`].
 pub fn response(
     input: &[u8],
     progress: &mut Progress,
@@ -122,7 +120,7 @@ pub fn response(
     })
 }
 
-/// Calls `read` when that makes sense and keeps `progress` and the head limit.
+/// Calls `read` if the head may be complete, and enforces `progress` and the head limit.
 #[inline(always)]
 fn advance(
     input: &[u8],
@@ -198,7 +196,7 @@ fn read_request(input: &[u8], head: &mut RequestHead, limits: &Limits) -> Result
         _ if version == Version::Http10 => {
             head.fields.remove_id(Name::Expect);
         }
-        // Without a body there is nothing to go on with.
+        // Without a body there is nothing to continue with.
         Expect::Continue => {
             head.expect_continue = !matches!(head.framing, Framing::None | Framing::Length(0))
         }
@@ -230,7 +228,8 @@ pub(crate) fn resolve_host(
                 host::authority(&input[range(host)])?;
             }
             if host.is_none_or(|host| &input[range(host)] != text) && head.method != Method::Connect {
-                // The authority holds no byte a value may not: host::authority looks at it below.
+                // The authority contains no byte that values may not: host::authority checks it
+                // below.
                 head.fields.set_id(Name::Host, text).map_err(|_| Refusal::Host)?;
             }
             authority
@@ -276,8 +275,8 @@ fn read_response(
         || request_method == Method::Connect && status < 300;
     head.framing = if bodiless { Framing::None } else { framing.unwrap_or(Framing::UntilClose) };
     head.keep_alive = seen.keep_alive(head.version) && head.framing != Framing::UntilClose;
-    // These end with their head, also where they announce a length (RFC 9112 section 6.3). A server that announces one may
-    // send it all the same, so its connection carries nothing else.
+    // These end with their head, even if they announce a length (RFC 9112 section 6.3). A server
+    // that announces one may still send a body, so its connection is not reused.
     if informational || status == 204 {
         head.fields.remove_id(Name::ContentLength);
         head.keep_alive &= matches!(framing, None | Some(Framing::Length(0)));
@@ -288,9 +287,9 @@ fn read_response(
     Ok(end)
 }
 
-/// Status, reason and where the fields begin. The reason may be missing with or without
-/// the space before it: many servers leave the space out, and no parser reads a status
-/// of three digits before CRLF in another way.
+/// Status, reason and the offset of the fields. The reason may be missing with or without the space
+/// before it: many servers omit the space, and no parser reads three digits before CRLF
+/// differently.
 #[inline]
 fn status_line(input: &[u8], head: &mut ResponseHead) -> Result<(u16, Span, usize), Stop> {
     let Some(&[v0, v1, v2, v3, v4, v5, v6, v7, space, d0, d1, d2]) = input.first_chunk::<12>() else {
@@ -329,7 +328,7 @@ fn status_line(input: &[u8], head: &mut ResponseHead) -> Result<(u16, Span, usiz
     Ok((status, span(reason, line_end), at))
 }
 
-/// The version that begins at `at` and the offset after its CRLF.
+/// The version at `at`, and the offset after its CRLF.
 #[inline(always)]
 fn version_line(input: &[u8], at: usize) -> Result<(Version, usize), Stop> {
     let rest = input.get(at..).unwrap_or_default();
@@ -358,7 +357,7 @@ fn bad_version(rest: &[u8]) -> Stop {
     }
 }
 
-/// What the fields say about framing and the connection.
+/// The effect of the fields on framing and connection.
 #[derive(Default)]
 pub(crate) struct Seen {
     length: Option<u64>,
@@ -371,7 +370,7 @@ pub(crate) struct Seen {
     keep: bool,
     upgrade: bool,
     upgrade_field: bool,
-    /// How many options Connection has, over all its lines.
+    /// The number of Connection options, over all its lines.
     options: usize,
     pub(crate) expect: Expect,
 }
@@ -384,8 +383,8 @@ pub(crate) enum Expect {
     Other,
 }
 
-/// Reads the fields that begin at `at`; returns the offset after the empty line. The
-/// spans count from the start of `input`.
+/// Parses the fields at `at`; returns the offset after the empty line. Spans count from the start
+/// of `input`.
 #[inline(always)]
 fn read_fields(
     input: &[u8],
@@ -429,7 +428,7 @@ fn keep_underscores(name: &[u8], rule: Underscores) -> Result<bool, Refusal> {
 }
 
 impl Seen {
-    /// Takes note of a field; says whether it is kept.
+    /// Processes a field; returns whether it is kept.
     #[inline(always)]
     pub(crate) fn note(
         &mut self,
@@ -480,7 +479,7 @@ impl Seen {
     }
 
     fn connection(&mut self, value: &[u8], most: usize) -> Result<(), Refusal> {
-        // What nearly every message says that says anything; spelled in another way it is read below.
+        // The most frequent value; other spellings are parsed below.
         if value == b"keep-alive" && self.options < most {
             self.options += 1;
             self.keep = true;
@@ -503,7 +502,7 @@ impl Seen {
         self.expect = if known { Expect::Continue } else { Expect::Other };
     }
 
-    /// `None` where neither length nor coding is given.
+    /// `None` if neither length nor coding is given.
     #[inline]
     pub(crate) fn framing(&self, fields: &mut Fields) -> Result<Option<Framing>, Refusal> {
         match (self.length, self.chunked) {
@@ -551,14 +550,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_incomplete_head_is_not_taken_for_a_whole_one() {
+    fn an_incomplete_head_is_reported_as_incomplete() {
         let head = b"GET / HTTP/1.1\r\nHost: a\r\nX: y\r\n\r\nrest";
         let whole = head.len() - 4;
         let mut progress = Progress { scanned: 1 };
         for end in 2..=head.len() {
             assert_eq!(progress.is_complete(&head[..end]), Ok(end >= whole), "{end}");
         }
-        // What was looked at before is not looked at again.
+        // Bytes that were scanned before are not scanned again.
         let mut progress = Progress { scanned: 30 };
         assert_eq!(progress.is_complete(b"GET /\nHTTP/1.1\r\nHost: aaaaaaaaaaaa\r\nX"), Ok(false));
     }

@@ -9,7 +9,7 @@ use httpdate::HttpDate;
 
 use crate::fields::Fields;
 
-/// The target holds a byte that may not stand in a request line.
+/// A target with a byte that is not allowed in a request line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BadTarget;
 
@@ -21,7 +21,7 @@ impl std::fmt::Display for BadTarget {
 
 impl std::error::Error for BadTarget {}
 
-/// Appends the line that announces a chunk of `len` bytes. `len` 0 would end the body.
+/// Appends the size line of a chunk of `len` bytes. A `len` of 0 would end the body.
 #[inline]
 pub fn chunk_header(len: usize, out: &mut Vec<u8>) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
@@ -42,8 +42,9 @@ pub fn last_chunk(trailers: Option<&Fields>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends `METHOD SP TARGET SP HTTP/1.1 CRLF` (RFC 9112 section 3), where `target` appends the target. Whatever that
-/// writes cannot end the line (CVE-2023-25690): bytes outside `!` to `~` are an error, and `out` is as before.
+/// Appends `METHOD SP TARGET SP HTTP/1.1 CRLF` (RFC 9112 section 3), where `target` appends the
+/// target. The target cannot end the line (CVE-2023-25690): bytes outside `!` to `~` are an error,
+/// and leave `out` unchanged.
 #[inline]
 pub fn request_line(
     method: &[u8],
@@ -62,10 +63,10 @@ pub fn request_line(
     Ok(())
 }
 
-/// Whether a request target can stand in a request line: visible ASCII alone.
+/// Checks that a request target is visible ASCII only.
 #[inline]
 pub fn check_target(target: &[u8]) -> Result<(), BadTarget> {
-    // Without an early end the loop is done in vectors.
+    // Without an early exit the loop is vectorised.
     let bad = target.iter().fold(target.is_empty(), |bad, &byte| bad | !(0x21..=0x7e).contains(&byte));
     if bad { Err(BadTarget) } else { Ok(()) }
 }
@@ -84,19 +85,19 @@ pub fn status_line(status: u16, out: &mut Vec<u8>) {
     }
 }
 
-/// The reason phrase: NGINX's where it has one, since tools that watch APISIX look for its words, else
-/// that of the IANA registry (RFC 9110 section 15); empty if there is none.
+/// The reason phrase: NGINX's if it has one, since tools that watch APISIX look for its text, else
+/// that of the IANA registry (RFC 9110 section 15); empty if unknown.
 pub fn reason(status: u16) -> &'static str {
     line(status).map_or("", |line| &line[START..line.len() - 2])
 }
 
-/// A date as `Sun, 06 Nov 1994 08:49:37 GMT` (IMF-fixdate, RFC 9110 section 5.6.7) from
-/// seconds since 1970. Years have four digits: later seconds give the last one of 9999.
+/// Formats seconds since 1970 as `Sun, 06 Nov 1994 08:49:37 GMT` (IMF-fixdate, RFC 9110 section
+/// 5.6.7). Years have four digits: later seconds give the last one of 9999.
 pub fn date(unix_secs: u64) -> [u8; 29] {
     const LAST: u64 = 253_402_300_799;
     let at = UNIX_EPOCH + Duration::from_secs(unix_secs.min(LAST));
     let mut text = [0; 29];
-    // Up to the year 9999 the text has exactly this length, so it cannot fail.
+    // Up to the year 9999 the text has exactly this length, so writing cannot fail.
     let _ = write!(&mut text[..], "{}", HttpDate::from(at));
     text
 }
@@ -180,14 +181,14 @@ lines! {
     511 "Network Authentication Required",
 }
 
-/// A whole number in decimal digits, without a detour through formatting.
+/// Appends a number in decimal digits, without the formatting machinery.
 #[inline]
 pub fn decimal(value: u64, out: &mut Vec<u8>) {
     let Some(short) = u16::try_from(value).ok().filter(|&value| value < 10_000) else {
         return long_decimal(value, out);
     };
-    // Four digits at once, which are moved together where the first ones are zeros, cost less than one after
-    // the other: most numbers of a head or of a line in a log are short.
+    // Writing four digits at once and shifting out leading zeros costs less than digit by digit:
+    // most numbers in heads and log lines are short.
     let digits =
         [short / 1000, short / 100 % 10, short / 10 % 10, short % 10].map(|digit| b'0' + digit as u8);
     let zeros = usize::from(short < 1000) + usize::from(short < 100) + usize::from(short < 10);
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_have_their_length_up_to_the_last_one() {
+    fn dates_have_a_fixed_length() {
         let text = |seconds| String::from_utf8(date(seconds).to_vec()).unwrap();
         assert_eq!(text(0), "Thu, 01 Jan 1970 00:00:00 GMT");
         assert_eq!(text(784_111_777), "Sun, 06 Nov 1994 08:49:37 GMT");

@@ -1,10 +1,10 @@
 //! hot path
 //!
-//! Fields that end at this hop (RFC 9110 section 7.6.1).
+//! Hop-by-hop fields (RFC 9110 section 7.6.1).
 //!
-//! Removed are the fixed set and whatever Connection names, but for fields that every
-//! recipient needs: a peer may not name away Host, Content-Length, credentials, or the
-//! fields a proxy adds. Call this before fields of our own are added (CVE-2022-31813).
+//! Removes a fixed set and the fields that Connection names, except fields that every recipient
+//! needs: a peer may not remove Host, Content-Length, credentials, or the fields a proxy adds. Must
+//! be called before our own fields are added (CVE-2022-31813).
 
 use crate::fields::Fields;
 use crate::head::{RequestHead, ResponseHead};
@@ -12,15 +12,14 @@ use crate::names::Name;
 
 use super::decode::options;
 
-/// Removes the hop-by-hop fields of a request, and those by which an upstream learns who sent it:
-/// no client may tell that itself, on any route. `keep_upgrade` leaves `Upgrade` where it is,
-/// for a caller that will write `Connection: upgrade`. Content-Length stays; the caller
-/// writes it from the framing. Notes whether the peer tells of those before it
-/// ([`RequestHead::tells_of_others`]).
+/// Removes the hop-by-hop fields of a request, and the fields that identify its sender to an
+/// upstream: no client may set these, on any route. `keep_upgrade` keeps `Upgrade`, for a caller
+/// that will write `Connection: upgrade`. Content-Length stays; the caller writes it from the
+/// framing. Records whether the peer sent forwarded headers ([`RequestHead::has_forwarded`]).
 pub fn strip_request(head: &mut RequestHead, keep_upgrade: bool) {
     let present = strip(&mut head.fields, keep_upgrade);
-    head.tells_of_others = present & TOLD != 0;
-    // The decoder has left out other spellings of them.
+    head.has_forwarded = present & FORWARDED != 0;
+    // The decoder has already removed other spellings.
     if present & IDENTITY != 0 {
         head.fields.retain_ids(|id| marks(id) & IDENTITY == 0);
     }
@@ -30,7 +29,8 @@ pub fn strip_request(head: &mut RequestHead, keep_upgrade: bool) {
     }
 }
 
-/// Whether a name without a number begins as those do that tell of a consumer or a credential, in any spelling.
+/// Whether an unknown name has a prefix of the fields that identify consumers and credentials, in
+/// any spelling.
 #[inline]
 pub fn is_of_identity(name: &[u8]) -> bool {
     const BEGINNINGS: [&[u8]; 2] = [b"x-consumer-", b"x-credential-"];
@@ -41,8 +41,8 @@ pub fn is_of_identity(name: &[u8]) -> bool {
     matches!(name.first(), Some(b'x' | b'X')) && BEGINNINGS.into_iter().any(begins)
 }
 
-/// Removes the hop-by-hop fields of a response, as [`strip_request`], and those an origin means
-/// for the proxy before it, which nginx does not show to clients either.
+/// Removes the hop-by-hop fields of a response, as [`strip_request`], and the fields that an origin
+/// sends to its proxy, which nginx does not forward either.
 pub fn strip_response(head: &mut ResponseHead, keep_upgrade: bool) {
     let present = strip(&mut head.fields, keep_upgrade);
     if present & FOR_PROXIES != 0 {
@@ -52,7 +52,7 @@ pub fn strip_response(head: &mut ResponseHead, keep_upgrade: bool) {
     }
 }
 
-/// Gives the marks of all names that were there.
+/// Returns the marks of all names found.
 #[inline]
 fn strip(fields: &mut Fields, keep_upgrade: bool) -> u8 {
     let present = fields.list().iter().fold(0, |all, field| all | marks(field.id));
@@ -67,14 +67,14 @@ fn strip(fields: &mut Fields, keep_upgrade: bool) -> u8 {
     present
 }
 
-/// Removes what the Connection fields name. The decoder limits how many names there are;
-/// only peers that name any cost an allocation.
+/// Removes the fields that Connection names. The decoder limits their number; only peers that name
+/// any cost an allocation.
 #[inline]
 fn remove_named(fields: &mut Fields) {
     let mut named = Vec::new();
     for field in fields.list().iter().filter(|field| field.id == Name::Connection) {
         let value = fields.bytes(field.value);
-        if !names_nothing(value) {
+        if !names_no_fields(value) {
             named.extend_from_slice(value);
             named.push(b',');
         }
@@ -87,31 +87,31 @@ fn remove_named(fields: &mut Fields) {
     }
 }
 
-/// Fields that end at this hop or that the proxy writes itself, so that a peer's look-alike
-/// would be taken for the real one.
+/// Whether the field is hop-by-hop or set by the proxy itself, so that a look-alike could be
+/// mistaken for it.
 pub(super) fn is_ours(id: Name) -> bool {
-    marks(id) & (HOP | UPGRADE | WRITTEN) != 0
+    marks(id) & (HOP | UPGRADE | OWN) != 0
 }
 
-fn names_nothing(value: &[u8]) -> bool {
+fn names_no_fields(value: &[u8]) -> bool {
     const USUAL: [&[u8]; 4] = [b"keep-alive", b"close", b"upgrade", b"keep-alive, Upgrade"];
     value == USUAL[0] || USUAL.iter().any(|usual| usual.eq_ignore_ascii_case(value))
 }
 
-/// Fields that end at this hop; [`UPGRADE`] is the one of them that may stay.
+/// Hop-by-hop fields; of these only [`UPGRADE`] may stay.
 const HOP: u8 = 1;
 const UPGRADE: u8 = 1 << 1;
-/// The field that names others; it ends here, too.
+/// The field that names others; it is hop-by-hop, too.
 const CONNECTION: u8 = 1 << 2;
-/// Fields that tell who a request is from.
+/// Fields that identify the sender of a request.
 const IDENTITY: u8 = 1 << 3;
-/// Fields in which a proxy tells of those before it; anyone can write them.
-const TOLD: u8 = 1 << 4;
-/// What an origin says to nginx, and nobody else (`proxy_hide_header`'s fixed list).
+/// Forwarded headers, which describe previous hops; any client can write them.
+const FORWARDED: u8 = 1 << 4;
+/// Fields from an origin to nginx only (the fixed list of `proxy_hide_header`).
 const FOR_PROXIES: u8 = 1 << 5;
-/// Fields that the proxy or its plugins write themselves.
-const WRITTEN: u8 = 1 << 6;
-/// Connection may not name these away: they are for every recipient.
+/// Fields that the proxy or its plugins set themselves.
+const OWN: u8 = 1 << 6;
+/// Connection may not remove these: they are for every recipient.
 const KEPT: u8 = 1 << 7;
 
 #[inline(always)]
@@ -119,7 +119,7 @@ fn marks(id: Name) -> u8 {
     MARKS[usize::from(id as u8)]
 }
 
-/// What is to be known of each name, by its number.
+/// The marks of each name, by its number.
 static MARKS: [u8; 256] = build();
 
 const fn build() -> [u8; 256] {
@@ -132,17 +132,18 @@ const fn build() -> [u8; 256] {
         XForwardedFor, XForwardedHost, XForwardedPort, XForwardedProto, XPad, XRealIp,
     };
     let mut all = [0; 256];
-    // `Proxy` is no field of HTTP, but CGI-like origins would take it for a setting (CVE-2016-5385).
+    // `Proxy` is not an HTTP field, but CGI-like origins would take it for a setting
+    // (CVE-2016-5385).
     all = mark(all, HOP, &[Connection, Http2Settings, KeepAlive, Proxy, ProxyAuthenticate]);
     all = mark(all, HOP, &[ProxyAuthorization, ProxyConnection, Te, TransferEncoding]);
     all = mark(all, UPGRADE, &[Upgrade]);
     all = mark(all, CONNECTION, &[Connection]);
     let identity = [XConsumerCustomId, XConsumerUsername, XCredentialIdentifier];
-    all = mark(all, IDENTITY | WRITTEN | KEPT, &identity);
+    all = mark(all, IDENTITY | OWN | KEPT, &identity);
     let told = [SluiceHops, XForwardedFor, XForwardedHost, XForwardedPort, XForwardedProto];
-    all = mark(all, TOLD | WRITTEN | KEPT, &told);
-    all = mark(all, TOLD | KEPT, &[Forwarded]);
-    all = mark(all, WRITTEN | KEPT, &[XRealIp]);
+    all = mark(all, FORWARDED | OWN | KEPT, &told);
+    all = mark(all, FORWARDED | KEPT, &[Forwarded]);
+    all = mark(all, OWN | KEPT, &[XRealIp]);
     all = mark(all, FOR_PROXIES, &[XAccelBuffering, XAccelCharset, XAccelExpires, XAccelLimitRate]);
     all = mark(all, FOR_PROXIES, &[XAccelRedirect, XPad]);
     all = mark(all, KEPT, &[Apikey, Authorization, CacheControl, ContentEncoding, ContentLength]);
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn who_tells_of_others_is_noted() {
+    fn forwarded_headers_are_recorded() {
         for name in [
             "Forwarded",
             "Sluice-Hops",
@@ -236,17 +237,17 @@ mod tests {
         ] {
             let mut head = head_with(&["Host", name]);
             strip_request(&mut head, false);
-            assert!(head.tells_of_others && head.fields.len() == 2, "{name}");
+            assert!(head.has_forwarded && head.fields.len() == 2, "{name}");
         }
         for names in [&["Host"][..], &["Host", "X-Real-IP", "X-Forwarded", "Via"], &[]] {
             let mut head = head_with(names);
             strip_request(&mut head, false);
-            assert!(!head.tells_of_others, "{names:?}");
+            assert!(!head.has_forwarded, "{names:?}");
         }
     }
 
     #[test]
-    fn a_head_of_such_fields_alone_is_emptied() {
+    fn a_head_of_hop_by_hop_fields_only_is_emptied() {
         let mut head = head_with(&["X-Consumer-Custom-ID", "X-Consumer-Username", "X-Credential-Identifier"]);
         strip_request(&mut head, false);
         assert!(head.fields.is_empty());
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_meant_for_proxies_ends_here() {
+    fn fields_for_proxies_are_removed() {
         let mut head = ResponseHead::default();
         for (name, value) in [
             ("X-Accel-Expires", "7"),

@@ -9,11 +9,11 @@ use std::net::Ipv6Addr;
 
 use super::Refusal;
 
-/// An authority taken apart.
+/// A parsed authority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Authority {
-    /// Bytes of the host at the start of the authority, without port and without the
-    /// trailing dot of a fully qualified name.
+    /// Length of the host at the start of the authority, without port and without the trailing dot
+    /// of a fully qualified name.
     pub host: usize,
     /// The host has upper-case letters.
     pub upper: bool,
@@ -21,7 +21,7 @@ pub(super) struct Authority {
     pub port: bool,
 }
 
-/// Takes `host [":" port]` apart.
+/// Parses `host [":" port]`.
 #[inline]
 pub(super) fn authority(bytes: &[u8]) -> Result<Authority, Refusal> {
     if bytes.first() == Some(&b'[') {
@@ -37,7 +37,7 @@ pub(super) fn authority(bytes: &[u8]) -> Result<Authority, Refusal> {
                 label += 1;
                 upper = true;
             }
-            // NGINX takes one dot in front (`.foo.com`), and `*.foo.com` means that host, too.
+            // NGINX accepts a leading dot (`.foo.com`), and `*.foo.com` matches that host, too.
             DOT if label > 0 || at == 0 => label = 0,
             COLON => {
                 end = at;

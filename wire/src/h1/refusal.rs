@@ -1,15 +1,14 @@
-//! Why bytes from a peer were refused.
+//! Reasons for refusing a peer's bytes.
 
-/// The reason a message was refused. After any of these nothing more is read
-/// from the connection as HTTP.
+/// The reason a message was refused. Afterwards nothing more is read from the connection as HTTP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Refusal {
     /// The request line is not `METHOD SP TARGET SP VERSION CRLF` (RFC 9112 section 3).
     RequestLine,
-    /// The method is empty, not a token (RFC 9110 section 9.1) or longer than any that is in use.
+    /// The method is empty, not a token (RFC 9110 section 9.1) or too long.
     Method,
-    /// The target holds a byte that may not stand there, or has none of the four forms
-    /// its method may have (RFC 9112 section 3.2).
+    /// The target contains a forbidden byte, or is in none of the four forms allowed for its method
+    /// (RFC 9112 section 3.2).
     Target,
     /// The target is longer than the limit.
     TargetTooLong,
@@ -17,8 +16,8 @@ pub enum Refusal {
     PercentEncoding,
     /// The path has `..` above its root.
     AboveRoot,
-    /// The path holds, encoded or not, a byte the path rules refuse (control characters, `\`,
-    /// `%2F` and `;` where so set), or a dot segment that only some servers would see.
+    /// The path contains, encoded or not, a byte that the path rules refuse (control characters,
+    /// and `\`, `%2F` and `;` if configured), or a dot segment that only some servers recognise.
     BadPath,
     /// Not an HTTP version (RFC 9112 section 2.3).
     Version,
@@ -43,7 +42,7 @@ pub enum Refusal {
     SpaceBeforeColon,
     /// The field name is empty or not a token, or the line has no colon (RFC 9110 section 5.1).
     FieldName,
-    /// A name that becomes a framing or hop-by-hop field where `_` is read as `-`.
+    /// A name that becomes a framing or hop-by-hop field if `_` is read as `-`.
     DisguisedName,
     /// A name with an underscore, where [`Underscores::Refuse`](super::Underscores) is set.
     Underscore,
@@ -86,8 +85,8 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The status a client's request is answered with. An origin's response that is
-    /// refused becomes a 502, whatever the reason.
+    /// The response status for a refused request. A refused response from an origin always becomes
+    /// a 502.
     pub const fn status(self) -> u16 {
         match self {
             Refusal::TargetTooLong => 414,
@@ -98,7 +97,7 @@ impl Refusal {
         }
     }
 
-    /// What was wrong and what was expected, in one sentence without a full stop.
+    /// A description of the error and the expected form, in one sentence without a full stop.
     pub const fn as_str(self) -> &'static str {
         match self {
             Refusal::RequestLine => {
@@ -114,7 +113,7 @@ impl Refusal {
                  character; see the plugin path-characters"
             }
             Refusal::Version => "the version must be HTTP/1.1 or HTTP/1.0",
-            Refusal::UnsupportedVersion => "only HTTP/1.1 and HTTP/1.0 are spoken here",
+            Refusal::UnsupportedVersion => "only HTTP/1.1 and HTTP/1.0 are supported",
             Refusal::StatusLine => "the status line must be a version, three digits and a reason",
             Refusal::Status => "the status must be 100 or more",
             Refusal::BareLf => "a line ends with LF alone, not CRLF",

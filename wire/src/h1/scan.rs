@@ -1,16 +1,16 @@
 //! hot path
 //!
-//! Finding the ends of tokens, targets and values: byte classes and field lines.
+//! Finds the ends of tokens, targets and values: byte classes and field lines.
 
 use crate::fields::{is_token, is_value_byte};
 use crate::names::Name;
 
 use super::Refusal;
 
-/// Why reading stopped before the end.
+/// Why parsing stopped early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// The input ends here; so far nothing was wrong.
+    /// The input ends here, without an error so far.
     More,
     Refused(Refusal),
 }
@@ -29,12 +29,12 @@ pub(crate) struct Line {
     pub name_end: usize,
     pub value_start: usize,
     pub value_end: usize,
-    /// Where the next line begins.
+    /// Offset of the next line.
     pub next: usize,
 }
 
-/// Reads the field line that begins at `at`; `None` is the empty line, which is
-/// two bytes long, that ends the section (RFC 9112 section 5).
+/// Parses the field line at `at`; `None` is the empty line, two bytes long, that ends the section
+/// (RFC 9112 section 5).
 #[inline(always)]
 pub(crate) fn field_line(input: &[u8], at: usize) -> Result<Option<Line>, Stop> {
     let (name_end, id) = name(input, at);
@@ -57,8 +57,8 @@ pub(crate) fn field_line(input: &[u8], at: usize) -> Result<Option<Line>, Stop> 
     Ok(Some(Line { id, name_end, value_start, value_end, next }))
 }
 
-/// The end of the name that begins at `at`, and which name it is. A known name holds token bytes
-/// only, so that it is not looked at byte by byte.
+/// The end of the name at `at`, and its id. A known name contains only token bytes, so it is not
+/// checked byte by byte.
 #[inline(always)]
 fn name(input: &[u8], at: usize) -> (usize, Name) {
     let mut end = at;
@@ -72,7 +72,7 @@ fn name(input: &[u8], at: usize) -> (usize, Name) {
         }
         end += (colons.trailing_zeros() / 8) as usize;
         return match Name::from_bytes(&input[at..end]) {
-            // What ends before the colon is no name, and refused.
+            // An unknown name may end before the colon, and is then refused.
             Name::Other => (token_end(input, at), Name::Other),
             known => (end, known),
         };
@@ -81,11 +81,11 @@ fn name(input: &[u8], at: usize) -> (usize, Name) {
     (end, Name::from_bytes(&input[at..end]))
 }
 
-/// Words in which the colon behind a known name is looked for, in bytes.
+/// How far the colon after a known name is searched for, in bytes (whole words).
 const LONGEST_KNOWN: usize = crate::names::LONGEST.next_multiple_of(8) + 8;
 const COLONS: u64 = u64::from_le_bytes([b':'; 8]);
 
-/// The offset after the CRLF that must stand at `at`.
+/// The offset after the CRLF required at `at`.
 #[inline(always)]
 pub(crate) fn end_of_line(input: &[u8], at: usize) -> Result<usize, Stop> {
     match (input.get(at), input.get(at + 1)) {
@@ -98,14 +98,14 @@ pub(crate) fn end_of_line(input: &[u8], at: usize) -> Result<usize, Stop> {
     }
 }
 
-/// The offset of the first byte at or after `at` that is no token byte.
+/// The offset of the first byte at or after `at` that is not a token byte.
 #[inline(always)]
 pub(crate) fn token_end(input: &[u8], at: usize) -> usize {
     let rest = input.get(at..).unwrap_or_default();
     at + rest.iter().position(|&byte| !is_token(byte)).unwrap_or(rest.len())
 }
 
-/// The offset of the first byte at or after `at` that may not stand in a value.
+/// The offset of the first byte at or after `at` that is not allowed in a value.
 #[inline(always)]
 pub(crate) fn value_end(input: &[u8], mut at: usize) -> usize {
     while let Some(word) = input.get(at..).and_then(<[u8]>::first_chunk::<8>) {
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_ends_where_the_plain_reading_says() {
+    fn name_end_agrees_with_the_naive_scan() {
         let names = [&b""[..], b"a", b"Host", b"Content-Length", b"X-Unheard-Of", &[b'x'; 70]];
         let known = Name::KNOWN.iter().map(|(_, text)| text.as_bytes());
         for text in names.into_iter().chain(known) {
@@ -171,7 +171,7 @@ mod tests {
                         let end = token_end(&input, 2);
                         let expected = (end, Name::from_bytes(&input[2..end]));
                         let found = name(&input, 2);
-                        // A name without a colon behind it is refused, whichever it would be.
+                        // A name without a colon after it is refused, known or not.
                         if input.get(end) == Some(&b':') {
                             assert_eq!(found, expected, "{input:?}");
                         } else {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn value_ends_where_the_plain_reading_says() {
+    fn value_end_agrees_with_the_naive_scan() {
         let plain = |input: &[u8], at: usize| {
             (at..input.len()).find(|&i| !is_value_byte(input[i])).unwrap_or(input.len())
         };

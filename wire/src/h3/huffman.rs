@@ -1,9 +1,9 @@
 //! hot path
 //!
-//! Huffman-coded text (RFC 7541 section 5.2, which QPACK uses as it is).
+//! Huffman-coded text (RFC 7541 section 5.2, which QPACK uses unchanged).
 //!
-//! The code is canonical: codes of one length are consecutive numbers in the order of their bytes, and
-//! follow those of the next shorter length. So the lengths say everything.
+//! The code is canonical: codes of one length are consecutive numbers in the order of their bytes,
+//! and follow those of the next shorter length. So the lengths define the code.
 
 /// Bits of each byte's code (RFC 7541 appendix B).
 const BITS: [u8; 256] = [
@@ -22,14 +22,14 @@ const BITS: [u8; 256] = [
 const SHORTEST: usize = 5;
 const LONGEST: usize = 30;
 
-/// What is known of the codes of one length.
+/// The codes of one length.
 #[derive(Clone, Copy)]
 struct Row {
     /// The first code of the length.
     first: u32,
-    /// The number behind the last of them, at the top of 32 bits.
+    /// One above the last code of the length, aligned to the top of 32 bits.
     end: u64,
-    /// Where its bytes begin in [`Codes::bytes`].
+    /// Index of their first byte in [`Codes::bytes`].
     at: usize,
 }
 
@@ -63,7 +63,7 @@ const fn codes() -> Codes {
     codes
 }
 
-/// Appends the text that is coded; false if it is not coded as it must be.
+/// Appends the decoded text; returns `false` if the coding is invalid.
 pub(super) fn decode(coded: &[u8], out: &mut Vec<u8>) -> bool {
     let mut word = 0u64;
     let mut have = 0usize;
@@ -74,14 +74,14 @@ pub(super) fn decode(coded: &[u8], out: &mut Vec<u8>) -> bool {
             word |= u64::from(*byte) << (56 - have);
             have += 8;
         }
-        // What is not there reads as ones, which no code but the end's consists of.
+        // Missing bits read as ones; only the end-of-string code consists of ones.
         let window = (word >> 32) | (u64::from(u32::MAX) >> have.min(32));
         let mut bits = SHORTEST;
         while bits <= LONGEST && window >= CODES.rows[bits].end {
             bits += 1;
         }
         if bits > LONGEST || bits > have {
-            // What is left is less than a byte of ones, or wrong.
+            // The rest is less than a byte of ones, or invalid.
             return have < 8 && window == u64::from(u32::MAX);
         }
         let row = CODES.rows[bits];
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_comes_back() {
+    fn every_byte_round_trips() {
         let all: Vec<u8> = (0..=255).collect();
         assert_eq!(text(&encode(&all)), Some(all));
         assert_eq!(text(b""), Some(Vec::new()));
@@ -142,13 +142,13 @@ mod tests {
     #[test]
     fn padding_is_less_than_a_byte_of_ones() {
         // `&` is 11111000.
-        assert_eq!(text(&[0b1111_1000]), Some(b"&".to_vec()), "none at all");
+        assert_eq!(text(&[0b1111_1000]), Some(b"&".to_vec()), "without padding");
         // `a` is 00011.
         assert_eq!(text(&[0b0001_1111]), Some(b"a".to_vec()));
         assert_eq!(text(&[0b0001_1110]), None, "a zero in the padding");
-        assert_eq!(text(&[0b0001_1111, 0xff]), None, "too much of it");
+        assert_eq!(text(&[0b0001_1111, 0xff]), None, "too much padding");
         assert_eq!(text(&[0xff]), None);
-        assert_eq!(text(&[0xff, 0xff, 0xff, 0xff]), None, "the end has no place in a text");
+        assert_eq!(text(&[0xff, 0xff, 0xff, 0xff]), None, "the end-of-string code is not allowed");
         assert_eq!(text(&[0xff, 0xff, 0xff, 0xfc]), None);
     }
 }

@@ -1,27 +1,27 @@
 //! hot path
 //!
-//! Lists of fields (RFC 9204), without a table that changes: what is announced as the table's capacity is
-//! 0, so every list can be read by itself, nothing blocks, and nothing is kept between two of them.
+//! Field sections (RFC 9204), without a dynamic table: the announced table capacity is 0, so every
+//! section can be decoded independently, nothing blocks, and no state is kept between sections.
 
 use super::huffman;
 use super::table::FIELDS;
 use crate::fields::Span;
 
-/// What a field counts for beside its bytes (RFC 9114 section 4.2.2).
+/// The size of a field beside its name and value, in bytes (RFC 9114 section 4.2.2).
 const OVERHEAD: usize = 32;
 
-/// Why a list of fields is none.
+/// Why a field section is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bad {
-    /// It cannot be read, or refers to what there is not. The connection cannot go on.
+    /// It cannot be decoded, or refers to a missing entry. The connection cannot continue.
     Coding,
-    /// It is larger than the limits.
+    /// It exceeds the size limit.
     TooLarge,
     /// It has more fields than the limit.
     TooMany,
 }
 
-/// A list of fields. Reused from one to the next.
+/// A decoded field section. Reused for the next one.
 #[derive(Debug, Default)]
 pub struct List {
     text: Vec<u8>,
@@ -29,7 +29,7 @@ pub struct List {
 }
 
 impl List {
-    /// Names and values, in the order in which they came.
+    /// Names and values, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> + Clone + '_ {
         self.fields.iter().map(|(name, value)| (self.bytes(*name), self.bytes(*value)))
     }
@@ -44,15 +44,15 @@ impl List {
         Span { start: start as u32, len: bytes.len() as u32 }
     }
 
-    /// Reads a list of at most `most_bytes` and `most_fields`.
+    /// Decodes a section of at most `most_bytes` and `most_fields`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Why the section is invalid.
     pub fn read(&mut self, coded: &[u8], most_bytes: usize, most_fields: usize) -> Result<(), Bad> {
         self.text.clear();
         self.fields.clear();
         let mut from = Reader(coded);
-        // It needs nothing of a table, whose base is then without a meaning but must be one.
+        // No dynamic table is needed, so the base has no meaning but must be valid.
         let (needed, _) = from.integer(8)?;
         let (_, base) = from.integer(7)?;
         if needed != 0 || base & 0x80 != 0 {
@@ -68,12 +68,12 @@ impl List {
                 }
                 0x40.. => {
                     let (index, bits) = from.integer(4)?;
-                    // The bit before the one that says which table it is.
+                    // The bit above the index selects the table.
                     let (name, _) = known((index, bits << 2))?;
                     (self.keep(name), from.text(7, self, most)?)
                 }
                 0x20.. => (from.text(3, self, most)?, from.text(7, self, most)?),
-                // References to what a table that changes has got since.
+                // References to entries added to the dynamic table.
                 _ => return Err(Bad::Coding),
             };
             size += name.len as usize + value.len as usize + OVERHEAD;
@@ -89,7 +89,7 @@ impl List {
     }
 }
 
-/// The field that a number stands for. The bit below the top one says whose number it is.
+/// The static field of an index. The bit above the index selects the table.
 fn known((index, bits): (u64, u8)) -> Result<(&'static [u8], &'static [u8]), Bad> {
     if bits & 0x40 == 0 {
         return Err(Bad::Coding);
@@ -101,7 +101,8 @@ fn known((index, bits): (u64, u8)) -> Result<(&'static [u8], &'static [u8]), Bad
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// An integer in the last bits of the next byte and behind it (RFC 7541 section 5.1), and that byte.
+    /// Decodes an integer in the last bits of the next byte and the bytes after it (RFC 7541
+    /// section 5.1), and returns that first byte, too.
     fn integer(&mut self, bits: u32) -> Result<(u64, u8), Bad> {
         let (&first, mut rest) = self.0.split_first().ok_or(Bad::Coding)?;
         let most = (1u64 << bits) - 1;
@@ -111,7 +112,7 @@ impl<'a> Reader<'a> {
             loop {
                 let (&byte, behind) = rest.split_first().ok_or(Bad::Coding)?;
                 rest = behind;
-                // No length or index is nearly so large.
+                // No valid length or index is that large.
                 if shift > 28 {
                     return Err(Bad::Coding);
                 }
@@ -126,8 +127,8 @@ impl<'a> Reader<'a> {
         Ok((value, first))
     }
 
-    /// A text whose length stands in the last bits of the next byte; the bit before them says whether it is
-    /// in Huffman's code.
+    /// Decodes a text whose length is in the last bits of the next byte; the bit above them marks
+    /// Huffman coding.
     fn text(&mut self, bits: u32, list: &mut List, most: usize) -> Result<Span, Bad> {
         let (length, first) = self.integer(bits)?;
         let length = usize::try_from(length).map_err(|_| Bad::Coding)?;
@@ -144,13 +145,13 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Begins a list.
+/// Starts a section.
 #[inline]
 pub fn begin(out: &mut Vec<u8>) {
     out.extend_from_slice(&[0, 0]);
 }
 
-/// Appends a field, its name in lower case.
+/// Appends a field; its name must be in lower case.
 pub fn put(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     let mut of_name = None;
     for (index, (known, with)) in FIELDS.iter().enumerate() {
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_values_are_read_back() {
         let long = "x".repeat(300);
         let fields = [
             (":status", "200"),
@@ -229,32 +230,32 @@ mod tests {
         }
         let expected: Texts = fields.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
         assert_eq!(read(&coded), Ok(expected));
-        // Cut anywhere, it is another list or none, and never a panic.
+        // Any prefix is a valid section or an error, and never a panic.
         (0..coded.len()).for_each(|short| drop(read(&coded[..short])));
         let mut status = vec![0, 0];
         put_status(204, &mut status);
-        assert_eq!(status, [0, 0, 0xc0 | 63, 1], "one number is enough");
+        assert_eq!(status, [0, 0, 0xc0 | 63, 1], "one index is enough");
         put_status(431, &mut status);
         assert_eq!(read(&status).unwrap()[1], (":status".to_owned(), "431".to_owned()));
     }
 
     #[test]
     fn every_form_is_read() {
-        // RFC 9204 appendix B.1, and the same with a name in Huffman's code.
+        // RFC 9204 appendix B.1, and the same with a Huffman-coded name.
         assert_eq!(
             read(b"\0\0\x51\x0b/index.html").unwrap(),
             [(":path".to_owned(), "/index.html".to_owned())]
         );
         let coded = b"\0\0\x2f\x01\x25\xa8\x49\xe9\x5b\xa9\x7d\x7f\x89\x25\xa8\x49\xe9\x5b\xb8\xe8\xb4\xbf";
         assert_eq!(read(coded).unwrap(), [("custom-key".to_owned(), "custom-value".to_owned())]);
-        // The length of a name in the longest form that is read, and in one that is longer still.
+        // A name length in the longest accepted form, and in an even longer one.
         let longest = b"\0\0\x27\x81\x80\x80\x80\0eightlet\x01x";
         assert_eq!(read(longest).unwrap(), [("eightlet".to_owned(), "x".to_owned())]);
         assert_eq!(read(b"\0\0\x27\x81\x80\x80\x80\x80\0eightlet\x01x"), Err(Bad::Coding));
     }
 
     #[test]
-    fn what_needs_a_table_is_refused() {
+    fn references_to_the_dynamic_table_are_refused() {
         for coded in [
             &b""[..],
             b"\0",
@@ -289,7 +290,7 @@ mod tests {
         let one = b"\0\0\x20\x0512345";
         assert_eq!(limited(one, 5, 1).map(|list| list.len()), Ok(1));
         assert_eq!(limited(one, 4, 1), Err(Bad::TooLarge));
-        // A few bytes that stand for many.
+        // A few bytes that expand to many.
         let bomb = [&[0, 0][..], &[0xc0 | 31; 4000]].concat();
         assert_eq!(limited(&bomb, 4096, 100), Err(Bad::TooMany));
         assert_eq!(limited(&bomb, 64, 100_000), Err(Bad::TooLarge));

@@ -1,4 +1,4 @@
-//! The fields that QPACK has numbers for (RFC 9204 appendix A).
+//! The static table of QPACK (RFC 9204 appendix A).
 
 pub(super) const FIELDS: [(&[u8], &[u8]); 99] = [
     (b":authority", b""),

@@ -1,11 +1,11 @@
-//! Where the keys of a command stand, as Redis's COMMAND tells it. Commands that are not listed have one, the
-//! first argument.
+//! The positions of keys in commands, as in Redis's COMMAND. Commands that are not listed have one
+//! key, the first argument.
 
 /// The arguments of a command that are keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keys {
     first: u8,
-    /// Counted from behind if negative.
+    /// Counted from the end if negative.
     last: i8,
     step: u8,
 }
@@ -41,17 +41,17 @@ const ROWS: &[(Keys, &[&str])] = &[
 ];
 
 impl Keys {
-    /// Of the command of this name, in lower case.
+    /// The keys of the command of this name, in lower case.
     pub fn of(command: &str) -> Keys {
         ROWS.iter().find(|(_, names)| names.contains(&command)).map_or(FIRST, |(keys, _)| *keys)
     }
 
-    /// The command has none, whatever its arguments.
+    /// Whether the command has no keys.
     pub fn are_none(self) -> bool {
         self == NONE
     }
 
-    /// Whether the argument at this place of so many is one; the command's name is at 0.
+    /// Whether the argument at index `at` of `arguments` is a key; the command's name is at 0.
     #[inline]
     pub fn has(self, at: u64, arguments: u64) -> bool {
         let last = match u64::try_from(self.last) {
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_stand_where_redis_says() {
+    fn key_positions_match_redis() {
         let keys = |line: &str| {
             let words: Vec<&str> = line.split(' ').collect();
             let keys = Keys::of(words[0]);
@@ -79,7 +79,7 @@ mod tests {
         for (line, expected) in [
             ("get k", "k"),
             ("set k v ex 10", "k"),
-            ("nobody-knows k v", "k"),
+            ("unknown-name k v", "k"),
             ("ping", ""),
             ("publish c m", ""),
             ("mget a b c", "a b c"),

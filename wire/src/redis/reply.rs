@@ -1,30 +1,30 @@
 //! hot path
 //!
-//! Replies of servers, of both versions of the protocol: where each ends, and the little that tells what it
-//! is. Streamed strings and aggregates of version 3, which no server sends, are not known.
+//! Replies of servers, of both protocol versions: where each ends, and a summary of its content.
+//! Streamed strings and aggregates of version 3, which no server sends, are not supported.
 
-use super::{Number, Read, Refusal};
+use super::{Number, Parsed, Refusal};
 
-/// Replies within replies.
+/// The deepest nesting of replies.
 const DEPTH: usize = 32;
 
-/// Bytes of a line.
+/// The longest line in bytes.
 const LINE: u32 = 64 << 10;
 
-/// Reads replies, one after the other.
+/// Parses replies, one after another.
 #[derive(Debug, Clone, Default)]
 pub struct Replies {
     state: State,
-    /// Elements that are still to come, for each reply within another.
+    /// Elements still to come, for each level of nesting.
     left: [u64; DEPTH],
-    /// Which of those only stand before a reply.
+    /// The levels that are attributes, which precede a reply.
     attributes: u32,
     depth: usize,
-    /// The reply so far.
+    /// The summary so far.
     reply: Reply,
     /// The first element of the reply is still to come.
     fresh: bool,
-    /// The beginning of the line or string that is being read.
+    /// The start of the current line or string.
     text: Short,
 }
 
@@ -67,17 +67,17 @@ impl Short {
     }
 }
 
-/// A whole reply.
+/// The summary of a complete reply.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reply {
     pub kind: Kind,
-    /// The beginning of an error, or of the first element of an aggregate, where that is a string.
+    /// The start of an error, or of an aggregate's first element if that is a string.
     pub text: Short,
-    /// The last number that is an element of it.
+    /// The last number among its elements.
     pub number: Option<u64>,
 }
 
-/// What a reply is, as far as that matters.
+/// The kind of a reply.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Kind {
     #[default]
@@ -85,15 +85,16 @@ pub enum Kind {
     Error,
     /// An array, a map or a set.
     Aggregate,
-    /// Something that nobody asked for now, of version 3.
+    /// A push message of version 3, which answers no command.
     Push,
 }
 
 impl Replies {
-    /// Reads on: how many bytes were used, and the reply that ends with them; `None` if they were too few.
+    /// Parses on: returns the number of bytes used, and the reply that ends with them; `None` if
+    /// more bytes are needed.
     ///
     /// # Errors
-    /// What no reply can have at this place; nothing may be read after that.
+    /// The reply is invalid; no further calls are allowed.
     #[inline]
     pub fn next(&mut self, bytes: &[u8]) -> Result<(usize, Option<Reply>), Refusal> {
         let mut at = 0;
@@ -118,7 +119,7 @@ impl Replies {
         Ok((at, None))
     }
 
-    /// Takes a byte that is none of a string's own; says whether the reply ends with it.
+    /// Parses a byte outside of strings; returns whether it ends the reply.
     fn push(&mut self, byte: u8) -> Result<bool, Refusal> {
         match &mut self.state {
             State::Type => {
@@ -168,22 +169,22 @@ impl Replies {
         Ok(false)
     }
 
-    /// A length or a count is there.
-    fn length(&mut self, of: u8, read: Read) -> Result<bool, Refusal> {
+    /// Handles a complete length or count.
+    fn length(&mut self, of: u8, read: Parsed) -> Result<bool, Refusal> {
         self.state = State::Type;
         let count = match (of, read) {
-            (b'$' | b'*', Read::Null) => return Ok(self.scalar(b'_')),
-            (_, Read::Null) => return Err(Refusal::BadNumber),
-            (b'$' | b'!' | b'=', Read::Count(len)) => {
+            (b'$' | b'*', Parsed::Null) => return Ok(self.scalar(b'_')),
+            (_, Parsed::Null) => return Err(Refusal::BadNumber),
+            (b'$' | b'!' | b'=', Parsed::Count(len)) => {
                 self.state = if len == 0 { State::Cr } else { State::Bytes(len) };
                 return Ok(false);
             }
-            (b'%' | b'|', Read::Count(pairs)) => pairs * 2,
-            (_, Read::Count(count)) => count,
+            (b'%' | b'|', Parsed::Count(pairs)) => pairs * 2,
+            (_, Parsed::Count(count)) => count,
         };
         let is_attribute = of == b'|';
         if count == 0 {
-            // An attribute of nothing stands before the reply all the same.
+            // An empty attribute still precedes a reply.
             return Ok(!is_attribute && self.scalar(b'_'));
         }
         let left = self.left.get_mut(self.depth).ok_or(Refusal::TooDeep)?;
@@ -192,7 +193,7 @@ impl Replies {
         self.attributes = if is_attribute { self.attributes | bit } else { self.attributes & !bit };
         match self.depth {
             0 => self.fresh = !is_attribute,
-            // An attribute only stands before an element.
+            // An attribute is not an element itself.
             1 if !is_attribute => self.fresh = false,
             _ => {}
         }
@@ -200,7 +201,7 @@ impl Replies {
         Ok(false)
     }
 
-    /// Something that is no aggregate, or an empty one, has ended.
+    /// Ends a scalar, or an empty aggregate.
     fn scalar(&mut self, of: u8) -> bool {
         self.state = State::Type;
         let in_reply = self.depth == 1 && self.attributes & 1 == 0;
@@ -213,7 +214,7 @@ impl Replies {
         if in_reply {
             self.fresh = false;
         }
-        // An element of whatever it stands in, which may end with it.
+        // An element of the enclosing aggregate, which may end with it.
         while let Some(above) = self.depth.checked_sub(1) {
             self.left[above] -= 1;
             if self.left[above] > 0 {
@@ -221,7 +222,7 @@ impl Replies {
             }
             self.depth = above;
             if self.attributes & (1 << above) != 0 {
-                // The reply is still to come.
+                // The reply itself is still to come.
                 return false;
             }
         }
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_has_its_end() {
+    fn every_type_is_parsed_to_its_end() {
         for text in [
             "+OK\r\n",
             ":-12\r\n",
@@ -277,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tells_messages_and_errors_is_kept() {
+    fn summaries_of_messages_and_errors_are_kept() {
         let error = one("-ERR unknown command 'foo', with args beginning with: \r\n");
         assert_eq!(error, (Kind::Error, "ERR unknown command 'foo".into(), None));
         assert_eq!(one("!5\r\nERR a\r\n"), (Kind::Error, "ERR a".into(), None));
@@ -285,22 +286,26 @@ mod tests {
         assert_eq!(one(subscribed), (Kind::Aggregate, "subscribe".into(), Some(2)));
         let pushed = ">4\r\n+pmessage\r\n$1\r\n*\r\n$1\r\na\r\n$30\r\n123456789012345678901234567890\r\n";
         assert_eq!(one(pushed), (Kind::Push, "pmessage".into(), None));
-        // Only the elements of the reply itself.
+        // Only direct elements of the reply.
         let nested = "*3\r\n*2\r\n$1\r\na\r\n:7\r\n$1\r\nb\r\n*1\r\n:8\r\n";
         assert_eq!(one(nested), (Kind::Aggregate, String::new(), None));
     }
 
     #[test]
-    fn attributes_stand_before_a_reply() {
+    fn attributes_precede_a_reply() {
         let text = "|1\r\n+key\r\n*2\r\n:1\r\n:2\r\n*2\r\n$1\r\na\r\n|1\r\n+x\r\n:3\r\n:9\r\n";
         assert_eq!(one(text), (Kind::Aggregate, "a".into(), Some(9)));
         let first = ">2\r\n|1\r\n+x\r\n*1\r\n+y\r\n$7\r\nmessage\r\n$1\r\na\r\n";
-        assert_eq!(one(first), (Kind::Push, "message".into(), None), "before the first element");
+        assert_eq!(
+            one(first),
+            (Kind::Push, "message".into(), None),
+            "attributes before the first element are skipped"
+        );
         assert_eq!(one("|0\r\n-ERR\r\n"), (Kind::Error, "ERR".into(), None));
     }
 
     #[test]
-    fn all_else_is_refused() {
+    fn invalid_input_is_refused() {
         let deep = "*1\r\n".repeat(DEPTH) + ":1\r\n";
         assert_eq!(read(&deep).unwrap().len(), 1);
         let longest = format!("+{}\r\n", "a".repeat(LINE as usize));

@@ -2,13 +2,13 @@
 //!
 //! Commands of clients: arrays of bulk strings.
 
-use super::{Number, Read, Refusal};
+use super::{Number, Parsed, Refusal};
 
-/// Reads commands, one after the other.
+/// Parses commands, one after another.
 #[derive(Debug, Clone, Default)]
 pub struct Requests {
     state: State,
-    /// Arguments of the command, its name counted, that are still to come.
+    /// Arguments of the command still to come, including its name.
     left: u64,
 }
 
@@ -24,24 +24,25 @@ enum State {
     Lf,
 }
 
-/// What was read.
+/// A part of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part<'a> {
-    /// A command of so many arguments begins; its name is the first.
+    /// The start of a command with this many arguments; its name is the first.
     Command(u64),
-    /// An argument of so many bytes begins.
+    /// The start of an argument of this many bytes.
     Argument(u64),
-    /// The next bytes of it.
+    /// The next bytes of the argument.
     Bytes(&'a [u8]),
-    /// It was all there, and with the last one the command.
+    /// The end of an argument; with the last one, the end of the command.
     ArgumentEnd { last: bool },
 }
 
 impl Requests {
-    /// Reads on: how many bytes were used, and what they came to; `None` if they were too few.
+    /// Parses on: returns the number of bytes used, and the next part; `None` if more bytes are
+    /// needed.
     ///
     /// # Errors
-    /// What no command can have at this place; nothing may be read after that.
+    /// The command is invalid; no further calls are allowed.
     #[inline]
     pub fn next<'a>(&mut self, bytes: &'a [u8]) -> Result<(usize, Option<Part<'a>>), Refusal> {
         if let State::Bytes(left) = &mut self.state
@@ -62,7 +63,7 @@ impl Requests {
         Ok((bytes.len(), None))
     }
 
-    /// Takes a byte that is none of an argument's own.
+    /// Parses a byte outside of arguments.
     #[inline]
     fn push(&mut self, byte: u8) -> Result<Option<Part<'static>>, Refusal> {
         match &mut self.state {
@@ -70,8 +71,8 @@ impl Requests {
             State::Array => return Err(Refusal::NotAnArray),
             State::Count(number) => match number.push(byte)? {
                 None => {}
-                Some(Read::Count(0) | Read::Null) => return Err(Refusal::NoName),
-                Some(Read::Count(count)) => {
+                Some(Parsed::Count(0) | Parsed::Null) => return Err(Refusal::NoName),
+                Some(Parsed::Count(count)) => {
                     self.left = count;
                     self.state = State::Bulk;
                     return Ok(Some(Part::Command(count)));
@@ -81,8 +82,8 @@ impl Requests {
             State::Bulk => return Err(Refusal::NotABulk),
             State::Length(number) => match number.push(byte)? {
                 None => {}
-                Some(Read::Null) => return Err(Refusal::NullArgument),
-                Some(Read::Count(len)) => {
+                Some(Parsed::Null) => return Err(Refusal::NullArgument),
+                Some(Parsed::Count(len)) => {
                     self.state = if len == 0 { State::Cr } else { State::Bytes(len) };
                     return Ok(Some(Part::Argument(len)));
                 }
@@ -104,7 +105,7 @@ impl Requests {
 mod tests {
     use super::*;
 
-    /// What a text comes to, in words.
+    /// The parts of a text, in words.
     fn read(text: &[u8]) -> Result<Vec<String>, Refusal> {
         let (mut requests, mut rest, mut words) = (Requests::default(), text, Vec::new());
         while !rest.is_empty() {
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn all_else_is_refused() {
+    fn invalid_input_is_refused() {
         for (text, refusal) in [
             ("PING\r\n", Refusal::NotAnArray),
             ("\r\n", Refusal::NotAnArray),

@@ -1,15 +1,15 @@
 //! hot path
 //!
-//! What each byte of a target is, and percent-encoding.
+//! Byte classes of targets, and percent-encoding.
 
 pub(super) const SLASH: u8 = 1;
 /// Not in normal form right after a slash: a slash or a dot.
 pub(super) const AFTER_SLASH: u8 = 2;
-/// Stands encoded in the encoded form.
+/// Is percent-encoded in the encoded form.
 pub(super) const CODED: u8 = 4;
 pub(super) const PERCENT: u8 = 8;
 pub(super) const QUERY: u8 = 16;
-/// Never in a target.
+/// Never allowed in a target.
 pub(super) const BAD: u8 = 32;
 pub(super) const SEMICOLON: u8 = 64;
 
@@ -47,7 +47,7 @@ pub(super) fn push_encoded(byte: u8, out: &mut Vec<u8>) {
     out.extend_from_slice(&[b'%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
 }
 
-/// The byte that the two digits after the `%` at `at` stand for.
+/// The byte encoded by the two digits after the `%` at `at`.
 pub(super) fn hex_pair(raw: &[u8], at: usize) -> Option<u8> {
     let digit = |at: usize| raw.get(at).and_then(|&byte| char::from(byte).to_digit(16));
     Some((digit(at + 1)? << 4 | digit(at + 2)?) as u8)

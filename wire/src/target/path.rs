@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! Paths that are not in normal form yet: dot segments, slashes, percent-encodings.
+//! Normalises paths: dot segments, slashes, percent-encodings.
 
 use super::bytes::{BAD, CLASS, CODED, hex_pair, is_unreserved, push_encoded};
 use super::{Doubtful, PathRules};
@@ -12,7 +12,7 @@ pub(super) enum Form {
     Encoded,
 }
 
-/// Appends one form of a path; leaves `out` as it was on an error.
+/// Appends one form of a path; leaves `out` unchanged on an error.
 pub(super) fn write_path(
     raw: &[u8],
     rules: &PathRules,
@@ -59,7 +59,7 @@ fn write_segments(raw: &[u8], rules: &PathRules, form: Form, out: &mut Vec<u8>) 
     }
 }
 
-/// Resolves the dot segments of a path whose segments are encoded as they are to be sent; nothing else changes.
+/// Resolves the dot segments of an encoded path; nothing else changes.
 pub(super) fn resolve_dots(path: &mut Vec<u8>) -> Result<(), Refusal> {
     let mut found = false;
     for segment in path.split(|&byte| byte == b'/') {
@@ -130,7 +130,7 @@ fn write_segment(
     if found.meets(rules.refused) { Err(Refusal::BadPath) } else { Ok(found) }
 }
 
-/// What stays encoded in the decoded form, too: see the module's documentation.
+/// Whether a byte stays encoded in the decoded form: see the module's documentation.
 pub(super) fn stays_coded(value: u8) -> bool {
     matches!(value, b'/' | b'%' | 0..=0x1f | 0x7f)
 }
@@ -141,8 +141,8 @@ enum Dots {
     Two,
 }
 
-/// Whether a segment is `.` or `..`, and refused if only some servers would say so:
-/// those that cut parameters off (`..;x`) or decode `%2F` and `\` first (`..%2Fx`).
+/// Whether a segment is `.` or `..`; an error if only some servers would treat it so: those that
+/// cut parameters off (`..;x`) or decode `%2F` and `\` first (`..%2Fx`).
 fn dots(segment: &[u8]) -> Result<Dots, Refusal> {
     let mut rest = segment;
     let mut count = 0;
@@ -160,7 +160,7 @@ fn dots(segment: &[u8]) -> Result<Dots, Refusal> {
                 count = 0;
                 first = false;
             }
-            // Not a dot: as good as three of them until the next separator.
+            // Not a dot: counts as three of them until the next separator.
             _ => count = 3,
         }
         rest = &rest[length..];

@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! A target's bytes as they arrive: where it ends, which form it has, and what of it is its own normal form.
+//! Scans a target's raw bytes: its end, its form, and whether it is already in normal form.
 
 use super::bytes::{BAD, CLASS, CODED, PERCENT, QUERY, SEMICOLON, SLASH, encode_query};
 use super::path::{Form, write_path};
@@ -12,23 +12,22 @@ use crate::h1::scan::Stop;
 use crate::head::RequestHead;
 use crate::method::Method;
 
-/// A target's parts, as offsets into the input; made by [`scan`].
+/// A target's parts, as offsets into the input; created by [`scan`].
 #[derive(Debug)]
 pub(crate) struct Scanned {
     start: usize,
-    /// Where the space after the target stands.
+    /// Offset of the space after the target.
     pub(crate) end: usize,
     pub(crate) authority: Option<Span>,
     path: usize,
     path_end: usize,
-    /// Path and query have only bytes and sequences that are their own normal form.
+    /// Path and query contain only bytes and sequences that are already in normal form.
     path_plain: bool,
     query_plain: bool,
     semicolon: bool,
 }
 
-/// Finds the end of the target that begins at `start`, looks at its bytes and takes its
-/// form apart.
+/// Finds the end of the target at `start`, checks its bytes and splits its form.
 #[inline(always)]
 pub(crate) fn scan(input: &[u8], start: usize, method: Method, limit: usize) -> Result<Scanned, Stop> {
     let window = &input[..input.len().min(start.saturating_add(limit).saturating_add(1))];
@@ -55,7 +54,7 @@ fn scan_path(input: &[u8], start: usize, path: usize, authority: Option<Span>) -
             length = at;
             break;
         }
-        // AFTER_SLASH counts only where SLASH came right before.
+        // AFTER_SLASH counts only right after SLASH.
         seen |= class & (CODED | PERCENT | SEMICOLON | (before << 1));
         before = class & SLASH;
     }
@@ -63,7 +62,7 @@ fn scan_path(input: &[u8], start: usize, path: usize, authority: Option<Span>) -
     let mut end = path_end;
     let mut query = 0u8;
     if input.get(end) == Some(&b'?') {
-        // The question mark is itself a byte that may stand there.
+        // The question mark itself is an allowed byte.
         let rest = &input[end..];
         let mut length = rest.len();
         for (at, &byte) in rest.iter().enumerate() {
@@ -142,8 +141,8 @@ fn scan_other(input: &[u8], start: usize, method: Method) -> Result<Scanned, Sto
     scan_path(input, start, host + length, Some(span(host, host + length)))
 }
 
-/// Sets the target's spans of a head whose text begins with `input`. The form is judged
-/// here, after the version.
+/// Sets the target's spans of a head whose text starts with `input`. The form is checked here,
+/// after the version.
 #[inline(always)]
 pub(crate) fn resolve(
     input: &[u8],
@@ -220,8 +219,8 @@ fn resolve_other(
         head.target_span = span(target.path, target.end);
         return resolve_path(input, target, head, rules);
     }
-    // An absolute form without a path stands for `/`, but for `*` with OPTIONS
-    // (RFC 9112 sections 3.2.1 and 3.2.4).
+    // An absolute form without a path means `/`, or `*` with OPTIONS (RFC 9112 sections 3.2.1 and
+    // 3.2.4).
     let path: &[u8] = if head.method == Method::Options && !head.has_query { b"*" } else { b"/" };
     head.target_span = head.fields.intern_with(|out| {
         out.extend_from_slice(path);

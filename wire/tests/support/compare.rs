@@ -1,11 +1,11 @@
-//! The codec against the reference parser and against httparse. Each function returns what
-//! the codec said, or a text that describes a disagreement.
+//! The codec against the reference parser and against httparse. Each function returns the codec's
+//! verdict, or a text that describes a disagreement.
 
 use wire::h1::decode::{Limits, Progress, request, response};
 use wire::h1::{Chunked, Refusal, Relayed};
 use wire::{Fields, Framing, Method, RequestHead, ResponseHead, Version};
 
-use super::reference::{self, Answer, Body};
+use super::reference::{self, Body, Parsed};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
@@ -14,7 +14,7 @@ pub enum Verdict {
     Refused(Refusal),
 }
 
-/// Endings that would make a head out of many an incomplete one.
+/// Endings that complete a head.
 const HEAD_ENDINGS: [&[u8]; 6] = [
     b"\r\n\r\n",
     b"\n\r\n",
@@ -24,7 +24,7 @@ const HEAD_ENDINGS: [&[u8]; 6] = [
     b"\r\nHost: a\r\n\r\n",
 ];
 
-/// Reads `input` at once and in two parts, and with both other parsers.
+/// Parses `input` at once and in two parts, and with both other parsers.
 pub fn requests(input: &[u8], cut: usize) -> Result<Verdict, String> {
     let limits = Limits::default();
     let mut head = RequestHead::default();
@@ -37,8 +37,8 @@ pub fn requests(input: &[u8], cut: usize) -> Result<Verdict, String> {
         Ok(None) => request(input, &mut progress, &mut later, &limits),
         other => other,
     };
-    // The part before the cut may be a whole head, or wrong, already. What is wrong only in
-    // the part after it may be told when the head is complete.
+    // The part before the cut may already be a complete or invalid head. An error in the part after
+    // the cut may be reported only when the head is complete.
     let same = ours == second || matches!((ours, second), (Err(_), Ok(None) | Err(_)));
     if !same {
         return Err(format!("in two parts: {ours:?}, then {second:?}"));
@@ -46,21 +46,21 @@ pub fn requests(input: &[u8], cut: usize) -> Result<Verdict, String> {
 
     let theirs = reference::request(input, limits.fields);
     match (ours, theirs) {
-        (Ok(Some(consumed)), Answer::Read(expected)) => {
+        (Ok(Some(consumed)), Parsed::Read(expected)) => {
             let found = as_reference(consumed, &head);
             if found != expected {
                 return Err(format!("read as {found:?}\nreference {expected:?}"));
             }
             agree_with_httparse(input, Ok(&head), consumed).map(|()| Verdict::Read)
         }
-        (Ok(None), Answer::More) => Ok(Verdict::More),
-        (Err(refusal), Answer::No) => {
+        (Ok(None), Parsed::More) => Ok(Verdict::More),
+        (Err(refusal), Parsed::No) => {
             agree_with_httparse(input, Err(refusal), 0).map(|()| Verdict::Refused(refusal))
         }
-        (Err(refusal), Answer::More) => {
+        (Err(refusal), Parsed::More) => {
             for ending in HEAD_ENDINGS {
                 let whole = [input, ending].concat();
-                if matches!(reference::request(&whole, limits.fields), Answer::Read(_)) {
+                if matches!(reference::request(&whole, limits.fields), Parsed::Read(_)) {
                     return Err(format!("refused early as {refusal}, but {ending:?} would make it good"));
                 }
             }
@@ -88,7 +88,7 @@ pub fn responses(input: &[u8], cut: usize, method: Method) -> Result<Verdict, St
     }
 
     match (ours, reference::response(input, method.as_str(), limits.fields)) {
-        (Ok(Some(consumed)), Answer::Read(expected)) => {
+        (Ok(Some(consumed)), Parsed::Read(expected)) => {
             let found = reference::Response {
                 consumed,
                 http11: head.version == Version::Http11,
@@ -104,12 +104,12 @@ pub fn responses(input: &[u8], cut: usize, method: Method) -> Result<Verdict, St
                 Err(format!("{found:?}\nreference {expected:?}"))
             }
         }
-        (Ok(None), Answer::More) => Ok(Verdict::More),
-        (Err(refusal), Answer::No) => Ok(Verdict::Refused(refusal)),
-        (Err(refusal), Answer::More) => {
+        (Ok(None), Parsed::More) => Ok(Verdict::More),
+        (Err(refusal), Parsed::No) => Ok(Verdict::Refused(refusal)),
+        (Err(refusal), Parsed::More) => {
             for ending in HEAD_ENDINGS {
                 let whole = [input, ending].concat();
-                if let Answer::Read(_) = reference::response(&whole, method.as_str(), limits.fields) {
+                if let Parsed::Read(_) = reference::response(&whole, method.as_str(), limits.fields) {
                     return Err(format!("refused early as {refusal}, but {ending:?} would make it good"));
                 }
             }
@@ -131,7 +131,7 @@ pub fn chunked(input: &[u8], step: usize) -> Result<Verdict, String> {
         return Err(format!("decoded otherwise in steps of {step}"));
     }
     match (relayed, decoded, reference::chunked(input)) {
-        (Ok((framed, consumed, true)), Ok((payload, same, true)), Answer::Read(expected)) => {
+        (Ok((framed, consumed, true)), Ok((payload, same, true)), Parsed::Read(expected)) => {
             let canonical = canonical(&expected);
             if framed != canonical || payload != expected.chunks.concat() {
                 return Err(format!("relayed {:?}, expected {:?}", show(&framed), show(&canonical)));
@@ -145,11 +145,11 @@ pub fn chunked(input: &[u8], step: usize) -> Result<Verdict, String> {
             }
             Ok(Verdict::Read)
         }
-        (Ok((_, _, false)), Ok((_, _, false)), Answer::More) => Ok(Verdict::More),
-        (Err(refusal), Err(same), Answer::No) if refusal == same => Ok(Verdict::Refused(refusal)),
-        (Err(refusal), Err(same), Answer::More) if refusal == same => {
+        (Ok((_, _, false)), Ok((_, _, false)), Parsed::More) => Ok(Verdict::More),
+        (Err(refusal), Err(same), Parsed::No) if refusal == same => Ok(Verdict::Refused(refusal)),
+        (Err(refusal), Err(same), Parsed::More) if refusal == same => {
             for ending in [&b"\r\n\r\n"[..], b"\n\r\n0\r\n\r\n", b"\r\n0\r\n\r\n", b": a\r\n\r\n"] {
-                if let Answer::Read(_) = reference::chunked(&[input, ending].concat()) {
+                if let Parsed::Read(_) = reference::chunked(&[input, ending].concat()) {
                     return Err(format!("refused early as {refusal}, but {ending:?} would make it good"));
                 }
             }
@@ -159,7 +159,7 @@ pub fn chunked(input: &[u8], step: usize) -> Result<Verdict, String> {
     }
 }
 
-/// A path in normal form, twice, against the reference.
+/// Normalises a path twice and compares it with the reference.
 pub fn paths(raw: &[u8]) -> Result<Verdict, String> {
     let rules = wire::target::PathRules::default();
     let (mut decoded, mut encoded) = (b"before".to_vec(), b"before".to_vec());
@@ -183,7 +183,7 @@ pub fn paths(raw: &[u8]) -> Result<Verdict, String> {
             show(&encoded_path)
         ));
     }
-    // The normal form is its own normal form, and so is what a rewriter makes of it.
+    // The normal form is its own normal form, and so is the output of a rewriter.
     let mut rewritten = Vec::new();
     wire::target::encode_path(decoded, &mut rewritten);
     for (what, text) in [("encoded form", encoded), ("rewritten path", &rewritten)] {
@@ -199,8 +199,8 @@ pub fn paths(raw: &[u8]) -> Result<Verdict, String> {
     Ok(Verdict::Read)
 }
 
-/// httparse reads heads only; it knows no Host, no framing and no forms of targets. What it
-/// reads and the codec refuses must be one of these.
+/// httparse reads heads only; it does not interpret Host, framing and forms of targets. Only these
+/// messages may be read by it and refused by the codec.
 fn agree_with_httparse(
     input: &[u8],
     ours: Result<&RequestHead, Refusal>,
@@ -214,9 +214,9 @@ fn agree_with_httparse(
         Err(refusal) => {
             use Refusal::*;
             let beyond_it = match refusal {
-                // It takes LF for CRLF, and skips any number of empty lines.
+                // It accepts LF for CRLF, and skips any number of empty lines.
                 BareLf | RequestLine => true,
-                // It does not look into the parts.
+                // It does not interpret the parts.
                 Target
                 | TargetTooLong
                 | PercentEncoding
@@ -236,7 +236,7 @@ fn agree_with_httparse(
                 | HeadTooLarge
                 | Expectation
                 | Connection => true,
-                // It takes methods of any length.
+                // It accepts methods of any length.
                 Method => theirs.method.is_some_and(|method| method.len() > 64),
                 _ => false,
             };
@@ -248,7 +248,7 @@ fn agree_with_httparse(
             };
         }
     };
-    // It wants targets to be UTF-8, where the codec reads bytes.
+    // It requires targets to be UTF-8, where the codec reads bytes.
     if result == Err(httparse::Error::Token) && std::str::from_utf8(input).is_err() {
         return Ok(());
     }
@@ -259,7 +259,7 @@ fn agree_with_httparse(
     if theirs.method.map(str::as_bytes) != Some(head.method_bytes()) || theirs.version != Some(version) {
         return Err(format!("httparse reads {:?} {:?}", theirs.method, theirs.version));
     }
-    // The codec rewrites the first three, and leaves out what passes for a proxy's own.
+    // The codec rewrites the first three, and removes look-alikes of a proxy's own fields.
     let rewritten = |name: &str| {
         let plain = name.to_ascii_lowercase();
         ["host", "content-length", "expect"].contains(&plain.as_str())
@@ -314,7 +314,7 @@ fn body(framing: Framing) -> Body {
 
 type Run = fn(&mut Chunked, &mut [u8]) -> Result<Relayed, Refusal>;
 
-/// What came out, how much was consumed, and whether the body is done.
+/// The output, the number of consumed bytes, and whether the body is complete.
 fn feed(run: Run, input: &[u8], step: usize) -> Result<(Vec<u8>, usize, bool), Refusal> {
     let mut body = Chunked::default();
     let (mut out, mut buf, mut consumed) = (Vec::new(), Vec::new(), 0);
@@ -328,7 +328,7 @@ fn feed(run: Run, input: &[u8], step: usize) -> Result<(Vec<u8>, usize, bool), R
             return Ok((out, consumed, true));
         }
     }
-    // An unfinished body: how far it was read depends on the pieces, not its meaning.
+    // An unfinished body: how far it was read depends on the pieces; its meaning does not.
     Ok((Vec::new(), 0, false))
 }
 

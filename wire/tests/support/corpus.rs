@@ -1,4 +1,4 @@
-//! Messages and words to begin from.
+//! Seed messages and words.
 
 pub const REQUESTS: &[&[u8]] = &[
     b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -151,8 +151,8 @@ pub const WORDS: &[&[u8]] = &[
     b"1\r\nx\r\n",
 ];
 
-/// Trailers that RFC 9110 section 6.5.1 does not allow, and those that gateways and origins
-/// take for identity.
+/// Trailers that RFC 9110 section 6.5.1 does not allow, and those that gateways and origins use for
+/// identity.
 pub const DROPPED_TRAILERS: &[&str] = &[
     "apikey",
     "authorization",
@@ -197,7 +197,7 @@ pub const DROPPED_TRAILERS: &[&str] = &[
     "x-real-ip",
 ];
 
-/// Fields a proxy takes away or writes itself, which no peer may spell with underscores.
+/// Fields that a proxy removes or sets itself, which no peer may spell with underscores.
 pub const LOOK_ALIKES: &[&str] = &[
     "http2-settings",
     "keep-alive",

@@ -1,4 +1,4 @@
-//! What must hold of the readers of HTTP/3's fields and numbers and of WebSocket's frames, for any bytes.
+//! Invariants of the parsers of HTTP/3 fields, HTTP/3 integers and WebSocket frames, for any bytes.
 
 use wire::h3::{self, qpack};
 use wire::websocket;
@@ -6,7 +6,7 @@ use wire::websocket;
 const MOST_BYTES: usize = 4096;
 const MOST_FIELDS: usize = 50;
 
-/// What was read is within its bounds, and reads the same when it is written again.
+/// A decoded section is within its bounds, and decodes to the same fields after encoding it again.
 pub fn fields(coded: &[u8]) -> Result<(), String> {
     let mut list = qpack::List::default();
     if list.read(coded, MOST_BYTES, MOST_FIELDS).is_err() {
@@ -22,7 +22,7 @@ pub fn fields(coded: &[u8]) -> Result<(), String> {
     list.iter().for_each(|(name, value)| qpack::put(name, value, &mut again));
     let mut second = qpack::List::default();
     second.read(&again, MOST_BYTES, MOST_FIELDS).map_err(|bad| format!("{bad:?} when written again"))?;
-    // Names are written in lower case, whoever read them.
+    // Names are always encoded in lower case.
     let lower = list.iter().map(|(name, value)| (name.to_ascii_lowercase(), value));
     if lower.eq(second.iter().map(|(name, value)| (name.to_vec(), value))) {
         Ok(())
@@ -31,7 +31,7 @@ pub fn fields(coded: &[u8]) -> Result<(), String> {
     }
 }
 
-/// A number says how long it is, and written again it is no longer.
+/// An integer reports its length, and encoding it again does not make it longer.
 pub fn numbers(bytes: &[u8]) -> Result<(), String> {
     let Some((value, length)) = h3::number(bytes) else { return Ok(()) };
     let mut again = Vec::new();
@@ -47,7 +47,7 @@ pub fn numbers(bytes: &[u8]) -> Result<(), String> {
     }
 }
 
-/// Frames end at the same bytes however these are cut.
+/// Frames end at the same bytes in any segmentation.
 pub fn websocket(bytes: &[u8], cut: usize) -> Result<(), String> {
     let state = |frames: &websocket::Frames| (frames.is_between(), frames.is_closed());
     let mut whole = websocket::Frames::default();
@@ -57,7 +57,7 @@ pub fn websocket(bytes: &[u8], cut: usize) -> Result<(), String> {
     if state(&whole) != state(&parts) {
         return Err(format!("{:?} in one piece, {:?} in pieces of {cut}", state(&whole), state(&parts)));
     }
-    // One frame after the other is all of them.
+    // Processing frame by frame covers all of them.
     let (mut single, mut at) = (websocket::Frames::default(), 0);
     while at < bytes.len() {
         single.pass(&bytes[at..at + 1]);

@@ -1,4 +1,4 @@
-//! What the differential tests and the `mutate` example share.
+//! Shared by the differential tests and the `mutate` example.
 
 pub mod compare;
 pub mod corpus;

@@ -1,8 +1,8 @@
-//! What must hold of the readers of first messages, for any bytes.
+//! Invariants of the parsers of first messages, for any bytes.
 
 use wire::{client_hello, proxy_protocol};
 
-/// The verdict comes with the same byte however the bytes are cut, and never changes with more.
+/// The verdict comes with the same byte in any segmentation, and never changes with more bytes.
 fn is_steady<T: PartialEq + std::fmt::Debug>(
     bytes: &[u8],
     parse: impl Fn(&[u8]) -> Option<T>,
@@ -27,7 +27,7 @@ pub fn proxy_protocol(bytes: &[u8]) -> Result<(), String> {
     if header.len > bytes.len() || header.len > proxy_protocol::MOST {
         return Err(format!("{header:?} of {} bytes", bytes.len()));
     }
-    // What it says can be said again, in either version.
+    // A parsed header can be written again, in either version.
     for write in [proxy_protocol::write_v1, proxy_protocol::write_v2] {
         let mut out = Vec::new();
         write(header.ends.as_ref(), &mut out);

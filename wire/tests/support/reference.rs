@@ -1,8 +1,8 @@
-//! A second, independent reading of RFC 9112: slow, plain, and written from the rules, not
-//! from the codec. It first cuts the head into lines, then judges each part by itself.
-//! Where the codec is narrower than the RFC, the rule is repeated here with its reason.
+//! A second, independent parser of RFC 9112: slow, plain, and written from the rules, not from the
+//! codec. It first cuts the head into lines, then checks each part separately. If the codec is
+//! stricter than the RFC, the rule is repeated here with its reason.
 //!
-//! It knows two answers beside "read": wait for more, and no. It does not say why not.
+//! Beside "read" it has two results: incomplete, and refused. It gives no reason for refusing.
 
 /// A request as the reference sees it.
 #[derive(Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ pub enum Body {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum Answer<T> {
+pub enum Parsed<T> {
     Read(T),
     More,
     No,
@@ -53,27 +53,27 @@ pub enum Answer<T> {
 type Fields = Vec<(String, Vec<u8>)>;
 
 /// Reads a request head; `most` is the limit of fields.
-pub fn request(input: &[u8], most: usize) -> Answer<Request> {
+pub fn request(input: &[u8], most: usize) -> Parsed<Request> {
     // "a server SHOULD ignore at least one empty line received prior to the request-line"
     let skipped = if input.starts_with(b"\r\n") { 2 } else { 0 };
     let Some(end) = find(&input[skipped..], b"\r\n\r\n") else {
-        return Answer::More;
+        return Parsed::More;
     };
     let head = &input[skipped..skipped + end];
     match request_head(head, skipped + end + 4, most) {
-        Some(request) => Answer::Read(request),
-        None => Answer::No,
+        Some(request) => Parsed::Read(request),
+        None => Parsed::No,
     }
 }
 
 /// Reads a response head to a request with `method`.
-pub fn response(input: &[u8], method: &str, most: usize) -> Answer<Response> {
+pub fn response(input: &[u8], method: &str, most: usize) -> Parsed<Response> {
     let Some(end) = find(input, b"\r\n\r\n") else {
-        return Answer::More;
+        return Parsed::More;
     };
     match response_head(&input[..end], end + 4, method, most) {
-        Some(response) => Answer::Read(response),
-        None => Answer::No,
+        Some(response) => Parsed::Read(response),
+        None => Parsed::No,
     }
 }
 
@@ -173,7 +173,8 @@ fn response_head(head: &[u8], consumed: usize, method: &str, most: usize) -> Opt
         || status == 304
         || method == "HEAD"
         || method == "CONNECT" && (200..300).contains(&status);
-    // A server may send the body it announces, though the answer ends with its head: the connection carries nothing else.
+    // A server may send the body it announces, though the response ends with its head: the
+    // connection is not reused.
     let may_send = match announced {
         None | Some(Body::Length(0)) => false,
         Some(Body::Chunked) => ends_with_head || status == 304,
@@ -186,7 +187,7 @@ fn response_head(head: &[u8], consumed: usize, method: &str, most: usize) -> Opt
     Some(Response { consumed, http11, status, reason, fields, body, keep_alive })
 }
 
-/// Lines end with CRLF and hold no control character but the tab.
+/// Lines end with CRLF and contain no control character but the tab.
 fn lines(head: &[u8]) -> Option<Vec<&[u8]>> {
     let mut lines = Vec::new();
     let mut rest = head;
@@ -216,7 +217,7 @@ fn fields(lines: &[&[u8]], most: usize) -> Option<Fields> {
         if name.contains('_') && (disguised == "content-length" || disguised == "transfer-encoding") {
             return None;
         }
-        // Nor may one pass for what a proxy itself takes away or writes.
+        // Nor may a name pass for a field that a proxy removes or sets itself.
         if name.contains('_') && super::corpus::LOOK_ALIKES.contains(&disguised.as_str()) {
             continue;
         }
@@ -229,7 +230,7 @@ fn fields(lines: &[&[u8]], most: usize) -> Option<Fields> {
     if lines.len() > most || options(&fields).len() > most { None } else { Some(fields) }
 }
 
-/// RFC 9112 section 6.3, refusing where it allows to. The inner `None`: nothing announced.
+/// RFC 9112 section 6.3, refusing where it allows to. The inner `None`: no body is announced.
 fn body(fields: &mut Fields, http11: bool) -> Option<Option<Body>> {
     let codings = values(fields, "transfer-encoding");
     let lengths = values(fields, "content-length");
@@ -283,7 +284,7 @@ fn authority(bytes: &[u8]) -> Option<Authority> {
             };
             let host = host.strip_suffix('.').unwrap_or(host);
             let ok = |c: char| c.is_ascii_alphanumeric() || "-_~".contains(c);
-            // One dot in front, as NGINX takes it.
+            // One leading dot, as NGINX accepts it.
             let labels = host.strip_prefix('.').unwrap_or(host);
             if labels.split('.').any(|label| label.is_empty() || !label.chars().all(ok)) {
                 return None;
@@ -430,7 +431,7 @@ pub fn normal_path(raw: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
     Some((decoded, encoded))
 }
 
-/// The segment's bytes, with encoded slashes as they are written.
+/// The segment's bytes; encoded slashes stay encoded.
 fn plain(segment: &[Piece]) -> Vec<u8> {
     segment
         .iter()
@@ -438,7 +439,7 @@ fn plain(segment: &[Piece]) -> Vec<u8> {
         .collect()
 }
 
-/// Would another server, one that cuts parameters or decodes slashes first, see dots here?
+/// Whether another server, one that cuts parameters or decodes slashes first, would see dots here.
 fn is_doubtful(segment: &[Piece]) -> bool {
     let bytes: Vec<u8> = segment.iter().map(|&(b, _)| b).collect();
     bytes.split(|&b| b == b'/').any(|part| {
@@ -482,22 +483,22 @@ fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// What a chunked body holds.
+/// A decoded chunked body.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ChunkedBody {
     pub consumed: usize,
     pub chunks: Vec<Vec<u8>>,
-    /// Name, value, and whether white space stood between colon and value.
+    /// Name, value, and whether white space was between colon and value.
     pub trailers: Vec<(String, Vec<u8>, bool)>,
 }
 
 /// Reads a whole chunked body, without limits.
-pub fn chunked(input: &[u8]) -> Answer<ChunkedBody> {
+pub fn chunked(input: &[u8]) -> Parsed<ChunkedBody> {
     let mut chunks = Vec::new();
     let mut at = 0;
     loop {
         let Some(length) = find(&input[at..], b"\r\n") else {
-            return Answer::More;
+            return Parsed::More;
         };
         let line = &input[at..at + length];
         at += length + 2;
@@ -505,33 +506,33 @@ pub fn chunked(input: &[u8]) -> Answer<ChunkedBody> {
         let (size, extensions) = line.split_at(digits);
         let significant = lossy(size).trim_start_matches('0').to_string();
         if size.is_empty() || !size.iter().all(u8::is_ascii_hexdigit) || significant.len() > 16 {
-            return Answer::No;
+            return Parsed::No;
         }
         let size = if significant.is_empty() { Ok(0) } else { u64::from_str_radix(&significant, 16) };
-        let Ok(size) = size else { return Answer::No };
+        let Ok(size) = size else { return Parsed::No };
         if size >= 1 << 63 || !extensions_ok(extensions) {
-            return Answer::No;
+            return Parsed::No;
         }
         if size == 0 {
             break;
         }
         let rest = &input[at..];
         let Some(after) = usize::try_from(size).ok().filter(|&size| size <= rest.len()) else {
-            return Answer::More;
+            return Parsed::More;
         };
         let end = &rest[after..];
         if !b"\r\n".starts_with(&end[..end.len().min(2)]) {
-            return Answer::No;
+            return Parsed::No;
         }
         if end.len() < 2 {
-            return Answer::More;
+            return Parsed::More;
         }
         chunks.push(rest[..after].to_vec());
         at += after + 2;
     }
     // trailer-section CRLF: look for the empty line from the last CRLF on.
     let Some(length) = find(&input[at - 2..], b"\r\n\r\n") else {
-        return Answer::More;
+        return Parsed::More;
     };
     let section = &input[at - 2..at - 2 + length];
     let consumed = at - 2 + length + 4;
@@ -540,8 +541,8 @@ pub fn chunked(input: &[u8]) -> Answer<ChunkedBody> {
         Some(section) => lines(section).and_then(|lines| plain_fields(&lines)),
     };
     match trailers {
-        Some(trailers) => Answer::Read(ChunkedBody { consumed, chunks, trailers }),
-        None => Answer::No,
+        Some(trailers) => Parsed::Read(ChunkedBody { consumed, chunks, trailers }),
+        None => Parsed::No,
     }
 }
 

@@ -1,18 +1,18 @@
-//! What must hold of the readers of protocols within streams, for any bytes.
+//! Invariants of the parsers of stream protocols, for any bytes.
 
 use wire::{dubbo, redis};
 
-/// What a reader says of some bytes: how many it used, and what they came to.
-type Said = Result<(usize, Option<Told>), String>;
+/// The result of a parser: the number of bytes used, and the next token.
+type ParseResult = Result<(usize, Option<Token>), String>;
 
-enum Told {
+enum Token {
     Word(String),
-    /// Bytes that may come in any pieces.
+    /// Bytes that may be split differently.
     Bytes(Vec<u8>),
 }
 
-/// What is read is the same however the bytes are cut, and a refusal comes behind the same words.
-fn is_steady<R: FnMut(&[u8]) -> Said>(
+/// The parsed tokens are the same in any segmentation, and an error comes after the same tokens.
+fn is_steady<R: FnMut(&[u8]) -> ParseResult>(
     bytes: &[u8],
     cut: usize,
     reader: impl Fn() -> R,
@@ -28,7 +28,7 @@ fn is_steady<R: FnMut(&[u8]) -> Said>(
     Ok(())
 }
 
-fn read(pieces: &[&[u8]], mut next: impl FnMut(&[u8]) -> Said) -> Vec<String> {
+fn read(pieces: &[&[u8]], mut next: impl FnMut(&[u8]) -> ParseResult) -> Vec<String> {
     let (mut words, mut text) = (Vec::new(), Vec::new());
     for piece in pieces {
         let mut rest = *piece;
@@ -40,11 +40,11 @@ fn read(pieces: &[&[u8]], mut next: impl FnMut(&[u8]) -> Said) -> Vec<String> {
                     return words;
                 }
             };
-            assert!((1..=rest.len()).contains(&used), "it goes on, and not too far");
+            assert!((1..=rest.len()).contains(&used), "it makes progress within the input");
             rest = &rest[used..];
             match told {
-                Some(Told::Word(word)) => words.push(format!("{:?} {word}", std::mem::take(&mut text))),
-                Some(Told::Bytes(bytes)) => text.extend(bytes),
+                Some(Token::Word(word)) => words.push(format!("{:?} {word}", std::mem::take(&mut text))),
+                Some(Token::Bytes(bytes)) => text.extend(bytes),
                 None => {}
             }
         }
@@ -59,8 +59,8 @@ pub fn commands(bytes: &[u8], cut: usize) -> Result<(), String> {
         move |rest: &[u8]| {
             let (used, part) = requests.next(rest).map_err(|refusal| refusal.to_string())?;
             let told = part.map(|part| match part {
-                redis::Part::Bytes(bytes) => Told::Bytes(bytes.to_vec()),
-                part => Told::Word(format!("{part:?}")),
+                redis::Part::Bytes(bytes) => Token::Bytes(bytes.to_vec()),
+                part => Token::Word(format!("{part:?}")),
             });
             Ok((used, told))
         }
@@ -72,7 +72,7 @@ pub fn replies(bytes: &[u8], cut: usize) -> Result<(), String> {
         let mut replies = redis::Replies::default();
         move |rest: &[u8]| {
             let (used, reply) = replies.next(rest).map_err(|refusal| refusal.to_string())?;
-            Ok((used, reply.map(|reply| Told::Word(format!("{reply:?}")))))
+            Ok((used, reply.map(|reply| Token::Word(format!("{reply:?}")))))
         }
     })
 }
@@ -86,11 +86,11 @@ pub fn frames(bytes: &[u8], cut: usize) -> Result<(), String> {
             let told = part.map(|part| match part {
                 dubbo::Part::Head(head) => {
                     ended = head.len == 0;
-                    Told::Word(format!("{head:?}"))
+                    Token::Word(format!("{head:?}"))
                 }
                 dubbo::Part::Body { bytes, last } => {
-                    assert!(!std::mem::replace(&mut ended, last), "nothing of a body comes behind its end");
-                    Told::Bytes(bytes.to_vec())
+                    assert!(!std::mem::replace(&mut ended, last), "no body bytes come after its end");
+                    Token::Bytes(bytes.to_vec())
                 }
             });
             Ok((used, told))
