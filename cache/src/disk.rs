@@ -1,9 +1,9 @@
 //! A zone's files, and the threads that read and write them.
 //!
-//! A few threads read, each read with a deadline; one writes and removes; and one that ends
-//! when it is done makes the index of what an earlier run left. A file is written under another name and
-//! renamed, so that a name always stands for a whole file; two gateways may share a
-//! folder for a while, as they do while one takes over from the other.
+//! A few threads read, each read with a deadline; one writes and removes; and one indexes the files
+//! of an earlier run and then ends. A file is written under a temporary name and renamed, so that
+//! its name always stands for a complete file; two gateways may share a folder for a while, as they
+//! do while one takes over from the other.
 #![expect(
     clippy::disallowed_methods,
     clippy::disallowed_types,
@@ -29,13 +29,13 @@ use super::index::Index;
 use super::reader::Readers;
 use super::{Content, DiskSettings, Entry, Held, OVERHEAD};
 
-/// Files take room in blocks.
+/// Files occupy whole blocks.
 const BLOCK: u64 = 4096;
 
-/// Half-written files older than this are nobody's.
+/// The age at which a temporary file counts as abandoned by its writer.
 const ABANDONED: Duration = Duration::from_secs(600);
 
-/// The way to a zone's threads. They end when it is dropped.
+/// A handle to a zone's threads. They end when it is dropped.
 #[derive(Debug)]
 pub(super) struct Files {
     folder: Arc<Folder>,
@@ -50,17 +50,17 @@ pub(super) enum WriteJob {
         held: Held,
     },
     Remove(Vec<Arc<Entry>>),
-    /// Dropped when all before it is done.
+    /// Dropped when all previous jobs are done.
     #[cfg(any(test, feature = "testing"))]
     Flush(Sender<()>),
 }
 
-/// What the threads share.
+/// Shared by the threads.
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
     levels: Vec<u8>,
-    /// Bytes of disk for each byte of memory: an answer counts with what it has more of.
+    /// Bytes of disk per byte of memory: an entry counts by whichever it uses more of.
     ratio: u64,
     pub(super) index: Arc<Index>,
 }
@@ -92,7 +92,7 @@ impl Files {
         Ok(Files { folder, readers, writes })
     }
 
-    // A thread that is gone (only at the end of the process) makes every answer a miss.
+    // Without the thread (only at the end of the process) every look-up is a miss.
 
     pub(super) fn store(&self, entry: Arc<Entry>, vary: Vec<Box<[u8]>>, held: Held) {
         let _ = self.writes.send(WriteJob::Store { entry, vary, held });
@@ -104,7 +104,7 @@ impl Files {
         }
     }
 
-    /// What an answer of this size counts against the zone's bound.
+    /// The weight of an entry of this size against the zone's limit.
     pub(super) fn weigh(&self, key: &[u8], variant: &[u8], size: u64) -> u64 {
         self.folder.weigh(key, variant, size)
     }
@@ -113,18 +113,18 @@ impl Files {
         self.readers.load(entry, held)
     }
 
-    /// Answers that were not read in time.
+    /// Reads that missed their deadline.
     pub(super) fn late(&self) -> u64 {
         self.readers.late()
     }
 
-    /// How many threads read, and how many of them hang.
+    /// The number of reader threads, and of stuck ones.
     #[cfg(test)]
     pub(super) fn threads(&self) -> (usize, usize) {
         self.readers.threads()
     }
 
-    /// Waits until all that was stored or removed so far is so on disk.
+    /// Waits until all previous stores and removals have reached the disk.
     #[cfg(any(test, feature = "testing"))]
     pub(super) fn flush(&self) {
         let (done, all_done) = channel();
@@ -133,8 +133,8 @@ impl Files {
     }
 }
 
-/// Makes the folder and sees whether it may be used. A folder another user could fill
-/// would let that user answer in the name of every site behind the gateway.
+/// Creates the folder and checks that it may be used. A folder that another user can write to would
+/// let that user forge responses for every site behind the gateway.
 fn prepare(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)?;
     let probe = path.join(format!(".probe.{}", std::process::id()));
@@ -147,7 +147,7 @@ fn prepare(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether the gateway, which runs as `own`, may use a folder of this user.
+/// Whether the gateway, which runs as `own`, may use a folder of this owner.
 fn is_trusted(owner: u32, own: u32) -> bool {
     owner == own || owner == 0
 }
@@ -161,7 +161,7 @@ pub(super) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Res
 }
 
 impl Folder {
-    /// Reads and checks an answer's file. May take as long as the disk likes.
+    /// Reads and checks an entry's file. Takes as long as the disk needs.
     pub(super) fn read(&self, entry: &Entry, held: Held) -> Option<Content> {
         let mut file = File::open(self.path_of(&entry.key, &entry.variant)).ok()?;
         let len = file.metadata().ok()?.len();
@@ -188,10 +188,9 @@ impl Folder {
         }
     }
 
-    /// Writes the file, and then lets go of what it holds in memory. A disk that is full or
-    /// broken costs hits, nothing else.
+    /// Writes the file, then releases the content in memory. A full or broken disk only costs hits.
     fn write(&self, entry: &Arc<Entry>, vary: Vec<Box<[u8]>>) {
-        // Purged, replaced or let go in the meantime.
+        // Purged, replaced or evicted meanwhile.
         let Some(content) = entry.content().filter(|_| self.index.holds(entry)) else { return };
         let head = Head {
             key: entry.key.clone(),
@@ -205,7 +204,7 @@ impl Folder {
         };
         let bytes = file::encode(&head, &content.body);
         let path = self.path_of(&entry.key, &entry.variant);
-        // One thread writes, so that no two files of a process have this name at a time.
+        // A single thread writes, so this name is unique within the process.
         let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
         let written = (|| {
             let mut file = match create(&temporary) {
@@ -245,14 +244,14 @@ impl Folder {
     }
 
     fn delete(&self, entry: &Entry) {
-        // Stored again: the file is the new one's, or about to be.
+        // Stored again: the file belongs to the new entry, or soon will.
         if !self.index.has(&entry.key, &entry.variant) {
             let _ = fs::remove_file(self.path_of(&entry.key, &entry.variant));
         }
     }
 
-    /// Enters what an earlier run left; removes what is damaged, stale or half-written.
-    /// Links are not followed.
+    /// Indexes the files of an earlier run; removes damaged, stale and temporary ones. Does not
+    /// follow links.
     fn scan(&self, folder: &Path) {
         for item in fs::read_dir(folder).into_iter().flatten().flatten() {
             let path = item.path();
@@ -273,7 +272,7 @@ impl Folder {
             }
             return;
         }
-        // Files that are not the cache's stay.
+        // Files that the cache did not create stay.
         if name.len() != NAME_LEN || !name.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return;
         }
@@ -282,7 +281,7 @@ impl Folder {
             Ok(Some((head, len)))
                 if u128::from(head.expires_ms) > now && self.path_of(&head.key, &head.variant) == path =>
             {
-                // The epoch at the start: what was purged since does not come back.
+                // The epoch at the start: entries purged since then do not come back.
                 let vary = head.vary.clone();
                 let entry = Arc::new(self.entry_of(head, len));
                 self.index.insert(entry, vary, 0, false).iter().for_each(|gone| self.delete(gone));
@@ -292,7 +291,7 @@ impl Folder {
         }
     }
 
-    /// As nginx names them: levels taken from the end of the name.
+    /// The path as in nginx: folder levels from the end of the file name.
     fn path_of(&self, key: &[u8], variant: &[u8]) -> PathBuf {
         let digest = Sha256::new()
             .chain_update((key.len() as u64).to_le_bytes())
@@ -316,7 +315,7 @@ impl Folder {
     }
 }
 
-/// Hex digits of a file's name: 128 bits. The key in the file decides, not the name.
+/// Hex digits of a file name: 128 bits. The key in the file decides, not the name.
 const NAME_LEN: usize = 32;
 
 /// Reads a file's head and length; `None` if it is damaged.
@@ -336,7 +335,7 @@ fn read_head(path: &Path) -> io::Result<Option<(Head, u64)>> {
     Ok(prelude.head(&head).map(|head| (head, len)))
 }
 
-/// A file in memory, counted as long as anything of it is in use.
+/// A file in memory, counted while any part of it is in use.
 struct Loaded {
     bytes: Vec<u8>,
     _held: Held,
@@ -358,7 +357,7 @@ mod tests {
         Folder { path: path.to_owned(), levels: vec![2], ratio: 1, index }
     }
 
-    /// Writes an answer's file at its place; gives that, and its entry.
+    /// Writes an entry's file to its path; returns the path and the entry.
     fn filed(folder: &Folder, key: &[u8], variant: u8, expires_ms: u64, body: &[u8]) -> (PathBuf, Entry) {
         let head = Head {
             key: key.into(),
@@ -384,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_the_gateway_s_own_or_root_s() {
+    fn a_folder_belongs_to_the_gateway_or_root() {
         for (owner, own, trusted) in
             [(1000, 1000, true), (0, 1000, true), (0, 0, true), (1001, 1000, false), (1000, 0, false)]
         {
@@ -393,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_run_left_is_entered_or_removed() {
+    fn files_of_an_earlier_run_are_indexed_or_removed() {
         let (temporary, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let folder = folder(temporary.path());
         let (fresh, _) = filed(&folder, b"fresh", 0, u64::MAX, b"x");
@@ -411,7 +410,7 @@ mod tests {
         }
         let hour_ago = SystemTime::now() - Duration::from_secs(3600);
         File::options().write(true).open(&old).unwrap().set_modified(hour_ago).unwrap();
-        // What the cache did not make.
+        // Files that the cache did not create.
         let (other, digits) = (named("a-name-of-thirty-two-characters_"), named(&"1".repeat(31)));
         for path in [&other, &digits] {
             fs::write(path, b"kept").unwrap();
@@ -432,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_read_as_what_it_says_it_is() {
+    fn a_file_is_verified_against_its_key() {
         let temporary = tempfile::tempdir().unwrap();
         let folder = folder(temporary.path());
         let body = |path: &Path, entry: &Entry| {
@@ -445,9 +444,9 @@ mod tests {
             let (there, entry) = filed(&folder, key, variant, u64::MAX, b"two");
             assert_eq!(body(&there, &entry).unwrap(), "two");
             fs::copy(&path, &there).unwrap();
-            assert!(body(&there, &entry).is_none(), "the answer of another request");
+            assert!(body(&there, &entry).is_none(), "the response to another request");
         }
-        // One that fills its blocks, and one that is longer than what is held for it.
+        // A file that fills its blocks, and one that is longer than the memory reserved for it.
         let shorter = fs::metadata(&path).unwrap().len() as usize - 3;
         let (path, entry) = filed(&folder, b"key", 0, u64::MAX, &vec![7; BLOCK as usize - shorter]);
         assert_eq!((fs::metadata(&path).unwrap().len(), entry.weight), (BLOCK, BLOCK));

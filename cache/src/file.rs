@@ -1,10 +1,10 @@
-//! The file of one answer.
+//! The file of one cached response.
 //!
-//! `SLCACHE1`, the length of the head (u32) and of the body (u64), CRC-32 of each, the
-//! head, the body; numbers little-endian. The head holds the whole key and the values of
-//! the fields the answer varies on, so that a file found under a name is known to be the
-//! one looked for, and an index can be made from the files alone. Lengths and checksums
-//! are checked before anything is believed.
+//! `SLCACHE1`, the length of the head (u32) and of the body (u64), CRC-32 of each, the head, the
+//! body; numbers are little-endian. The head contains the whole key and the values of the fields
+//! the response varies on, so that a file is verified against the key it is looked up by, and an
+//! index can be built from the files alone. Lengths and checksums are checked before any content is
+//! used.
 
 use bytes::Bytes;
 use wire::Fields;
@@ -16,7 +16,7 @@ const MAGIC: &[u8; 8] = b"SLCACHE1";
 /// Bytes before the head.
 pub(super) const PRELUDE: usize = 8 + 4 + 8 + 4 + 4;
 
-/// A longer head is damage; heads of responses are bounded far below.
+/// A longer head is damaged; response heads are limited to far less.
 const MAX_HEAD: u32 = 4 << 20;
 
 /// The head of a file.
@@ -32,7 +32,7 @@ pub(super) struct Head {
     pub(super) fields: Fields,
 }
 
-/// What the prelude says.
+/// Lengths and checksums of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Prelude {
     pub(super) head_len: u32,
@@ -54,7 +54,7 @@ impl Prelude {
         (prelude.head_len <= MAX_HEAD).then_some(prelude)
     }
 
-    /// How long a file with this prelude is.
+    /// The length of a file with this prelude.
     pub(super) fn file_len(&self) -> u64 {
         (PRELUDE as u64 + u64::from(self.head_len)).saturating_add(self.body_len)
     }
@@ -68,7 +68,7 @@ impl Prelude {
     }
 }
 
-/// Prelude and head of a file for this answer.
+/// Encodes prelude and head of a file.
 pub(super) fn encode(head: &Head, body: &[u8]) -> Vec<u8> {
     let mut out = vec![0; PRELUDE];
     put(&head.key, &mut out);
@@ -94,7 +94,7 @@ pub(super) fn encode(head: &Head, body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Takes a whole file apart; `None` if any of it is damaged. The body is not copied.
+/// Parses a complete file; `None` if any of it is damaged. The body is not copied.
 pub(super) fn decode_whole(file: Bytes) -> Option<(Head, Content)> {
     let prelude = Prelude::read(file.first_chunk()?)?;
     if prelude.file_len() != file.len() as u64 {
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_says_again_what_was_written() {
+    fn files_round_trip() {
         let (head, content) = decode_whole(file().into()).unwrap();
         assert_eq!((&*head.key, &*head.vary[0], &*head.variant), (&b"key"[..], &b"accept"[..], &b"\0v"[..]));
         assert_eq!((head.stored_ms, head.expires_ms, head.age, content.status), (1, 2, 3, 200));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn any_damaged_byte_and_any_cut_is_seen() {
+    fn any_damaged_byte_or_truncation_is_detected() {
         let whole = file();
         for at in 0..whole.len() {
             let mut damaged = whole.clone();

@@ -1,13 +1,13 @@
 //! hot path
 //!
-//! Where a zone's answers are, by key.
+//! The index of a zone's entries, by key.
 //!
-//! Sharded by key, each shard under a lock held for a look into a map. Room is made
-//! by second chance (CLOCK): an answer that was asked for since the hand last passed
-//! stays. All answers of a key live in one group, so that a purge takes them at once.
+//! Sharded by key; each shard has a lock that is held for one map access. Eviction uses second
+//! chance (CLOCK): an entry that was used since the hand last passed stays. All entries of a key
+//! are in one group, so that a purge removes them at once.
 #![expect(
     clippy::disallowed_types,
-    reason = "a zone is shared by all workers: a lock a shard, held for a look into a map"
+    reason = "a zone is shared by all workers: one lock per shard, held for one map access"
 )]
 
 use std::collections::VecDeque;
@@ -22,13 +22,13 @@ use super::{Entry, Lookup, variant};
 
 const SHARDS: usize = 16;
 
-/// Answers one key may have (as APISIX 3.18's `MAX_VARIANTS`); the oldest gives way.
+/// The most entries of one key (as APISIX 3.18's `MAX_VARIANTS`); the oldest is evicted.
 const MAX_VARIANTS: usize = 64;
 
-/// How many passes of the hand an answer in use outlives.
+/// The most passes of the hand that a used entry survives.
 const MAX_CHANCES: u8 = 3;
 
-/// How many answers in use the hand passes before it takes one all the same: this is done under a lock.
+/// The most used entries that the hand passes before it evicts one anyway: this runs under a lock.
 const MAX_PASSED: usize = 64;
 
 #[derive(Debug)]
@@ -42,14 +42,15 @@ pub(super) struct Index {
 #[derive(Debug, Default)]
 struct Shard {
     groups: HashMap<Box<[u8]>, Group>,
-    /// The order in which the hand passes. Answers removed otherwise stay as dead ends for a while.
+    /// The order in which the hand passes. Entries removed otherwise leave dead references for a
+    /// while.
     clock: VecDeque<Weak<Entry>>,
     answers: usize,
     /// Counts purges.
     epoch: u64,
 }
 
-/// The answers of one key: they vary on the same fields.
+/// The entries of one key, which vary on the same fields.
 #[derive(Debug)]
 struct Group {
     vary: Vec<Box<[u8]>>,
@@ -91,9 +92,8 @@ impl Index {
         Lookup { entry, epoch }
     }
 
-    /// Puts an answer in, unless its key's shard was purged since `epoch`, or one is there
-    /// already that must not be `replaced`. Gives what had to go for it; the answer itself,
-    /// if it was refused.
+    /// Inserts an entry, unless its key's shard was purged since `epoch`, or an existing one must
+    /// not be `replaced`. Returns the entries removed for it; the entry itself, if it was rejected.
     pub(super) fn insert(
         &self,
         entry: Arc<Entry>,
@@ -116,24 +116,24 @@ impl Index {
         removed
     }
 
-    /// Puts an answer in the place of another, if that is still in. Gives what had to go for it.
+    /// Replaces an entry, if it is still indexed. Returns the entries removed for the new one.
     // The entry goes back to a caller that stores it next; boxing it would only add an allocation.
     #[allow(clippy::result_large_err)]
     pub(super) fn replace(&self, old: &Arc<Entry>, entry: Entry) -> Option<Vec<Arc<Entry>>> {
         let own = self.shard_of(&old.key);
         let mut shard = self.lock(own);
-        let place = shard.place(old)?;
+        let slot = shard.slot_of(old)?;
         let entry = Arc::new(entry);
         self.used.fetch_add(entry.weight, Relaxed);
         self.used.fetch_sub(old.weight, Relaxed);
-        *place = entry.clone();
+        *slot = entry.clone();
         shard.clock.push_back(Arc::downgrade(&entry));
         let mut removed = Vec::new();
         self.make_room(own, shard, &mut removed);
         Some(removed)
     }
 
-    /// Takes one answer out, if it is still in.
+    /// Removes one entry, if it is still indexed.
     pub(super) fn remove(&self, entry: &Arc<Entry>) -> bool {
         let removed = self.shard(&entry.key).remove(entry);
         if removed {
@@ -142,7 +142,7 @@ impl Index {
         removed
     }
 
-    /// Takes all answers of the key out.
+    /// Removes all entries of the key.
     pub(super) fn purge(&self, key: &[u8]) -> Vec<Arc<Entry>> {
         let mut shard = self.shard(key);
         shard.epoch += 1;
@@ -152,12 +152,12 @@ impl Index {
         removed
     }
 
-    /// Whether this very answer is still in.
+    /// Whether this very entry is still indexed.
     pub(super) fn holds(&self, entry: &Arc<Entry>) -> bool {
-        self.shard(&entry.key).place(entry).is_some()
+        self.shard(&entry.key).slot_of(entry).is_some()
     }
 
-    /// Whether the key has an answer for this variant.
+    /// Whether the key has an entry for this variant.
     pub(super) fn has(&self, key: &[u8], variant: &[u8]) -> bool {
         let shard = self.shard(key);
         shard
@@ -166,8 +166,8 @@ impl Index {
             .is_some_and(|group| group.entries.iter().any(|entry| *entry.variant == *variant))
     }
 
-    /// Lets go of answers until the bound holds: first of this shard's, then of the
-    /// others', one lock at a time. The newest of this shard stays.
+    /// Evicts entries until the limit holds: first from this shard, then from the others, one lock
+    /// at a time. The newest entry of this shard stays.
     fn make_room(&self, own: usize, mut shard: MutexGuard<'_, Shard>, removed: &mut Vec<Arc<Entry>>) {
         self.evict(&mut shard, removed, 1);
         drop(shard);
@@ -179,7 +179,7 @@ impl Index {
         }
     }
 
-    /// Lets go of answers until the bound holds or `keep` are left in this shard.
+    /// Evicts entries until the limit holds or `keep` are left in this shard.
     fn evict(&self, shard: &mut Shard, removed: &mut Vec<Arc<Entry>>, keep: usize) {
         while self.used() > self.limit && shard.answers > keep {
             let Some(entry) = shard.pass() else { break };
@@ -197,13 +197,13 @@ impl Index {
     }
 
     fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
-        // A shard is whole between any two statements that could panic.
+        // A shard is consistent between any two statements that could panic.
         self.shards[shard].lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
 impl Shard {
-    /// Puts an answer in. Gives those whose place it takes.
+    /// Inserts an entry. Returns the entries it replaces.
     fn insert(&mut self, entry: Arc<Entry>, vary: Vec<Box<[u8]>>) -> Vec<Arc<Entry>> {
         self.clock.push_back(Arc::downgrade(&entry));
         let mut removed = Vec::new();
@@ -216,7 +216,8 @@ impl Shard {
                 }
                 group.entries.push(entry);
             }
-            // It varies on other fields now: how the older answers were told apart no longer holds.
+            // It varies on other fields now, so the variants of older entries are no longer
+            // comparable.
             Some(group) => {
                 removed = std::mem::take(&mut group.entries);
                 *group = Group { vary, entries: vec![entry] };
@@ -233,15 +234,15 @@ impl Shard {
         removed
     }
 
-    /// Whether there is an answer for the variant, or the key's answers vary on other fields.
+    /// Whether there is an entry for the variant, or the key's entries vary on other fields.
     fn is_taken(&self, key: &[u8], variant: &[u8], vary: &[Box<[u8]>]) -> bool {
         self.groups.get(key).is_some_and(|group| {
             group.vary != vary || group.entries.iter().any(|entry| *entry.variant == *variant)
         })
     }
 
-    /// Where this very answer stands.
-    fn place(&mut self, entry: &Arc<Entry>) -> Option<&mut Arc<Entry>> {
+    /// The slot of this very entry.
+    fn slot_of(&mut self, entry: &Arc<Entry>) -> Option<&mut Arc<Entry>> {
         let group = self.groups.get_mut(&entry.key[..])?;
         group.entries.iter_mut().find(|one| Arc::ptr_eq(one, entry))
     }
@@ -257,7 +258,7 @@ impl Shard {
         true
     }
 
-    /// Moves the hand on until it takes an answer out.
+    /// Advances the hand until it evicts an entry.
     fn pass(&mut self) -> Option<Arc<Entry>> {
         let mut passed = 0;
         loop {
@@ -288,7 +289,7 @@ mod tests {
         vec![name.as_bytes().into()]
     }
 
-    /// Puts an answer in, in place of the one that the key has.
+    /// Inserts an entry, replacing the key's previous one.
     fn put(index: &Index, key: &[u8], weight: u64) -> Arc<Entry> {
         let new = entry(key, &[0], weight);
         let epoch = index.shard(key).epoch;
@@ -298,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bound_may_be_reached_but_not_passed() {
+    fn the_limit_may_be_reached_but_not_exceeded() {
         let index = Index::new(1000);
         assert_eq!(index.insert(entry(b"k", &[0], 1001), Vec::new(), 0, true).len(), 1);
         assert!(!index.has(b"k", &[0]));
@@ -311,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_answer_counts_but_for_what_an_earlier_run_left() {
+    fn the_newest_entry_wins_except_over_files_of_an_earlier_run() {
         let index = Index::new(1000);
         let (old, new) = (entry(b"k", &[0], 10), entry(b"k", &[0], 10));
         index.insert(old.clone(), vary("a"), 0, true);
@@ -330,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_vary_on_other_fields_take_the_place_of_all() {
+    fn an_entry_varying_on_other_fields_replaces_all() {
         let index = Index::new(1000);
         let fields = |name: &str| {
             let mut fields = Fields::new();
@@ -353,15 +354,15 @@ mod tests {
         assert_eq!(index.used(), 10);
     }
 
-    /// Answers come and go in every way; what is kept of those that went must not grow, and the hand must still
-    /// come to each of those that stayed.
+    /// Under any sequence of inserts and removals, dead references must not accumulate, and the
+    /// hand must still reach each remaining entry.
     #[test]
-    fn nothing_stays_of_what_went() {
+    fn removed_entries_leave_nothing_behind() {
         let index = Index::new(1000);
         // All in one shard.
         let mut keys = (0u32..).map(u32::to_le_bytes).filter(|key| index.shard_of(key) == 0);
         let mut key = || keys.next().unwrap();
-        // Much that went at once leaves as many dead ends, and little comes after it.
+        // Many removals at once leave as many dead references, with few inserts after them.
         let many: Vec<_> = (0..1000).map(|_| key()).collect();
         many.iter().for_each(|key| drop(put(&index, key, 1)));
         many.iter().for_each(|key| assert_eq!(index.purge(key).len(), 1));

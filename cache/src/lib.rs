@@ -1,19 +1,15 @@
 //! Response caches shared by all workers.
 //!
-//! A zone keeps answers by key and, under a key, by the request fields the answer
-//! varies on (RFC 9111 section 4.1). It is bounded in bytes and lets go of what was
-//! not asked for lately. A zone in memory holds answers whole; one on disk holds an
-//! index in memory and a checksummed file an answer, which threads of its own read
-//! and write: a worker never touches a file. What may be stored, and for how long it
-//! is fresh, is for the plugin to say.
+//! A zone stores responses by key and, under a key, by the request fields that the response varies
+//! on (RFC 9111 section 4.1). It is limited in bytes and evicts entries that were not used lately.
+//! A zone in memory stores whole responses; one on disk keeps an index in memory and one
+//! checksummed file per response, which its own threads read and write: a worker never touches a
+//! file. The plugin decides which responses are stored, and for how long they are fresh.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types))]
 #![cfg_attr(
     not(test),
-    expect(
-        clippy::disallowed_types,
-        reason = "taken when zones are made and when they close, never by a request"
-    )
+    expect(clippy::disallowed_types, reason = "taken when zones are created or closed, never by a request")
 )]
 
 mod disk;
@@ -33,36 +29,37 @@ use wire::Fields;
 use disk::Files;
 use index::Index;
 
-/// Answers on their way into or out of a zone on disk hold at most so many bytes of memory.
+/// The most memory in bytes for responses that are being read from or written to a disk zone.
 const IN_FLIGHT: u64 = 256 << 20;
 
-/// What the index of one answer takes beside its key, roughly.
+/// The approximate memory of an index entry beside its key, in bytes.
 const OVERHEAD: u64 = 320;
 
-/// One zone, as the boot file has it.
+/// The boot file's settings of one zone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     pub name: String,
-    /// Bytes: of answers, or of the index of those on disk.
+    /// Bytes of responses, or of the index of a disk zone.
     pub memory_size: u64,
     pub disk: Option<DiskSettings>,
 }
 
-/// Where a zone keeps its files.
+/// Where a zone stores its files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiskSettings {
     pub path: PathBuf,
     /// Bytes.
     pub size: u64,
-    /// Letters of each level of folders, as nginx's `levels`.
+    /// Letters of each folder level, as in nginx's `levels`.
     pub levels: Vec<u8>,
-    /// How long an answer keeps that does not say so itself.
+    /// Lifetime of responses that declare none.
     pub ttl: Duration,
-    /// How long an answer may take to be read; past it the upstream is asked.
+    /// The deadline of a read; after it the upstream is used.
     pub read_timeout: Duration,
 }
 
-/// The node's cache zones. A zone takes no memory, folder or thread until a stage opens it.
+/// The node's cache zones. A zone uses no memory, folder or thread until a plugin instance opens
+/// it.
 #[derive(Debug, Default)]
 pub struct Caches {
     zones: Vec<Arc<Zone>>,
@@ -73,7 +70,7 @@ impl Caches {
         Caches { zones: zones.into_iter().map(|settings| Arc::new(Zone::new(settings, false))).collect() }
     }
 
-    /// Zones that are never opened: for checking configurations, which touches no folder.
+    /// Zones that are never opened: for checking configurations without touching folders.
     pub fn for_checking(zones: Vec<Settings>) -> Caches {
         Caches { zones: zones.into_iter().map(|settings| Arc::new(Zone::new(settings, true))).collect() }
     }
@@ -82,7 +79,7 @@ impl Caches {
         self.zones.iter().find(|zone| zone.settings.name == name)
     }
 
-    /// Answers on disk, of all zones, that were not read in time.
+    /// Reads from disk that missed their deadline, in all zones.
     pub fn late_reads(&self) -> u64 {
         self.zones.iter().map(|zone| zone.late_reads()).sum()
     }
@@ -92,57 +89,57 @@ impl Caches {
     }
 }
 
-/// One cache.
+/// One cache zone.
 #[derive(Debug)]
 pub struct Zone {
     settings: Settings,
     checking: bool,
     index: Arc<Index>,
     files: OnceLock<Files>,
-    /// Held while it is being opened.
+    /// Held while the zone is being opened.
     opening: Mutex<()>,
     in_flight: Arc<AtomicU64>,
 }
 
-/// What a zone knows of an answer it has.
+/// A zone's record of a stored response.
 #[derive(Debug)]
 pub struct Entry {
     key: Box<[u8]>,
     variant: Box<[u8]>,
-    /// Milliseconds by the clock of whoever stores: on disk, of the Unix epoch.
+    /// Milliseconds on the clock of the process that stored it; on disk, since the Unix epoch.
     pub stored_ms: u64,
     pub expires_ms: u64,
-    /// Seconds the answer was old when it came.
+    /// Age of the response in seconds when it was received.
     pub age: u32,
-    /// `None`: in a file.
+    /// `None` if it is in a file.
     content: Option<Content>,
     weight: u64,
-    /// How often it may still be passed over when room is needed.
+    /// How many more passes of the eviction hand it survives.
     chances: AtomicU8,
 }
 
-/// How far the clocks of those who store and those who read may be apart.
+/// How far the clocks of storing and reading processes may differ.
 const SKEW_MS: u64 = 5_000;
 
 impl Entry {
-    /// The answer, if it is in memory; else [`Zone::load`] gets it.
+    /// The response, if it is in memory; otherwise use [`Zone::load`].
     pub fn content(&self) -> Option<&Content> {
         self.content.as_ref()
     }
 
-    /// Seconds since the origin made it (RFC 9111 section 4.2.3).
+    /// Seconds since the origin generated it (RFC 9111 section 4.2.3).
     pub fn age_at(&self, now_ms: u64) -> u64 {
         u64::from(self.age) + now_ms.saturating_sub(self.stored_ms) / 1000
     }
 
-    /// One that is stored in the future is not: the clock was set back since, by nobody knows how much, and it
-    /// would stay fresh for that much longer.
+    /// A store time in the future is not fresh: the clock was set back by an unknown amount, and
+    /// the entry would stay fresh for that much longer.
     pub fn is_fresh(&self, now_ms: u64) -> bool {
         now_ms < self.expires_ms && self.stored_ms <= now_ms.saturating_add(SKEW_MS)
     }
 }
 
-/// An answer.
+/// A stored response.
 #[derive(Debug, Clone)]
 pub struct Content {
     pub status: u16,
@@ -150,32 +147,32 @@ pub struct Content {
     pub body: Bytes,
 }
 
-/// An answer to store.
+/// A response to store.
 #[derive(Debug)]
 pub struct New {
     pub key: Box<[u8]>,
     /// Lower-case names of the request fields it varies on, sorted.
     pub vary: Vec<Box<[u8]>>,
-    /// Those fields' values in the request it answers; see [`variant`].
+    /// The values of those fields in the request; see [`variant`].
     pub variant: Box<[u8]>,
     pub stored_ms: u64,
     pub expires_ms: u64,
     pub age: u32,
     pub content: Content,
-    /// Memory the body took while it came.
+    /// Memory that the body occupied while it was received.
     pub held: Held,
 }
 
-/// What a look-up came to.
+/// The result of a look-up.
 #[derive(Debug)]
 pub struct Lookup {
     /// Fresh or not.
     pub entry: Option<Arc<Entry>>,
-    /// Hand it to [`Zone::store`]: an answer asked for before a purge is not stored after it.
+    /// Passed to [`Zone::store`]: a response requested before a purge is not stored after it.
     pub epoch: u64,
 }
 
-/// A share of the memory a zone allows for answers on their way; given back when dropped.
+/// A share of the memory that a zone allows for responses in transfer; released when dropped.
 #[derive(Debug)]
 pub struct Held {
     in_flight: Arc<AtomicU64>,
@@ -184,7 +181,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// Takes more; false if there is not so much left.
+    /// Reserves more; `false` if too little is left.
     pub fn grow(&mut self, bytes: u64) -> bool {
         let before = self.in_flight.fetch_add(bytes, Relaxed);
         if before.saturating_add(bytes) > self.limit {
@@ -223,30 +220,30 @@ impl Zone {
         self.settings.disk.as_ref()
     }
 
-    /// Makes the zone ready: folder and threads of one on disk, the first time. For the
-    /// control thread, which may wait.
+    /// Opens the zone on first use: creates the folder and threads of a disk zone. For the control
+    /// thread, which may block.
     ///
     /// # Errors
-    /// A folder that cannot be used. It is tried again the next time.
+    /// The folder cannot be used. The next call tries again.
     pub fn open(&self) -> Result<(), Invalid> {
         let Some(disk) = self.settings.disk.as_ref().filter(|_| !self.checking) else { return Ok(()) };
         let _opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
         if self.files.get().is_none() {
             let files = Files::open(disk, self.settings.memory_size, self.index.clone())?;
-            // Nobody else opens it meanwhile, so it is empty still.
+            // The lock excludes other openers, so it is still empty.
             let _ = self.files.set(files);
         }
         Ok(())
     }
 
-    /// The answer for this key and request, fresh or not. `class` tells apart requests
-    /// that must not share answers. `scratch` is emptied and used.
+    /// Looks up the entry for this key and request, fresh or not. `class` separates requests that
+    /// must not share responses. `scratch` is cleared and used.
     pub fn find(&self, key: &[u8], class: u8, request: &Fields, scratch: &mut Vec<u8>) -> Lookup {
         self.index.find(key, class, request, scratch)
     }
 
-    /// Begins to gather an answer of so many bytes, as far as known. `None` if the zone
-    /// would not take it or too much is on its way already.
+    /// Reserves memory for a response of this expected size in bytes. `None` if the zone would not
+    /// store it or too many responses are in transfer.
     pub fn hold(&self, bytes: u64) -> Option<Held> {
         if bytes > self.index.limit() {
             return None;
@@ -256,8 +253,8 @@ impl Zone {
         held.grow(bytes).then_some(held)
     }
 
-    /// Stores an answer, in place of one for the same key and variant. One for the disk is
-    /// given from memory until its file is written.
+    /// Stores a response, replacing the one for the same key and variant. A response for the disk
+    /// is served from memory until its file is written.
     pub fn store(&self, new: New, epoch: u64) {
         let New { key, vary, variant, stored_ms, expires_ms, age, content, held } = new;
         let field = |(name, value, _): (&[u8], &[u8], _)| name.len() + value.len() + 24;
@@ -266,7 +263,7 @@ impl Zone {
         let (files, weight) = match (&self.settings.disk, self.files.get()) {
             (None, _) => (None, size),
             (Some(_), Some(files)) => (Some(files), files.weigh(&key, &variant, size)),
-            // Not opened: nothing is kept.
+            // Not opened: nothing is stored.
             (Some(_), _) => return,
         };
         let (content, chances) = (Some(content), AtomicU8::new(1));
@@ -283,8 +280,8 @@ impl Zone {
         }
     }
 
-    /// Gets an answer from its file. `None` if it is gone, damaged or not read in time, or too many
-    /// are being read.
+    /// Loads a response from its file. `None` if it is missing, damaged or not read in time, or if
+    /// too many are being read.
     pub async fn load(&self, entry: Arc<Entry>) -> Option<Content> {
         if let Some(content) = &entry.content {
             return Some(content.clone());
@@ -294,7 +291,7 @@ impl Zone {
         files.load(entry, held)?.await.ok().flatten()
     }
 
-    /// Removes every answer under the key; false if there was none.
+    /// Removes all entries of the key; `false` if there were none.
     pub fn purge(&self, key: &[u8]) -> bool {
         let removed = self.index.purge(key);
         let found = !removed.is_empty();
@@ -304,12 +301,12 @@ impl Zone {
         found
     }
 
-    /// Answers on disk that were not read in time.
+    /// Reads from disk that missed their deadline.
     pub fn late_reads(&self) -> u64 {
         self.files.get().map_or(0, Files::late)
     }
 
-    /// Waits until all that was stored or purged so far is so on disk.
+    /// Waits until all previous stores and purges have reached the disk.
     #[cfg(any(test, feature = "testing"))]
     pub fn flush(&self) {
         if let Some(files) = self.files.get() {
@@ -317,13 +314,13 @@ impl Zone {
         }
     }
 
-    /// Bytes of the answers in it, as counted against its bound.
+    /// Bytes of the stored responses, as counted against the limit.
     pub fn used(&self) -> u64 {
         self.index.used()
     }
 }
 
-/// Writes the values of the fields an answer varies on: equal bytes mean that the answer fits.
+/// Writes the values of the fields that a response varies on: equal bytes mean that it matches.
 pub fn variant(vary: &[Box<[u8]>], class: u8, request: &Fields, out: &mut Vec<u8>) {
     out.clear();
     out.push(class);

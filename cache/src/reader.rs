@@ -1,9 +1,9 @@
-//! The threads that read a zone's files, and the one that stops waiting for them.
+//! The threads that read a zone's files, and the watcher of their deadlines.
 //!
-//! A disk can hang for ever, a client must not. Every read has a deadline. Past it the
-//! answer counts as missing and leaves the index, so that the next request stores it anew.
-//! The thread that hangs is replaced, up to a bound; beyond it nothing is read until the
-//! disk lets one of them go.
+//! A disk can hang forever; a client must not wait for it. Every read has a deadline. After it the
+//! response counts as missing and leaves the index, so that the next request stores it again. The
+//! stuck thread is replaced, up to a limit; beyond it no reads start until the disk releases one of
+//! the threads.
 #![expect(
     clippy::disallowed_methods,
     clippy::disallowed_types,
@@ -22,13 +22,13 @@ use futures_channel::oneshot;
 use super::disk::{Folder, WriteJob, spawn};
 use super::{Content, Entry, Held};
 
-/// Threads that read when none hangs.
+/// Reader threads when none is stuck.
 const READERS: usize = 4;
 
-/// Threads that may hang before nothing is read any more.
+/// The most stuck threads before reads are refused.
 const MAX_STUCK: usize = 16;
 
-/// The way to the threads. They end when it is dropped.
+/// A handle to the threads. They end when it is dropped.
 #[derive(Debug)]
 pub(super) struct Readers {
     jobs: Sender<Job>,
@@ -42,7 +42,7 @@ struct Job {
     held: Held,
 }
 
-/// One read that somebody waits for.
+/// A read with a waiting client.
 struct Ticket {
     entry: Arc<Entry>,
     state: Mutex<State>,
@@ -54,15 +54,15 @@ enum State {
     Over,
 }
 
-/// What the threads share.
+/// Shared by the threads.
 struct Pool {
     folder: Arc<Folder>,
-    /// Whoever has nothing to do holds it and waits for the next job.
+    /// An idle thread holds the lock and waits for the next job.
     jobs: Mutex<Receiver<Job>>,
     writes: Sender<WriteJob>,
     threads: Mutex<Threads>,
-    /// As many threads hang as may.
-    hopeless: AtomicBool,
+    /// The maximum number of threads is stuck.
+    exhausted: AtomicBool,
     late: AtomicU64,
 }
 
@@ -84,7 +84,7 @@ impl Readers {
             jobs: Mutex::new(to_read),
             writes,
             threads: Mutex::new(Threads { all: READERS, stuck: 0 }),
-            hopeless: AtomicBool::new(false),
+            exhausted: AtomicBool::new(false),
             late: AtomicU64::new(0),
         });
         for _ in 0..READERS {
@@ -95,10 +95,10 @@ impl Readers {
         Ok(Readers { jobs, deadlines, pool, timeout })
     }
 
-    /// Has an answer read. `None` at once if no thread is left to do it; the receiver gets
-    /// nothing when the deadline passes.
+    /// Starts reading a response. `None` at once if no thread is available; the receiver is closed
+    /// without a value when the deadline passes.
     pub(super) fn load(&self, entry: Arc<Entry>, held: Held) -> Option<oneshot::Receiver<Option<Content>>> {
-        if self.pool.hopeless.load(Relaxed) {
+        if self.pool.exhausted.load(Relaxed) {
             self.pool.late.fetch_add(1, Relaxed);
             return None;
         }
@@ -108,12 +108,12 @@ impl Readers {
         self.jobs.send(Job { ticket, held }).ok().map(|()| loaded)
     }
 
-    /// Answers that were not read in time.
+    /// Reads that missed their deadline.
     pub(super) fn late(&self) -> u64 {
         self.pool.late.load(Relaxed)
     }
 
-    /// How many threads there are, and how many of them hang.
+    /// The number of threads, and of stuck ones.
     #[cfg(test)]
     pub(super) fn threads(&self) -> (usize, usize) {
         let threads = lock(&self.pool.threads);
@@ -136,7 +136,7 @@ impl Pool {
             }
             let content = self.folder.read(&ticket.entry, held);
             if content.is_none() {
-                self.forget(&ticket.entry);
+                self.drop_entry(&ticket.entry);
             }
             match ticket.end() {
                 Some(done) => drop(done.send(content)),
@@ -146,7 +146,7 @@ impl Pool {
         }
     }
 
-    /// Deadlines come in order, as all reads have the same time.
+    /// Deadlines are in order, as all reads have the same timeout.
     fn watch(self: &Arc<Pool>, deadlines: &Receiver<(Instant, Weak<Ticket>)>) {
         for (deadline, ticket) in deadlines {
             if ticket.strong_count() > 0 {
@@ -160,15 +160,15 @@ impl Pool {
             }
             self.late.fetch_add(1, Relaxed);
             if matches!(state, State::Reading(_)) {
-                // Before the thread can see that it was given up, and count itself as back.
+                // Before the thread can notice that it was replaced and count itself as released.
                 self.replace_stuck();
                 drop(guard);
-                self.forget(&ticket.entry);
+                self.drop_entry(&ticket.entry);
             }
         }
     }
 
-    fn forget(&self, entry: &Arc<Entry>) {
+    fn drop_entry(&self, entry: &Arc<Entry>) {
         if self.folder.index.remove(entry) {
             let _ = self.writes.send(WriteJob::Remove(vec![entry.clone()]));
         }
@@ -178,17 +178,17 @@ impl Pool {
         let mut threads = lock(&self.threads);
         threads.stuck += 1;
         if threads.stuck >= MAX_STUCK {
-            self.hopeless.store(true, Relaxed);
+            self.exhausted.store(true, Relaxed);
         } else if self.spawn_reader().is_ok() {
             threads.all += 1;
         }
     }
 
-    /// A thread that hung is back: whether there are enough without it.
+    /// A stuck thread is released: whether there are enough threads without it.
     fn is_one_too_many(&self) -> bool {
         let mut threads = lock(&self.threads);
         threads.stuck -= 1;
-        self.hopeless.store(false, Relaxed);
+        self.exhausted.store(false, Relaxed);
         let enough = threads.all - threads.stuck > READERS;
         threads.all -= usize::from(enough);
         enough
@@ -196,7 +196,7 @@ impl Pool {
 }
 
 impl Ticket {
-    /// Whether somebody still waits for it.
+    /// Whether the client still waits.
     fn begin(&self) -> bool {
         let mut state = lock(&self.state);
         match mem::replace(&mut *state, State::Over) {
@@ -223,6 +223,6 @@ impl std::fmt::Debug for Pool {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is behind these is whole between any two statements that could panic.
+    // The data behind these locks is consistent between any two statements that could panic.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -51,7 +51,7 @@ fn has(zone: &Zone, key: &[u8]) -> bool {
     look(zone, key).entry.is_some()
 }
 
-/// It is there, in a file.
+/// Whether the response is stored in a file.
 fn filed(zone: &Zone, key: &[u8]) -> bool {
     look(zone, key).entry.is_some_and(|entry| entry.content().is_none())
 }
@@ -70,7 +70,7 @@ fn load(zone: &Zone, entry: Arc<Entry>) -> Option<Content> {
     }
 }
 
-/// Waits until something holds that a thread brings about.
+/// Waits until a condition holds that a thread brings about.
 fn eventually(mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
@@ -92,7 +92,7 @@ fn files(path: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_zone_keeps_to_its_bound_and_keeps_what_is_used() {
+fn a_zone_keeps_its_limit_and_its_used_entries() {
     let zone = memory(100_000);
     put(&zone, b"used", &[1; 1000]);
     for n in 0..1000u32 {
@@ -108,7 +108,7 @@ fn a_zone_keeps_to_its_bound_and_keeps_what_is_used() {
 }
 
 #[test]
-fn room_is_made_in_a_few_steps_even_where_everything_is_in_use() {
+fn eviction_takes_few_steps_even_if_all_entries_are_used() {
     let size = 11_000_000;
     let zone = memory(size);
     let mut keys = 0u32;
@@ -140,7 +140,7 @@ fn one_answer_may_fill_the_zone_but_not_more() {
 }
 
 #[test]
-fn an_answer_counts_with_all_that_it_holds() {
+fn a_response_counts_with_all_its_parts() {
     // Lengths of key, variant, name, value and body.
     let weigh = |lengths: [usize; 5]| {
         let zone = memory(1 << 20);
@@ -157,7 +157,7 @@ fn an_answer_counts_with_all_that_it_holds() {
     let lengths = [10, 20, 30, 40, 50];
     let weight = weigh(lengths);
     assert!((150..1000).contains(&weight), "{weight}");
-    // Who looks for it by its key has that as well.
+    // The index stores the key a second time.
     for (part, times) in [2, 1, 1, 1, 1].into_iter().enumerate() {
         let mut longer = lengths;
         longer[part] += 1000;
@@ -166,7 +166,7 @@ fn an_answer_counts_with_all_that_it_holds() {
 }
 
 #[test]
-fn an_answer_ages_and_ends_by_the_clock() {
+fn age_and_freshness_follow_the_clock() {
     let entry = Entry {
         key: (*b"k").into(),
         variant: [0].into(),
@@ -177,7 +177,7 @@ fn an_answer_ages_and_ends_by_the_clock() {
         weight: 0,
         chances: AtomicU8::new(0),
     };
-    // The clock may have been set back by the five seconds that two clocks differ, not by more.
+    // The clock may be set back by the five seconds that two clocks may differ, but not by more.
     for (now, fresh) in [
         (0, false),
         (4_999, false),
@@ -195,7 +195,7 @@ fn an_answer_ages_and_ends_by_the_clock() {
 }
 
 #[test]
-fn what_is_on_its_way_is_bounded() {
+fn responses_in_transfer_are_bounded() {
     let zone = memory(1000);
     let mut first = zone.hold(600).unwrap();
     assert!(zone.hold(600).is_none());
@@ -206,7 +206,7 @@ fn what_is_on_its_way_is_bounded() {
 }
 
 #[test]
-fn a_key_has_a_bounded_number_of_answers() {
+fn a_key_has_a_bounded_number_of_variants() {
     let zone = memory(1 << 20);
     let vary: Vec<Box<[u8]>> = vec![(*b"x").into()];
     for n in 0..100u32 {
@@ -232,7 +232,7 @@ fn a_key_has_a_bounded_number_of_answers() {
 }
 
 #[test]
-fn values_that_vary_are_not_taken_for_one_another() {
+fn variants_are_unambiguous() {
     let vary: Vec<Box<[u8]>> = vec![(*b"a").into(), (*b"b").into()];
     let lists: [&[(&str, &str)]; 6] = [
         &[],
@@ -256,7 +256,7 @@ fn values_that_vary_are_not_taken_for_one_another() {
 }
 
 #[test]
-fn many_threads_leave_a_zone_whole() {
+fn concurrent_use_keeps_a_zone_consistent() {
     let zone = memory(200_000);
     std::thread::scope(|scope| {
         for thread in 0..4u32 {
@@ -294,7 +294,7 @@ fn a_disk_zone_survives_a_restart() {
     assert_eq!(zone.disk().map(|disk| disk.ttl), Some(Duration::from_secs(10)));
     put(&zone, b"a", b"one");
     put(&zone, b"b", &[7; 100_000]);
-    assert_eq!(read(&zone, b"a").unwrap().body, "one", "given while it is written");
+    assert_eq!(read(&zone, b"a").unwrap().body, "one", "served while it is written");
     eventually(|| filed(&zone, b"a") && filed(&zone, b"b"));
     let content = read(&zone, b"a").unwrap();
     assert_eq!((content.status, &content.body[..]), (200, &b"one"[..]));
@@ -308,11 +308,11 @@ fn a_disk_zone_survives_a_restart() {
     drop(zone);
     let zone = disk(folder.path(), 1 << 20);
     eventually(|| filed(&zone, b"b"));
-    assert!(!has(&zone, b"a"), "what was purged stays away");
+    assert!(!has(&zone, b"a"), "a purged response does not come back");
 }
 
 #[test]
-fn damaged_files_are_misses_and_go() {
+fn damaged_files_are_misses_and_removed() {
     let folder = tempfile::tempdir().unwrap();
     let zone = disk(folder.path(), 1 << 20);
     let damage = |zone: &Zone, change: fn(&mut Vec<u8>)| {
@@ -345,7 +345,7 @@ fn damaged_files_are_misses_and_go() {
 }
 
 #[test]
-fn a_disk_zone_keeps_to_its_size() {
+fn a_disk_zone_keeps_its_size_limit() {
     let folder = tempfile::tempdir().unwrap();
     let zone = disk(folder.path(), 100_000);
     for n in 0..200u32 {
@@ -361,7 +361,7 @@ fn a_disk_zone_keeps_to_its_size() {
 }
 
 #[test]
-fn a_disk_zone_takes_nothing_that_is_larger_than_itself() {
+fn a_disk_zone_rejects_responses_larger_than_itself() {
     let folder = tempfile::tempdir().unwrap();
     let zone = disk(folder.path(), 100_000);
     put(&zone, b"k", &[0; 99_900]);
@@ -369,7 +369,7 @@ fn a_disk_zone_takes_nothing_that_is_larger_than_itself() {
 }
 
 #[test]
-fn the_index_of_a_disk_zone_keeps_to_its_memory() {
+fn the_index_of_a_disk_zone_keeps_its_memory_limit() {
     let folder = tempfile::tempdir().unwrap();
     let second = Duration::from_secs(1);
     let disk = DiskSettings {
@@ -399,19 +399,19 @@ fn the_index_of_a_disk_zone_keeps_to_its_memory() {
     assert_eq!((0..10).filter(has).count(), 3);
 }
 
-/// Opening it takes until somebody writes into it.
+/// Replaces the file by a FIFO: opening it blocks until it is opened for writing.
 fn stall(path: &Path) {
     fs::remove_file(path).unwrap();
     assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
-/// Lets those go on who read what stalls, if anybody does.
+/// Unblocks the readers of a stalled file, if there are any.
 fn release(path: &Path) {
     drop(fs::OpenOptions::new().read(true).write(true).open(path));
 }
 
 #[test]
-fn a_file_that_stalls_is_a_miss_and_holds_up_no_other() {
+fn a_stalled_file_is_a_miss_and_blocks_no_other() {
     let folder = tempfile::tempdir().unwrap();
     let zone = disk_with(folder.path(), 1 << 20, Duration::from_millis(20));
     put(&zone, b"stalls", b"x");
@@ -425,7 +425,7 @@ fn a_file_that_stalls_is_a_miss_and_holds_up_no_other() {
     let mut held_up = pin!(held_up);
     let mut cx = Context::from_waker(Waker::noop());
     assert!(held_up.as_mut().poll(&mut cx).is_pending());
-    // One reader hangs; the next file is read by another. On a slow machine that takes a few tries.
+    // One reader is stuck; another reads the next file. On a slow machine this takes a few tries.
     eventually(|| read(&zone, b"other").or_else(|| (put(&zone, b"other", b"fine"), None).1).is_some());
     let mut got = Poll::Pending;
     eventually(|| {
@@ -434,17 +434,17 @@ fn a_file_that_stalls_is_a_miss_and_holds_up_no_other() {
     });
     assert!(matches!(got, Poll::Ready(None)));
     assert!(!has(&zone, b"stalls") && zone.late_reads() > 0);
-    // What is stored in its place is read again.
-    put(&zone, b"stalls", b"anew");
+    // A response stored in its place is readable again.
+    put(&zone, b"stalls", b"again");
     zone.flush();
     eventually(|| match read(&zone, b"stalls") {
-        Some(content) => content.body == "anew",
-        None => (put(&zone, b"stalls", b"anew"), false).1,
+        Some(content) => content.body == "again",
+        None => (put(&zone, b"stalls", b"again"), false).1,
     });
 }
 
 #[test]
-fn a_disk_that_stalls_wholly_makes_misses_at_once_until_it_is_back() {
+fn a_stalled_disk_gives_immediate_misses_until_it_recovers() {
     let folder = tempfile::tempdir().unwrap();
     let zone = disk_with(folder.path(), 1 << 20, Duration::from_millis(1));
     let mut known = Vec::new();
@@ -458,8 +458,8 @@ fn a_disk_that_stalls_wholly_makes_misses_at_once_until_it_is_back() {
     file(b"fine");
     let stalled: Vec<PathBuf> = (0..16).map(|n| file(&[n])).collect();
     stalled.iter().for_each(|path| stall(path));
-    // A thread may be late to open what it was told to read. It is there until then: nothing is removed
-    // while the thread that writes hangs as well.
+    // A thread may open its file late. The file exists until then: nothing is removed while the
+    // writing thread is stuck as well.
     let half_written = file(b"hangs").with_extension(format!("{}.tmp", std::process::id()));
     fs::write(&half_written, b"").unwrap();
     stall(&half_written);
@@ -467,7 +467,8 @@ fn a_disk_that_stalls_wholly_makes_misses_at_once_until_it_is_back() {
     let threads = || zone.files.get().unwrap().threads();
     assert_eq!(threads(), (4, 0));
     for n in 0..16u8 {
-        // As many as may hang. On a slow machine some reads are late before a thread has them.
+        // The maximum number of stuck threads. On a slow machine some reads are late before a
+        // thread starts them.
         eventually(|| {
             assert!(read(&zone, &[n]).is_none());
             threads().1 > usize::from(n)
@@ -479,7 +480,7 @@ fn a_disk_that_stalls_wholly_makes_misses_at_once_until_it_is_back() {
         assert_eq!(zone.late_reads(), late + n);
     }
     assert_eq!(threads(), (4 + 15, 16), "the last one that hung was not replaced");
-    // The first that is back makes good for it; the others are too many.
+    // The first released thread replaces it; the others are surplus.
     eventually(|| {
         release(&stalled[15]);
         threads() == (4 + 15, 15)
@@ -504,7 +505,7 @@ fn a_disk_that_stalls_wholly_makes_misses_at_once_until_it_is_back() {
 }
 
 #[test]
-fn what_is_read_counts_until_it_was_sent() {
+fn loaded_responses_count_until_sent() {
     let folder = tempfile::tempdir().unwrap();
     let zone = disk(folder.path(), 1 << 20);
     put(&zone, b"k", &[1; 10_000]);
@@ -519,7 +520,7 @@ fn what_is_read_counts_until_it_was_sent() {
 }
 
 #[test]
-fn a_purge_while_it_is_written_wins() {
+fn a_purge_during_a_write_wins() {
     let folder = tempfile::tempdir().unwrap();
     let zone = disk(folder.path(), 1 << 20);
     for _ in 0..100 {
@@ -536,7 +537,7 @@ fn a_purge_while_it_is_written_wins() {
 }
 
 #[test]
-fn an_unusable_folder_is_told_and_a_check_makes_none() {
+fn an_unusable_folder_is_an_error_and_checking_creates_none() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, b"").unwrap();
