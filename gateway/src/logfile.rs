@@ -171,7 +171,7 @@ impl Writer {
                     };
                     self.write(&taken, &mut together, intake);
                 }
-                Next::Called => {
+                Next::Reopen => {
                     self.reopen();
                     next = intake.next();
                 }

@@ -27,7 +27,7 @@ const TIDY: Duration = Duration::from_secs(5);
 /// Offers the pages to plugins: they are written here, and whoever asks waits on a worker.
 pub fn offer(pages: Arc<Pages>, page: &MetricsPage) {
     let control = tokio::runtime::Handle::current();
-    page.written_by(move || {
+    page.set_source(move || {
         let pages = pages.clone();
         let (mut written, page) = oneshot::channel();
         let task: Task = Box::pin(async move {
@@ -100,7 +100,10 @@ pub fn printer(
             modify_indexes: &etcd.as_ref().map(|etcd| etcd.indexes()).unwrap_or_default(),
             upstreams: &upstreams,
             counters_evicted: tables.iter().map(|(_, table)| table.evicted()).sum(),
-            cache_reads_late: services.others.get::<cache::Caches>().map_or(0, |caches| caches.late_reads()),
+            cache_reads_late: services
+                .extensions
+                .get::<cache::Caches>()
+                .map_or(0, |caches| caches.late_reads()),
             access_log_dropped: access_log.as_ref().map_or(0, Sink::dropped),
             entries_gathered: &services.sinks.gathered(),
             entries_dropped: &services.sinks.dropped(),
@@ -136,7 +139,7 @@ pub fn limits(settings: &model::boot::Prometheus) -> admin::Limits {
 /// Keeps the number of series within its bound though nobody scrapes; tells once when it is reached.
 pub async fn tidy(meters: Arc<Meters>) {
     let mut told = false;
-    let every = meters.settings().look_every(TIDY);
+    let every = meters.settings().tidy_interval(TIDY);
     loop {
         tokio::time::sleep(every).await;
         meters.tidy(steady_ms());

@@ -191,7 +191,7 @@ async fn serve(
     let print =
         metrics::printer(services.clone(), logged, handle.clone(), etcd.clone(), program.acme.clone());
     let pages = Arc::new(Pages::new(print));
-    if let Some(page) = services.others.get::<MetricsPage>() {
+    if let Some(page) = services.extensions.get::<MetricsPage>() {
         metrics::offer(pages.clone(), &page);
     }
     let workers = Workers::start_with(Arc::new(settings), sockets, datagrams, readers, &services.meters)

@@ -10,7 +10,7 @@ use indexmap::IndexMap;
 use ipnet::IpNet;
 use model::boot::{self, Boot};
 use sdk::Catalog;
-use sdk::build::{Services, Shared};
+use sdk::build::{Extensions, Services};
 use sdk::catalog::Subsystem;
 use sdk::counters::{Counters, Gauges, Paces, Table, Tallies};
 use sdk::endpoint::MetricsPage;
@@ -43,7 +43,7 @@ pub fn services(boot: &Boot, folders: &Arc<Folders>) -> anyhow::Result<Services>
         sinks: Arc::default(),
         folders: folders.clone(),
         states: Default::default(),
-        others: Shared::default()
+        extensions: Extensions::default()
             .with(Arc::new(Caches::new(cache_zones(boot))))
             .with(Arc::new(MetricsPage::default())),
     })
@@ -76,7 +76,10 @@ fn meters(boot: &Boot) -> anyhow::Result<sdk::meters::Settings> {
 /// A plugin's schema that does not compile.
 pub fn checking(boot: &Boot, folders: &Arc<Folders>) -> anyhow::Result<Arc<plugins::Catalog>> {
     let caches = Arc::new(Caches::for_checking(cache_zones(boot)));
-    Ok(catalog_with(boot, Services { others: Shared::default().with(caches), ..services(boot, folders)? }))
+    Ok(catalog_with(
+        boot,
+        Services { extensions: Extensions::default().with(caches), ..services(boot, folders)? },
+    ))
 }
 
 /// The plugins where nothing is checked but what they say of themselves is read.

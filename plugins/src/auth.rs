@@ -46,7 +46,7 @@ impl Challenge {
             x.complain(plugin, "the configured anonymous_consumer does not exist");
             return self.refuse("Invalid user authorization");
         };
-        let identity = Identity::unproven(consumer);
+        let identity = Identity::anonymous(consumer);
         x.authenticate(identity);
         Step::Next
     }

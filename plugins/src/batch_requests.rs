@@ -112,7 +112,7 @@ impl Plugin for BatchRequests {
     }
 
     fn serve(&self, x: &mut Exchange<'_>) -> Step {
-        if x.client().is_within() {
+        if x.client().is_subrequest() {
             return refuse(400, "a batch cannot stand in a batch".to_owned());
         }
         // A body whose length is told is refused before it is sent.
@@ -666,7 +666,7 @@ mod tests {
     #[test]
     fn a_batch_within_a_batch_is_refused() {
         let mut probe = Probe::request("POST", DEFAULT_PATH, &[]);
-        probe.client = probe.client.within();
+        probe.client = probe.client.for_subrequest();
         let stage: BatchRequests = probe.stage(json!({})).unwrap();
         assert!(matches!(stage.serve(&mut probe.exchange()), Step::Reply(reply) if reply.status == 400));
     }

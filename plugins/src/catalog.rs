@@ -13,7 +13,7 @@ use hashbrown::HashMap;
 use indexmap::IndexMap;
 use model::apisix_plugins::{self, Facts, Known, Subsystem, is_apisix};
 use model::{Invalid, Schema};
-use sdk::build::{Build, Names, Others, Owner, Services};
+use sdk::build::{Build, Names, Owner, PluginBuilder, Services};
 use sdk::catalog::{About, Configured, Place, Scope};
 use sdk::chain::{Chain, Fitting, Stage};
 use sdk::consumers::Credential;
@@ -203,8 +203,9 @@ impl Catalog {
             (scope.metadata)(row.name())
         };
         let is_plain = meta.is_none();
-        let mut cx =
-            Build::new(owner, &self.services, scope.names).with_others(&others).with_metadata(&metadata);
+        let mut cx = Build::new(owner, &self.services, scope.names)
+            .with_plugin_builder(&others)
+            .with_metadata(&metadata);
         if let Some(upstreams) = scope.upstreams {
             cx = cx.with_upstreams(upstreams);
         }
@@ -412,7 +413,7 @@ struct Within<'a, 's> {
     depth: usize,
 }
 
-impl Others for Within<'_, '_> {
+impl PluginBuilder for Within<'_, '_> {
     fn plugin(&self, name: &str, config: &Value, owner: &Owner) -> Result<Arc<Chain>, Invalid> {
         let Within { catalog, scope, depth } = *self;
         let plugin = catalog.find(name)?;

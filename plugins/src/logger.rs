@@ -144,8 +144,8 @@ impl Logger {
     /// Has the request's body read, as far as it may be logged.
     pub(crate) fn access(&self, x: &mut Exchange<'_>) -> Step {
         let Some(most) = self.read else { return Step::Next };
-        x.want_beginning_of_body();
-        x.ask_for_copy(most).unwrap_or(Step::Next)
+        x.want_body_prefix();
+        x.ask_for_optional_body(most).unwrap_or(Step::Next)
     }
 
     /// Whether the response's body is collected.
@@ -274,7 +274,7 @@ impl Wanted {
 
 /// What is logged of the request's body.
 fn request_body<'x>(x: &'x Exchange<'_>, most: usize) -> Option<&'x [u8]> {
-    let body = x.body_so_far();
+    let body = x.body_prefix();
     (!body.is_empty()).then(|| &body[..body.len().min(most)])
 }
 

@@ -112,7 +112,7 @@ impl Plugin for ProxyMirror {
             return Step::Next;
         }
         // A copy is not worth the request: where there is no memory for one, none is made.
-        if let Some(step) = x.ask_for_copy(self.max_body) {
+        if let Some(step) = x.ask_for_optional_body(self.max_body) {
             return step;
         }
         match x.body_state() {
@@ -287,7 +287,7 @@ mod tests {
         assert!(matches!(stage.rewrite(&mut x), Step::Next));
         x.engine_mut().body_state = Body::TooLarge;
         assert!(matches!(stage.before_proxy(&mut x), Step::Body(_)), "another stage took less");
-        assert!(x.engine_mut().body_spared, "the request goes on without it");
+        assert!(x.engine_mut().body_optional, "the request goes on without it");
         x.engine_mut().body_asked = usize::MAX;
         assert!(matches!(stage.before_proxy(&mut x), Step::Next));
         drop(x);

@@ -184,7 +184,7 @@ impl Plugin for ResponseRewrite {
         if self.body.is_some() || !self.filters.is_empty() {
             phases = phases | Phases::BODY_FILTER;
         }
-        if self.vars.as_ref().is_some_and(Expr::is_doubtful) {
+        if self.vars.as_ref().is_some_and(Expr::may_be_undecided) {
             phases = phases | Phases::ACCESS;
         }
         phases
@@ -192,7 +192,7 @@ impl Plugin for ResponseRewrite {
 
     /// What `vars` reads of the request must be here, and readable, before there is a response.
     fn access(&self, x: &mut Exchange<'_>) -> Step {
-        self.vars.as_ref().map_or(Step::Next, |vars| vars.foresee(x))
+        self.vars.as_ref().map_or(Step::Next, |vars| vars.check_early(x))
     }
 
     fn header_filter(&self, x: &mut Exchange<'_>) {

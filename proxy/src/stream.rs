@@ -104,7 +104,7 @@ impl Worker {
         if let (Some(from), Some(ends)) = (&self.settings.streams.real_ip_from, client.ends())
             && from(client.peer.ip().to_canonical())
         {
-            *client = client.told(ends.source.ip(), Some(ends.source.port()));
+            *client = client.with_address(ends.source.ip(), Some(ends.source.port()));
         }
     }
 }

@@ -322,7 +322,7 @@ impl Worker {
     /// The place of that.
     #[inline]
     pub(crate) fn alt_svc_of(&self, client: &Client) -> Option<usize> {
-        if self.alt_svc.is_empty() || !client.tls || client.is_within() {
+        if self.alt_svc.is_empty() || !client.tls || client.is_subrequest() {
             return None;
         }
         self.alt_svc.iter().position(|(port, _)| *port == client.local.port())

@@ -1,15 +1,16 @@
 //! hot path
 //!
-//! The memory one worker may hold bodies in.
+//! The memory one worker may use for bodies.
 //!
-//! Most bodies pass through a worker piece by piece. Some must be in memory whole: a condition or
-//! a stage looks into a request's body, a filter changes a response's. Each has a bound of its own;
-//! this one is for all of a worker together, so that many of them cannot take the machine's memory.
+//! Most bodies are streamed through a worker. Some must be buffered: a condition or a plugin reads
+//! a request's body, a filter changes a response's. Each buffer has its own limit; this budget
+//! limits all buffers of a worker together, so that many of them cannot exhaust the machine's
+//! memory.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// What a worker may hold, and how much of it is taken. Cheap to clone; clones share it.
+/// A worker's limit, and the bytes in use. Cheap to clone; clones share the count.
 #[derive(Debug, Clone)]
 pub struct Budget(Rc<State>);
 
@@ -19,14 +20,14 @@ struct State {
     taken: Cell<usize>,
 }
 
-/// A part of a [`Budget`]; it goes back when this is dropped.
+/// Bytes reserved from a [`Budget`]; returned to it on drop.
 #[derive(Debug, Default)]
 pub struct Held {
     of: Option<Budget>,
     bytes: usize,
 }
 
-/// The worker holds as much as it may.
+/// The budget is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spent;
 
@@ -35,27 +36,27 @@ impl Budget {
         Budget(Rc::new(State { most, taken: Cell::new(0) }))
     }
 
-    /// Bytes that may still be taken.
+    /// Bytes that can still be reserved.
     pub fn left(&self) -> usize {
         self.0.most.saturating_sub(self.0.taken.get())
     }
 
-    /// Bytes that are taken now.
+    /// Bytes that are reserved.
     pub fn taken(&self) -> usize {
         self.0.taken.get()
     }
 }
 
 impl Held {
-    /// Bytes of this part.
+    /// Bytes of this reservation.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Makes this part so many bytes in all.
+    /// Resizes this reservation to `bytes` in total.
     ///
     /// # Errors
-    /// There is not that much left; the part stays as it was.
+    /// Too few bytes are left; the reservation is unchanged.
     pub fn resize(&mut self, budget: &Budget, bytes: usize) -> Result<(), Spent> {
         let others = budget.0.taken.get() - self.bytes;
         if bytes > self.bytes && bytes > budget.0.most.saturating_sub(others) {
@@ -69,11 +70,11 @@ impl Held {
         Ok(())
     }
 
-    /// Makes room for `more` bytes at the end of `body`, whose memory is what this part stands for.
-    /// It grows as vectors do, but not beyond `limit` bytes without need.
+    /// Reserves capacity for `more` bytes at the end of `body`, and counts the capacity in this
+    /// reservation. Capacity grows as for any vector, but not beyond `limit` bytes without need.
     ///
     /// # Errors
-    /// As [`Held::resize`]; `body` stays as it was.
+    /// As for [`Held::resize`]; `body` is unchanged.
     pub fn reserve(
         &mut self,
         budget: &Budget,
@@ -83,13 +84,13 @@ impl Held {
     ) -> Result<(), Spent> {
         let needed = body.len() + more;
         if needed > body.capacity() {
-            // Twice as much each time, so that a long body is moved seldom; or what there is.
+            // Doubles the capacity, so that a long body is seldom moved; less if less is left.
             let wanted = needed.max(body.capacity().saturating_mul(2).min(limit));
             let capacity = if self.resize(budget, wanted).is_ok() { wanted } else { needed };
             self.resize(budget, capacity)?;
             body.reserve_exact(capacity - body.len());
         }
-        // Memory that lay ready counts as far as it is used.
+        // Spare capacity of a reused buffer is counted as it is used.
         self.resize(budget, self.bytes.max(needed))
     }
 }
@@ -107,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_share_a_budget_and_give_it_back() {
+    fn reservations_share_a_budget_and_return_to_it_on_drop() {
         let budget = Budget::new(100);
         let (mut one, mut two) = (Held::default(), Held::default());
         assert_eq!(one.resize(&budget, 60), Ok(()));
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_charged_by_the_memory_it_takes() {
+    fn the_capacity_of_a_body_is_reserved() {
         let budget = Budget::new(1000);
         let (mut held, mut body) = (Held::default(), Vec::new());
         for _ in 0..30 {
@@ -132,14 +133,14 @@ mod tests {
             assert!(body.capacity() <= 300);
             assert_eq!(budget.taken(), body.capacity());
         }
-        // A body that just fits stays where it is.
+        // A body that just fits is not moved.
         let before = body.capacity();
         let room = before - body.len();
         held.reserve(&budget, &mut body, room, 2000).unwrap();
         assert_eq!((body.capacity(), budget.taken()), (before, before));
         assert_eq!(held.reserve(&budget, &mut body, 701, 2000), Err(Spent));
         assert_eq!((body.capacity(), budget.taken()), (before, before));
-        // Memory that is used again is counted again.
+        // Reused memory is counted again.
         drop(held);
         body.clear();
         let mut held = Held::default();

@@ -1,4 +1,4 @@
-//! What a plugin may ask for while a stage is built.
+//! The context in which a plugin instance is built.
 
 use std::any::{Any, TypeId};
 use std::net::{IpAddr, SocketAddr};
@@ -17,8 +17,8 @@ use crate::state::{States, WorkerState};
 use crate::upstream::{UpstreamHandle, Upstreams};
 use crate::world::Target;
 
-/// The resource whose configuration a stage comes from; names state that must
-/// outlive configuration changes.
+/// The resource that configures a plugin instance; identifies state that must outlive configuration
+/// changes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Owner {
     /// Collection, as in the Admin API's paths: `routes`, `services`, `consumers`, …
@@ -26,12 +26,12 @@ pub struct Owner {
     pub id: String,
 }
 
-/// The node's own services, made once at start and handed to every stage that asks.
+/// The node's services, created at start and shared by all plugin instances.
 #[derive(Debug, Clone)]
 pub struct Services {
-    /// Requests in windows of time: limit-count.
+    /// Requests per time window: limit-count.
     pub counters: Arc<Counters>,
-    /// The pace of requests: limit-req.
+    /// Request rates: limit-req.
     pub paces: Arc<Paces>,
     /// Requests in flight: limit-conn.
     pub gauges: Arc<Gauges>,
@@ -39,21 +39,21 @@ pub struct Services {
     pub tallies: Arc<Tallies>,
     pub meters: Arc<Meters>,
     pub sinks: Arc<Sinks>,
-    /// Where plugins may write files: file-logger.
+    /// Folders that plugins may write to: file-logger.
     pub folders: Arc<Folders>,
     pub states: Arc<States>,
-    /// What the program offers beside these; see [`Build::service`].
-    pub others: Shared,
+    /// Further services of the program; see [`Build::service`].
+    pub extensions: Extensions,
 }
 
-/// Services by their type: what this room knows nothing of, such as a client of a database.
+/// Services by type, for types that this crate does not know, such as a database client.
 #[derive(Debug, Clone, Default)]
-pub struct Shared(HashMap<TypeId, Arc<dyn Any + Send + Sync>>);
+pub struct Extensions(HashMap<TypeId, Arc<dyn Any + Send + Sync>>);
 
-impl Shared {
-    /// Offers a service, in the place of one of the same type.
+impl Extensions {
+    /// Adds a service; replaces one of the same type.
     #[must_use]
-    pub fn with<T: Send + Sync + 'static>(mut self, service: Arc<T>) -> Shared {
+    pub fn with<T: Send + Sync + 'static>(mut self, service: Arc<T>) -> Extensions {
         self.0.insert(TypeId::of::<T>(), service);
         self
     }
@@ -80,45 +80,46 @@ impl Services {
                 ["/data".to_owned()],
             )),
             states: Arc::default(),
-            others: Shared::default(),
+            extensions: Extensions::default(),
         }
     }
 }
 
-/// Addresses of host names, looked up before compiling. Pure: the same names give
-/// the same answers within one compile.
+/// Addresses of host names, resolved before compiling. Pure: within one compile, the same names
+/// return the same results.
 pub trait Names {
-    /// Known addresses of a host; empty while it is not resolved. The name is
-    /// remembered, so that the control plane looks it up and compiles again.
+    /// Known addresses of a host; empty until it is resolved. The name is recorded, so that the
+    /// control plane resolves it and compiles again.
     fn addresses(&self, host: &str) -> Vec<IpAddr>;
 
-    /// Known nodes of a service of a registry; none while the registry has not told of any.
+    /// Known nodes of a service in a registry; empty until the registry has reported some.
     fn nodes(&self, _discovery: &model::upstream::Discovery) -> Vec<model::Node> {
         Vec::new()
     }
 
-    /// What a reference to a secret manager stands for. Settings have theirs replaced before a plugin sees
-    /// them.
+    /// The value that a reference to a secret manager stands for. References in settings are
+    /// replaced before a plugin sees them.
     ///
     /// # Errors
-    /// Why there is no value, for people.
+    /// Why there is no value, as text.
     fn secret(&self, _reference: &str) -> Result<String, String> {
-        Err("secret managers are not asked here".to_owned())
+        Err("secret managers are not available here".to_owned())
     }
 }
 
-/// Builds the plugins that stand in another plugin's configuration. Implemented by the catalog.
-pub trait Others {
-    /// A chain of this one plugin, or of none if its `_meta` disables it.
+/// Builds plugins that are configured inside another plugin's configuration. Implemented by the
+/// catalog.
+pub trait PluginBuilder {
+    /// Builds a chain of this plugin; the chain is empty if its `_meta` disables it.
     ///
     /// # Errors
-    /// What is wrong with the configuration, its pointer beginning there.
+    /// Errors in the configuration, with pointers relative to `config`.
     fn plugin(&self, name: &str, config: &Value, owner: &Owner) -> Result<Arc<Chain>, Invalid>;
 
-    /// Whether a plugin identifies consumers; `None` if there is none of this name.
+    /// Whether a plugin identifies consumers; `None` for an unknown plugin.
     fn is_auth(&self, name: &str) -> Option<bool>;
 
-    /// What the plugins that may be used answer themselves.
+    /// Endpoints of the enabled plugins.
     fn endpoints(&self, owner: &Owner) -> Vec<Served>;
 }
 
@@ -129,15 +130,15 @@ pub struct Build<'a> {
     /// The plugin's `plugin_attr` in config.yaml, if any.
     pub attr: Option<&'a Value>,
     pub names: &'a dyn Names,
-    /// The plugin's name and its configuration as text: what its state is known by.
+    /// The plugin's name and its configuration; part of the key of its state.
     identity: Option<(&'static str, &'a Value)>,
     metadata: Option<&'a dyn Fn() -> Option<&'a Value>>,
-    others: Option<&'a dyn Others>,
+    others: Option<&'a dyn PluginBuilder>,
     upstreams: Option<&'a dyn Upstreams>,
 }
 
 impl<'a> Build<'a> {
-    /// Without metadata, attributes, other plugins and upstreams.
+    /// Returns a context without metadata, attributes, other plugins and upstreams.
     pub fn new(owner: &'a Owner, services: &'a Services, names: &'a dyn Names) -> Build<'a> {
         Build {
             owner,
@@ -151,27 +152,27 @@ impl<'a> Build<'a> {
         }
     }
 
-    /// With the plugin's name and configuration, which its state is known by.
+    /// Sets the plugin's name and configuration, which are part of the key of its state.
     #[must_use]
     pub fn with_identity(self, plugin: &'static str, config: &'a Value) -> Build<'a> {
         Build { identity: Some((plugin, config)), ..self }
     }
 
-    /// With the plugin's metadata resource, for [`Build::metadata`].
+    /// Sets the plugin's metadata resource, for [`Build::metadata`].
     #[must_use]
     pub fn with_metadata(self, metadata: &'a dyn Fn() -> Option<&'a Value>) -> Build<'a> {
         Build { metadata: Some(metadata), ..self }
     }
 
-    /// The plugin's metadata resource, if there is one. Whoever asks is built again when it changes, so it is
-    /// asked for only where the settings leave something to it.
+    /// The plugin's metadata resource, if there is one. An instance that reads it is rebuilt when
+    /// it changes, so read it only where the settings defer to it.
     pub fn metadata(&self) -> Option<&'a Value> {
         self.metadata.and_then(|metadata| metadata())
     }
 
-    /// A value of the node's: the same for all workers, and after a change of configuration the same
-    /// as before it, if this instance's owner and configuration, and `key`, are the same. It is dropped
-    /// on the control side, with the last instance that has it. See [`crate::state`].
+    /// Returns a value of the node, shared by all workers. It survives configuration changes as
+    /// long as this instance's owner, its configuration and `key` stay the same. It is dropped on
+    /// the control side, with the last instance that holds it. See [`crate::state`].
     pub fn node_state<T: Send + Sync + 'static>(&self, key: &str, make: impl FnOnce() -> T) -> Arc<T> {
         match self.identified(key) {
             Some(identity) => self.services.states.get(identity, make),
@@ -179,90 +180,92 @@ impl<'a> Build<'a> {
         }
     }
 
-    /// A value for each worker, under the same conditions as [`Build::node_state`].
+    /// Returns a value of each worker, which survives configuration changes as
+    /// [`Build::node_state`] does.
     pub fn worker_state<T: 'static>(&self, key: &str) -> WorkerState<T> {
-        // What is only checked gets a place of its own, which it gives back at once.
+        // A configuration that is only checked gets a fresh value, which is dropped with it.
         let identity = self.identified(key).unwrap_or_default();
         self.services.states.worker_state(format!("worker\n{identity}"))
     }
 
-    /// A value for each worker that all instances of the plugin share, such as a buffer to write keys in.
+    /// Returns a value of each worker that all instances of the plugin share, such as a buffer for
+    /// keys.
     pub fn shared_worker_state<T: 'static>(&self, key: &str) -> WorkerState<T> {
         let plugin = self.identity.map_or("", |(plugin, _)| plugin);
         self.services.states.worker_state(format!("plugin\n{plugin}\n{key}"))
     }
 
-    /// Nobody, where the configuration is only checked.
+    /// The key of this instance's state; `None` if the configuration is only checked.
     fn identified(&self, key: &str) -> Option<String> {
         let Owner { collection, id } = self.owner;
         let (plugin, config) = self.identity?;
         (!collection.is_empty()).then(|| format!("{collection}\n{id}\n{plugin}\n{key}\n{config}"))
     }
 
-    /// A service of the program's, which lives outside of this room and is shared by all who ask.
+    /// A service of the program that this crate does not know; shared by all instances.
     pub fn service<T: Send + Sync + 'static>(&self) -> Option<Arc<T>> {
-        self.services.others.get()
+        self.services.extensions.get()
     }
 
-    /// With other plugins, for [`Build::plugin`].
+    /// Sets the builder of other plugins, for [`Build::plugin`].
     #[must_use]
-    pub fn with_others(self, others: &'a dyn Others) -> Build<'a> {
+    pub fn with_plugin_builder(self, others: &'a dyn PluginBuilder) -> Build<'a> {
         Build { others: Some(others), ..self }
     }
 
-    /// With upstreams, for [`Build::upstream`].
+    /// Sets the upstreams, for [`Build::upstream`].
     #[must_use]
     pub fn with_upstreams(self, upstreams: &'a dyn Upstreams) -> Build<'a> {
         Build { upstreams: Some(upstreams), ..self }
     }
 
-    /// Another plugin, for one that asks it in its own phases: a chain of that plugin alone. What it
-    /// answers ([`Chain::run`]) goes to the plugin that asked, which decides what becomes of it.
-    /// `part` tells apart the plugins that stand in one configuration, so that each has counters of
-    /// its own; it stays the same over configuration changes.
+    /// Builds a chain of one other plugin, for a plugin that calls it in its own phases. The
+    /// calling plugin gets its result ([`Chain::run`]) and decides what follows from it. `part`
+    /// distinguishes several plugins in one configuration, so that each has its own counters; it
+    /// must stay the same across configuration changes.
     ///
     /// # Errors
-    /// A plugin that is not there or not enabled, a configuration that does not fit, or plugins
-    /// within plugins without end. The pointer begins within `config`.
+    /// The plugin is unknown or not enabled, its configuration is invalid, or plugins are nested
+    /// too deeply. Pointers are relative to `config`.
     pub fn plugin(&self, name: &str, config: &Value, part: &str) -> Result<Arc<Chain>, Invalid> {
         let Some(others) = self.others else {
             return Err(Invalid::new(format!("unknown plugin [{name}]")).got(name));
         };
         let Owner { collection, id } = self.owner;
-        // Nobody owns what is only checked.
+        // A configuration that is only checked has no owner.
         let id = if collection.is_empty() { String::new() } else { format!("{id}#{part}") };
         others.plugin(name, config, &Owner { collection, id })
     }
 
-    /// What the plugins that may be used answer themselves, for one that exposes it.
+    /// Endpoints of the enabled plugins, for a plugin that exposes them.
     pub fn endpoints(&self) -> Vec<Served> {
         self.others.map(|others| others.endpoints(self.owner)).unwrap_or_default()
     }
 
-    /// Whether another plugin identifies consumers; `None` if there is none of this name.
+    /// Whether another plugin identifies consumers; `None` for an unknown plugin.
     pub fn is_auth(&self, name: &str) -> Option<bool> {
         self.others?.is_auth(name)
     }
 
-    /// An upstream as it is written in the plugin's configuration. Requests are sent there by
-    /// [`crate::Exchange::choose_upstream`], and it has what a route's own upstream has: balancing,
-    /// names that are looked up again, connections that are kept.
+    /// Builds an upstream from the plugin's configuration. [`crate::Exchange::choose_upstream`]
+    /// sends requests to it. It supports all that a route's upstream does: load balancing, names
+    /// that are resolved again, connections that are kept alive.
     ///
     /// # Errors
-    /// What is wrong with it, the pointer beginning within `written`.
+    /// Errors in the configuration, with pointers relative to `written`.
     pub fn upstream(&self, written: &Value) -> Result<UpstreamHandle, Invalid> {
         let parsed = model::Upstream::parse(written)?;
         self.upstreams.map_or_else(|| Ok(UpstreamHandle::default()), |upstreams| upstreams.inline(&parsed))
     }
 
-    /// The upstream resource with this id. If there is none, requests that are sent there are answered
-    /// with 502, until there is.
+    /// The upstream resource with this id. While it does not exist, requests sent to it are
+    /// answered with 502.
     pub fn upstream_by_id(&self, id: &str) -> UpstreamHandle {
         self.upstreams.map(|upstreams| upstreams.by_id(id)).unwrap_or_default()
     }
 
-    /// Turns `http://host[:port]` (or https) into a target. A name that is not
-    /// resolved yet gives a target without addresses.
+    /// Parses `http://host[:port]` (or https). A name that is not resolved yet gives a target
+    /// without addresses.
     pub fn target(&self, url: &str) -> Result<Target, Invalid> {
         let (tls, rest) = match (url.strip_prefix("http://"), url.strip_prefix("https://")) {
             (Some(rest), _) => (false, rest),
@@ -271,7 +274,7 @@ impl<'a> Build<'a> {
         };
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
         let (host, port) = split_authority(authority, if tls { 443 } else { 80 })
-            .ok_or_else(|| Invalid::new(format!("`{url}` holds no valid host and port")))?;
+            .ok_or_else(|| Invalid::new(format!("`{url}` has no valid host and port")))?;
         let addresses = match host.parse::<IpAddr>() {
             Ok(ip) => vec![ip],
             Err(_) => self.names.addresses(host),
@@ -316,20 +319,20 @@ mod tests {
     use crate::testing::{FixedNames, Probe};
     use crate::{Endpoint, Method};
 
-    /// Other plugins and upstreams that tell whom they were asked for.
+    /// Records the plugins and upstreams that are requested.
     #[derive(Default)]
-    struct Told(Mutex<Vec<String>>);
+    struct Recorder(Mutex<Vec<String>>);
 
-    impl Told {
-        fn tell(&self, text: String) {
+    impl Recorder {
+        fn record(&self, text: String) {
             self.0.lock().unwrap().push(text);
         }
     }
 
-    impl Others for Told {
+    impl PluginBuilder for Recorder {
         fn plugin(&self, name: &str, config: &Value, owner: &Owner) -> Result<Arc<Chain>, Invalid> {
-            self.tell(format!("{name} {config} for {}/{}", owner.collection, owner.id));
-            Ok(Arc::new(Chain::new(Vec::new(), vec!["told"])))
+            self.record(format!("{name} {config} for {}/{}", owner.collection, owner.id));
+            Ok(Arc::new(Chain::new(Vec::new(), vec!["recorded"])))
         }
 
         fn is_auth(&self, name: &str) -> Option<bool> {
@@ -342,9 +345,9 @@ mod tests {
         }
     }
 
-    impl Upstreams for Told {
+    impl Upstreams for Recorder {
         fn inline(&self, written: &model::Upstream) -> Result<UpstreamHandle, Invalid> {
-            self.tell(format!("{} nodes", written.nodes.len()));
+            self.record(format!("{} nodes", written.nodes.len()));
             Ok(self.by_id("inline"))
         }
 
@@ -360,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_plugin_remembers_is_known_by_owner_plugin_configuration_and_key() {
+    fn node_state_is_keyed_by_owner_plugin_configuration_and_key() {
         let (services, names) = (Services::for_tests(), FixedNames::default());
         let (config, other) = (json!({"a": 1}), json!({"a": 2}));
         let get = |owner: &Owner, plugin, config, key| {
@@ -370,14 +373,14 @@ mod tests {
         };
         let (route, second) = (owner("routes", "1"), owner("routes", "2"));
         let first = get(&route, "p", &config, "k");
-        assert!(Arc::ptr_eq(&first, &get(&route, "p", &config, "k")), "after a change elsewhere");
+        assert!(Arc::ptr_eq(&first, &get(&route, "p", &config, "k")), "after a change to another resource");
         let others = [
             get(&second, "p", &config, "k"),
             get(&owner("services", "1"), "p", &config, "k"),
             get(&route, "q", &config, "k"),
             get(&route, "p", &other, "k"),
             get(&route, "p", &config, "l"),
-            // What is only checked shares nothing.
+            // Configurations that are only checked share nothing.
             get(&owner("", ""), "p", &config, "k"),
             get(&owner("", ""), "p", &config, "k"),
         ];
@@ -388,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_s_value_is_the_instance_s_own_or_the_plugin_s() {
+    fn worker_state_belongs_to_the_instance_or_to_the_plugin() {
         let (services, names, probe) = (Services::for_tests(), FixedNames::default(), Probe::default());
         let config = json!({});
         let count = |state: WorkerState<u32>| {
@@ -412,7 +415,7 @@ mod tests {
     #[test]
     fn a_service_is_found_by_its_type() {
         let mut services = Services::for_tests();
-        services.others = Shared::default().with(Arc::new(7_u8)).with(Arc::new("text".to_owned()));
+        services.extensions = Extensions::default().with(Arc::new(7_u8)).with(Arc::new("text".to_owned()));
         let (owner, names) = (owner("routes", "1"), FixedNames::default());
         let cx = Build::new(&owner, &services, &names);
         assert_eq!(cx.service::<u8>().as_deref(), Some(&7));
@@ -421,33 +424,33 @@ mod tests {
     }
 
     #[test]
-    fn plugins_within_plugins_have_counters_of_their_own() {
-        let (services, names, told) = (Services::for_tests(), FixedNames::default(), Told::default());
-        let (route, nobody) = (owner("routes", "1"), owner("", ""));
-        let cx = Build::new(&route, &services, &names).with_others(&told);
+    fn nested_plugins_get_an_owner_of_their_own() {
+        let (services, names, recorder) = (Services::for_tests(), FixedNames::default(), Recorder::default());
+        let (route, no_owner) = (owner("routes", "1"), owner("", ""));
+        let cx = Build::new(&route, &services, &names).with_plugin_builder(&recorder);
         assert!(cx.plugin("auth", &json!({}), "0").is_ok());
-        let checked = Build::new(&nobody, &services, &names).with_others(&told);
+        let checked = Build::new(&no_owner, &services, &names).with_plugin_builder(&recorder);
         assert!(checked.plugin("auth", &json!({}), "0").is_ok());
-        assert_eq!(*told.0.lock().unwrap(), ["auth {} for routes/1#0", "auth {} for /"]);
+        assert_eq!(*recorder.0.lock().unwrap(), ["auth {} for routes/1#0", "auth {} for /"]);
         assert_eq!((cx.is_auth("auth"), cx.is_auth("none")), (Some(true), None));
         assert_eq!(cx.endpoints().iter().map(|served| &*served.endpoint.path).collect::<Vec<_>>(), ["/1"]);
-        // Where there are no others.
+        // Without a builder of other plugins.
         let alone = Build::new(&route, &services, &names);
         assert_eq!(alone.plugin("auth", &json!({}), "0").unwrap_err().reason, "unknown plugin [auth]");
         assert!(alone.is_auth("auth").is_none() && alone.endpoints().is_empty());
     }
 
     #[test]
-    fn upstreams_are_made_where_they_can_be() {
-        let (services, names, told) = (Services::for_tests(), FixedNames::default(), Told::default());
+    fn inline_upstreams_are_checked_and_built_if_possible() {
+        let (services, names, recorder) = (Services::for_tests(), FixedNames::default(), Recorder::default());
         let owner = owner("routes", "1");
         let written = json!({"type": "roundrobin", "nodes": {"10.0.0.1:80": 1, "10.0.0.2:80": 1}});
-        let cx = Build::new(&owner, &services, &names).with_upstreams(&told);
+        let cx = Build::new(&owner, &services, &names).with_upstreams(&recorder);
         assert_eq!(cx.upstream(&written).unwrap().slot(), Some(6));
-        assert_eq!(*told.0.lock().unwrap(), ["2 nodes"]);
+        assert_eq!(*recorder.0.lock().unwrap(), ["2 nodes"]);
         assert_eq!(cx.upstream_by_id("abc").slot(), Some(3));
         assert!(cx.upstream(&json!({"type": "roundrobin"})).is_err());
-        // A configuration that is only checked is checked all the same.
+        // Without upstreams, the configuration is checked all the same.
         let checked = Build::new(&owner, &services, &names);
         assert_eq!(checked.upstream(&written).unwrap().slot(), None);
         assert_eq!(checked.upstream_by_id("abc").slot(), None);
@@ -455,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_is_an_address_or_a_name_that_is_looked_up() {
+    fn targets_are_addresses_or_resolved_names() {
         let (services, owner) = (Services::for_tests(), owner("routes", "1"));
         let names = FixedNames([("auth.example".to_owned(), vec!["10.0.0.7".parse().unwrap()])].into());
         let cx = Build::new(&owner, &services, &names);
@@ -478,14 +481,11 @@ mod tests {
         for url in ["10.0.0.1", "ftp://10.0.0.1", "http://", "http://a:0", "http://:80"] {
             assert!(cx.target(url).is_err(), "{url}");
         }
-        assert!(
-            names.secret("$secret://vault/1/a").is_err(),
-            "nobody asks a manager while nothing is compiled"
-        );
+        assert!(names.secret("$secret://vault/1/a").is_err(), "no secret manager outside of a compile");
     }
 
     #[test]
-    fn authorities_split_as_written() {
+    fn authorities_split_into_host_and_port() {
         assert_eq!(split_authority("a.b", 80), Some(("a.b", 80)));
         assert_eq!(split_authority("a.b:81", 80), Some(("a.b", 81)));
         assert_eq!(split_authority("[::1]:81", 80), Some(("::1", 81)));

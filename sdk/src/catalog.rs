@@ -1,4 +1,4 @@
-//! The list of plugins, as the control plane sees it.
+//! The list of plugins, as the control plane uses it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,54 +13,54 @@ use crate::chain::Chain;
 use crate::consumers::Credential;
 use crate::upstream::Upstreams;
 
-/// One configured plugin before it becomes a stage.
+/// One configured plugin, before its instance is built.
 #[derive(Debug, Clone, Copy)]
 pub struct Configured<'a> {
     pub name: &'a str,
     pub config: &'a Value,
-    /// The resource it stands in.
+    /// The resource that contains it.
     pub owner: &'a Owner,
 }
 
-/// What compiling may look up besides the plugin's own configuration.
+/// Lookups available while compiling, besides the plugin's own configuration.
 pub struct Scope<'a> {
     pub names: &'a dyn Names,
-    /// Makes the upstreams that plugins ask for; without it nothing is served, only checked.
+    /// Builds the upstreams of plugins; absent if the configuration is only checked.
     pub upstreams: Option<&'a dyn Upstreams>,
-    /// Plugin metadata by plugin name. Asked for the plugins that need it, and for no others.
+    /// Plugin metadata by plugin name. Called only for plugins that read metadata.
     pub metadata: &'a dyn Fn(&'static str) -> Option<&'a Value>,
-    /// The plugins that may be used now; `None` means all.
+    /// The enabled plugins; `None` enables all.
     pub enabled: Option<&'a dyn Fn(&str) -> bool>,
 }
 
-/// Where a plugin's configuration stands: schemas differ.
+/// The kind of resource that contains a plugin's configuration; schemas differ between kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// Route, service, plugin config, consumer group or global rule.
     Route,
-    /// Consumer or credential: auth plugins carry credentials there.
+    /// Consumer or credential: auth plugins are configured with credentials there.
     Consumer,
     Metadata,
     /// Stream route.
     Stream,
 }
 
-/// A plugin that configurations may name.
+/// A plugin that configurations may use.
 #[derive(Debug, Clone, Copy)]
 pub struct About {
     pub name: &'static str,
     pub subsystem: Subsystem,
     pub priority: i32,
-    /// It identifies consumers.
+    /// Whether it identifies consumers.
     pub auth: bool,
-    /// Loaded where no list of plugins says otherwise.
+    /// Enabled unless a list of plugins is configured.
     pub by_default: bool,
 }
 
 /// All plugins. Implemented by `plugins::Catalog`.
 pub trait Catalog: Send + Sync + fmt::Debug {
-    /// Checks one plugin's configuration in APISIX's words. The pointer in the
-    /// error is relative to the configuration.
+    /// Checks one plugin's configuration; messages match APISIX's. Pointers in the error are
+    /// relative to the configuration.
     fn check(&self, name: &str, config: &Value, place: Place) -> Result<(), Invalid>;
 
     /// Checks a whole `plugins` object; pointers are relative to it.
@@ -71,14 +71,15 @@ pub trait Catalog: Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// Makes the stages of these entries, at most one a plugin, sorted by priority.
-    /// A plugin that is not enabled is an error, unless its `_meta` disables it.
+    /// Builds the instances of these entries, at most one per plugin, sorted by priority. A plugin
+    /// that is not enabled is an error, unless its `_meta` disables it.
     fn chain(&self, entries: &[Configured<'_>], scope: &Scope<'_>) -> Result<Arc<Chain>, Invalid>;
 
-    /// [`Catalog::chain`] of plugins of streams, which are others, though some have the same names.
+    /// As [`Catalog::chain`], for stream plugins. They are separate plugins, though some share a
+    /// name with an HTTP plugin.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Catalog::chain`].
     fn stream_chain(&self, entries: &[Configured<'_>], _scope: &Scope<'_>) -> Result<Arc<Chain>, Invalid> {
         match entries.first() {
             Some(entry) => Err(Invalid::new(format!("unknown plugin [{}]", entry.name)).within(entry.name)),
@@ -86,24 +87,25 @@ pub trait Catalog: Send + Sync + fmt::Debug {
         }
     }
 
-    /// Whether streams have a plugin of this name.
+    /// Whether there is a stream plugin of this name.
     fn has_stream(&self, _name: &str) -> bool {
         false
     }
 
-    /// For an auth plugin's configuration on a consumer: the plugin's own name, and what it reads
-    /// from that. `None` if `name` is no auth plugin.
+    /// Reads an auth plugin's credential from its configuration on a consumer. Returns the plugin's
+    /// name in this catalog with it, or `None` if `name` is not an auth plugin.
     fn credential(&self, name: &str, config: &Value) -> Result<Option<(&'static str, Credential)>, Invalid>;
 
-    /// Moves whenever plugins come or go while running: everything is then to be compiled again.
+    /// Changes whenever plugins are added or removed at run time; everything must then be compiled
+    /// again.
     fn generation(&self) -> u64 {
         0
     }
 
-    /// All plugins of both subsystems, those of APISIX that this build lacks included, by priority
-    /// from high to low.
+    /// All plugins of both subsystems by descending priority, including those of APISIX that this
+    /// build lacks.
     fn about(&self) -> Vec<About>;
 
-    /// What the Admin API tells about a plugin, schemas first of all. They are made on demand.
+    /// Facts about a plugin for the Admin API, above all its schemas. Computed on demand.
     fn facts(&self, subsystem: Subsystem, name: &str) -> Option<Facts>;
 }

@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! The plugin instances of a plan, one slice a phase, asked in order of priority.
+//! The plugin instances of a plan, one slice per phase, called in order of priority.
 
 use std::fmt;
 use std::future::Future;
@@ -21,45 +21,46 @@ use wire::target::Doubtful;
 pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// The plugin instances of one plan (or of all global rules, or of a consumer), sorted by priority
-/// within each phase. Made by [`crate::Catalog::chain`].
+/// within each phase. Built by [`crate::Catalog::chain`].
 #[derive(Default)]
 pub struct Chain {
-    /// Phases with at least one instance. The proxy asks for nothing else.
+    /// Phases with at least one instance. The proxy skips all others.
     phases: Phases,
-    /// Where the instances of each phase end in `by_phase`.
+    /// End of each phase in `by_phase`.
     ends: [u32; Phase::ALL.len()],
     /// The instances of all phases, phase after phase.
     by_phase: Box<[Arc<Stage>]>,
     /// All instances by priority.
     all: Box<[Arc<Stage>]>,
-    /// Plugins this chain has with `_meta.disable`: nothing runs here, but laid over another chain
-    /// they take that one's instance away.
+    /// Plugins this chain has with `_meta.disable`. They have no instance here, and
+    /// [`Chain::overlay`] removes their instances from the chain below.
     disabled: Box<[&'static str]>,
 }
 
-/// An instance and its place in a chain.
+/// A plugin instance with its name and priority in a chain.
 pub struct Stage<I: ?Sized = dyn Instance> {
     name: &'static str,
     priority: i32,
-    /// Its `_meta`, if that says anything for serving. Boxed: few instances have one.
+    /// The parts of `_meta` that affect serving, if any. Boxed: few instances have one.
     meta: Option<Box<Meta>>,
     instance: I,
 }
 
-/// Where an instance will stand: everything of a [`Stage`] but the instance.
+/// All parts of a [`Stage`] except the instance.
 pub struct Fitting {
     pub name: &'static str,
     pub priority: i32,
     pub meta: Option<Box<Meta>>,
 }
 
-/// What of `_meta` matters while serving; `disable` and `priority` are settled before.
+/// The parts of `_meta` that affect serving; `disable` and `priority` are applied when the chain is
+/// built.
 #[derive(Debug, Default)]
 pub struct Meta {
-    /// The instance runs only where this holds.
+    /// The instance runs only if this condition holds.
     pub filter: Option<Expr>,
-    /// Content type and bytes that replace the body of a refusal, so that the client cannot tell what
-    /// was wrong.
+    /// Content type and body that replace the body of a rejection, to hide its cause from the
+    /// client.
     pub error_response: Option<(&'static str, Bytes)>,
 }
 
@@ -83,9 +84,10 @@ impl Stage {
         &self.instance
     }
 
-    /// Asks it in a phase, where nothing speaks against that: another plugin that does its work, or its
-    /// `_meta.filter`, which is judged here and nowhere else. [`Step::Next`] if it was not asked. A filter
-    /// that cannot be judged gives the step that brings the body it needs, or that refuses the request.
+    /// Calls the instance in a phase, unless the plugin is skipped on this exchange or its
+    /// `_meta.filter` does not hold; both are checked here and nowhere else. Returns [`Step::Next`]
+    /// if the instance was not called. An undecidable filter returns the step that reads the body
+    /// it needs, or that rejects the request.
     #[inline]
     pub fn run(
         &self,
@@ -105,24 +107,24 @@ impl Stage {
         }
     }
 
-    /// Whether its filter lets it run in a phase; an error as in [`Stage::run`].
+    /// Whether the filter lets the instance run in a phase; errors as for [`Stage::run`].
     fn passes(&self, meta: &Meta, phase: Phase, x: &mut Exchange<'_>) -> Result<bool, Step> {
         let Some(filter) = &meta.filter else { return Ok(true) };
         if !phase.is_before_upstream() {
-            // What cannot be judged was refused with the request, as far as it is the request's.
+            // An undecidable filter was handled with the request, if it depends on the request.
             return Ok(self.verdict(filter, x).unwrap_or_default());
         }
         if self.instance.phases().has(phase) {
             return self.verdict(filter, x);
         }
-        // It stands here for its filter's sake alone ([`Stage::is_foreseen_in`]).
-        match filter.foresee(x) {
+        // The instance is in this phase only because of its filter ([`Stage::checks_filter_early_in`]).
+        match filter.check_early(x) {
             Step::Next => Ok(false),
             step => Err(step),
         }
     }
 
-    /// What its filter says: evaluated once a request, as APISIX does, so that a plugin runs in all its
+    /// Evaluates the filter once per request, as APISIX does, so that a plugin runs in all its
     /// phases or in none.
     fn verdict(&self, filter: &Expr, x: &mut Exchange<'_>) -> Result<bool, Step> {
         let key = std::ptr::from_ref(self).addr();
@@ -139,14 +141,14 @@ impl Stage {
         Ok(verdict)
     }
 
-    /// Whether its filter is looked at in a phase in which the instance has no work of its own: with
-    /// the response, it would be too late to read the request's body or to refuse the request.
-    fn is_foreseen_in(&self, phase: Phase) -> bool {
+    /// Whether the filter must be checked in a phase in which the instance itself does nothing:
+    /// with the response, it would be too late to read the request's body or to reject the request.
+    fn checks_filter_early_in(&self, phase: Phase) -> bool {
         phase == Phase::Access
             && !Phase::ALL
                 .iter()
                 .any(|&early| early.is_before_upstream() && self.instance.phases().has(early))
-            && self.filter().is_some_and(Expr::is_doubtful)
+            && self.filter().is_some_and(Expr::may_be_undecided)
     }
 
     fn filter(&self) -> Option<&Expr> {
@@ -155,13 +157,14 @@ impl Stage {
 }
 
 impl Chain {
-    /// Sorts the instances; those of equal priority stay in the order given.
+    /// Sorts the instances by priority; those of equal priority keep their order.
     pub fn new(mut all: Vec<Arc<Stage>>, disabled: Vec<&'static str>) -> Chain {
         all.sort_by_key(|stage| std::cmp::Reverse(stage.priority));
         let (mut phases, mut by_phase) = (Phases::NONE, Vec::new());
         let ends = Phase::ALL.map(|phase| {
-            let takes_part =
-                |stage: &&Arc<Stage>| stage.instance.phases().has(phase) || stage.is_foreseen_in(phase);
+            let takes_part = |stage: &&Arc<Stage>| {
+                stage.instance.phases().has(phase) || stage.checks_filter_early_in(phase)
+            };
             let before = by_phase.len();
             by_phase.extend(all.iter().filter(takes_part).cloned());
             if by_phase.len() > before {
@@ -172,12 +175,12 @@ impl Chain {
         Chain { phases, ends, by_phase: by_phase.into(), all: all.into(), disabled: disabled.into() }
     }
 
-    /// A chain of one plugin.
+    /// Returns a chain of one plugin.
     pub fn of(stage: Arc<Stage>) -> Chain {
         Chain::new(vec![stage], Vec::new())
     }
 
-    /// Phases in which an instance has work.
+    /// Phases in which at least one instance runs.
     #[inline]
     pub fn phases(&self) -> Phases {
         self.phases
@@ -193,13 +196,13 @@ impl Chain {
         self.all.iter().map(|stage| stage.name).collect()
     }
 
-    /// What a path may not hold, if an instance has a say in that; see
+    /// The path characters that are rejected, if an instance restricts them; see
     /// [`crate::Plugin::refused_in_path`].
     pub fn refused_in_path(&self) -> Option<Doubtful> {
         self.all.iter().find_map(|stage| stage.instance.refused_in_path())
     }
 
-    /// The instances that are asked in a phase, in order.
+    /// The instances that run in a phase, in order.
     #[inline]
     pub fn of_phase(&self, phase: Phase) -> &[Arc<Stage>] {
         let phase = phase as usize;
@@ -207,13 +210,13 @@ impl Chain {
         &self.by_phase[start as usize..self.ends[phase] as usize]
     }
 
-    /// The plugin at a cursor of [`Chain::run`].
+    /// The name of the plugin at a cursor of [`Chain::run`].
     pub fn name_at(&self, phase: Phase, cursor: usize) -> Option<&'static str> {
         self.of_phase(phase).get(cursor).map(|stage| stage.name)
     }
 
-    /// Runs `Rewrite`, `Access` or `BeforeProxy` from `*cursor` on. Leaves `*cursor` at the instance
-    /// that answered something other than [`Step::Next`].
+    /// Runs `Rewrite`, `Access` or `BeforeProxy` from `*cursor` on. Leaves `*cursor` at the
+    /// instance that returned something other than [`Step::Next`].
     pub fn run(&self, phase: Phase, cursor: &mut usize, x: &mut Exchange<'_>) -> Step {
         let stages = self.of_phase(phase);
         while let Some(stage) = stages.get(*cursor) {
@@ -226,9 +229,9 @@ impl Chain {
         Step::Next
     }
 
-    /// Awaits the instance at `cursor`, which answered [`Step::Wait`] in this phase.
+    /// Awaits the instance at `cursor`, which returned [`Step::Wait`] in this phase.
     pub fn wait<'a>(&'a self, phase: Phase, cursor: usize, x: &'a mut Exchange<'_>) -> LocalFuture<'a, Step> {
-        // Only an instance that answered `Wait` is waited for, so there is one.
+        // Only an instance that returned `Wait` is awaited, so there is one.
         let Some(stage) = self.of_phase(phase).get(cursor) else {
             return Box::pin(async { Step::Next });
         };
@@ -244,7 +247,7 @@ impl Chain {
         self.filter(Phase::HeaderFilter, cursor, x, |instance, x| instance.header_filter(x))
     }
 
-    /// Runs the filters of a phase of the response.
+    /// Runs the filters of a response phase.
     #[inline]
     fn filter(
         &self,
@@ -264,7 +267,7 @@ impl Chain {
         Step::Next
     }
 
-    /// Awaits the instance at `cursor`, which answered [`Step::Wait`] to this piece of the body.
+    /// Awaits the instance at `cursor`, which returned [`Step::Wait`] for this chunk of the body.
     pub fn wait_body<'a>(
         &'a self,
         cursor: usize,
@@ -277,12 +280,12 @@ impl Chain {
         }
     }
 
-    /// Whether an instance looks at this exchange's response body; asked after the header filter.
+    /// Whether an instance filters this exchange's response body; called after the header filter.
     pub fn filters_body(&self, x: &Exchange<'_>) -> bool {
         self.of_phase(Phase::BodyFilter).iter().any(|stage| stage.instance.filters_body(x))
     }
 
-    /// Whether an instance gives nothing of that body on before it has seen all of it.
+    /// Whether an instance buffers that body completely before passing any of it on.
     pub fn holds_body(&self, x: &Exchange<'_>) -> bool {
         self.of_phase(Phase::BodyFilter).iter().any(|stage| stage.instance.holds_body(x))
     }
@@ -301,8 +304,8 @@ impl Chain {
         }
     }
 
-    /// This chain with the instances of `over` put in: one of the same plugin is replaced. Used when
-    /// a consumer brings plugins of its own.
+    /// Returns this chain with the instances of `over` added; they replace instances of the same
+    /// plugin. Used when a consumer has its own plugins.
     #[must_use]
     pub fn overlay(&self, over: &Chain) -> Chain {
         let replaced =
@@ -332,7 +335,7 @@ impl Meta {
     }
 }
 
-/// Verdicts of filters on one exchange, by the address of the instance, which lives as long as the
+/// Results of filters on one exchange, by the address of the stage, which lives as long as the
 /// exchange's snapshot.
 struct Verdicts(SmallVec<[(usize, bool); 8]>);
 

@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! Who speaks to us, as plugins see it.
+//! The client, as plugins see it.
 
 mod tls;
 
@@ -11,21 +11,21 @@ use std::sync::Arc;
 pub use tls::{ClientCertificate, TlsSession, Verdict};
 use wire::proxy_protocol::Ends;
 
-/// Who speaks to us.
+/// The client of a connection or an exchange.
 #[derive(Debug, Clone)]
 pub struct Client {
-    /// The other end of the connection.
+    /// The remote address of the connection.
     pub peer: SocketAddr,
-    /// Our end of it.
+    /// The local address of the connection.
     pub local: SocketAddr,
-    /// The client's address as plugins see it; the peer's unless a trusted proxy told another.
+    /// The client's address as plugins see it; the peer's unless a trusted proxy has sent another.
     ip: IpAddr,
     text: AddressText,
     port: u16,
     pub tls: bool,
     /// See [`Client::ends`].
     ends: Option<Arc<Ends>>,
-    /// What TLS has agreed on with whoever is at the other end.
+    /// The TLS session of the connection.
     pub session: Option<Arc<TlsSession>>,
     /// See [`Client::within`].
     within: bool,
@@ -52,55 +52,55 @@ impl Client {
         self.ip
     }
 
-    /// The address as text, made once a connection.
+    /// The client IP as text, formatted once per connection.
     #[inline]
     pub fn ip_text(&self) -> &[u8] {
         self.text.as_bytes()
     }
 
-    /// Takes the address a trusted proxy named.
+    /// Sets the client IP that a trusted proxy has sent.
     pub fn set_ip(&mut self, ip: IpAddr) {
         self.ip = ip.to_canonical();
         self.text = AddressText::new(self.ip);
     }
 
-    /// The same connection, with the address and the port that somebody else knows its client by.
-    pub fn told(&self, ip: IpAddr, port: Option<u16>) -> Client {
+    /// Returns the same connection with another client IP and port, as sent by a trusted proxy.
+    pub fn with_address(&self, ip: IpAddr, port: Option<u16>) -> Client {
         let mut client = self.clone();
         client.set_ip(ip);
         client.port = port.unwrap_or(0);
         client
     }
 
-    /// The client's port as plugins see it; 0 if whoever told its address told no port.
+    /// The client's port as plugins see it; 0 if its address was sent without a port.
     #[inline]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The same client, on whose connection a PROXY protocol header told of these ends.
+    /// Returns the same client with the addresses from a PROXY protocol header on its connection.
     #[must_use]
     pub fn proxied(self, ends: Ends) -> Client {
         Client { ends: Some(Arc::new(ends)), ..self }
     }
 
-    /// The ends of the connection that the peer passes on, as its PROXY protocol header told. That says
-    /// nothing of whether the peer is to be believed.
+    /// The addresses of the connection in the peer's PROXY protocol header. The peer need not be a
+    /// trusted proxy.
     #[inline]
     pub fn ends(&self) -> Option<&Ends> {
         self.ends.as_deref()
     }
 
-    /// The same client, for a request that the gateway sends to itself in its name: it is known already,
-    /// and headers tell no other.
+    /// Returns the same client for a request that the gateway sends to itself on its behalf: its
+    /// address is known already, and headers cannot change it.
     #[must_use]
-    pub fn within(&self) -> Client {
+    pub fn for_subrequest(&self) -> Client {
         Client { within: true, ..self.clone() }
     }
 
     /// Whether this is a request that the gateway sent to itself ([`crate::World::dispatch`]).
     #[inline]
-    pub fn is_within(&self) -> bool {
+    pub fn is_subrequest(&self) -> bool {
         self.within
     }
 
@@ -109,11 +109,11 @@ impl Client {
     }
 }
 
-/// The client of an exchange: that of the connection, until a plugin learns of another.
+/// The client of an exchange: the connection's, until a plugin sets another address.
 #[derive(Debug)]
 pub enum Caller<'s> {
     Connection(&'s Client),
-    Told(Box<Client>),
+    Changed(Box<Client>),
 }
 
 impl Deref for Caller<'_> {
@@ -123,12 +123,12 @@ impl Deref for Caller<'_> {
     fn deref(&self) -> &Client {
         match self {
             Caller::Connection(client) => client,
-            Caller::Told(client) => client,
+            Caller::Changed(client) => client,
         }
     }
 }
 
-/// An IP address as text, without an allocation.
+/// An IP address as text, without allocation.
 #[derive(Debug, Clone, Copy)]
 struct AddressText {
     bytes: [u8; 46],
@@ -157,17 +157,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn address_text_is_exact() {
+    fn addresses_format_as_the_standard_library_does() {
         for text in ["127.0.0.1", "::1", "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255"] {
             let ip: IpAddr = text.parse().unwrap();
             assert_eq!(AddressText::new(ip).as_bytes(), ip.to_string().as_bytes());
         }
         let mapped = Client::new("[::ffff:10.0.0.1]:5".parse().unwrap(), "[::1]:6".parse().unwrap(), false);
         assert_eq!(mapped.ip_text(), b"10.0.0.1");
-        let mut told = mapped.clone();
-        told.set_ip("::ffff:10.1.1.1".parse().unwrap());
-        assert_eq!((told.ip_text(), told.ip()), (&b"10.1.1.1"[..], "10.1.1.1".parse().unwrap()));
-        assert!(!told.is_within());
-        assert_eq!((told.within().is_within(), told.within().ip_text()), (true, told.ip_text()));
+        let mut changed = mapped.clone();
+        changed.set_ip("::ffff:10.1.1.1".parse().unwrap());
+        assert_eq!((changed.ip_text(), changed.ip()), (&b"10.1.1.1"[..], "10.1.1.1".parse().unwrap()));
+        assert!(!changed.is_subrequest());
+        assert_eq!(
+            (changed.for_subrequest().is_subrequest(), changed.for_subrequest().ip_text()),
+            (true, changed.ip_text())
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Consumers, and how an auth plugin finds one.
+//! Consumers, and their lookup by auth plugins.
 
 use std::any::Any;
 use std::fmt;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::chain::{Chain, Phase, Phases};
 
-/// Who a request was authenticated as.
+/// The consumer of an authenticated request.
 #[derive(Debug)]
 pub struct Consumer {
     /// The `username`.
@@ -19,44 +19,44 @@ pub struct Consumer {
     /// The label `custom_id`, sent as `X-Consumer-Custom-ID`.
     pub custom_id: Option<String>,
     pub labels: Vec<(String, String)>,
-    /// Plugins the consumer and its group bring, apart from auth plugins' credentials.
+    /// Plugins of the consumer and its group, without the auth plugins' credentials.
     pub chain: Option<Arc<Chain>>,
-    /// A number that stays the same over configuration changes.
+    /// A number that stays the same across configuration changes.
     pub slot: u32,
 }
 
-/// What an auth plugin reads from a consumer's configuration.
+/// The credential in an auth plugin's configuration on a consumer.
 pub struct Credential {
-    /// What the consumer is found by, for instance key-auth's key. No two consumers have the same.
+    /// The lookup key, for instance key-auth's key. Unique among the plugin's consumers.
     pub key: Vec<u8>,
     /// See [`Identity::secret`].
     pub secret: Secret,
 }
 
-/// What an auth plugin made of a consumer's secret, in a type of its own; nothing where whoever
-/// has the key needs no further proof.
+/// An auth plugin's parsed form of a consumer's secret, in a type of the plugin; `None` if the key
+/// alone is proof enough.
 pub type Secret = Option<Arc<dyn Any + Send + Sync>>;
 
-/// A consumer as found by one of its credentials.
+/// A consumer found by one of its credentials.
 #[derive(Clone)]
 pub struct Identity {
     pub consumer: Arc<Consumer>,
-    /// The id of the credential resource, if the match came from one.
+    /// The id of the credential resource, if the credential came from one.
     pub credential_id: Option<String>,
     pub secret: Secret,
 }
 
-/// What a token claims, noted on an exchange once the token is verified: for plugins that run later.
+/// The claims of a verified token, noted on an exchange for plugins that run later.
 #[derive(Debug)]
 pub struct Claims(pub Value);
 
 impl Identity {
-    /// The consumer without any proof, as the `anonymous_consumer` of an auth plugin.
-    pub fn unproven(consumer: &Arc<Consumer>) -> Identity {
+    /// Returns the consumer without a credential, for the `anonymous_consumer` of an auth plugin.
+    pub fn anonymous(consumer: &Arc<Consumer>) -> Identity {
         Identity { consumer: consumer.clone(), credential_id: None, secret: None }
     }
 
-    /// What the plugin that made the credential put into it.
+    /// The secret of the credential, if the plugin stored one of this type.
     #[inline]
     pub fn secret<T: 'static>(&self) -> Option<&T> {
         self.secret.as_deref()?.downcast_ref()
@@ -79,21 +79,21 @@ impl fmt::Debug for Credential {
     }
 }
 
-/// All consumers by auth plugin and credential key. Copies share what they have in common, so that
-/// a change costs the same however many consumers there are.
+/// All consumers by auth plugin and credential key. Copies share their parts, so the cost of a
+/// change does not depend on the number of consumers.
 #[derive(Debug, Clone, Default)]
 pub struct Consumers {
     by_plugin: HashMap<&'static str, Parts<Identity>>,
     by_name: Parts<Arc<Consumer>>,
-    /// How many consumers bring plugins with work in these phases.
+    /// Number of consumers with plugins in these phases.
     bringing: Vec<(Phases, usize)>,
-    /// Phases in which a plugin of some consumer has work.
+    /// Phases in which a plugin of some consumer runs.
     phases: Phases,
 }
 
 impl Consumers {
-    /// Finds the consumer that carries `key` for this auth plugin. The look-up is by
-    /// keyed hash, so its time tells nothing of use about stored keys.
+    /// Finds the consumer with this `key` for an auth plugin. The lookup uses a keyed hash, so its
+    /// time reveals nothing useful about stored keys.
     #[inline]
     pub fn find(&self, plugin: &str, key: &[u8]) -> Option<&Identity> {
         self.by_plugin.get(plugin)?.get(key)
@@ -108,31 +108,31 @@ impl Consumers {
         self.by_name.get(name.as_bytes())
     }
 
-    /// Whether some consumer brings a plugin with work in this phase.
+    /// Whether a consumer has a plugin that runs in this phase.
     #[inline]
     pub fn bring(&self, phase: Phase) -> bool {
         self.phases.has(phase)
     }
 
-    /// Adds a consumer, in place of that with the same name.
+    /// Adds a consumer; replaces the one of the same name.
     pub fn add(&mut self, consumer: Arc<Consumer>) {
         self.count(consumer.chain.as_deref(), 1);
         let before = self.by_name.insert(consumer.name.as_bytes(), consumer.clone());
         self.count(before.as_deref().and_then(|before| before.chain.as_deref()), -1);
     }
 
-    /// Takes out a consumer; its credentials are taken out by themselves.
+    /// Removes a consumer; its credentials are removed separately.
     pub fn remove(&mut self, name: &str) {
         let before = self.by_name.remove(name.as_bytes());
         self.count(before.as_deref().and_then(|before| before.chain.as_deref()), -1);
     }
 
-    /// Gives a credential to somebody, whoever had it before.
+    /// Adds a credential; replaces one with the same key.
     pub fn add_credential(&mut self, plugin: &'static str, key: &[u8], identity: Identity) {
         self.by_plugin.entry(plugin).or_default().insert(key, identity);
     }
 
-    /// The credential is nobody's.
+    /// Removes a credential.
     pub fn remove_credential(&mut self, plugin: &str, key: &[u8]) {
         if let Some(keys) = self.by_plugin.get_mut(plugin) {
             keys.remove(key);
@@ -150,16 +150,16 @@ impl Consumers {
     }
 }
 
-/// A map in parts: a copy shares them all, and a change copies only the part it falls in.
+/// A map in parts: copies share all of them, and a change copies only the part it affects.
 #[derive(Debug, Clone)]
 struct Parts<V> {
     parts: Arc<[Part<V>]>,
     len: usize,
-    /// The same in all copies.
+    /// Shared by all copies.
     hasher: DefaultHashBuilder,
 }
 
-/// Empty until something falls in it.
+/// `None` while empty.
 type Part<V> = Option<Arc<HashTable<Arc<Leaf<V>>>>>;
 
 #[derive(Debug)]
@@ -169,7 +169,7 @@ struct Leaf<V> {
     value: V,
 }
 
-/// Of 100,000 keys, a change copies 400 pointers, and one to each part.
+/// With 100,000 keys, a change copies 400 pointers, and the table of one part.
 const PARTS: usize = 256;
 
 impl<V> Default for Parts<V> {
@@ -215,7 +215,7 @@ impl<V> Parts<V> {
     }
 }
 
-/// By bits that tables use neither for places nor for tags.
+/// Uses hash bits that the tables use neither for positions nor for tags.
 #[inline]
 fn part(hash: u64) -> usize {
     (hash >> 40) as usize % PARTS
@@ -228,17 +228,17 @@ mod tests {
     use super::*;
     use crate::chain::Fitting;
 
-    struct In(Phases);
+    struct Phased(Phases);
 
-    impl crate::Instance for In {
+    impl crate::Instance for Phased {
         fn phases(&self) -> Phases {
             self.0
         }
     }
 
-    /// A consumer that brings a plugin with work in these phases.
+    /// A consumer with a plugin that runs in these phases.
     fn consumer(name: &str, phases: Phases) -> Arc<Consumer> {
-        let stage = Fitting { name: "in", priority: 0, meta: None }.stage(In(phases));
+        let stage = Fitting { name: "in", priority: 0, meta: None }.stage(Phased(phases));
         Arc::new(Consumer {
             name: name.to_owned(),
             group_id: None,
@@ -257,9 +257,9 @@ mod tests {
         consumers.add(jack.clone());
         consumers.add(jill.clone());
         let name = |found: Option<&Identity>| found.map(|identity| identity.consumer.name.clone());
-        consumers.add_credential("key-auth", b"one", Identity::unproven(&jack));
-        consumers.add_credential("key-auth", b"two", Identity::unproven(&jack));
-        consumers.add_credential("key-auth", b"two", Identity::unproven(&jill));
+        consumers.add_credential("key-auth", b"one", Identity::anonymous(&jack));
+        consumers.add_credential("key-auth", b"two", Identity::anonymous(&jack));
+        consumers.add_credential("key-auth", b"two", Identity::anonymous(&jill));
         assert!(consumers.any("key-auth") && !consumers.any("jwt-auth"));
         assert_eq!(name(consumers.find("key-auth", b"one")).as_deref(), Some("jack"));
         assert_eq!(name(consumers.find("key-auth", b"two")).as_deref(), Some("jill"), "the last owner");
@@ -270,13 +270,13 @@ mod tests {
         consumers.remove("jack");
         assert!(consumers.find("key-auth", b"one").is_none() && consumers.by_name("jack").is_none());
         assert_eq!(consumers.by_name("jill").map(|found| &*found.name), Some("jill"));
-        assert!(before.by_name("jack").is_some(), "a copy keeps what it had");
+        assert!(before.by_name("jack").is_some(), "a copy is unaffected by the change");
         consumers.remove_credential("key-auth", b"two");
         assert!(!consumers.any("key-auth"));
     }
 
     #[test]
-    fn phases_are_asked_while_a_consumer_brings_work_there() {
+    fn phases_run_while_a_consumer_has_plugins_there() {
         let mut consumers = Consumers::default();
         let brings = |consumers: &Consumers| {
             [Phase::Rewrite, Phase::Access, Phase::Log].map(|phase| consumers.bring(phase))
@@ -287,13 +287,13 @@ mod tests {
         consumers.add(consumer("c", Phases::REWRITE));
         consumers.add(consumer("d", Phases::NONE));
         assert_eq!(brings(&consumers), [true, false, true]);
-        // Its new form has work elsewhere.
+        // The new version has plugins in other phases.
         consumers.add(consumer("b", Phases::ACCESS));
         assert_eq!(brings(&consumers), [true, true, false]);
         consumers.remove("a");
-        assert_eq!(brings(&consumers), [true, true, false], "c still does");
+        assert_eq!(brings(&consumers), [true, true, false], "c still has one there");
         consumers.remove("c");
-        consumers.remove("nobody");
+        consumers.remove("unknown");
         assert_eq!(brings(&consumers), [false, true, false]);
         consumers.remove("b");
         consumers.remove("d");
@@ -301,8 +301,8 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_found_by_its_type_and_never_shown() {
-        let mut identity = Identity::unproven(&consumer("jack", Phases::NONE));
+    fn secrets_are_found_by_type_and_never_shown() {
+        let mut identity = Identity::anonymous(&consumer("jack", Phases::NONE));
         assert_eq!(identity.secret::<String>(), None);
         identity.secret = Some(Arc::new("hunter2".to_owned()));
         assert_eq!(identity.secret::<String>().map(String::as_str), Some("hunter2"));
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_a_map_and_copies_keep_theirs() {
+    fn a_map_in_parts_is_a_map_and_copies_are_independent() {
         let mut rng = fastrand::Rng::with_seed(3);
         let (mut map, mut model) = (Parts::default(), BTreeMap::new());
         let mut old = (map.clone(), model.clone());
@@ -347,6 +347,6 @@ mod tests {
         };
         let changed = map.parts.iter().zip(before.parts.iter()).filter(|pair| !same(*pair)).count();
         assert_eq!(changed, 1);
-        assert!(map.parts.iter().flatten().all(|part| part.len() < 100), "keys are spread");
+        assert!(map.parts.iter().flatten().all(|part| part.len() < 100), "keys are spread over the parts");
     }
 }

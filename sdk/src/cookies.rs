@@ -6,12 +6,12 @@ use crate::exchange::Exchange;
 use crate::vars::read;
 
 impl Exchange<'_> {
-    /// The value of a cookie (`$cookie_name`); of several with one name the last.
+    /// The value of a cookie (`$cookie_name`); the last one of several with the same name.
     pub fn cookie(&self, name: &str) -> Option<&[u8]> {
         read::cookie(&self.request().fields, name.as_bytes())
     }
 
-    /// Removes all cookies of this name, for later plugins and the upstream. The others are kept.
+    /// Removes all cookies of this name for later plugins and the upstream. Others are kept.
     pub fn remove_cookie(&mut self, name: &str) {
         let fields = &mut self.engine_mut().messages.request.fields;
         let is_named = |pair: &[u8]| {
@@ -40,7 +40,7 @@ mod tests {
     use crate::testing::Probe;
 
     #[test]
-    fn a_cookie_goes_and_the_others_stay() {
+    fn removing_a_cookie_keeps_the_others() {
         let cookies = [("Cookie", "a=1; jwt=x.y; jwt2=z;b"), ("Cookie", " jwt=again ;c=\"3\"")];
         let mut probe = Probe::request("GET", "/", &cookies);
         let mut x = probe.exchange();

@@ -1,20 +1,19 @@
 //! hot path
 //!
-//! What all workers of the node count together: requests in windows of time ([`Counters`]), the pace
-//! of requests ([`Paces`]), requests in flight ([`Gauges`]) and what came of them ([`Tallies`]). The
-//! rest of this file is about windows.
+//! Counts shared by all workers of the node: requests per time window ([`Counters`]), request rates
+//! ([`Paces`]), requests in flight ([`Gauges`]) and outcomes of requests ([`Tallies`]). The rest of
+//! this file is about windows.
 //!
-//! A counter belongs to a key and counts up to a limit within a window; the
-//! window begins with the first hit after the last one ended. Counting is exact
-//! whatever the workers do at the same time: of `n` hits in a window with limit
-//! `l`, exactly `min(n, l)` are allowed. Nothing here locks, waits or allocates.
+//! A counter belongs to a key and counts up to a limit within a window. A window begins with the
+//! first hit after the previous one ended. Counting is exact under concurrency: of `n` hits in a
+//! window with limit `l`, exactly `min(n, l)` are allowed. Nothing here locks, waits or allocates.
 //!
-//! Memory is fixed. When a key finds no free place, the counter whose window
-//! ends first gives way, and that is counted ([`Counters::evicted`]).
+//! Memory is fixed. If a key finds no free slot, the counter whose window ends first is evicted,
+//! and the eviction is counted ([`Counters::evicted`]).
 //!
-//! Keys are known by two hashes with random seeds, together more than 76 bits: one tells the
-//! bucket, the other is compared. That two live keys are ever taken for one has
-//! odds of about one in 10^12 with a full table, and a client cannot aim for it.
+//! Keys are identified by two hashes with random seeds, together more than 76 bits: one selects the
+//! bucket, the other is compared. The odds that two live keys collide are about one in 10^12 with a
+//! full table, and a client cannot aim for a collision.
 
 use std::ops::Deref;
 
@@ -31,7 +30,7 @@ pub struct Counters {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Taken {
     pub allowed: bool,
-    /// What is left in this window.
+    /// Hits left in this window.
     pub remaining: u64,
     /// Milliseconds until the window ends.
     pub reset_ms: u64,
@@ -55,22 +54,22 @@ impl Counters {
         Table::sized(bytes).map(Counters::over)
     }
 
-    /// Hits the counter: takes `cost` of the `limit` if so much is left, else takes nothing.
-    /// A window that begins with this hit ends `window_ms` after `now_ms` ([`crate::World::steady_ms`]).
+    /// Counts a hit: takes `cost` of the `limit` if that much is left, else takes nothing. A window
+    /// that begins with this hit ends `window_ms` after `now_ms` ([`crate::World::steady_ms`]).
     #[inline]
     pub fn take(&self, key: CounterKey, cost: u32, limit: u64, window_ms: u64, now_ms: u64) -> Taken {
         let hit = Hit { cost, limit, window_ms, now_ms };
         self.table.bucket(key).take(key.tag(), hit, |how| self.table.placed(how))
     }
 
-    /// What a counter stands at, and the milliseconds until its window ends; changes nothing.
+    /// The count of a key and the milliseconds until its window ends; changes nothing.
     #[inline]
     pub fn peek(&self, key: CounterKey, now_ms: u64) -> (u64, u64) {
         let bucket = self.table.bucket(key);
         bucket.find(key.tag()).and_then(|slot| bucket.peek(slot, key.tag(), now_ms)).unwrap_or((0, 0))
     }
 
-    /// Settings that several stages share by name; see [`Groups`].
+    /// Settings that several plugin instances share by name; see [`Groups`].
     pub fn groups(&self) -> &Groups {
         &self.groups
     }
@@ -92,7 +91,7 @@ mod paces;
 mod table;
 mod tallies;
 
-/// What the buckets stand on; their model has its own.
+/// The primitives that buckets use; the loom model substitutes its own.
 mod platform {
     pub(super) use std::hint::spin_loop as spin;
     pub(super) use std::sync::atomic::AtomicU64;
@@ -142,7 +141,7 @@ mod tests {
     fn counters_are_spread_over_the_whole_table() {
         let counters = Counters::new(1 << 16);
         assert!((60_000..=1 << 16).contains(&counters.capacity_bytes()), "{}", counters.capacity_bytes());
-        // Two in five of the places are taken: some bucket may be full all the same.
+        // Two in five slots are taken; a single bucket may be full all the same.
         let names: Vec<_> = (0..1_000).map(|n| format!("key-{n}")).collect();
         for name in &names {
             counters.take(key(&counters, name), 1, 9, 1_000, 0);
@@ -153,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_nobody_has_is_refused() {
+    fn impossible_sizes_are_rejected() {
         assert_eq!(
             Counters::sized(1 << 14).unwrap().capacity_bytes(),
             Counters::new(1 << 14).capacity_bytes()
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cost_is_taken_whole_or_not_at_all() {
+    fn a_cost_is_taken_completely_or_not_at_all() {
         let counters = Counters::new(1 << 12);
         let a = key(&counters, "a");
         assert_eq!(counters.take(a, 3, 5, 1000, 0), taken(true, 2, 1000));
@@ -189,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_key_do_not_run_together() {
+    fn key_parts_are_delimited() {
         let counters = Counters::new(0);
         let key = |parts: &[&str]| {
             parts.iter().fold(counters.key(), |keying, part| keying.part(part.as_bytes())).finish()
@@ -199,12 +198,12 @@ mod tests {
         assert_eq!(key(&["a", "b"]), key(&["a", "b"]));
         let scope = key(&["route", "1"]);
         assert_ne!(counters.key().under(scope).finish(), counters.key().under(key(&["route", "2"])).finish());
-        // Other counters, other seeds.
+        // Another table has other seeds.
         assert_ne!(Counters::new(0).key().part(b"a").finish(), key(&["a"]));
     }
 
     #[test]
-    fn memory_is_bounded_and_what_expired_makes_place() {
+    fn memory_is_bounded_and_expired_slots_are_reused() {
         let counters = Counters::new(0);
         assert_eq!(counters.free_bytes(), counters.capacity_bytes());
         for name in 0..SLOTS as u64 {
@@ -212,12 +211,12 @@ mod tests {
             assert!(counters.take(key, 1, 1, 1000 + name, 0).allowed);
         }
         assert_eq!((counters.evicted(), counters.free_bytes()), (0, 0));
-        // All windows have ended: places are reused.
+        // All windows have ended: slots are reused.
         let late = counters.key().number(100).finish();
         assert!(counters.take(late, 1, 1, 1000, 2_000).allowed);
         assert!(!counters.take(late, 1, 1, 1000, 2_000).allowed);
         assert_eq!(counters.evicted(), 0);
-        // All windows are open: the one that ends first goes, and is counted.
+        // All windows are open: the one that ends first is evicted and counted.
         let counters = Counters::new(0);
         let keys: Vec<_> = (0..=SLOTS as u64).map(|name| counters.key().number(name).finish()).collect();
         for (window, &key) in keys.iter().enumerate() {
@@ -228,7 +227,7 @@ mod tests {
         assert_eq!(counters.peek(keys[SLOTS], 0).0, 1);
     }
 
-    /// Runs `body(thread)` on four threads that begin together.
+    /// Runs `body(thread)` on four threads that start together.
     fn race(body: impl Fn(u64) + Sync) {
         let barrier = std::sync::Barrier::new(4);
         std::thread::scope(|scope| {
@@ -246,8 +245,8 @@ mod tests {
     fn counting_is_exact_across_threads_and_windows() {
         let counters = Counters::new(1 << 14);
         let a = key(&counters, "a");
-        // Each thread walks the same clock at its own pace, so windows roll over under way.
-        // Which window a hit fell into is told by when that ends.
+        // Each thread advances the same clock at its own pace, so windows roll over concurrently.
+        // The end of a window identifies the window a hit was counted in.
         const WINDOWS: usize = 2_000;
         const LIMIT: usize = 20;
         let hits: Vec<AtomicUsize> = (0..WINDOWS + 2).map(|_| AtomicUsize::new(0)).collect();
@@ -274,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_key_is_counted_once_however_many_threads_bring_it() {
+    fn a_new_key_is_counted_once_across_threads() {
         // One bucket only, so that inserts, evictions of expired keys and hits collide.
         let counters = Counters::new(0);
         const ROUNDS: u64 = 3_000;
@@ -284,7 +283,7 @@ mod tests {
         let arrived: Vec<AtomicUsize> = (0..ROUNDS).map(|_| AtomicUsize::new(0)).collect();
         race(|thread| {
             for round in 0..ROUNDS {
-                // Windows end between the rounds, so each round evicts what earlier ones left.
+                // Windows end between the rounds, so each round evicts counters of earlier ones.
                 let now = (round + 1) * 1000;
                 arrived[round as usize].fetch_add(1, Relaxed);
                 while arrived[round as usize].load(Relaxed) < 4 {
@@ -306,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_bucket_under_contention_stays_sound() {
+    fn a_full_bucket_stays_consistent_under_contention() {
         let counters = Counters::new(0);
         race(|thread| {
             for round in 0..20_000u64 {

@@ -1,4 +1,4 @@
-//! What a plugin answers itself, where a route exposes it.
+//! Endpoints that plugins serve where a route exposes them.
 
 use std::fmt;
 use std::pin::Pin;
@@ -9,38 +9,39 @@ use wire::Method;
 
 use crate::chain::Chain;
 
-/// A path of a plugin's own. It answers nobody until a route with the plugin public-api leads there.
+/// A path served by a plugin. Unreachable until a route with the plugin public-api leads to it.
 #[derive(Debug, Clone)]
 pub struct Endpoint {
     pub method: Method,
     pub path: String,
 }
 
-/// An endpoint with the plugin that serves it; see [`crate::Build::endpoints`].
+/// An endpoint and the plugin that serves it; see [`crate::Build::endpoints`].
 #[derive(Debug)]
 pub struct Served {
     pub endpoint: Endpoint,
-    /// Holds that plugin alone: ask its instance to [`crate::Instance::serve`].
+    /// A chain of that plugin alone; its instance handles requests with [`crate::Instance::serve`].
     pub chain: Arc<Chain>,
 }
 
-/// What the program answers when the metrics are asked for, outside the workers. A service
-/// ([`crate::Build::service`]) of a gateway that serves.
+/// The metrics page of the program, rendered outside of the workers. A service
+/// ([`crate::Build::service`]) of a running gateway.
 #[derive(Default)]
 pub struct MetricsPage(OnceLock<Source>);
 
 type Source = Box<dyn Fn() -> Pin<Box<dyn Future<Output = Option<Bytes>>>> + Send + Sync>;
 
 impl MetricsPage {
-    /// Says who writes the page. Plugins are built before there is anybody.
-    pub fn written_by(
+    /// Sets the source of the page. Plugins are built before there is one; the first source is
+    /// kept.
+    pub fn set_source(
         &self,
         source: impl Fn() -> Pin<Box<dyn Future<Output = Option<Bytes>>>> + Send + Sync + 'static,
     ) {
         let _ = self.0.set(Box::new(source));
     }
 
-    /// The page as it is now; nothing if nobody writes it, or that failed.
+    /// Renders the page; `None` without a source, or if rendering fails.
     pub async fn get(&self) -> Option<Bytes> {
         self.0.get()?().await
     }
@@ -62,16 +63,16 @@ mod tests {
         let mut got = std::pin::pin!(metrics.get());
         match got.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(page) => page,
-            Poll::Pending => panic!("nothing is waited for"),
+            Poll::Pending => panic!("the page must not wait"),
         }
     }
 
     #[test]
-    fn the_page_is_written_by_whoever_said_so_first() {
+    fn the_first_source_of_the_page_is_kept() {
         let metrics = MetricsPage::default();
         assert_eq!(page(&metrics), None);
-        metrics.written_by(|| Box::pin(async { Some(Bytes::from_static(b"one")) }));
-        metrics.written_by(|| Box::pin(async { Some(Bytes::from_static(b"two")) }));
+        metrics.set_source(|| Box::pin(async { Some(Bytes::from_static(b"one")) }));
+        metrics.set_source(|| Box::pin(async { Some(Bytes::from_static(b"two")) }));
         assert_eq!(page(&metrics), Some(Bytes::from_static(b"one")));
     }
 }

@@ -1,11 +1,11 @@
 //! hot path
 //!
-//! The engine's side of an [`Exchange`]: its whole state, open to whoever serves it.
+//! The engine's view of an [`Exchange`]: its complete state.
 //!
-//! The engine (`proxy`, and `snapshot`, which finds routes and explains requests) fills in what came,
-//! and carries out what plugins decided. Plugins have methods on [`Exchange`] instead: this module is
-//! closed to them (`xtask/walls.toml`), and so are [`Exchange::engine`] and [`Exchange::engine_mut`]
-//! (`plugins/clippy.toml`).
+//! The engine (`proxy`, and `snapshot`, which finds routes and explains requests) fills in the
+//! request and carries out the decisions of plugins. Plugins use methods of [`Exchange`] instead:
+//! this module is closed to them (`xtask/walls.toml`), and so are [`Exchange::engine`] and
+//! [`Exchange::engine_mut`] (`plugins/clippy.toml`).
 
 use std::any::Any;
 use std::net::SocketAddr;
@@ -27,8 +27,7 @@ use crate::upload::RequestFilter;
 use crate::upstream::Chosen;
 use crate::world::World;
 
-/// What the engine knows of an exchange. Its fields are open, so that several of them can be borrowed at
-/// once.
+/// The engine's state of an exchange. Fields are public, so that several can be borrowed at once.
 pub struct Engine<'s> {
     pub messages: &'s mut Messages,
     pub client: Caller<'s>,
@@ -37,40 +36,44 @@ pub struct Engine<'s> {
     pub forward: Forward,
     pub timing: Timing,
     pub body_state: Body,
-    /// The most bytes of the body that anybody asked for so far.
+    /// The largest limit in bytes with which the body was requested so far.
     pub body_asked: usize,
-    /// Of a body that is longer than asked for, the beginning is read: so many bytes, and maybe more.
-    pub body_beginning: bool,
-    /// Who asked last can do without the body.
-    pub body_spared: bool,
-    /// There was no memory for it, and it was done without: what of it was read is its beginning.
-    pub body_unheld: bool,
+    /// If the body exceeds the limit, its prefix is buffered: `body_asked` bytes, or somewhat more.
+    pub body_prefix_wanted: bool,
+    /// The last request for the body was optional: without memory for it, the exchange continues.
+    pub body_optional: bool,
+    /// The worker's budget did not suffice for the body, which was optional; only a prefix is
+    /// buffered.
+    pub body_over_budget: bool,
     pub source: Source,
-    /// The plugin that answered; empty if none did.
+    /// The plugin that responded; empty if none did.
     pub answered_by: &'static str,
-    /// Why the gateway refused the request, or could not answer as the upstream did; empty if neither is so.
+    /// Why the gateway rejected the request, or could not pass on the upstream's response; empty
+    /// otherwise.
     pub reason: &'static str,
-    /// The server that was chosen, once it was.
+    /// The chosen server, once there is one.
     pub upstream_addr: Option<SocketAddr>,
-    /// Status of the upstream's answer; 502 or 504 if there was none though it was asked for one,
-    /// 0 before that.
+    /// The status of the upstream's response; 502 or 504 if it was contacted and did not respond, 0
+    /// before that.
     pub upstream_status: u16,
-    /// The servers that were tried in vain before that one, and what came of it. Allocates only then.
+    /// Failed attempts with other servers before that one, and their results. Allocates only then.
     pub tried: Vec<Try>,
-    /// What was read of the line of a request that was refused before it was one: there is no head.
+    /// The bytes read of a request line that was rejected: there is no head.
     pub refused: Option<&'s [u8]>,
     pub world: &'s dyn World,
-    /// It is a stream, which has no messages.
+    /// Set for a stream, which has no messages.
     pub stream: Option<Box<Stream>>,
-    /// What plugins let the request's body go through; the engine takes them when it goes out.
+    /// Filters of the request's body, added by plugins; the engine takes them when it forwards the
+    /// body.
     pub request_filters: Vec<Box<dyn RequestFilter>>,
-    /// See [`Exchange::encode_with`]. Forgotten before the header filters run again, on another response.
+    /// See [`Exchange::encode_with`]. Cleared before the header filters run again, on another
+    /// response.
     pub coder: Option<Box<dyn Coder>>,
 }
 
 impl Engine<'_> {
-    /// Applies the changes of the response head that plugins made before there was one. Called when the
-    /// head is there.
+    /// Applies the changes that plugins made before there was a response head. Called when the head
+    /// is there.
     #[inline]
     pub fn apply_early_edits(&mut self) {
         if !self.messages.early.is_empty() {
@@ -78,13 +81,13 @@ impl Engine<'_> {
         }
     }
 
-    /// Lets the coder change a piece of the body that all body filters have seen.
+    /// Lets the coder encode a chunk of the body, after all body filters.
     #[inline]
     pub fn code(&mut self, chunk: &mut Chunk) -> Step {
         self.coder.as_mut().map_or(Step::Next, |coder| coder.encode(chunk))
     }
 
-    /// The same after it answered [`Step::Wait`].
+    /// Awaits the coder after [`Engine::code`] returned [`Step::Wait`].
     pub fn wait_code<'a>(&'a mut self, chunk: &'a mut Chunk) -> LocalFuture<'a, ()> {
         match &mut self.coder {
             Some(coder) => coder.wait(self.world, chunk),
@@ -114,7 +117,7 @@ impl Engine<'_> {
     }
 }
 
-/// Called when all header filters have run: the coder, if there is one, changes the head or steps back.
+/// Called after all header filters: the coder, if there is one, changes the head or declines.
 #[inline]
 pub fn begin_coding(x: &mut Exchange<'_>) {
     if let Some(mut coder) = x.engine_mut().coder.take()
@@ -124,8 +127,8 @@ pub fn begin_coding(x: &mut Exchange<'_>) {
     }
 }
 
-/// The reusable memory of one exchange: heads, edits and notes. A worker keeps a
-/// few of these and hands one to each exchange.
+/// The reusable memory of one exchange: heads, edits and notes. A worker keeps a few of these and
+/// lends one to each exchange.
 #[derive(Debug, Default)]
 pub struct Messages {
     pub request: RequestHead,
@@ -134,23 +137,25 @@ pub struct Messages {
     early: Vec<(Edit, wire::Field)>,
     early_text: Fields,
     pub(crate) notes: Vec<Box<dyn Any>>,
-    /// See [`Exchange::hold`]. A tunnel takes them along.
+    /// See [`Exchange::hold`]. A tunnel keeps them until it ends.
     pub holds: Vec<Box<dyn Any>>,
-    /// The request's body, where a stage asked for it. Shared while it is on its way to an upstream.
+    /// The request's body, if a plugin requested it. Shared while it is forwarded to an upstream.
     pub body: Rc<Vec<u8>>,
-    /// What the body counts as in the worker's budget.
+    /// Bytes of the worker's budget reserved for the body.
     pub body_held: Held,
-    /// What an answer of ours, or one of a stage, counts as while filters change its body.
+    /// Bytes of the budget reserved for the gateway's or a plugin's response while filters change
+    /// its body.
     pub reply_held: Held,
-    /// The trailers of a request whose body is held, and those that a plugin has set.
+    /// The trailers of a request whose body is buffered, and those that a plugin has set.
     pub request_trailers: Fields,
-    /// Names of the request's headers that plugins have set or taken away, where trailers may follow: a client
-    /// does not say the same behind the body, as some servers take trailers for headers. Shared while the
-    /// request is on its way to an upstream.
+    /// Names of the request headers that plugins have set or removed, if trailers may follow. The
+    /// client's trailers of these names are dropped, since some servers treat trailers as headers.
+    /// Shared while the request is forwarded to an upstream.
     pub edited: Rc<Fields>,
-    /// The request's headers as they go to the upstream ([`Messages::withheld`]).
+    /// The request's headers as forwarded to the upstream ([`Messages::withheld`]).
     pub head: Rc<Fields>,
-    /// The trailers of the response: those that a plugin has set, and behind the body those that came.
+    /// The trailers of the response: those that a plugin has set and, after the body, those
+    /// received.
     pub response_trailers: Fields,
 }
 
@@ -162,14 +167,14 @@ pub struct Withheld {
 }
 
 impl Withheld {
-    /// Whether a trailer of this name stays here.
+    /// Whether a trailer of this name is not forwarded.
     pub fn has(&self, name: &[u8]) -> bool {
         self.edited.contains_alike(name) || self.head.contains_alike(name)
     }
 }
 
 impl Messages {
-    /// Forgets the last exchange; keeps small buffers.
+    /// Resets the memory for the next exchange; keeps small buffers.
     pub fn clear(&mut self) {
         self.request.clear();
         self.response.clear();
@@ -177,7 +182,7 @@ impl Messages {
         self.early_text.clear(1 << 10);
         self.notes.clear();
         self.holds.clear();
-        // Nobody shares it now; if that were wrong, the other would keep what it has.
+        // Not shared any more. If it were, the other owner would keep its content.
         match Rc::get_mut(&mut self.body) {
             Some(body) => {
                 body.clear();
@@ -205,8 +210,8 @@ impl Messages {
         }
     }
 
-    /// Names that none of the client's trailers goes on with: of headers that plugins have set or taken away, and of
-    /// all that go to the upstream, as one of them may have said who the client is.
+    /// The names of client trailers that are not forwarded: headers that plugins have set or
+    /// removed, and all headers that go to the upstream, as one of them may identify the client.
     pub fn withheld(&mut self) -> Withheld {
         if self.may_have_trailers() {
             Rc::make_mut(&mut self.head).copy_from(&self.request.fields);
@@ -214,7 +219,7 @@ impl Messages {
         Withheld { edited: self.edited.clone(), head: self.head.clone() }
     }
 
-    /// A plugin sees to this header of the request.
+    /// Notes that a plugin has set or removed this header of the request.
     pub(crate) fn note_edited(&mut self, name: &(impl Named + ?Sized)) {
         if self.may_have_trailers() {
             self.request_trailers.remove_alike(name.text());
@@ -254,7 +259,7 @@ impl Edit {
     }
 }
 
-/// The match that chose the route.
+/// The route match.
 #[derive(Debug, Default)]
 pub struct Matched<'s> {
     pub route: Option<&'s RouteInfo>,
@@ -268,57 +273,56 @@ pub struct Matched<'s> {
     pub params: SmallVec<[(&'s str, Span); 4]>,
 }
 
-/// Where and how the request goes on, as far as plugins changed it. Spans lie in
-/// the request's text ([`Fields::intern`]).
+/// The plugins' changes to where and how the request is forwarded. Spans refer to the request's
+/// text ([`Fields::intern`]).
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Forward {
-    /// Path and query, percent-encoded, instead of the client's.
+    /// Path and query, percent-encoded; replaces the client's.
     pub uri: Option<Span>,
-    /// Instead of the client's method; [`Method::Other`] keeps the client's spelling.
+    /// Replaces the client's method; [`Method::Other`] keeps the client's spelling.
     pub method: Option<Method>,
-    /// Instead of what `pass_host` says.
+    /// Replaces the Host that `pass_host` selects.
     pub host: Option<Span>,
-    /// What `pass_host` says of the server that was chosen, unless it is the client's.
+    /// The Host that `pass_host` selects for the chosen server, unless it is the client's.
     pub server_host: Option<Span>,
-    /// Host and port of the server that was chosen, as its operator wrote them. Noted only where
-    /// somebody logs.
+    /// Host and port of the chosen server, as configured. Set only if logged.
     pub server: Option<Span>,
-    /// The scheme of the upstream that was chosen; none yet if empty.
+    /// The scheme of the chosen upstream; empty before one is chosen.
     pub scheme: &'static str,
-    /// Fields the gateway adds of itself that a stage took away.
-    pub without: Own,
-    /// Instead of the route's upstream; see [`Exchange::choose_upstream`].
+    /// Headers that the gateway would add by itself, removed by a plugin.
+    pub without: ForwardedHeaders,
+    /// Replaces the route's upstream; see [`Exchange::choose_upstream`].
     pub upstream: Option<Chosen>,
-    /// Gateways that the request has passed through, this one included, as far as they say so; 0 if it comes
-    /// straight from a client.
+    /// Gateways that the request has passed through, this one included, as reported by them; 0 if
+    /// it comes directly from a client.
     pub hops: u16,
 }
 
-/// A set of the fields by which the gateway tells the upstream of the client's connection.
+/// A set of the headers that describe the client's connection to the upstream.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Own(u8);
+pub struct ForwardedHeaders(u8);
 
-impl Own {
-    pub const PROTO: Own = Own(1);
-    pub const HOST: Own = Own(2);
-    pub const PORT: Own = Own(4);
+impl ForwardedHeaders {
+    pub const PROTO: ForwardedHeaders = ForwardedHeaders(1);
+    pub const HOST: ForwardedHeaders = ForwardedHeaders(2);
+    pub const PORT: ForwardedHeaders = ForwardedHeaders(4);
 
-    pub(crate) fn of(name: wire::Name) -> Own {
+    pub(crate) fn of(name: wire::Name) -> ForwardedHeaders {
         match name {
-            wire::Name::XForwardedProto => Own::PROTO,
-            wire::Name::XForwardedHost => Own::HOST,
-            wire::Name::XForwardedPort => Own::PORT,
-            _ => Own(0),
+            wire::Name::XForwardedProto => ForwardedHeaders::PROTO,
+            wire::Name::XForwardedHost => ForwardedHeaders::HOST,
+            wire::Name::XForwardedPort => ForwardedHeaders::PORT,
+            _ => ForwardedHeaders(0),
         }
     }
 
     #[inline]
-    pub fn insert(&mut self, other: Own) {
+    pub fn insert(&mut self, other: ForwardedHeaders) {
         self.0 |= other.0;
     }
 
     #[inline]
-    pub fn has(self, other: Own) -> bool {
+    pub fn has(self, other: ForwardedHeaders) -> bool {
         self.0 & other.0 != 0
     }
 }

@@ -1,7 +1,7 @@
 //! hot path
 //!
-//! One request and its response, as plugins see and change them: by methods. The state behind them is the
-//! engine's ([`crate::engine`]).
+//! One request and its response. Plugins read and change them by methods; the state behind them
+//! belongs to the engine ([`crate::engine`]).
 
 mod bodies;
 mod facts;
@@ -18,7 +18,7 @@ use wire::{BadField, Method, RequestHead, Span};
 
 use crate::client::{Caller, Client};
 use crate::consumers::{Consumer, Consumers, Identity};
-use crate::engine::{Engine, Forward, Matched, Messages, Own};
+use crate::engine::{Engine, Forward, ForwardedHeaders, Matched, Messages};
 use crate::header::Named;
 use crate::pattern::Searches;
 use crate::stream::Stream;
@@ -32,11 +32,11 @@ pub struct Exchange<'s> {
     identity: Option<Identity>,
     /// See [`Exchange::skip_plugin`].
     skipped: SmallVec<[&'static str; 2]>,
-    /// Counts the exchanges of this thread; see [`Exchange::unique`].
+    /// The number of this exchange on its thread; see [`Exchange::unique`].
     serial: u64,
-    /// See [`Exchange::start_ms`]; 0 until it is asked for.
+    /// See [`Exchange::start_ms`]; 0 until the first call.
     start_ms: Cell<u64>,
-    /// See [`Exchange::start_steady_ms`]; 0 until it is asked for.
+    /// See [`Exchange::start_steady_ms`]; 0 until the first call.
     start_steady_ms: Cell<u64>,
     /// See [`Exchange::searches`].
     searches: Searches,
@@ -64,9 +64,9 @@ impl<'s> Exchange<'s> {
                 timing: Timing::default(),
                 body_state: Body::None,
                 body_asked: 0,
-                body_beginning: false,
-                body_spared: false,
-                body_unheld: false,
+                body_prefix_wanted: false,
+                body_optional: false,
+                body_over_budget: false,
                 source: Source::None,
                 answered_by: "",
                 reason: "",
@@ -88,13 +88,13 @@ impl<'s> Exchange<'s> {
         }
     }
 
-    /// The state behind these methods, for whoever serves the exchange. Plugins may not call this.
+    /// The state behind these methods, for the engine. Plugins must not call this.
     #[inline]
     pub fn engine(&self) -> &Engine<'s> {
         &self.engine
     }
 
-    /// As [`Exchange::engine`], to be changed.
+    /// As [`Exchange::engine`], mutable.
     #[inline]
     pub fn engine_mut(&mut self) -> &mut Engine<'s> {
         &mut self.engine
@@ -111,14 +111,15 @@ impl<'s> Exchange<'s> {
         &self.engine.timing
     }
 
-    /// 128 bits that no other exchange has, the same at every call: `$request_id`. A hash of the exchange's
-    /// number on this thread under a random seed: an identifier, not a secret.
+    /// 128 bits that differ from those of all other exchanges, the same at every call:
+    /// `$request_id`. A hash of the exchange's number on this thread with a random seed: an
+    /// identifier, not a secret.
     pub fn unique(&self) -> [u64; 2] {
         SEED.with(|seed| [0, 1].map(|half| seed.hash_one((self.serial << 1) | half)))
     }
 
-    /// Unix milliseconds at which the exchange began, as far as anybody wants to know: the clock
-    /// is read at the first call, and the answer is the same from then on.
+    /// Unix milliseconds at which the exchange began. The clock is read at the first call; later
+    /// calls return the same time.
     pub fn start_ms(&self) -> u64 {
         if self.start_ms.get() == 0 {
             self.start_ms.set(self.engine.world.now_ms());
@@ -126,7 +127,7 @@ impl<'s> Exchange<'s> {
         self.start_ms.get()
     }
 
-    /// The same by the clock that nobody sets; see [`World::steady_ms`].
+    /// As [`Exchange::start_ms`], by the monotonic clock; see [`World::steady_ms`].
     pub fn start_steady_ms(&self) -> u64 {
         if self.start_steady_ms.get() == 0 {
             self.start_steady_ms.set(self.engine.world.steady_ms());
@@ -134,7 +135,7 @@ impl<'s> Exchange<'s> {
         self.start_steady_ms.get()
     }
 
-    /// What the exchange's searches with patterns may still cost; see [`crate::pattern::Pattern::judge`].
+    /// The budget left for the exchange's pattern searches; see [`crate::pattern::Pattern::judge`].
     #[inline]
     pub fn searches(&self) -> &Searches {
         &self.searches
@@ -142,40 +143,40 @@ impl<'s> Exchange<'s> {
 
     // ---- the client ----
 
-    /// Who sent the request, as far as trusted proxies and plugins told.
+    /// The client, with the address set by trusted proxies and plugins.
     #[inline]
     pub fn client(&self) -> &Client {
         &self.engine.client
     }
 
-    /// Takes another address for the client's, for whatever of this exchange is still to come. The
-    /// port is the client's own there, if that is known.
+    /// Sets another client address for the rest of this exchange. The port is the client's own at
+    /// that address, if known.
     pub fn set_client_address(&mut self, ip: IpAddr, port: Option<u16>) {
-        self.engine.client = Caller::Told(Box::new(self.engine.client.told(ip, port)));
+        self.engine.client = Caller::Changed(Box::new(self.engine.client.with_address(ip, port)));
     }
 
     // ---- the route ----
 
-    /// The route that was found.
+    /// The matched route.
     #[inline]
     pub fn route(&self) -> Option<&'s RouteInfo> {
         self.engine.matched.route
     }
 
-    /// The pattern of the route's that the path matched (`/anything/*`); empty without a route.
+    /// The pattern of the route that the path matched (`/anything/*`); empty without a route.
     #[inline]
     pub fn matched_uri(&self) -> &'s str {
         self.engine.matched.uri
     }
 
-    /// The pattern of the route's that the host matched; empty if there is none.
+    /// The pattern of the route that the host matched; empty without one.
     #[inline]
     pub fn matched_host(&self) -> &'s str {
         self.engine.matched.host
     }
 
-    /// What stands in the path for a parameter of the matched pattern (`:id`); of several of one name the
-    /// last.
+    /// The value in the path of a parameter of the matched pattern (`:id`); the last of several of
+    /// the same name.
     pub fn path_param(&self, name: &str) -> Option<&[u8]> {
         let (_, span) = self.engine.matched.params.iter().rev().find(|(key, _)| *key == name)?;
         Some(self.request().fields.bytes(*span))
@@ -193,7 +194,7 @@ impl<'s> Exchange<'s> {
         self.engine.messages.request.method
     }
 
-    /// Path in normal form, decoded.
+    /// The path, decoded and in normal form.
     #[inline]
     pub fn path(&self) -> &[u8] {
         self.engine.messages.request.path()
@@ -204,14 +205,15 @@ impl<'s> Exchange<'s> {
         self.engine.messages.request.query()
     }
 
-    /// First value of a request header, name in any case.
+    /// First value of a request header; the name's case does not matter.
     #[inline]
     pub fn header(&self, name: &(impl Named + ?Sized)) -> Option<&[u8]> {
         self.engine.messages.request.fields.get_checked(name.id(), name.text())
     }
 
-    /// Changes a header of the request as it goes to the upstream, and as later stages see it. As with the other
-    /// methods that change headers, a trailer of that name goes no further, unless it is set behind this.
+    /// Sets a header of the request for later plugins and the upstream. As with the other methods
+    /// that change headers, a trailer of that name is not forwarded, unless it is set after this
+    /// call.
     pub fn set_header(&mut self, name: &(impl Named + ?Sized), value: &[u8]) -> Result<(), BadField> {
         name.check()?;
         wire::fields::check_value(value)?;
@@ -228,42 +230,42 @@ impl<'s> Exchange<'s> {
         Ok(())
     }
 
-    /// Takes a header from the request. One that the gateway would add of itself stays away, unless
-    /// a later stage sets it.
+    /// Removes a header of the request. The gateway does not add it by itself either, unless a
+    /// later plugin sets it.
     pub fn remove_header(&mut self, name: &(impl Named + ?Sized)) {
         self.engine.messages.note_edited(name);
         self.engine.messages.request.fields.remove_checked(name.id(), name.text());
-        self.engine.forward.without.insert(Own::of(name.id()));
+        self.engine.forward.without.insert(ForwardedHeaders::of(name.id()));
     }
 
-    /// Takes headers from the request that a server may take for the one of this name: they are spelled the
-    /// same but for case, `-` and `_`. For a plugin that vouches for what the header says, before it sets it.
+    /// Removes request headers that a server may confuse with this one: names that differ only in
+    /// case, `-` and `_`. Call it before setting a header whose value the plugin vouches for.
     pub fn remove_lookalikes(&mut self, name: &(impl Named + ?Sized)) {
         self.engine.messages.note_edited(name);
         self.engine.messages.request.fields.remove_lookalikes(name.text());
     }
 
-    /// Takes another query, without its `?`, for the request's: for later plugins, and for the upstream
-    /// unless a plugin has set its URI. With an empty one the request has no query.
+    /// Replaces the query, given without its `?`, for later plugins, and for the upstream unless a
+    /// plugin has set its URI. An empty query removes it.
     pub fn set_query(&mut self, query: &[u8]) {
         let head = &mut self.engine.messages.request;
         head.has_query = !query.is_empty();
         head.query_span = head.fields.intern(query);
     }
 
-    /// What was read of the line of a request that was refused before it was one: there is no head.
+    /// The bytes read of a request line that was rejected: there is no head.
     #[inline]
     pub fn refused_line(&self) -> Option<&'s [u8]> {
         self.engine.refused
     }
 
-    /// Keeps text beside the request. Its place is valid as long as the request:
+    /// Stores text beside the request. The span is valid as long as the request:
     /// `x.request().fields.bytes(span)`.
     pub fn intern(&mut self, bytes: &[u8]) -> Span {
         self.engine.messages.request.fields.intern(bytes)
     }
 
-    /// What `X-Forwarded-Port` tells: the port in Host, else that of the listener.
+    /// The value of `X-Forwarded-Port`: the port in Host, else that of the listener.
     pub fn forwarded_port(&self) -> u16 {
         let (authority, host) = (self.request().authority(), self.request().host());
         let port = authority.get(host.len()..).and_then(|rest| rest.strip_prefix(b":"));
@@ -277,14 +279,13 @@ impl<'s> Exchange<'s> {
 
     // ---- a stream ----
 
-    /// The stream that this is, if it is no request.
+    /// The stream, if this exchange is not a request.
     #[inline]
     pub fn stream(&self) -> Option<&Stream> {
         self.engine.stream.as_deref()
     }
 
-    /// Notes the name by which an MQTT client calls itself: `$mqtt_client_id`. Nothing is noted of a
-    /// request.
+    /// Sets the client identifier of an MQTT client: `$mqtt_client_id`. Ignored for requests.
     pub fn set_mqtt_client_id(&mut self, id: Option<Box<[u8]>>) {
         if let Some(stream) = &mut self.engine.stream {
             stream.mqtt_client_id = id;
@@ -293,7 +294,7 @@ impl<'s> Exchange<'s> {
 
     // ---- what other plugins do ----
 
-    /// From here on, the chains leave this plugin out: another one does its work on this exchange.
+    /// Makes the chains skip this plugin from here on: another one does its work on this exchange.
     pub fn skip_plugin(&mut self, name: &'static str) {
         if !self.skips(name) {
             self.skipped.push(name);
@@ -307,13 +308,13 @@ impl<'s> Exchange<'s> {
 
     // ---- the consumer ----
 
-    /// All consumers there are, for auth plugins.
+    /// All consumers, for auth plugins.
     #[inline]
     pub fn consumers(&self) -> &'s Consumers {
         self.engine.consumers
     }
 
-    /// Who the request was authenticated as.
+    /// The authenticated consumer and its credential.
     #[inline]
     pub fn identity(&self) -> Option<&Identity> {
         self.identity.as_ref()
@@ -324,8 +325,8 @@ impl<'s> Exchange<'s> {
         self.identity.as_ref().map(|identity| &*identity.consumer)
     }
 
-    /// An auth stage found out who it is. Sets the identity headers the upstream gets
-    /// (APISIX 3.x: `X-Consumer-Username`, `X-Credential-Identifier`, `X-Consumer-Custom-ID`).
+    /// Sets the identity of the request, and the identity headers for the upstream (APISIX 3.x:
+    /// `X-Consumer-Username`, `X-Credential-Identifier`, `X-Consumer-Custom-ID`).
     pub fn authenticate(&mut self, identity: Identity) {
         use wire::Name;
         let fields = &mut self.engine.messages.request.fields;
@@ -337,15 +338,14 @@ impl<'s> Exchange<'s> {
         for (name, value) in pairs {
             fields.remove_id(name);
             if let Some(value) = value {
-                // A value that cannot stand in a header is left out rather than sent broken.
+                // A value that is not valid in a header is omitted.
                 let _ = fields.set_id(name, value.as_bytes());
             }
         }
         self.identity = Some(identity);
     }
 
-    /// Says in the error log that a stage could not do its work on this exchange. What follows within
-    /// the same second is not written.
+    /// Logs an error of a plugin on this exchange. Further ones within the same second are dropped.
     #[cold]
     pub fn complain(&self, plugin: &'static str, reason: &'static str) {
         self.engine.world.complain(self, plugin, reason);
@@ -353,7 +353,7 @@ impl<'s> Exchange<'s> {
 
     // ---- notes ----
 
-    /// What a stage noted on this exchange in an earlier phase. One value a type.
+    /// The value of this type that a plugin noted in an earlier phase. One value per type.
     pub fn note<T: 'static>(&self) -> Option<&T> {
         self.engine.messages.notes.iter().find_map(|note| note.downcast_ref())
     }
@@ -362,7 +362,7 @@ impl<'s> Exchange<'s> {
         self.engine.messages.notes.iter_mut().find_map(|note| note.downcast_mut())
     }
 
-    /// Notes a value for later phases. It allocates: for stages whose work is larger than that.
+    /// Notes a value for later phases. Allocates, so it is for plugins whose work outweighs that.
     pub fn set_note<T: 'static>(&mut self, value: T) {
         match self.note_mut::<T>() {
             Some(old) => *old = value,
@@ -370,8 +370,8 @@ impl<'s> Exchange<'s> {
         }
     }
 
-    /// Keeps a value until the exchange is over, however it ends, and drops it then; where the exchange
-    /// became a tunnel, when that is over.
+    /// Keeps a value until the exchange ends, for any reason, and drops it then; if the exchange
+    /// became a tunnel, when the tunnel ends.
     pub fn hold<T: 'static>(&mut self, value: T) {
         self.engine.messages.holds.push(Box::new(value));
     }

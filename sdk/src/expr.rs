@@ -2,11 +2,11 @@
 //!
 //! Conditions on an exchange: `[["arg_name", "==", "json"], ["OR", …]]`.
 //!
-//! The language is lua-resty-expr 1.3's, which APISIX uses for a route's `vars`
-//! and a plugin's `_meta.filter`; messages are its own. Everything that can be
-//! decided beforehand is: numbers and addresses are parsed, patterns compiled,
-//! lists sorted. Stricter than APISIX in one point: a regular expression that
-//! does not compile is refused, where APISIX takes it and never matches.
+//! The language is that of lua-resty-expr 1.3, which APISIX uses for a route's `vars` and a
+//! plugin's `_meta.filter`, with its error messages. All that can be prepared at compile time is:
+//! numbers and addresses are parsed, patterns compiled, lists sorted. Stricter than APISIX in one
+//! point: a regular expression that does not compile is rejected, where APISIX accepts it and never
+//! matches.
 
 mod compile;
 
@@ -27,8 +27,8 @@ use crate::verdict::{Unjudged, Verdict};
 pub struct Expr {
     root: Term,
     needs_body: bool,
-    /// It may come to something else than yes or no.
-    doubtful: bool,
+    /// Evaluation may leave it undecided.
+    may_be_undecided: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -62,7 +62,7 @@ enum Test {
     In(List),
     Has(Operand),
     IpMatch(Vec<IpNet>),
-    /// What Lua would compare with something no value can equal.
+    /// A comparison that Lua does with a value nothing can equal.
     Never,
 }
 
@@ -74,7 +74,7 @@ enum Operand {
     Text(Box<[u8]>),
     Number(f64),
     Bool(bool),
-    /// A list or an object, which equals nothing.
+    /// A list or an object, which equals no value.
     Other,
 }
 
@@ -88,34 +88,35 @@ struct List {
 }
 
 impl Expr {
-    /// Compiles an expression. A refusal points to the faulty element.
+    /// Compiles an expression. An error points to the faulty element.
     pub fn compile(value: &Json) -> Result<Expr, Invalid> {
         let root = compile::expression(value)?;
-        let (mut needs_body, mut doubtful) = (false, false);
+        let (mut needs_body, mut may_be_undecided) = (false, false);
         root.each(&mut |var, test| {
             needs_body |= var.needs_body();
-            doubtful |= var.needs_body() || matches!(test, Test::Matches(pattern) if pattern.may_be_spent());
+            may_be_undecided |=
+                var.needs_body() || matches!(test, Test::Matches(pattern) if pattern.may_be_spent());
         });
-        Ok(Expr { root, needs_body, doubtful })
+        Ok(Expr { root, needs_body, may_be_undecided })
     }
 
-    /// Whether it holds, as far as that can be told. What it depends on without being able to read
-    /// it leaves it undecided; what would change nothing need not be readable. Where
-    /// [`Expr::needs_body`], call it within [`crate::vars::reading_body`].
+    /// Evaluates the condition. It is undecided if its result depends on a value that cannot be
+    /// read; unreadable values that cannot change the result are ignored. If [`Expr::needs_body`],
+    /// call it within [`crate::vars::reading_body`].
     #[inline]
     pub fn judge(&self, x: &Exchange<'_>) -> Verdict {
-        if self.doubtful { self.root.judge(x) } else { Verdict::of(self.root.matches(x)) }
+        if self.may_be_undecided { self.root.judge(x) } else { Verdict::of(self.root.matches(x)) }
     }
 
-    /// Whether it holds where what cannot be read counts as absent, as in APISIX. Nothing may be
-    /// let through by this alone.
+    /// Evaluates the condition with unreadable values as absent, as in APISIX. Must not be the only
+    /// check that grants access.
     #[inline]
     pub fn matches(&self, x: &Exchange<'_>) -> bool {
         self.root.matches(x)
     }
 
-    /// Whether it holds, for a stage: else the step that brings the body it needs, or that refuses
-    /// the request because it cannot be judged.
+    /// Evaluates the condition for a plugin. If it is undecided, returns the step that reads the
+    /// body it needs, or that rejects the request.
     #[inline]
     pub fn decide(&self, x: &mut Exchange<'_>) -> Result<bool, Step> {
         match self.reading(x, |x| self.judge(x)) {
@@ -125,11 +126,11 @@ impl Expr {
         }
     }
 
-    /// For a stage that judges it with the response, when it is too late to refuse the request:
-    /// the step that brings the body, or that refuses the request because something in it cannot be
-    /// read, whether that will matter or not.
-    pub fn foresee(&self, x: &mut Exchange<'_>) -> Step {
-        if !self.doubtful {
+    /// Prepares a condition that a plugin evaluates with the response, when it is too late to
+    /// reject the request. Returns the step that reads the body, or that rejects the request if any
+    /// value of the condition cannot be read, even if that value would not matter.
+    pub fn check_early(&self, x: &mut Exchange<'_>) -> Step {
+        if !self.may_be_undecided {
             return Step::Next;
         }
         let worst = self.reading(x, |x| {
@@ -156,8 +157,8 @@ impl Expr {
 
     /// Whether [`Expr::judge`] may leave it undecided.
     #[inline]
-    pub fn is_doubtful(&self) -> bool {
-        self.doubtful
+    pub fn may_be_undecided(&self) -> bool {
+        self.may_be_undecided
     }
 }
 
@@ -178,7 +179,7 @@ impl Term {
         }
     }
 
-    /// Shows every test with its variable.
+    /// Calls `see` with every test and its variable.
     fn each(&self, see: &mut impl FnMut(&Var, &Test)) {
         match self {
             Term::All { nodes, .. } | Term::Any { nodes, .. } => nodes.iter().for_each(|node| node.each(see)),
@@ -187,20 +188,20 @@ impl Term {
     }
 }
 
-/// What a stage does about a verdict that is none.
+/// The step that resolves an undecided verdict.
 fn step_for(verdict: Verdict, x: &Exchange<'_>) -> Step {
     let bound = x.world().bounds().body;
     match verdict {
         Verdict::NeedsBody => Step::Body(bound),
-        // Somebody with a smaller bound asked before.
+        // The body was requested with a smaller limit before.
         Verdict::Unjudged(Unjudged::TooLarge) if x.lacks_body(bound) => Step::Body(bound),
         Verdict::Unjudged(why) => Step::Refuse(why),
         Verdict::Holds | Verdict::Fails => Step::Next,
     }
 }
 
-/// A list that one of its nodes can decide alone: none of the others matters then, whether it can
-/// be judged or not. Else what needs the body goes first, since the body may decide.
+/// Evaluates a list in which one node with the verdict `alone` decides; the others, decided or not,
+/// are then irrelevant. Otherwise reading the body takes precedence, since the body may decide.
 fn decide(nodes: &[Term], alone: Verdict, x: &Exchange<'_>) -> Verdict {
     let mut all = alone.negated_if(true);
     for node in nodes {
@@ -230,7 +231,7 @@ impl Test {
     }
 
     fn holds(&self, left: Option<&Value<'_>>, searches: &Searches) -> bool {
-        // What is undecided does not hold here.
+        // An undecided pattern does not match here.
         let is_match = |pattern: &Pattern, text: &[u8]| pattern.judge(text, searches).unwrap_or(false);
         let number = || left.and_then(as_number);
         match self {
@@ -265,7 +266,8 @@ impl Test {
 }
 
 impl Operand {
-    /// `==`: a number on the right turns the left into one; otherwise type and value must be equal.
+    /// `==`: a number on the right converts the left side into a number; otherwise type and value
+    /// must be equal.
     fn equals(&self, left: Option<&Value<'_>>) -> bool {
         match (self, left) {
             (Operand::Absent, left) => left.is_none(),
@@ -276,7 +278,7 @@ impl Operand {
         }
     }
 
-    /// Equal to an element of a list, types and all.
+    /// Equality with a list element: type and value.
     fn is(&self, element: &Json) -> bool {
         match (self, element) {
             (Operand::Text(right), Json::String(left)) => **right == *left.as_bytes(),
@@ -306,7 +308,7 @@ fn as_number(value: &Value<'_>) -> Option<f64> {
     }
 }
 
-/// A number as Lua reads it from text: decimal or hexadecimal, with spaces around it.
+/// Parses a number as Lua does: decimal or hexadecimal, with spaces around it.
 fn number(text: &[u8]) -> Option<f64> {
     let text = std::str::from_utf8(text).ok()?.trim_ascii();
     let (sign, digits) = match text.as_bytes().first()? {
@@ -320,7 +322,7 @@ fn number(text: &[u8]) -> Option<f64> {
             sign * hex.chars().filter_map(|c| c.to_digit(16)).fold(0.0, |n, d| n * 16.0 + f64::from(d))
         });
     }
-    // Rust reads `inf` and `nan`, too, as LuaJIT does, but a second sign would be no number.
+    // Rust parses `inf` and `nan` as LuaJIT does, but a second sign is not a number.
     if digits.starts_with(['-', '+']) { None } else { digits.parse::<f64>().ok().map(|n| sign * n) }
 }
 

@@ -1,29 +1,30 @@
 //! hot path
 //!
-//! What names a header field: a text, or a name that was checked and looked up when the plugin was built.
+//! Names of header fields: text, or a name that was checked and looked up when the plugin was
+//! built.
 
 use wire::fields::check_name;
 use wire::{BadField, Name};
 
-/// A header's name, checked and looked up once.
+/// The name of a header, checked and looked up once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeaderName {
     id: Name,
     text: Box<str>,
 }
 
-/// What a header can be asked for by: `&str`, [`HeaderName`] or a known [`Name`].
+/// A name to access a header by: `&str`, [`HeaderName`] or a known [`Name`].
 pub trait Named {
     fn id(&self) -> Name;
     fn text(&self) -> &[u8];
     /// # Errors
-    /// A text that is not a token (RFC 9110 section 5.6.2).
+    /// The text is not a token (RFC 9110 section 5.6.2).
     fn check(&self) -> Result<(), BadField>;
 }
 
 impl HeaderName {
     /// # Errors
-    /// A text that is not a token (RFC 9110 section 5.6.2).
+    /// The text is not a token (RFC 9110 section 5.6.2).
     pub fn new(text: &str) -> Result<HeaderName, BadField> {
         check_name(text.as_bytes())?;
         Ok(HeaderName { id: Name::from_bytes(text.as_bytes()), text: text.into() })
@@ -128,21 +129,21 @@ impl<N: Named + ?Sized> Named for &N {
 mod tests {
     use super::*;
 
-    fn told(name: impl Named) -> (Name, Vec<u8>, bool) {
+    fn named(name: impl Named) -> (Name, Vec<u8>, bool) {
         (name.id(), name.text().to_vec(), name.check().is_ok())
     }
 
     #[test]
-    fn a_name_is_the_same_however_it_is_handed_over() {
+    fn all_kinds_of_names_agree() {
         for name in ["Host", "X-Own", "not a name"] {
             let owned = name.to_owned();
-            assert_eq!(told(name), told(&owned));
+            assert_eq!(named(name), named(&owned));
             let lent: &&str = &name;
-            assert_eq!(told(name), told(lent));
-            assert_eq!(told(name), told(owned));
+            assert_eq!(named(name), named(lent));
+            assert_eq!(named(name), named(owned));
         }
-        assert_eq!(told(Name::Host), (Name::Host, b"Host".to_vec(), true));
-        assert!(told("X-Own").2 && !told("not a name").2);
-        assert!(!told(Name::Other).2, "it has no text");
+        assert_eq!(named(Name::Host), (Name::Host, b"Host".to_vec(), true));
+        assert!(named("X-Own").2 && !named("not a name").2);
+        assert!(!named(Name::Other).2, "it has no text");
     }
 }

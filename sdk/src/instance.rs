@@ -1,9 +1,9 @@
 //! hot path
 //!
-//! A configured plugin, as the chain asks it, and what plugins are made by.
+//! Plugin instances as a chain calls them, and the factories that build them.
 //!
-//! A native plugin implements [`Plugin`]; everything here follows from it. A hosted one (a script, a
-//! module loaded while running) implements [`Instance`] and [`Factory`] itself.
+//! A native plugin implements [`Plugin`]; everything here is derived from it. A hosted one (a
+//! script, a module loaded at run time) implements [`Instance`] and [`Factory`] itself.
 
 use std::any::Any;
 use std::collections::HashSet;
@@ -23,7 +23,7 @@ use crate::phase::{Phase, Phases};
 use crate::plugin::Plugin;
 use crate::step::{Step, SureAnswer};
 
-/// One configured plugin. The functions mean what those of [`Plugin`] mean.
+/// A plugin instance. The functions correspond to those of [`Plugin`].
 pub trait Instance: Any + Send + Sync {
     fn phases(&self) -> Phases;
 
@@ -41,7 +41,7 @@ pub trait Instance: Any + Send + Sync {
         None
     }
 
-    /// Asks it in one of the phases before the upstream.
+    /// Calls it in one of the phases before the upstream.
     fn ask(&self, _phase: Phase, _x: &mut Exchange<'_>) -> Step {
         Step::Next
     }
@@ -70,12 +70,12 @@ pub trait Instance: Any + Send + Sync {
 
     fn log(&self, _x: &mut Exchange<'_>) {}
 
-    /// Only after it answered [`Step::Wait`] in that phase, which is not the body filter's.
+    /// Called only after it returned [`Step::Wait`] in that phase, never for the body filter.
     fn wait<'a>(&'a self, _phase: Phase, _x: &'a mut Exchange<'_>) -> LocalFuture<'a, Step> {
         Box::pin(async { Step::Next })
     }
 
-    /// Only after it answered [`Step::Wait`] to that piece of the body.
+    /// Called only after it returned [`Step::Wait`] for that chunk of the body.
     fn wait_body<'a>(&'a self, _x: &'a mut Exchange<'_>, _chunk: &'a mut Chunk) -> LocalFuture<'a, Step> {
         Box::pin(async { Step::Next })
     }
@@ -141,7 +141,8 @@ impl<P: Plugin> Instance for P {
     }
 }
 
-/// A plugin before it is configured: what the catalog knows of it, and how instances are made.
+/// A plugin before it is configured: its properties for the catalog, and the constructor of its
+/// instances.
 pub trait Factory: Send + Sync {
     fn name(&self) -> &'static str;
 
@@ -151,15 +152,15 @@ pub trait Factory: Send + Sync {
         "0.1"
     }
 
-    /// It identifies consumers.
+    /// Whether it identifies consumers.
     fn is_auth(&self) -> bool {
         false
     }
 
-    /// All phases in which an instance may have work.
+    /// All phases in which an instance may run.
     fn phases(&self) -> Phases;
 
-    /// JSON schemas: of its settings, of what consumers carry, of its metadata.
+    /// JSON schemas: of its settings, of its credentials on consumers, of its metadata.
     fn schema(&self) -> Value;
 
     fn consumer_schema(&self) -> Option<Value> {
@@ -173,7 +174,7 @@ pub trait Factory: Send + Sync {
     /// See [`Plugin::check_metadata`].
     ///
     /// # Errors
-    /// What the schema cannot tell.
+    /// Errors beyond the schema.
     fn check_metadata(&self, _metadata: &Value, _cx: &Build<'_>) -> Result<(), Invalid> {
         Ok(())
     }
@@ -183,22 +184,22 @@ pub trait Factory: Send + Sync {
         None
     }
 
-    /// Makes an instance of settings that have passed the schema, and fits it into a chain.
+    /// Builds an instance from settings that have passed the schema, as a stage of a chain.
     ///
     /// # Errors
-    /// What is wrong with the settings, its pointer beginning there.
+    /// Errors in the settings, with pointers relative to them.
     fn build(&self, config: Value, cx: &mut Build<'_>, fitting: Fitting) -> Result<Arc<Stage>, Invalid>;
 
     /// See [`Plugin::credential`].
     ///
     /// # Errors
-    /// What the schema cannot tell.
+    /// Errors beyond the schema.
     fn credential(&self, _consumer_config: &Value) -> Result<Option<Credential>, Invalid> {
         Ok(None)
     }
 }
 
-/// A [`Plugin`] that is linked into the program.
+/// The factory of a [`Plugin`] that is linked into the program.
 #[derive(Debug)]
 pub struct Linked<P>(PhantomData<fn() -> P>);
 
@@ -248,7 +249,8 @@ impl<P: Plugin> Factory for Linked<P> {
     }
 
     fn build(&self, config: Value, cx: &mut Build<'_>, fitting: Fitting) -> Result<Arc<Stage>, Invalid> {
-        // The schema was checked before, so this fails only where a type is narrower than it.
+        // The schema was checked before, so this fails only if the type is narrower than the
+        // schema.
         let config: P::Config =
             serde_json::from_value(config).map_err(|error| Invalid::new(error.to_string()))?;
         Ok(fitting.stage(P::build(config, cx)?))
@@ -259,21 +261,22 @@ impl<P: Plugin> Factory for Linked<P> {
     }
 }
 
-/// The most names of hosted plugins, and the longest.
+/// The maximum number of names of hosted plugins, and the maximum length of a name.
 const MOST_NAMES: usize = 1024;
 const LONGEST_NAME: usize = 100;
 
-/// A hosted plugin's name, kept for as long as the program runs: native and hosted names are then of
-/// one kind, and no exchange copies any. The same name is kept once, however often it comes and goes.
+/// Returns a hosted plugin's name with static lifetime: native and hosted names then have the same
+/// type, and exchanges never copy names. Each name is stored once, even if its plugin is loaded
+/// repeatedly.
 ///
 /// # Errors
-/// A name that is none, or one too many.
+/// An invalid name, or too many names.
 pub fn intern(name: &str) -> Result<&'static str, Invalid> {
     #[expect(clippy::disallowed_types, reason = "hosted plugins are registered on the control side")]
     static NAMES: std::sync::Mutex<Option<HashSet<&'static str>>> = std::sync::Mutex::new(None);
     let valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(valid) {
-        return Err(Invalid::new("this cannot be the name of a plugin")
+        return Err(Invalid::new("invalid plugin name")
             .got(name.chars().take(LONGEST_NAME).collect::<String>())
             .expected(format!("at most {LONGEST_NAME} letters, digits, `-`, `_` or `.`")));
     }
@@ -283,9 +286,9 @@ pub fn intern(name: &str) -> Result<&'static str, Invalid> {
         return Ok(known);
     }
     if names.len() == MOST_NAMES {
-        return Err(Invalid::new("too many names of plugins since the start")
+        return Err(Invalid::new("too many plugin names since the start")
             .expected(format!("at most {MOST_NAMES}"))
-            .hint("restart, or use names again"));
+            .hint("restart, or reuse names"));
     }
     let kept: &'static str = Box::leak(name.into());
     names.insert(kept);
@@ -301,7 +304,7 @@ mod tests {
     use crate::build::{Owner, Services};
     use crate::testing::{FixedNames, Probe, chunk, now};
 
-    /// Says nothing beyond what every plugin must.
+    /// Implements only what every plugin must.
     struct Bare;
 
     impl Plugin for Bare {
@@ -319,7 +322,7 @@ mod tests {
         }
     }
 
-    /// Answers everything in a way of its own.
+    /// Implements every function with a distinct result.
     struct Full(u16);
 
     fn reply(status: u16) -> Step {
@@ -430,7 +433,7 @@ mod tests {
 
     const ASKED: [Phase; 4] = [Phase::Rewrite, Phase::Access, Phase::BeforeProxy, Phase::Preread];
 
-    /// What an instance answers to everything it may be asked: before the upstream, in filters, at its
+    /// The results of all functions of an instance: before the upstream, in filters, at its
     /// endpoint, and after a wait.
     fn answers(instance: &dyn Instance, x: &mut Exchange<'_>) -> ([u16; 4], [u16; 3], [u16; 2]) {
         let asked = ASKED.map(|phase| status(instance.ask(phase, x)));
@@ -449,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugin_is_asked_for_what_it_says_and_lets_pass_what_it_does_not() {
+    fn a_plugin_s_functions_are_called_and_default_to_next() {
         let mut probe = Probe::default();
         let mut x = probe.exchange();
         let nothing = ([0; 4], [0; 3], [0; 2]);
@@ -466,7 +469,7 @@ mod tests {
         assert_eq!(x.note::<&str>(), Some(&"logged"));
     }
 
-    /// A hosted plugin that says nothing beyond what every one must.
+    /// A hosted plugin that implements only what every one must.
     struct Hosted;
 
     impl Instance for Hosted {
@@ -498,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hosted_plugin_lets_everything_pass_that_it_does_not_speak_of() {
+    fn functions_of_a_hosted_plugin_default_to_next() {
         let mut probe = Probe::default();
         let mut x = probe.exchange();
         assert_eq!(answers(&Hosted, &mut x), ([0; 4], [0; 3], [0; 2]));
@@ -513,12 +516,12 @@ mod tests {
     }
 
     #[test]
-    fn the_catalog_sees_of_a_linked_plugin_what_that_says_of_itself() {
+    fn a_linked_plugin_s_factory_returns_the_plugin_s_properties() {
         let (bare, full): (&dyn Factory, &dyn Factory) = (&Linked::<Bare>::NEW, &Linked::<Full>::NEW);
-        let told =
+        let properties =
             |row: &dyn Factory| (row.name(), row.priority(), row.version(), row.is_auth(), row.phases());
-        assert_eq!(told(bare), ("bare", 7, "0.1", false, Phases::ACCESS));
-        assert_eq!(told(full), ("full", -7, "0.9", true, Phases::REWRITE | Phases::LOG));
+        assert_eq!(properties(bare), ("bare", 7, "0.1", false, Phases::ACCESS));
+        assert_eq!(properties(full), ("full", -7, "0.9", true, Phases::REWRITE | Phases::LOG));
         assert_eq!((bare.schema(), full.schema()), (json!({"type": "object"}), json!("of routes")));
         assert_eq!((bare.consumer_schema(), bare.metadata_schema()), (None, None));
         assert_eq!(full.consumer_schema(), Some(json!("of consumers")));
@@ -536,12 +539,12 @@ mod tests {
         assert_eq!((stage.name(), stage.priority()), ("full", 3));
         let mut probe = Probe::default();
         assert_eq!(status(stage.instance().ask(Phase::Rewrite, &mut probe.exchange())), 418);
-        // A type that is narrower than the schema refuses what that let through.
+        // A type that is narrower than the schema rejects values that the schema accepts.
         assert!(full.build(json!(70_000), &mut cx, fitting()).is_err());
     }
 
     #[test]
-    fn names_are_kept_once() {
+    fn names_are_stored_once() {
         let one = intern("a-plugin").unwrap();
         let two = intern(&String::from("a-plugin")).unwrap();
         assert!(std::ptr::eq(one, two));

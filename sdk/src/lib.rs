@@ -1,10 +1,9 @@
-//! What a plugin may see.
+//! The interface between plugins and the gateway.
 //!
-//! A plugin is built from its configuration once, when the configuration
-//! changes ([`Build`]), and is then asked at the phases it named
-//! ([`Plugin`]) with the [`Exchange`] in hand. It answers with a [`Step`].
-//! What it may ask of the outside is [`World`]; sockets, stores and the
-//! proxy's insides are not in its reach, because they are not in this room.
+//! A plugin is built from its configuration once, when the configuration changes ([`Build`]). It is
+//! then called in the phases it declared ([`Plugin`]) with the [`Exchange`], and returns a
+//! [`Step`]. [`World`] gives access to everything outside the exchange; sockets, stores and the
+//! internals of the proxy are not in this crate, so plugins cannot reach them.
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types))]
 
@@ -61,7 +60,7 @@ pub use upstream::UpstreamHandle;
 pub use verdict::{Bounds, Unjudged, Verdict};
 pub use world::World;
 
-/// Messages and targets as `wire` knows them, for plugins, which see nothing but this room.
+/// Re-exported from `wire`, since plugins depend on this crate only.
 pub use wire::h1::encode::reason;
 pub use wire::target::Doubtful;
 pub use wire::{BadField, Fields, Framing, Method, Name, Span, Version, target};

@@ -1,11 +1,11 @@
 //! hot path
 //!
-//! Entries of loggers: JSON objects of constants and variables, as `log_format` describes them.
+//! Entries of loggers: JSON objects of constants and variables, as described by `log_format`.
 //!
-//! A format is taken apart when the configuration is read, down to the text between two values;
-//! writing an entry is then a walk over its parts. The rules are APISIX 3.18's
-//! (`apisix/utils/log-util.lua`): a text that begins with `$` is a variable, an absent one leaves its key
-//! out, objects may be nested five deep, and what is deeper is an empty object.
+//! A format is parsed when the configuration is read, down to the text between two values; writing
+//! an entry then just iterates over its parts. The rules are those of APISIX 3.18
+//! (`apisix/utils/log-util.lua`): a text that begins with `$` is a variable, an absent variable
+//! omits its key, objects may be nested five levels deep, and deeper ones become empty objects.
 
 use serde_json::Value;
 
@@ -13,10 +13,10 @@ use crate::exchange::Exchange;
 use crate::log_format::escape_json;
 use crate::vars::Var;
 
-/// Objects within objects.
+/// Maximum nesting depth of objects.
 const MAX_DEPTH: usize = 5;
 
-/// A format, ready to write entries.
+/// A parsed format, ready to write entries.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EntryFormat {
     fields: Vec<Field>,
@@ -39,7 +39,7 @@ struct Field {
 
 #[derive(Debug, Clone, PartialEq)]
 enum Part {
-    /// JSON as it is.
+    /// Literal JSON.
     Text(Box<[u8]>),
     Var(Var),
     RequestBody,
@@ -49,23 +49,23 @@ enum Part {
 }
 
 impl EntryFormat {
-    /// Takes a `log_format` apart; what is no object has no fields.
+    /// Parses a `log_format`; a value that is not an object has no fields.
     pub fn new(written: &Value) -> EntryFormat {
         EntryFormat { fields: fields(written, 1) }
     }
 
-    /// Names of its own fields, those within others left aside.
+    /// Names of its own fields, without those of nested objects.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.fields.iter().map(|field| &*field.name)
     }
 
-    /// Whether the request's body must be read for it.
+    /// Whether it needs the request's body.
     pub fn needs_body(&self) -> bool {
         self.fields.iter().any(|field| field.part.needs_body())
     }
 
-    /// Appends its fields, each but the first with a comma before it, those `skip` names left out. With
-    /// `comma` there are others before them. Says whether there are any in the end.
+    /// Appends its fields, separated by commas, except those for which `skip` is true. With
+    /// `comma`, other fields precede them. Returns whether there are any fields in the end.
     pub fn write(
         &self,
         x: &Exchange<'_>,
@@ -78,7 +78,7 @@ impl EntryFormat {
     }
 }
 
-/// Appends bytes as a JSON string. What is not UTF-8 becomes U+FFFD.
+/// Appends bytes as a JSON string. Invalid UTF-8 becomes U+FFFD.
 #[inline]
 pub fn json_text(value: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
@@ -123,7 +123,7 @@ impl Part {
         }
     }
 
-    /// Says whether there is a value.
+    /// Returns whether there is a value.
     fn write(&self, x: &Exchange<'_>, bodies: Bodies<'_>, out: &mut Vec<u8>) -> bool {
         match self {
             Part::Text(text) => out.extend_from_slice(text),
@@ -216,13 +216,13 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_nested_five_deep() {
+    fn objects_are_nested_up_to_five_levels() {
         let format = json!({"a": {"b": {"c": {"d": {"e": {"f": {"g": "$host"}}}}}}});
         assert_eq!(entry(format, Bodies::default()), json!({"a": {"b": {"c": {"d": {"e": {}}}}}}));
     }
 
     #[test]
-    fn bodies_are_those_the_logger_has() {
+    fn bodies_are_taken_from_the_logger() {
         let format = json!({"request": "$request_body", "response": "$resp_body"});
         assert!(EntryFormat::new(&format).needs_body());
         assert!(EntryFormat::new(&json!({"a": {"b": ["$post_arg_c"]}})).needs_body());

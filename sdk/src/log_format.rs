@@ -1,29 +1,29 @@
 //! hot path
 //!
-//! Lines of an access log, in the format NGINX's `log_format` describes.
+//! Lines of an access log, in the format of NGINX's `log_format`.
 //!
-//! A format is taken apart when the configuration is read; writing a line is then a walk over its
-//! parts, and costs no memory but the line's. The rules are NGINX's: `$name` and `${name}` are
-//! variables; an absent one is `-` with the escape `default`, and nothing with `json` and `none`.
+//! A format is parsed when the configuration is read; writing a line then just iterates over its
+//! parts, and needs no memory beyond the line's. The rules are NGINX's: `$name` and `${name}` are
+//! variables; an absent one is `-` with the escape `default`, and empty with `json` and `none`.
 
 use model::Invalid;
 
 use crate::exchange::Exchange;
 use crate::vars::{Stamp, Var};
 
-/// How bytes that could be taken for the line's own are written.
+/// How bytes are escaped that could be confused with the line's own text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Escape {
-    /// `"`, `\` and everything that is not printable ASCII as `\x0A`.
+    /// `"`, `\` and everything except printable ASCII as `\x0A`.
     #[default]
     Default,
-    /// As within a JSON string; what is not UTF-8 becomes U+FFFD, so that the line stays JSON.
+    /// As in a JSON string; invalid UTF-8 becomes U+FFFD, so that the line stays JSON.
     Json,
-    /// As they are. Only for values that nobody outside can choose.
+    /// No escaping. Only for values that clients cannot choose.
     None,
 }
 
-/// A format, ready to write lines.
+/// A parsed format, ready to write lines.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LogFormat {
     parts: Vec<Part>,
@@ -33,7 +33,7 @@ pub struct LogFormat {
 #[derive(Debug, Clone, PartialEq)]
 enum Part {
     Text(Box<[u8]>),
-    /// A text of so many bytes, as most between two variables are.
+    /// A short text, as most texts between two variables are.
     Short([u8; SHORT], usize),
     Var(Var),
 }
@@ -55,7 +55,7 @@ impl Part {
 
 impl LogFormat {
     /// # Errors
-    /// A `$` that no name follows.
+    /// A `$` that is not followed by a name.
     pub fn parse(text: &str, escape: Escape) -> Result<LogFormat, Invalid> {
         let text = unquoted(text.trim_end_matches(['\n', '\r']));
         let mut parts = Vec::new();
@@ -66,10 +66,10 @@ impl LogFormat {
             literal.extend_from_slice(before.as_bytes());
             let (name, len) = name(&after[1..]).ok_or_else(|| {
                 Invalid::new(format!(
-                    "a `$` without a name behind it: `{}`",
+                    "`$` is not followed by a name: `{}`",
                     after.chars().take(20).collect::<String>()
                 ))
-                .expected("`$name` or `${name}`; names are of letters, digits and `_`")
+                .expected("`$name` or `${name}`; a name has letters, digits and `_`")
             })?;
             if !literal.is_empty() {
                 parts.push(Part::text(&literal));
@@ -111,7 +111,7 @@ impl LogFormat {
         for part in &self.parts {
             match part {
                 Part::Short(text, len) => {
-                    // All of it in one word is cheaper than a copy of just so many bytes.
+                    // Copying the whole array is cheaper than copying just `length` bytes.
                     let end = out.len() + len;
                     out.extend_from_slice(text);
                     out.truncate(end);
@@ -131,7 +131,7 @@ impl LogFormat {
     }
 }
 
-/// Backslashes as nginx.conf reads them between quotes, where APISIX puts the format.
+/// Unescapes backslashes as nginx.conf does between quotes, where APISIX puts the format.
 fn unquoted(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars();
@@ -152,7 +152,7 @@ fn unquoted(text: &str) -> String {
     out
 }
 
-/// The name behind a `$`, and the bytes it takes.
+/// The name after a `$`, and its length in bytes.
 fn name(text: &str) -> Option<(&str, usize)> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if let Some(inside) = text.strip_prefix('{') {
@@ -171,13 +171,13 @@ fn is_plain(byte: u8) -> bool {
     matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\'
 }
 
-/// Whether no escape changes the text. Looks at all of it, eight bytes at a time: hardly ever does
-/// one need an escape.
+/// Whether no escape changes the text. Checks eight bytes at a time, since texts hardly ever need
+/// escaping.
 #[inline]
 pub(crate) fn is_plain_text(value: &[u8]) -> bool {
     let (words, rest) = value.as_chunks::<8>();
     let odd = words.iter().fold(0, |odd, word| odd | odd_bytes(u64::from_ne_bytes(*word)));
-    // What is left over is looked at with bytes before it once more, rather than one by one.
+    // The remaining bytes are checked together with bytes before them, rather than one by one.
     let left = match (rest, value.last_chunk::<8>()) {
         ([], _) => 0,
         (_, Some(last)) => odd_bytes(u64::from_ne_bytes(*last)),
@@ -186,7 +186,7 @@ pub(crate) fn is_plain_text(value: &[u8]) -> bool {
     odd | left == 0
 }
 
-/// The same for less than eight bytes.
+/// As [`is_plain_text`], for less than eight bytes.
 #[inline]
 fn is_plain_short(value: &[u8]) -> bool {
     match (value.first_chunk::<4>(), value.last_chunk::<4>()) {
@@ -198,7 +198,8 @@ fn is_plain_short(value: &[u8]) -> bool {
     }
 }
 
-/// Not 0 if one of the bytes is not plain: each sets the highest bit of itself or of one above it.
+/// Not 0 if one of the bytes is not plain: each such byte sets the highest bit of itself or of a
+/// higher byte.
 #[inline]
 fn odd_bytes(word: u64) -> u64 {
     const ONES: u64 = 0x0101_0101_0101_0101;
@@ -206,12 +207,12 @@ fn odd_bytes(word: u64) -> u64 {
     let is_zero = |word: u64| word.wrapping_sub(ONES) & !word & HIGH;
     let below_space = word.wrapping_sub(0x20 * ONES) & !word & HIGH;
     let others = is_zero(word ^ (u64::from(b'"') * ONES)) | is_zero(word ^ (u64::from(b'\\') * ONES));
-    // What is above `~`: DEL, and all with the highest bit.
+    // Bytes above `~`: DEL, and all with the highest bit.
     let above = (word & !HIGH).wrapping_add(ONES) | word;
     (below_space | others | above) & HIGH
 }
 
-/// Appends `value` as NGINX's `escape=default`.
+/// Appends `value` as NGINX's `escape=default` does.
 fn escape_default(value: &[u8], out: &mut Vec<u8>) {
     if is_plain_text(value) {
         out.extend_from_slice(value);
@@ -226,7 +227,7 @@ fn escape_default(value: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends `value` as NGINX's `escape=json`, and no control character of any kind as it is.
+/// Appends `value` as NGINX's `escape=json` does, and escapes all other control characters, too.
 pub(crate) fn escape_json(value: &[u8], out: &mut Vec<u8>) {
     if is_plain_text(value) {
         out.extend_from_slice(value);
@@ -243,7 +244,8 @@ pub(crate) fn escape_json(value: &[u8], out: &mut Vec<u8>) {
                 8 => out.extend_from_slice(b"\\b"),
                 12 => out.extend_from_slice(b"\\f"),
                 0..=31 | 127 => escape_code(byte, out),
-                // U+0080 to U+009F, which terminals obey, are this byte and their own; in valid text one follows.
+                // U+0080 to U+009F, which terminals interpret, are this byte and the code itself;
+                // in valid text one follows.
                 0xC2 => match bytes.next() {
                     Some(code @ ..=0x9F) => escape_code(code, out),
                     after => out.extend(std::iter::once(byte).chain(after)),
@@ -257,7 +259,7 @@ pub(crate) fn escape_json(value: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a code below U+0100 as JSON spells it.
+/// Appends a code below U+0100 as a JSON escape.
 fn escape_code(code: u8, out: &mut Vec<u8>) {
     let [high, low] = [code >> 4, code & 15].map(|digit| HEX[usize::from(digit)]);
     out.extend_from_slice(&[b'\\', b'u', b'0', b'0', high, low]);
@@ -269,14 +271,14 @@ mod tests {
     use crate::testing::{Probe, respond};
 
     #[test]
-    fn eight_bytes_at_a_time_are_judged_as_one_at_a_time() {
+    fn checking_eight_bytes_at_a_time_equals_checking_each_byte() {
         for (one, other) in (0..=255u8).flat_map(|one| (0..=255u8).map(move |other| (one, other))) {
-            // Twice the same word: what is odd in one must not hide what is odd in the other.
+            // Twice the same word: an escaped byte in one must not hide one in the other.
             let text = [[b'a', one, other, b'b', b'c', b'd', other, one]; 2].concat();
             assert_eq!(is_plain_text(&text), is_plain(one) && is_plain(other), "{one} {other}");
         }
         assert!(is_plain_text(b"12345678abc") && !is_plain_text(b"12345678ab\n") && is_plain_text(b""));
-        // What is odd in the bytes that are left over must not hide what is odd at the same places before them.
+        // An escaped byte in the remainder must not hide one at the same position before it.
         assert!(!is_plain_text(&[b'\n'; 9]));
     }
 
@@ -296,7 +298,7 @@ mod tests {
     const APISIX: &str = r#"$remote_addr - $remote_user [$time_local] $http_host "$request" $status $body_bytes_sent $request_time "$http_referer" "$http_user_agent" $upstream_addr $upstream_status $upstream_response_time "$upstream_scheme://$upstream_host$upstream_uri" "$apisix_request_id""#;
 
     #[test]
-    fn apisix_s_own_format() {
+    fn the_default_format_of_apisix() {
         let mut probe = Probe::request(
             "GET",
             "/a?b=c",
@@ -324,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn all_servers_that_were_asked_are_told() {
+    fn all_contacted_servers_are_logged() {
         use crate::exchange::Try;
         let [first, second] = ["10.0.0.1:80", "10.0.0.2:80"].map(|addr| addr.parse().unwrap());
         let format = "$upstream_addr $upstream_status";
@@ -343,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_request_has_what_could_be_read() {
+    fn a_rejected_request_logs_the_bytes_that_were_read() {
         let mut probe = Probe::get("/");
         let line = line(APISIX, Escape::Default, &mut probe, |x| {
             x.engine_mut().messages.request.clear();
@@ -358,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_request_has_nothing_of_a_request() {
+    fn a_rejected_request_has_no_request_variables() {
         let mut probe = Probe::get("/");
         let format = "$request_method|$uri|$host|$http_a|$arg_a|$upstream_addr|$remote_port|$msec";
         let line = line(format, Escape::Default, &mut probe, |x| x.engine_mut().refused = Some(b"GET /b"));
@@ -366,17 +368,17 @@ mod tests {
     }
 
     #[test]
-    fn what_a_variable_is_made_of_is_escaped_too() {
+    fn composed_values_are_escaped() {
         // Written, not borrowed: the two fields are joined.
         let mut probe = Probe::request("GET", "/", &[("X-A", "a\"b"), ("X-A", "c")]);
         assert_eq!(line("$http_x_a", Escape::Default, &mut probe, |_| {}), "a\\x22b, c\n");
-        // And the line of the request.
+        // The request line is composed, too.
         let mut probe = Probe::request("GET", "/a\"b", &[]);
         assert_eq!(line("$request", Escape::Default, &mut probe, |_| {}), "GET /a\\x22b HTTP/1.1\n");
     }
 
     #[test]
-    fn values_stay_within_their_quotes() {
+    fn values_cannot_close_their_quotes() {
         let evil = "a\"b\\c\t\u{e9}";
         let mut probe = Probe::request("GET", "/", &[("Host", "h"), ("X-A", evil)]);
         for (escape, expected) in [
@@ -408,8 +410,8 @@ mod tests {
     }
 
     #[test]
-    fn plain_text_is_told_from_all_other() {
-        // Each byte at each place of texts of these lengths.
+    fn is_plain_text_recognises_plain_text() {
+        // Each byte at each position of texts of these lengths.
         let places = (1..=18).chain([25]).flat_map(|length| (0..length).map(move |place| (length, place)));
         for ((length, place), byte) in places.flat_map(|at| (0..=255u8).map(move |byte| (at, byte))) {
             for around in [b'a', b' ', b'~', b'!', b'#', b'[', b']'] {
@@ -421,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn formats_are_read_as_nginx_reads_them() {
+    fn formats_parse_as_in_nginx() {
         let mut probe = Probe::get("/a");
         for (format, expected) in [
             ("", "\n"),

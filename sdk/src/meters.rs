@@ -1,12 +1,11 @@
 //! Metrics: each worker counts in its own shard, a scrape sums them.
 //!
-//! A shard has one writer, its worker, which adds with plain loads and stores;
-//! a scrape reads the same words from its own thread and stops nobody. A series
-//! that is new on a worker is handed to the scraping side through a queue that
-//! never makes the worker wait. The number of series is bounded over all workers: past
-//! [`Settings::max_series`] further label sets share one series whose route is
-//! [`OVERFLOW`], and are counted as metric errors. Near the bound, series that counted
-//! nothing for a while give way to new ones.
+//! A shard has one writer, its worker, which adds with plain loads and stores; a scrape reads the
+//! same words from its own thread and never stops the worker. A series that is new on a worker is
+//! sent to the scraping side through a queue that never makes the worker wait. The number of series
+//! is bounded over all workers: beyond [`Settings::max_series`] further label sets share one series
+//! whose route is [`OVERFLOW`], and are counted as metric errors. Near the bound, idle series are
+//! evicted for new ones.
 //!
 //! Names, labels, buckets and order are those of APISIX 3.18's exporter.
 #![expect(
@@ -37,27 +36,27 @@ use counts::WorkerCounts;
 use series::{Families, Inserted, Registered};
 use trial::Trial;
 
-/// The route label of the series that label sets beyond the bound share.
+/// The route label of the series shared by the label sets beyond the bound.
 pub const OVERFLOW: &str = "__overflow__";
 
 /// All shards of the node.
 #[derive(Debug, Default)]
 pub struct Meters {
     settings: Arc<Settings>,
-    /// Lines of output the known series make.
+    /// Lines of output of the known series.
     lines: Arc<AtomicUsize>,
     collected: Mutex<Collected>,
     /// Whether all requests are counted and timed; see [`Meters::watch`].
     watches: AtomicBool,
 }
 
-/// What the scraping side knows. Only scrapes and configuration changes take its lock.
+/// The state of the scraping side. Only scrapes and configuration changes take its lock.
 #[derive(Debug, Default)]
 struct Collected {
     shards: Vec<(Arc<WorkerCounts>, Receiver<Registered>)>,
     trials: Vec<Arc<Trial>>,
     families: Families,
-    /// Series that gave way to others, or found no room.
+    /// Series that were evicted, or for which there was no room.
     evicted: u64,
 }
 
@@ -66,7 +65,7 @@ impl Meters {
         Meters { settings: Arc::new(settings), ..Meters::default() }
     }
 
-    /// A new shard; the worker's number is only a name.
+    /// Creates a shard; the worker's number is only a name.
     pub fn shard(&self, _worker: usize) -> Shard {
         let (shard, new) = Shard::new(self.settings.clone(), self.lines.clone());
         let mut collected = self.collected();
@@ -77,34 +76,34 @@ impl Meters {
         shard
     }
 
-    /// Has every request counted and timed from now on, or no more.
+    /// Starts or stops counting and timing all requests.
     pub fn watch(&self, watches: bool) {
         let collected = self.collected();
         self.watches.store(watches, Relaxed);
         collected.trials.iter().for_each(|trial| trial.on.store(watches, Relaxed));
     }
 
-    /// What was counted while it was watched.
+    /// The totals of all requests counted while watching.
     pub fn watched(&self) -> Trials {
         let mut sum = Trials::default();
         self.collected().trials.iter().for_each(|trial| sum.add(trial));
         sum
     }
 
-    /// Shows what is counted now.
+    /// Calls `look` with the current counts.
     pub fn read<R>(&self, now_ms: u64, look: impl FnOnce(&Reading<'_>) -> R) -> R {
         let mut collected = self.collected();
         self.tend(&mut collected, now_ms);
         look(&Reading { settings: &self.settings, collected: &collected })
     }
 
-    /// Takes in new series and lets go of idle ones. For now and then, so that the bound
-    /// holds and is used though nobody scrapes.
+    /// Collects new series and removes idle ones. Called from time to time, so that the bound holds
+    /// without scrapes, too.
     pub fn tidy(&self, now_ms: u64) {
         self.tend(&mut self.collected(), now_ms);
     }
 
-    /// Requests whose labels found no room.
+    /// Requests whose labels exceeded the bound.
     pub fn overflowed(&self) -> u64 {
         self.collected().totals().metric_errors
     }
@@ -113,8 +112,8 @@ impl Meters {
         &self.settings
     }
 
-    /// Drops the series of routes for which `keep` (asked with the route label: an id, or a
-    /// name where `prefer_name` is set) says no. For when routes were deleted.
+    /// Removes the series of deleted routes: those whose route label (an id, or a name if
+    /// `prefer_name` is set) `keep` rejects.
     pub fn retain_routes(&self, keep: impl Fn(&str) -> bool) {
         let mut collected = self.collected();
         collected.gather(&self.settings);
@@ -129,7 +128,7 @@ impl Meters {
         let Collected { families, shards, evicted, .. } = collected;
         let retire = |shard: usize, count| shards[shard].0.retire(count);
         families.touch(now_ms);
-        // What was idle for too long goes first, as it would from APISIX's dictionary.
+        // Expired series are removed first, as APISIX's dictionary does.
         families.expire(&self.settings, now_ms, retire);
         *evicted += families.make_room(&self.settings, now_ms, retire);
         self.lines.store(families.lines(&self.settings), Relaxed);
@@ -141,8 +140,8 @@ impl Meters {
 }
 
 impl Collected {
-    /// Takes in the series that workers registered, as far as there is room: each worker keeps to
-    /// the bound by what it knows, which is not what the others registered since the last time.
+    /// Collects the series that workers registered, as far as there is room: a worker does not know
+    /// the series that others registered since the last collection.
     fn gather(&mut self, settings: &Settings) {
         let mut lines = self.families.lines(settings);
         for (index, (node, new)) in self.shards.iter().enumerate() {
@@ -169,7 +168,7 @@ impl Collected {
     }
 }
 
-/// A label's value with `\`, `"` and line feeds escaped.
+/// Escapes `\`, `"` and line feeds in a label's value.
 pub fn escaped(value: &str) -> std::borrow::Cow<'_, str> {
     if !value.contains(['\\', '"', '\n']) {
         return value.into();

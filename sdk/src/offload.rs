@@ -1,8 +1,9 @@
 //! Long work on the background thread pool.
 //!
-//! A worker serves many exchanges on one thread, so work of more than about a millisecond (a high compression level, a
-//! search in a long body) runs on threads beside it. [`World::offload`](crate::World) takes a closure that owns all it
-//! needs, and gives its output back to the exchange that waits.
+//! A worker serves many exchanges on one thread, so work of more than about a millisecond (a high
+//! compression level, a search in a long body) runs on background threads.
+//! [`World::offload`](crate::World) takes a closure that owns its input, and returns its output to
+//! the waiting exchange.
 
 use std::any::Any;
 
@@ -10,13 +11,13 @@ use crate::budget::Held;
 use crate::chain::LocalFuture;
 use crate::world::World;
 
-/// A piece of work for the pool, and what it gives back. It owns all it needs: the exchange may end before it.
+/// A job for the pool, and its output. It owns its input: the exchange may end before it.
 pub type Job = Box<dyn FnOnce(&Turn<'_>) -> Output + Send>;
 
 /// See [`Job`].
 pub type Output = Box<dyn Any + Send>;
 
-/// How long a running job may keep its thread.
+/// How long a running job may occupy its thread.
 pub struct Turn<'a>(&'a dyn Fn() -> bool);
 
 impl<'a> Turn<'a> {
@@ -24,8 +25,9 @@ impl<'a> Turn<'a> {
         Turn(is_over)
     }
 
-    /// Whether the job should return: other jobs have waited for some milliseconds, or its exchange has ended. A job
-    /// that can take long asks between its steps, returns how far it is, and is handed over again behind the others.
+    /// Whether the job should return: other jobs have waited for some milliseconds, or its exchange
+    /// has ended. A long job checks this between its steps, returns its progress, and is submitted
+    /// again behind the others.
     pub fn is_over(&self) -> bool {
         (self.0)()
     }
@@ -37,7 +39,7 @@ impl std::fmt::Debug for Turn<'_> {
     }
 }
 
-/// How far a piece of long work goes before it stops, to go on later.
+/// How far a long operation runs before it pauses.
 #[derive(Debug)]
 pub enum Until<'a> {
     /// On a worker: this number of steps; those of [`Until::ON_WORKER`] take about a millisecond.
@@ -47,10 +49,11 @@ pub enum Until<'a> {
 }
 
 impl Until<'_> {
-    /// The work that a worker may do itself in one go. A step is the work of an automaton at one byte in one state.
+    /// The work that a worker may do at a time. A step is the work of an automaton at one byte in
+    /// one state.
     pub const ON_WORKER: Until<'static> = Until::Steps(1 << 20);
 
-    /// Whether a part that costs so much at worst may begin now.
+    /// Whether a part that costs `worst` steps at worst may begin now.
     pub fn allows(&self, worst: u64) -> bool {
         match self {
             Until::Steps(left) => worst <= *left,
@@ -64,7 +67,7 @@ impl Until<'_> {
         }
     }
 
-    /// Whether the work is to stop behind the part that was done.
+    /// Whether to pause after the part that was just done.
     pub fn is_over(&self) -> bool {
         match self {
             Until::Steps(left) => *left == 0,
@@ -74,10 +77,11 @@ impl Until<'_> {
 }
 
 impl dyn World + '_ {
-    /// Runs a closure on the background thread pool and gives back its output, and `held`, which is what its memory
-    /// counts as meanwhile. Jobs run in the order in which they are handed over. If the future is dropped, as happens
-    /// when the client goes away and after `plugin_wait_timeout`, a job that waits is dropped with it; one that runs
-    /// ends on its own, and its memory counts until then. A panic in the closure continues in the future.
+    /// Runs a closure on the background thread pool and returns its output, and `held`, the
+    /// reservation for its memory. Jobs run in the order of submission. If the future is dropped,
+    /// as happens when the client disconnects and after `plugin_wait_timeout`, a waiting job is
+    /// dropped with it; a running one ends on its own, and its memory stays reserved until then. A
+    /// panic in the closure continues in the future.
     pub fn offload<T, F>(&self, held: Held, job: F) -> impl Future<Output = (T, Held)> + use<T, F>
     where
         T: Send + 'static,
@@ -98,7 +102,7 @@ mod tests {
     use crate::testing::{Probe, now};
 
     #[test]
-    fn a_job_gives_back_its_output_and_what_it_counted_as() {
+    fn a_job_returns_its_output_and_its_reservation() {
         let mut probe = Probe::default();
         let x = probe.exchange();
         let mut held = Held::default();

@@ -1,14 +1,13 @@
 //! hot path
 //!
-//! Regular expressions as operators write them for APISIX: PCRE over bytes.
+//! Regular expressions as in APISIX: PCRE over bytes.
 //!
-//! A pattern runs on `regex`, whose time grows linearly with the text. Only a
-//! pattern with look-around, back-references or atomic groups goes to
-//! `fancy-regex`, with a bound on the steps it may take, as PCRE has its match
-//! limit. A search that hits the bound has found neither a match nor that there
-//! is none; who decides by it says what that means ([`Spent`]). As in OpenResty
-//! without the `u` option, texts are bytes and `\w`, `\d`, `\s` mean ASCII, and `$` holds before a newline that ends
-//! the text as well as at its end; beside look-around it holds at the end alone.
+//! A pattern runs on `regex`, whose time is linear in the text. Only a pattern with look-around,
+//! back-references or atomic groups runs on `fancy-regex`, with a limit on its steps, similar to
+//! PCRE's match limit. A search that hits the limit is undecided; the caller chooses what follows
+//! from that ([`Spent`]). As in OpenResty without the `u` option, texts are bytes, `\w`, `\d`, `\s`
+//! mean ASCII, and `$` matches before a final newline as well as at the very end; in patterns with
+//! look-around only at the very end.
 
 mod substitution;
 
@@ -22,17 +21,17 @@ use smallvec::SmallVec;
 
 pub use substitution::{Progress, Replaced, Substitution};
 
-/// Steps a backtracking search may take: a few milliseconds.
+/// Maximum steps of a backtracking search: a few milliseconds.
 const BACKTRACK_LIMIT: usize = 100_000;
-/// Bytes one compiled pattern may take.
+/// Maximum bytes of a compiled pattern.
 const SIZE_LIMIT: usize = 4 << 20;
 
 /// A compiled pattern.
 #[derive(Clone)]
 pub struct Pattern {
     engine: Engine,
-    /// It has a `$`, and runs on `regex`, to which that is the very end: a text that ends with a newline is searched
-    /// without it, too.
+    /// The pattern has a `$` and runs on `regex`, where `$` is the very end: texts that end with a
+    /// newline are also searched without it.
     ends: bool,
 }
 
@@ -42,28 +41,30 @@ enum Engine {
     Backtracking(fancy_regex::Regex, Longest),
 }
 
-/// How far a text is searched: a step may read all that is left of it, so a bound on steps alone is none on time.
+/// The maximum text length of a backtracking search. A step may read all of the remaining text, so
+/// a limit on steps does not limit the time.
 #[derive(Debug, Clone, Copy)]
 struct Longest {
     growth: Growth,
-    /// It may take many steps in a short text.
+    /// Whether it may take many steps in a short text.
     is_catastrophic: bool,
-    /// The bytes of an upstream's text; those of one to judge by, which a client may have made, follow from the growth.
+    /// Maximum bytes of a text from an upstream. The limit of texts for conditions, which clients
+    /// may choose, follows from `growth`.
     answer: usize,
 }
 
-/// What the searches of one exchange may still cost together, by patterns that look around: a request may be held
-/// against the conditions of many routes, and each of them search as long a text as it may.
+/// The budget left for an exchange's searches with backtracking patterns: a request may be matched
+/// against the conditions of many routes, each with a text of maximum length.
 #[derive(Debug)]
 pub struct Searches(Cell<u64>);
 
-/// The cost of a search in the longest text that such a pattern may search; at worst a fifth of a second.
+/// The cost of a search in a text of maximum length; at worst a fifth of a second.
 const LONGEST_SEARCH: u64 = 1 << 16;
-/// So many of them.
+/// Number of such searches per exchange.
 const SEARCHES: u64 = 4;
-/// What all the steps that a search may take cost in a short text: some milliseconds.
+/// The cost of the maximum steps in a short text: some milliseconds.
 const STEPS: u64 = LONGEST_SEARCH / 40;
-/// In a text of fewer bytes there are few steps.
+/// Shorter texts take few steps.
 const FEW_STEPS: usize = 12;
 
 impl Default for Searches {
@@ -80,7 +81,7 @@ impl Searches {
 }
 
 impl Longest {
-    /// What a search costs at worst.
+    /// The cost of a search at worst.
     fn cost(self, length: usize) -> Result<u64, Spent> {
         let longest = self.growth.longest_text();
         if length > longest {
@@ -90,7 +91,7 @@ impl Longest {
         let steps = if self.is_catastrophic && length >= FEW_STEPS { STEPS } else { 0 };
         Ok(steps
             + match self.growth {
-                // As long as all of it is read once.
+                // As long as reading all of it once.
                 Growth::Linear => part,
                 Growth::Square => part * part / 16,
                 Growth::Cube => part * part * part / (16 * 1024),
@@ -98,11 +99,11 @@ impl Longest {
     }
 }
 
-/// A search took all the steps it may and came to no end, or would read too much with each.
+/// A search hit its limit of steps, or the text is too long for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spent;
 
-/// Where a match and its groups lie in the text; group 0 is the whole match.
+/// The positions of a match and its groups in the text; group 0 is the whole match.
 #[derive(Debug, Clone)]
 pub struct Captures<'t> {
     text: &'t [u8],
@@ -111,8 +112,8 @@ pub struct Captures<'t> {
 
 type Groups = SmallVec<[Option<(usize, usize)>; 8]>;
 
-/// A text to put in place of a match, with `$0`, `$1`, `${1}` for groups and
-/// `$$` for a dollar sign (the templates of OpenResty's `ngx.re.sub`).
+/// The replacement of a match, with `$0`, `$1`, `${1}` for groups and `$$` for a dollar sign (the
+/// templates of OpenResty's `ngx.re.sub`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replacement {
     parts: Vec<Part>,
@@ -125,7 +126,7 @@ enum Part {
 }
 
 impl Pattern {
-    /// Compiles a pattern. It is searched for anywhere in a text, not anchored.
+    /// Compiles a pattern. It matches anywhere in a text; it is not anchored.
     pub fn new(pattern: &str, case_insensitive: bool) -> Result<Pattern, Invalid> {
         let linear = bytes::RegexBuilder::new(pattern)
             .case_insensitive(case_insensitive)
@@ -157,7 +158,7 @@ impl Pattern {
         Ok(Pattern { engine, ends })
     }
 
-    /// The text without the newline at its end, where a `$` holds before that.
+    /// The text without its final newline, if a `$` matches before that.
     #[inline]
     fn before_newline<'t>(&self, text: &'t [u8]) -> Option<&'t [u8]> {
         if self.ends { text.strip_suffix(b"\n") } else { None }
@@ -170,12 +171,12 @@ impl Pattern {
         }
     }
 
-    /// Whether a search may end undecided, as [`Spent`] says.
+    /// Whether a search may be undecided, see [`Spent`].
     pub fn may_be_spent(&self) -> bool {
         matches!(self.engine, Engine::Backtracking(..))
     }
 
-    /// Whether it occurs in the text, for those who must not take an undecided search for a no.
+    /// Whether the pattern matches; an undecided search is an error.
     #[inline]
     pub fn judge(&self, text: &[u8], searches: &Searches) -> Result<bool, Spent> {
         match &self.engine {
@@ -190,13 +191,13 @@ impl Pattern {
         }
     }
 
-    /// Whether it occurs in a text of a test; an undecided search found nothing.
+    /// Whether the pattern matches in a test; undecided counts as no match.
     #[cfg(test)]
     fn is_match(&self, text: &[u8]) -> bool {
         self.judge(text, &Searches::default()).unwrap_or(false)
     }
 
-    /// The first match and its groups, for those who must not take an undecided search for a no.
+    /// The first match and its groups; an undecided search is an error.
     pub fn captures<'t>(&self, text: &'t [u8], searches: &Searches) -> Result<Option<Captures<'t>>, Spent> {
         if let Engine::Backtracking(_, longest) = &self.engine {
             searches.pay(longest.cost(text.len())?)?;
@@ -204,7 +205,7 @@ impl Pattern {
         self.captures_from(text, 0)
     }
 
-    /// Whether a search may read much more than it is long, or than its match is.
+    /// Whether a search may read much more than the text's or the match's length.
     fn may_read_far(&self) -> bool {
         match &self.engine {
             Engine::Linear(_) => true,
@@ -212,7 +213,7 @@ impl Pattern {
         }
     }
 
-    /// In a text that an upstream sent.
+    /// As [`Pattern::captures`], in a text from an upstream.
     fn captures_of_answer<'t>(&self, text: &'t [u8], from: usize) -> Result<Option<Captures<'t>>, Spent> {
         match &self.engine {
             Engine::Backtracking(_, longest) if text.len() > longest.answer => Err(Spent),
@@ -220,7 +221,7 @@ impl Pattern {
         }
     }
 
-    /// The place of the first match; none for a pattern that looks around.
+    /// The position of the first match; `None` for a pattern with look-around.
     fn find_from(&self, text: &[u8], from: usize) -> Option<(usize, usize)> {
         let Engine::Linear(regex) = &self.engine else { return None };
         let find = |text: &[u8]| regex.find_at(text, from).map(|found| (found.start(), found.end()));
@@ -260,14 +261,15 @@ impl fmt::Debug for Pattern {
 }
 
 impl<'t> Captures<'t> {
-    /// The text of a group; `None` if there is no such group or it took no part in the match.
+    /// The text of a group; `None` if there is no such group or it did not participate in the
+    /// match.
     #[inline]
     pub fn group(&self, index: usize) -> Option<&'t [u8]> {
         let (start, end) = (*self.groups.get(index)?)?;
         Some(&self.text[start..end])
     }
 
-    /// Groups of the pattern, the whole match among them.
+    /// Number of groups, including the whole match.
     pub fn count(&self) -> usize {
         self.groups.len()
     }
@@ -282,7 +284,7 @@ impl<'t> Captures<'t> {
 
     /// Start and end of the whole match.
     pub fn whole(&self) -> (usize, usize) {
-        // Both engines give group 0 with every match.
+        // Both engines return group 0 with every match.
         self.groups.first().copied().flatten().unwrap_or_default()
     }
 }
@@ -317,12 +319,12 @@ impl Replacement {
         Ok(Replacement { parts })
     }
 
-    /// The highest group it names.
+    /// The highest group number.
     pub fn max_group(&self) -> Option<usize> {
         self.parts.iter().filter_map(|part| if let Part::Group(n) = part { Some(*n) } else { None }).max()
     }
 
-    /// Bytes of it with the groups filled in.
+    /// Length in bytes with the groups filled in.
     fn len(&self, captures: &Captures<'_>) -> usize {
         let of = |part: &Part| match part {
             Part::Text(text) => text.len(),
@@ -331,7 +333,7 @@ impl Replacement {
         self.parts.iter().map(of).sum()
     }
 
-    /// Writes it with the groups filled in; a group without text gives nothing.
+    /// Appends it with the groups filled in; a group without text is empty.
     pub fn expand(&self, captures: &Captures<'_>, out: &mut Vec<u8>) {
         for part in &self.parts {
             match part {
@@ -342,7 +344,7 @@ impl Replacement {
     }
 }
 
-/// The match that begins first; of two that begin at the same place, the first.
+/// The match that starts first; `one` if both start at the same position.
 fn earlier(one: Option<(usize, usize)>, two: Option<(usize, usize)>) -> Option<(usize, usize)> {
     match (one, two) {
         (Some(one), Some(two)) if two.0 < one.0 => Some(two),
@@ -350,9 +352,9 @@ fn earlier(one: Option<(usize, usize)>, two: Option<(usize, usize)>) -> Option<(
     }
 }
 
-/// Whether a pattern has a `$` that may stand for the end of the text. One with `\z` has none: that means the very
-/// end, so its texts are never searched without their newline. A `$` that is a character of a class or part of a
-/// comment counts, too: a search without the newline finds nothing more by it.
+/// Whether a pattern has a `$` that may match the end of the text. A pattern with `\z` does not
+/// count: that means the very end, so its texts are never searched without their newline. A `$` in
+/// a character class or a comment counts, too: the additional search finds nothing more then.
 fn has_end(pattern: &str) -> bool {
     let mut found = false;
     let mut bytes = pattern.bytes();
@@ -366,7 +368,7 @@ fn has_end(pattern: &str) -> bool {
     found
 }
 
-/// Reads `12…` or `{12}…`.
+/// Parses `12…` or `{12}…`.
 fn group_number(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let (braced, digits) = match bytes.strip_prefix(b"{") {
         Some(after) => (true, after),
@@ -385,7 +387,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn searches_as_pcre_does() {
+    fn patterns_match_as_in_pcre() {
         for (pattern, insensitive, text, expected) in [
             ("^/a/", false, "/a/b", true),
             (r"\/iphone\/", false, "x/iphone/", true),
@@ -409,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_patterns_are_refused_or_bounded() {
+    fn hostile_patterns_are_rejected_or_bounded() {
         assert!(Pattern::new(r"(\w{1,1000}){1,1000}", false).is_err());
         let pattern = Pattern::new(r"^(a|a)*(?=b)\1$", false).unwrap();
         let text = vec![b'a'; 4096];
@@ -420,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_linear_search_judges_a_long_text() {
+    fn backtracking_searches_of_long_texts_are_undecided() {
         let text = vec![b'a'; AT_BEGIN + 1];
         for (pattern, long) in
             [("a+$", Ok(true)), ("^b", Ok(false)), ("^(?=a)a", Err(Spent)), ("(?!a)a", Err(Spent))]
@@ -445,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn searches_of_one_exchange_have_a_bound_together() {
+    fn searches_of_one_exchange_share_a_budget() {
         let searched = |pattern: &str, length: usize| {
             let (pattern, text) = (Pattern::new(pattern, false).unwrap(), vec![b'a'; length]);
             let searches = Searches::default();
@@ -463,12 +465,12 @@ mod tests {
         assert_eq!(searched("^(?=a)a", AT_BEGIN), 256);
         assert_eq!(searched(r"^(\w+\s?)*(?<!x)$", 11), 2000);
         assert_eq!(searched(r"^(\w+\s?)*(?<!x)$", 12), 160);
-        // One whose time grows with the text alone costs nothing.
+        // A search that is linear in the text costs nothing.
         assert_eq!(searched("a+$", 5000), 2000);
     }
 
     #[test]
-    fn only_a_search_with_a_bound_may_be_spent() {
+    fn only_backtracking_patterns_may_be_spent() {
         for (pattern, may) in [("a(b|c)*$", false), ("a(?=b)", true), (r"(a)\1", true)] {
             let compiled = Pattern::new(pattern, false).unwrap();
             assert_eq!((compiled.may_be_spent(), compiled.as_str()), (may, pattern));
@@ -476,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn a_match_has_its_groups_and_is_replaced_in_its_text() {
+    fn matches_have_groups_and_are_replaced() {
         for pattern in ["(b)(x)?c", "(b)(x)?(?=c)c"] {
             let pattern = Pattern::new(pattern, false).unwrap();
             let captures = pattern.captures(b"abcd", &Searches::default()).unwrap().unwrap();
@@ -490,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replacement_names_groups() {
+    fn replacements_refer_to_groups() {
         for bad in ["$", "$x", "${1", "${x}", "a$", "$99999999999999999999"] {
             assert!(Replacement::parse(bad).is_err(), "{bad}");
         }

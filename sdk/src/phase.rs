@@ -4,7 +4,7 @@
 
 use std::ops::BitOr;
 
-/// The phases of an exchange in which plugin instances are asked, in order.
+/// The phases of an exchange in which plugin instances are called, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Phase {
@@ -14,7 +14,7 @@ pub enum Phase {
     HeaderFilter,
     BodyFilter,
     Log,
-    /// Of a stream: it has its route, and has not gone to an upstream yet.
+    /// For a stream, once its route is known and before it is forwarded to an upstream.
     Preread,
 }
 
@@ -33,7 +33,7 @@ impl Phase {
         Phase::Preread,
     ];
 
-    /// The request has not gone out yet: it can be refused, and its body read.
+    /// Whether the request is not forwarded yet: it can be rejected, and its body read.
     #[inline]
     pub const fn is_before_upstream(self) -> bool {
         matches!(self, Phase::Rewrite | Phase::Access | Phase::BeforeProxy | Phase::Preread)

@@ -1,4 +1,4 @@
-//! The contract of a plugin.
+//! The plugin trait.
 
 use std::future::Future;
 
@@ -16,31 +16,30 @@ use wire::target::Doubtful;
 
 /// A native plugin, and at the same time one configured instance of it.
 ///
-/// `build` runs when the configuration changes, on the control thread; what it
-/// prepares is then only read. The phase functions run on a worker: they must
-/// not block, lock, read files or make system calls, and should not allocate
-/// on their common path. What takes longer than about a millisecond runs on the
-/// background threads, in a wait ([`crate::offload`]).
+/// `build` runs on the control thread when the configuration changes; the instance is read-only
+/// from then on. The phase functions run on a worker: they must not block, lock, read files or make
+/// system calls, and should not allocate on their common path. Work of more than about a
+/// millisecond runs on the background threads, in a wait ([`crate::offload`]).
 pub trait Plugin: Sized + Send + Sync + 'static {
-    /// APISIX's name of it.
+    /// The plugin's name, as in APISIX.
     const NAME: &'static str;
-    /// APISIX's default priority: higher runs earlier within a phase.
+    /// The default priority, as in APISIX: higher runs earlier within a phase.
     const PRIORITY: i32;
-    /// The phases in which it may have work; only these are ever called.
+    /// The phases in which it may run; no others are called.
     const PHASES: Phases;
     /// The version shown by the Admin API.
     const VERSION: &'static str = "0.1";
-    /// It identifies consumers (`type: auth` in APISIX); see [`Plugin::credential`].
+    /// Whether it identifies consumers (`type: auth` in APISIX); see [`Plugin::credential`].
     const AUTH: bool = false;
 
-    /// Its configuration on a route, service, plugin config or global rule,
-    /// after the schema was checked and defaults were filled in.
+    /// Its configuration on a route, service, plugin config or global rule, after the schema check
+    /// and with defaults filled in.
     type Config: DeserializeOwned;
 
     /// JSON schema of the configuration, as the Admin API shows it.
     fn schema() -> Value;
 
-    /// JSON schema of what a consumer or credential carries; for auth plugins.
+    /// JSON schema of its configuration on a consumer or credential; for auth plugins.
     fn consumer_schema() -> Option<Value> {
         None
     }
@@ -53,50 +52,51 @@ pub trait Plugin: Sized + Send + Sync + 'static {
     /// Checks its plugin metadata beyond [`Plugin::metadata_schema`], which it has passed.
     ///
     /// # Errors
-    /// What the schema cannot tell; names the field by JSON pointer.
+    /// Errors beyond the schema, with a JSON pointer to the field.
     fn check_metadata(_metadata: &Value, _cx: &Build<'_>) -> Result<(), Invalid> {
         Ok(())
     }
 
-    /// The path at which it answers by itself ([`Plugin::serve`]), given its `plugin_attr`.
+    /// The endpoint it serves ([`Plugin::serve`]), given its `plugin_attr`.
     fn endpoint(_attr: Option<&Value>) -> Option<Endpoint> {
         None
     }
 
-    /// Makes a stage. Errors name the field by JSON pointer within the configuration.
+    /// Builds an instance. Errors have a JSON pointer into the configuration.
     fn build(config: Self::Config, cx: &mut Build<'_>) -> Result<Self, Invalid>;
 
-    /// What an auth plugin reads from a consumer's configuration, once, when that changes. The
-    /// configuration has passed [`Plugin::consumer_schema`] and has its defaults.
+    /// Reads an auth plugin's credential from a consumer's configuration, once, when that changes.
+    /// The configuration has passed [`Plugin::consumer_schema`] and has its defaults.
     ///
     /// # Errors
-    /// What the schema cannot tell; names the field by JSON pointer, and never repeats a secret.
+    /// Errors beyond the schema, with a JSON pointer to the field; never repeats a secret.
     fn credential(_consumer_config: &Value) -> Result<Option<Credential>, Invalid> {
         Ok(None)
     }
 
-    /// The phases this very stage takes part in, given its configuration; a subset of `PHASES`.
+    /// The phases in which this instance runs, given its configuration; a subset of `PHASES`.
     fn phases(&self) -> Phases {
         Self::PHASES
     }
 
-    /// What a path may not hold where this stage stands. Asked when a route was found, before any
-    /// phase, and only for a path that holds something of the kind.
+    /// The characters that this instance rejects in a path. Called when a route was found, before
+    /// any phase, and only for a path with such characters.
     fn refused_in_path(&self) -> Option<Doubtful> {
         None
     }
 
-    /// Whether what this instance answers before the upstream follows from its settings, the request, the
-    /// consumers and the time alone, and asking it changes nothing but the exchange: no counter, no cache,
-    /// no request of its own, no chance. Such an instance is asked by whoever explains a decision. It is built
-    /// from its settings, its `plugin_attr` and its metadata alone, and where it has not asked for metadata,
-    /// resources with the same settings share it.
+    /// Whether the instance's result before the upstream depends only on its settings, the request,
+    /// the consumers and the time, and calling it changes only the exchange: no counter, no cache,
+    /// no request of its own and no randomness. Only pure instances are called to explain a
+    /// decision. A pure instance must be built only from its settings, its `plugin_attr` and its
+    /// metadata; unless it reads metadata, resources with the same settings share it.
     fn is_pure(&self) -> bool {
         false
     }
 
-    /// Whether an instance that is not pure is certain to answer this request before the upstream, and the status if
-    /// that is known already. Explanations ask this in a phase of the instance; it may change nothing.
+    /// For an instance that is not pure: whether it certainly responds to this request before the
+    /// upstream, and the status if it is known already. Called in a phase of the instance to
+    /// explain a decision; must not change anything.
     fn sure_answer(&self, _x: &Exchange<'_>) -> Option<SureAnswer> {
         None
     }
@@ -113,65 +113,66 @@ pub trait Plugin: Sized + Send + Sync + 'static {
         Step::Next
     }
 
-    /// A stream has its route; see [`crate::stream`]. [`Step::Body`] asks for that many of the client's first
-    /// bytes, which are then in `x.body()`, or all there are if they are fewer; they go to the upstream as
-    /// well. [`Step::Reply`] cuts the stream off, and its status is the session's.
+    /// Called for a stream with its route; see [`crate::stream`]. [`Step::Body`] requests that many
+    /// of the client's first bytes, which are then in `x.body()`, or all bytes if there are fewer;
+    /// they are forwarded to the upstream as well. [`Step::Reply`] closes the stream, with the
+    /// reply's status as the session's.
     fn preread(&self, _x: &mut Exchange<'_>) -> Step {
         Step::Next
     }
 
-    /// The response head is in `x.response`, from the upstream or from a reply.
+    /// Called with the response head in `x.response`, from the upstream or from a reply.
     fn header_filter(&self, _x: &mut Exchange<'_>) {}
 
-    /// One piece of the response's body; may change, grow or empty it. A stage that
+    /// Filters one chunk of the response's body; may change, grow or empty it. A plugin that
     /// changes the length removes Content-Length in its header filter.
     fn body_filter(&self, _x: &mut Exchange<'_>, _chunk: &mut Chunk) {}
 
-    /// As [`Plugin::header_filter`], for a plugin that may have to wait there ([`Step::Wait`]) or that
-    /// puts an answer of its own in the place of the response ([`Step::Reply`]). Such an answer goes
-    /// through all header filters like any other, this one included, and takes no second one.
+    /// As [`Plugin::header_filter`], for a plugin that may have to wait there ([`Step::Wait`]) or
+    /// that replaces the response ([`Step::Reply`]). The reply runs through all header filters like
+    /// any response, this one included, and cannot be replaced again.
     fn header_action(&self, x: &mut Exchange<'_>) -> Step {
         self.header_filter(x);
         Step::Next
     }
 
-    /// As [`Plugin::body_filter`], for a plugin that may have to wait with the piece in hand
-    /// ([`Plugin::wait_body`]). An answer of its own is possible while nothing has gone out, so for a
-    /// plugin that [holds the body](Plugin::holds_body); after that it breaks the exchange off.
+    /// As [`Plugin::body_filter`], for a plugin that may have to wait with the chunk
+    /// ([`Plugin::wait_body`]). It can reply only before anything was sent, so if it [holds the
+    /// body](Plugin::holds_body); a later reply aborts the exchange.
     fn body_action(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) -> Step {
         self.body_filter(x, chunk);
         Step::Next
     }
 
-    /// Called only after this instance answered [`Step::Wait`] to that piece.
+    /// Called only after this instance returned [`Step::Wait`] for that chunk.
     fn wait_body(&self, _x: &mut Exchange<'_>, _chunk: &mut Chunk) -> impl Future<Output = Step> {
         async { Step::Next }
     }
 
-    /// Whether this stage has work in [`Plugin::body_filter`] on this very exchange; asked
-    /// after the header filter. A body no stage looks at is passed on without a copy.
+    /// Whether this instance uses [`Plugin::body_filter`] on this exchange; called after the header
+    /// filter. A body without filters is passed on without a copy.
     fn filters_body(&self, _x: &Exchange<'_>) -> bool {
         true
     }
 
-    /// Whether this stage gives nothing of the body on before it has seen all of it; asked after the
-    /// header filter. The head waits for it, so that the stage can still refuse ([`Chunk::refused`]).
-    /// What it holds must count against [`crate::World::budget`].
+    /// Whether this instance buffers the body completely before passing any of it on; called after
+    /// the header filter. The head is delayed, too, so that the instance can still reject the
+    /// response ([`Chunk::refused`]). The buffer must count against [`crate::World::budget`].
     fn holds_body(&self, _x: &Exchange<'_>) -> bool {
         false
     }
 
-    /// Answers a request to its endpoint. It may ask for the body, or to wait, as in the phases before the
-    /// upstream.
+    /// Handles a request to its endpoint. It may request the body, or wait, as in the phases before
+    /// the upstream.
     fn serve(&self, _x: &mut Exchange<'_>) -> Step {
         Step::Next
     }
 
-    /// The exchange is over, also when it failed.
+    /// Called after the exchange has ended, also if it failed.
     fn log(&self, _x: &mut Exchange<'_>) {}
 
-    /// Called only after this instance answered [`Step::Wait`] in that phase. What is waited for ends
-    /// when the client goes away, and after `plugin_wait_timeout` at the latest.
+    /// Called only after this instance returned [`Step::Wait`] in that phase. The future is dropped
+    /// when the client disconnects, and at the latest after `plugin_wait_timeout`.
     fn wait(&self, _phase: Phase, _x: &mut Exchange<'_>) -> impl Future<Output = Step> {
         async { Step::Next }
     }

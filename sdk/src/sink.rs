@@ -1,13 +1,13 @@
-//! Log sinks: a bounded way out of a worker for what is logged.
+//! Log sinks: bounded queues from workers to the deliverers of log entries.
 //!
-//! Workers put entries into a [`Sink`] and never wait, lock or look up a name. The other end, the
-//! [`Intake`], belongs to a thread or task of the gateway, which gathers entries into batches
-//! ([`Batching`]), delivers them and tries again. What finds no room, and what cannot be delivered, is
-//! dropped and counted.
+//! Workers put entries into a [`Sink`] and never wait, lock or look up a name. The receiving end,
+//! the [`Intake`], belongs to a thread or task of the gateway, which gathers entries into batches
+//! ([`Batching`]), delivers them and retries. Entries without room, or that cannot be delivered,
+//! are dropped and counted.
 //!
-//! There are two ways in. A plugin instance asks for its sink when it is built ([`Build::sink`]) and
-//! pushes an entry at a time, from any worker. The access log, with a line for every request, gathers
-//! lines in a buffer of each worker, its [`Outlet`], and hands over whole buffers.
+//! There are two kinds of senders. A plugin instance requests its sink when it is built
+//! ([`Build::sink`]) and pushes single entries from any worker. The access log, with a line for
+//! every request, gathers lines in a buffer per worker, its [`Outlet`], and sends whole buffers.
 
 mod batch;
 mod folders;
@@ -31,30 +31,31 @@ pub use registry::{Entries, Sinks, Start};
 
 use crate::build::{Build, Owner};
 
-/// A sink as a plugin instance asks for it. Instances that ask for the same share one, and it stays
-/// open over changes of the configuration for as long as one of them lives.
+/// The specification of a plugin instance's sink. Instances with equal specifications share one
+/// sink, which stays open across configuration changes as long as one of them lives.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Spec {
     /// The plugin's name, for metrics and messages.
     pub plugin: &'static str,
-    /// The resource the plugin is configured on. Files are shared by all resources.
+    /// The resource that configures the plugin. Files are shared by all resources.
     pub owner: Option<Owner>,
     pub target: Target,
     pub batching: Batching,
-    /// How entries become one text.
+    /// How the entries of a batch are joined.
     pub joined: Joined,
-    /// Entries that may wait to be delivered; past it new ones are dropped.
+    /// Maximum entries waiting for delivery; further ones are dropped.
     pub max_entries: usize,
-    /// Bytes that may wait, likewise.
+    /// Maximum bytes waiting for delivery; further entries are dropped.
     pub max_bytes: usize,
 }
 
-/// Where entries go.
+/// The destination of entries.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Target {
-    /// Lines are appended to a file, each as soon as it comes. That of a plugin is from [`Build::log_file`].
+    /// A file to which each line is appended as soon as it arrives. A plugin's comes from
+    /// [`Build::log_file`].
     File { path: String },
-    /// A batch is the body of a POST.
+    /// A server that gets each batch as the body of a POST.
     Http {
         /// Host and port of the server.
         host: String,
@@ -66,29 +67,29 @@ pub enum Target {
         tls: Option<Tls>,
         timeout: Duration,
     },
-    /// A batch is written to a connection.
+    /// A TCP server; each batch is written to a connection.
     Tcp {
         host: String,
         port: u16,
         tls: Option<Tls>,
         timeout: Duration,
-        /// The connection is kept for the next batch; else each batch has one of its own.
+        /// Keep the connection for the next batch; otherwise each batch has its own.
         keep: bool,
     },
-    /// An entry is a datagram.
+    /// A UDP server; each entry is a datagram.
     Udp { host: String, port: u16, timeout: Duration },
 }
 
-/// How TLS is spoken with a server.
+/// The TLS settings for a server.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Tls {
-    /// The server's name in the handshake; without one its host is.
+    /// The server name in the handshake; the host if absent.
     pub name: Option<String>,
-    /// Its certificate must be valid for that name.
+    /// Require a certificate that is valid for that name.
     pub verify: bool,
 }
 
-/// How the entries of a batch are put together.
+/// How the entries of a batch are joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Joined {
     pub before: &'static str,
@@ -97,14 +98,14 @@ pub struct Joined {
 }
 
 impl Joined {
-    /// Entries are JSON, and so is the batch: an array.
+    /// Entries are JSON; a batch is an array.
     pub const ARRAY: Joined = Joined { before: "[", between: ",", after: "]" };
-    /// One a line, the last without a line end.
+    /// One entry per line, without a final line end.
     pub const LINES: Joined = Joined { before: "", between: "\n", after: "" };
-    /// One after the other.
+    /// Entries are concatenated.
     pub const PLAIN: Joined = Joined { before: "", between: "", after: "" };
 
-    /// The text of a batch.
+    /// Joins the entries of a batch.
     pub fn text<'a>(&self, entries: impl ExactSizeIterator<Item = &'a [u8]> + Clone) -> Vec<u8> {
         let bytes: usize = entries.clone().map(<[u8]>::len).sum();
         let between = self.between.len() * entries.len().saturating_sub(1);
@@ -122,7 +123,7 @@ impl Joined {
 }
 
 impl Target {
-    /// The server's name and port, where there is a server.
+    /// The server's name and port, if the target is a server.
     pub fn server(&self) -> Option<(&str, u16)> {
         match self {
             Target::File { .. } => None,
@@ -132,7 +133,7 @@ impl Target {
         }
     }
 
-    /// How TLS is spoken with the server, where it is.
+    /// The TLS settings, if the server is contacted over TLS.
     pub fn tls(&self) -> Option<&Tls> {
         match self {
             Target::Http { tls, .. } | Target::Tcp { tls, .. } => tls.as_ref(),
@@ -142,9 +143,9 @@ impl Target {
 }
 
 impl Build<'_> {
-    /// The sink that fits `spec`: the one another instance has open, or a new one. Nothing is opened
-    /// or connected to before the first entry comes. A host name that has no address yet is looked up
-    /// by the control plane; until then deliveries fail.
+    /// Opens the sink with this specification, or shares an open one. Nothing is opened or
+    /// connected before the first entry. The control plane resolves a host name that has no address
+    /// yet; until then deliveries fail.
     pub fn sink(&self, spec: Spec) -> Sink {
         let addresses: Arc<[SocketAddr]> = match spec.target.server() {
             Some((host, port)) => {
@@ -155,12 +156,12 @@ impl Build<'_> {
         self.services.sinks.open(spec, addresses)
     }
 
-    /// The file that a path in the settings stands for, one in the folders for files of plugins.
+    /// Resolves a path in the settings to a file in the folders for plugins' files.
     ///
     /// # Errors
     /// A path outside of these folders, or one of the gateway's own files.
     pub fn log_file(&self, path: &str) -> Result<Target, Invalid> {
-        // A check sees references that are replaced before anything is built.
+        // References to secrets are not replaced yet when the configuration is checked.
         if self.owner.collection.is_empty() && model::references::refers(path) {
             return Ok(Target::File { path: String::new() });
         }
@@ -186,7 +187,7 @@ mod tests {
     use crate::testing::FixedNames;
 
     #[test]
-    fn where_entries_go() {
+    fn targets_have_a_server_and_tls_settings() {
         let (host, port, timeout) = ("h.test".to_owned(), 514, Duration::from_secs(1));
         let tls = Some(Tls { name: None, verify: true });
         let server = Some(("h.test", 514));
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_looked_up_for_a_sink() {
+    fn addresses_and_limits_of_a_sink() {
         let services = crate::build::Services::for_tests();
         let owner = crate::build::Owner { collection: "routes", id: "1".to_owned() };
         let known = IpAddr::from([10, 0, 0, 1]);
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_become_one_text() {
+    fn entries_are_joined() {
         let entries = [&b"{}"[..], b"1", b"x"];
         for (joined, all, one) in [
             (Joined::ARRAY, "[{},1,x]", "[{}]"),

@@ -1,19 +1,20 @@
 //! hot path
 //!
-//! The homes of what a plugin remembers.
+//! State that plugins keep across exchanges and configuration changes.
 //!
-//! An instance is rebuilt with every change of its route, and its own state goes with it.
-//! State that outlives it has one of two homes, requested while the instance is built:
+//! An instance is rebuilt with every change of its route, and its own fields are dropped with it.
+//! State that must outlive it is kept in one of two places, requested while the instance is built:
 //!
-//! - **The node's** ([`crate::Build::node_state`]): one value for all workers, carried over while the
-//!   instance's identity (owner, plugin, key) and its configuration stay.
-//! - **The worker's own** ([`crate::Build::worker_state`]): one value a worker, reached without a lock.
+//! - **The node** ([`crate::Build::node_state`]): one value for all workers, kept while the
+//!   instance's identity (owner, plugin, key) and its configuration stay the same.
+//! - **The worker** ([`crate::Build::worker_state`]): one value per worker, accessed without a
+//!   lock.
 //!
 //! Counters of limits ([`crate::counters`]) are kept per node.
 //!
-//! With the last instance that holds it the value goes, too: its `Drop` is how it is told. A node's
-//! value and an instance itself are dropped on the control side, where files and threads may be closed;
-//! a worker's own value on its worker.
+//! A value is dropped with the last instance that holds it. A node's value and an instance itself
+//! are dropped on the control side, where closing files and joining threads is allowed; a worker's
+//! value on its worker.
 
 #![expect(
     clippy::disallowed_types,
@@ -29,28 +30,29 @@ use hashbrown::HashMap;
 
 type Shared = dyn Any + Send + Sync;
 
-/// What instances remember, by identity. It holds nothing itself: values live as long as somebody has them.
+/// State of instances, by identity. Holds weak references only: a value lives as long as an
+/// instance holds it.
 #[derive(Default)]
 pub struct States {
-    known: Mutex<Known>,
+    known: Mutex<Values>,
     numbers: Arc<Numbers>,
 }
 
 #[derive(Default)]
-struct Known {
+struct Values {
     values: HashMap<String, Weak<Shared>>,
-    /// How many there may be before those that are gone are looked for.
+    /// Number of entries at which dropped ones are removed.
     most: usize,
 }
 
 impl States {
-    /// The value of this identity; made now if nobody has one.
+    /// Returns the value of this identity; makes it if no instance holds one.
     pub(crate) fn get<T: Send + Sync + 'static>(&self, identity: String, make: impl FnOnce() -> T) -> Arc<T> {
-        let find = |known: &Known| known.values.get(&identity)?.upgrade()?.downcast::<T>().ok();
+        let find = |known: &Values| known.values.get(&identity)?.upgrade()?.downcast::<T>().ok();
         if let Some(found) = find(&lock(&self.known)) {
             return found;
         }
-        // Made without the lock: it may ask for values itself.
+        // Made without the lock: `make` may request values itself.
         let made = Arc::new(make());
         let mut known = lock(&self.known);
         if let Some(found) = find(&known) {
@@ -77,7 +79,7 @@ impl std::fmt::Debug for States {
     }
 }
 
-/// The right to one value on each worker. Cheap to clone; clones stand for the same value.
+/// A handle to one value per worker. Cheap to clone; clones refer to the same value.
 #[derive(Debug)]
 pub struct WorkerState<T> {
     number: Arc<Number>,
@@ -91,22 +93,22 @@ impl<T> Clone for WorkerState<T> {
 }
 
 impl<T: Default + 'static> WorkerState<T> {
-    /// Works with this worker's value, which begins as the default. It is not to be asked for again
-    /// within `f`, which would see another default.
+    /// Calls `f` with this worker's value, initially the default. `f` must not call this again on
+    /// the same handle: it would get another default.
     #[inline]
     pub fn with<R>(&self, world: &dyn crate::World, f: impl FnOnce(&mut T) -> R) -> R {
         world.states().with(&self.number, f)
     }
 }
 
-/// The values of one worker. A worker has one of these for all plugins.
+/// The values of one worker, for all plugins.
 #[derive(Debug, Default)]
-pub struct WorkerStates(RefCell<Vec<Option<Place>>>);
+pub struct WorkerStates(RefCell<Vec<Option<Entry>>>);
 
 #[derive(Debug)]
-struct Place {
+struct Entry {
     number: Weak<Number>,
-    /// Out while somebody works with it.
+    /// `None` while in use.
     value: Option<Box<dyn Any>>,
 }
 
@@ -115,44 +117,44 @@ impl WorkerStates {
     fn with<T: Default + 'static, R>(&self, number: &Arc<Number>, f: impl FnOnce(&mut T) -> R) -> R {
         let mut value: Box<T> = self.take(number).unwrap_or_default();
         let result = f(&mut value);
-        if let Some(Some(place)) = self.0.borrow_mut().get_mut(number.index) {
-            place.value = Some(value);
+        if let Some(Some(entry)) = self.0.borrow_mut().get_mut(number.index) {
+            entry.value = Some(value);
         }
         result
     }
 
     #[inline]
     fn take<T: 'static>(&self, number: &Arc<Number>) -> Option<Box<T>> {
-        let mut places = self.0.borrow_mut();
-        if places.len() <= number.index {
-            places.resize_with(number.index + 1, || None);
+        let mut entries = self.0.borrow_mut();
+        if entries.len() <= number.index {
+            entries.resize_with(number.index + 1, || None);
         }
-        let place = &mut places[number.index];
-        match place {
-            // A number is given out again; what its last owner left is not this one's.
-            Some(place) if std::ptr::eq(place.number.as_ptr(), Arc::as_ptr(number)) => {
-                place.value.take()?.downcast().ok()
+        let entry = &mut entries[number.index];
+        match entry {
+            // Numbers are reused; a previous owner's value does not belong to this one.
+            Some(entry) if std::ptr::eq(entry.number.as_ptr(), Arc::as_ptr(number)) => {
+                entry.value.take()?.downcast().ok()
             }
             _ => {
-                *place = Some(Place { number: Arc::downgrade(number), value: None });
+                *entry = Some(Entry { number: Arc::downgrade(number), value: None });
                 None
             }
         }
     }
 
-    /// Drops the values that no instance has a right to any more. The worker calls it now and then.
+    /// Drops the values whose handles are all dropped. The worker calls it from time to time.
     pub fn sweep(&self) {
-        let mut places = self.0.borrow_mut();
-        let gone = |place: &Place| place.number.strong_count() == 0;
-        let gone: Vec<Place> =
-            places.iter_mut().filter_map(|place| place.take_if(|place| gone(place))).collect();
-        // A value's own code runs without the borrow.
-        drop(places);
-        drop(gone);
+        let mut entries = self.0.borrow_mut();
+        let unused = |entry: &Entry| entry.number.strong_count() == 0;
+        let unused: Vec<Entry> =
+            entries.iter_mut().filter_map(|entry| entry.take_if(|entry| unused(entry))).collect();
+        // Destructors of values run without the borrow.
+        drop(entries);
+        drop(unused);
     }
 }
 
-/// A place on every worker, given back when dropped.
+/// An index into every worker's values, freed on drop.
 #[derive(Debug)]
 struct Number {
     index: usize,
@@ -161,7 +163,7 @@ struct Number {
 
 #[derive(Debug, Default)]
 struct Numbers {
-    /// Those that came free, and the first that was never given out.
+    /// The freed indexes, and the lowest index never used.
     free: Mutex<(Vec<usize>, usize)>,
 }
 
@@ -183,7 +185,7 @@ impl Drop for Number {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing here is left half done by a panic.
+    // A panic leaves no inconsistent state here.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -195,34 +197,34 @@ mod tests {
     use crate::testing::Probe;
 
     #[test]
-    fn a_value_lives_as_long_as_somebody_has_it() {
-        static GONE: AtomicUsize = AtomicUsize::new(0);
-        struct Told(u8);
-        impl Drop for Told {
+    fn a_value_lives_as_long_as_it_is_held() {
+        static DROPPED: AtomicUsize = AtomicUsize::new(0);
+        struct CountsDrops(u8);
+        impl Drop for CountsDrops {
             fn drop(&mut self) {
-                GONE.fetch_add(1, Ordering::Relaxed);
+                DROPPED.fetch_add(1, Ordering::Relaxed);
             }
         }
         let states = States::default();
-        let one = states.get("a".into(), || Told(1));
-        let same = states.get("a".into(), || Told(2));
+        let one = states.get("a".into(), || CountsDrops(1));
+        let same = states.get("a".into(), || CountsDrops(2));
         assert!(Arc::ptr_eq(&one, &same));
-        assert_eq!(states.get("b".into(), || Told(3)).0, 3);
-        assert_eq!(GONE.load(Ordering::Relaxed), 1, "nobody kept b, and nothing was made for `same`");
+        assert_eq!(states.get("b".into(), || CountsDrops(3)).0, 3);
+        assert_eq!(DROPPED.load(Ordering::Relaxed), 1, "b was not held, and no value was made for `same`");
         drop((one, same));
-        assert_eq!(GONE.load(Ordering::Relaxed), 2);
-        assert_eq!(states.get("a".into(), || Told(4)).0, 4);
-        // Of another type it is another value.
+        assert_eq!(DROPPED.load(Ordering::Relaxed), 2);
+        assert_eq!(states.get("a".into(), || CountsDrops(4)).0, 4);
+        // A value of another type is separate.
         let text = states.get("a".into(), || "text".to_owned());
         assert_eq!(*text, "text");
         let kept = states.get("kept".into(), || 7);
         (0..1000).for_each(|n| drop(states.get(n.to_string(), || n)));
         assert!(Arc::ptr_eq(&kept, &states.get("kept".into(), || 8)));
-        assert!(lock(&states.known).values.len() <= 64, "those that are gone are forgotten");
+        assert!(lock(&states.known).values.len() <= 64, "entries of dropped values are removed");
     }
 
     #[test]
-    fn each_worker_has_its_own() {
+    fn each_worker_has_its_own_value() {
         let states = States::default();
         let (one, two) = (Probe::default(), Probe::default());
         let count: WorkerState<u32> = states.worker_state("a".into());
@@ -239,7 +241,7 @@ mod tests {
             (1, 2, 1, 1)
         );
 
-        // The next owner of the place begins anew, whether the worker has swept or not.
+        // The next owner of the index starts with the default, whether the worker has swept or not.
         let index = count.number.index;
         drop((count, again));
         let next: WorkerState<u32> = states.worker_state("c".into());

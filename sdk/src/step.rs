@@ -1,56 +1,56 @@
 //! hot path
 //!
-//! What a stage answers when it is asked.
+//! The result of calling a plugin instance.
 
 use bytes::Bytes;
 
 use crate::verdict::Unjudged;
 
-/// What an instance answers when it is asked: before the upstream in every phase, and in filters that
-/// do more than to change what they are shown.
+/// The result of calling an instance, before the upstream in every phase, and in filters that may
+/// do more than change their argument.
 #[derive(Debug)]
 pub enum Step {
-    /// Go on with the next stage.
+    /// Continue with the next instance.
     Next,
-    /// Answer the client now; no later instance of this phase and no upstream is asked. In a filter:
-    /// instead of the response.
+    /// Respond to the client now; later instances of this phase and the upstream are skipped. In a
+    /// filter: replace the response.
     Reply(Reply),
-    /// Call [`crate::Plugin::wait`] of this stage and await it, then act on what it gives.
+    /// Call [`crate::Plugin::wait`] of this instance, await it, then act on its result.
     Wait,
-    /// Read the request's body into memory first (up to so many bytes), then call this instance again.
-    /// Not in filters: the request is gone by then.
+    /// Buffer the request's body first (up to this many bytes), then call this instance again. Not
+    /// in filters: the request has been forwarded by then.
     Body(usize),
-    /// A condition of the stage cannot be judged: the request is refused.
+    /// A condition of the instance is undecidable: the request is rejected.
     Refuse(Unjudged),
 }
 
-/// What is known of an answer before it is made; see [`crate::Plugin::sure_answer`].
+/// Information about a response before it is made; see [`crate::Plugin::sure_answer`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SureAnswer {
-    /// It has this status.
+    /// The status is known.
     Status(u16),
-    /// Its status is decided with the request.
+    /// The status depends on the request.
     Unknown,
 }
 
-/// An answer made by the gateway. Fields set earlier by
-/// [`crate::Exchange::set_response_header`] are laid over it, and the header
-/// and body filters of the chain see it as any other answer.
+/// A response made by the gateway. Fields set earlier by [`crate::Exchange::set_response_header`]
+/// are applied to it, and the header and body filters of the chain process it as any other
+/// response.
 #[derive(Debug, Clone, Default)]
 pub struct Reply {
     pub status: u16,
-    /// Set on the answer in this order; names in their usual spelling.
+    /// Set on the response in this order; names in their usual spelling.
     pub headers: Vec<(&'static str, Vec<u8>)>,
     pub body: Bytes,
 }
 
 impl Reply {
-    /// An answer without a body.
+    /// A response without a body.
     pub fn status(status: u16) -> Reply {
         Reply { status, ..Reply::default() }
     }
 
-    /// A plain text answer.
+    /// A plain text response.
     pub fn text(status: u16, body: impl Into<Bytes>) -> Reply {
         Reply {
             status,
@@ -59,7 +59,7 @@ impl Reply {
         }
     }
 
-    /// A JSON answer as APISIX writes tables: the object and a newline.
+    /// A JSON response as APISIX writes tables: the object and a newline.
     pub fn json(status: u16, value: &serde_json::Value) -> Reply {
         let mut body = serde_json::to_vec(value).unwrap_or_default();
         body.push(b'\n');

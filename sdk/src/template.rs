@@ -2,15 +2,14 @@
 //!
 //! Texts with variables in them: `${http_x_tenant}-$remote_addr`.
 //!
-//! The rules are APISIX 3.x's (`core.utils.resolve_var`): `$name` takes letters,
-//! digits, `_` and `.`; `${name}` takes anything but `}`; `${name ?? text}` gives
-//! the text when the variable is absent; `\$` keeps backslash and dollar as they
-//! are; an absent variable gives nothing; any other `$` stands for itself.
+//! The rules are APISIX 3.x's (`core.utils.resolve_var`): `$name` takes letters, digits, `_` and
+//! `.`; `${name}` takes anything but `}`; `${name ?? text}` uses the text if the variable is
+//! absent; `\$` keeps backslash and dollar; an absent variable is empty; any other `$` is literal.
 
 use crate::exchange::Exchange;
 use crate::vars::Var;
 
-/// A text, taken apart once.
+/// A parsed text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Template {
     parts: Vec<Part>,
@@ -23,12 +22,12 @@ enum Part {
         var: Var,
         default: Option<Box<str>>,
     },
-    /// `$1`: a group of a pattern that matched before. Nothing, where there are no groups.
+    /// `$1`: a group of an earlier pattern match. Empty without groups.
     Capture(usize),
 }
 
 impl Template {
-    /// Every text is a template.
+    /// Parses a text; every text is a template.
     pub fn parse(text: &str) -> Template {
         let mut parts = Vec::new();
         let mut literal = String::new();
@@ -60,7 +59,7 @@ impl Template {
         Template { parts }
     }
 
-    /// The whole text if there is no variable in it.
+    /// The whole text if it has no variables.
     pub fn constant(&self) -> Option<&str> {
         match &self.parts[..] {
             [] => Some(""),
@@ -73,18 +72,18 @@ impl Template {
         self.parts.iter().filter_map(|part| if let Part::Var { var, .. } = part { Some(var) } else { None })
     }
 
-    /// Whether a variable in it wants the request's body in memory.
+    /// Whether one of its variables needs the request's body.
     pub fn needs_body(&self) -> bool {
         self.vars().any(Var::needs_body)
     }
 
-    /// Appends the text with its variables filled in. Gives how many of them had a value,
-    /// their own or the default.
+    /// Appends the text with its variables filled in. Returns how many of them had a value, their
+    /// own or the default.
     pub fn render(&self, x: &Exchange<'_>, out: &mut Vec<u8>) -> usize {
         self.render_with_captures(x, &[], out)
     }
 
-    /// As [`Template::render`], with `$0`, `$1` and so on being the groups of a match.
+    /// As [`Template::render`], with the groups of a match for `$0`, `$1` and so on.
     pub fn render_with_captures(&self, x: &Exchange<'_>, captures: &[Vec<u8>], out: &mut Vec<u8>) -> usize {
         let mut found = 0;
         for part in &self.parts {
@@ -134,7 +133,8 @@ impl Template {
     }
 }
 
-/// Reads what follows a `$`: the variable and the bytes it took. `None` if it is not one.
+/// Parses the text after a `$`: the variable and its length in bytes. `None` if it is not a
+/// variable.
 fn reference(text: &str) -> Option<(Part, usize)> {
     if let Some(inside) = text.strip_prefix('{') {
         let end = inside.find('}')?;
@@ -155,7 +155,7 @@ fn with_default(inner: &str) -> Part {
     part(name, default)
 }
 
-/// A name of digits alone is a group.
+/// A name that consists of digits is a group.
 fn part(name: &str, default: Option<Box<str>>) -> Part {
     match name.parse() {
         Ok(index) if name.bytes().all(|byte| byte.is_ascii_digit()) => Part::Capture(index),
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn constants_and_bodies_are_known_beforehand() {
+    fn constants_and_needed_bodies_are_recognised() {
         assert_eq!(Template::parse("").constant(), Some(""));
         assert_eq!(Template::parse(r"a $ \$b").constant(), Some(r"a $ \$b"));
         assert_eq!(Template::parse("a$b").constant(), None);

@@ -24,8 +24,8 @@ use crate::state::WorkerStates;
 use crate::world::{Fetch, FetchError, Fetched, World};
 
 thread_local! {
-    /// How often this thread went through a query, a body or cookies to read a variable.
-    pub static LOOKS: Cell<usize> = const { Cell::new(0) };
+    /// How often this thread scanned a query, a body or cookies to read a variable.
+    pub static SCANS: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Header fields in this order.
@@ -37,7 +37,7 @@ pub fn fields(list: &[(&str, &str)]) -> Fields {
     fields
 }
 
-/// Builds exchanges and stages for a test, and holds what they touch.
+/// Builds exchanges and plugin instances for a test, and owns all they use.
 #[derive(Debug)]
 pub struct Probe {
     pub messages: Messages,
@@ -50,19 +50,19 @@ pub struct Probe {
     pub is_stream: bool,
 }
 
-/// A world that answers fetches from a script and remembers what was sent.
+/// A world that answers fetches from a script and records the requests.
 #[derive(Debug)]
 pub struct FakeWorld {
     pub now_ms: std::cell::Cell<u64>,
-    /// By how much the wall clock was set, in milliseconds.
+    /// The offset of the wall clock in milliseconds.
     pub set_by_ms: std::cell::Cell<i64>,
     pub answers: RefCell<Vec<Result<Fetched, FetchError>>>,
     pub sent: RefCell<Vec<Fetch>>,
-    /// Every sleep; it ends at once, and the clock has moved by its time.
+    /// Every sleep; it ends at once and advances the clock.
     pub slept: RefCell<Vec<Duration>>,
-    /// How many jobs were handed over; each runs at once.
+    /// Number of submitted jobs; each runs at once.
     pub jobs: Cell<usize>,
-    /// Jobs find their turn over whenever they ask.
+    /// Whether a job's turn is over whenever it checks.
     pub short_turns: Cell<bool>,
     pub states: WorkerStates,
     pub shard: Shard,
@@ -158,7 +158,7 @@ impl Default for Probe {
 }
 
 impl Probe {
-    /// A GET of this target by 127.0.0.1.
+    /// A GET of this target from 127.0.0.1.
     pub fn get(target: &str) -> Probe {
         Probe::request("GET", target, &[("Host", "example.com")])
     }
@@ -179,24 +179,24 @@ impl Probe {
         }
     }
 
-    /// A TCP connection by 127.0.0.1. Its exchange has nothing of a request.
+    /// A TCP connection from 127.0.0.1. Its exchange has no request.
     pub fn stream() -> Probe {
         Probe { messages: Messages::default(), is_stream: true, ..Probe::default() }
     }
 
-    /// The same with another request, for tests to which making all of it anew is too slow.
+    /// Replaces the request, for tests in which a new probe each time would be too slow.
     pub fn ask(&mut self, method: &str, target: &str, headers: &[(&str, &str)]) {
         self.messages = messages(method, target, headers);
     }
 
-    /// With another client address.
+    /// Sets the client address.
     #[must_use]
     pub fn from_ip(mut self, ip: &str) -> Probe {
         self.client.set_ip(ip.parse().expect("an address"));
         self
     }
 
-    /// With a consumer that carries this configuration of an auth plugin.
+    /// Adds a consumer with this configuration of an auth plugin.
     #[must_use]
     pub fn consumer<P: Plugin>(mut self, name: &str, config: Value) -> Probe {
         let schema = P::consumer_schema().expect("an auth plugin");
@@ -217,7 +217,7 @@ impl Probe {
         self
     }
 
-    /// With a body, already read.
+    /// An exchange whose body, if any, is buffered already.
     pub fn exchange(&mut self) -> Exchange<'_> {
         let mut x = Exchange::new(&mut self.messages, &self.client, &self.consumers, &self.world);
         x.engine_mut().matched.route = Some(&self.route);
@@ -225,7 +225,7 @@ impl Probe {
         x
     }
 
-    /// A stage from a configuration as an operator writes it.
+    /// Builds a plugin instance from a configuration.
     pub fn stage<P: Plugin>(&self, config: Value) -> Result<P, Invalid> {
         self.stage_with::<P>(config, None, &FixedNames::default())
     }
@@ -246,7 +246,7 @@ impl Probe {
     }
 }
 
-/// The messages of a request, as [`Probe::request`] has them.
+/// The messages of a request, as in [`Probe::request`].
 pub fn messages(method: &str, target: &str, headers: &[(&str, &str)]) -> Messages {
     let mut messages = Messages::default();
     let head = &mut messages.request;
@@ -271,7 +271,7 @@ pub fn messages(method: &str, target: &str, headers: &[(&str, &str)]) -> Message
     messages
 }
 
-/// Puts a response head of the upstream into an exchange, as the proxy would.
+/// Sets a response head of the upstream, as the proxy would.
 pub fn respond(x: &mut Exchange<'_>, status: u16, headers: &[(&str, &str)]) {
     let head = &mut x.engine_mut().messages.response;
     head.status = status;
@@ -284,22 +284,22 @@ pub fn respond(x: &mut Exchange<'_>, status: u16, headers: &[(&str, &str)]) {
     x.engine_mut().apply_early_edits();
 }
 
-/// The outcome of a future that has nothing to wait for, as those of [`FakeWorld`] have not.
+/// The output of a future that is ready at once, as those of [`FakeWorld`] are.
 pub fn now<T>(future: impl Future<Output = T>) -> T {
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     match std::pin::pin!(future).as_mut().poll(&mut cx) {
         std::task::Poll::Ready(outcome) => outcome,
-        std::task::Poll::Pending => panic!("it waits"),
+        std::task::Poll::Pending => panic!("the future is not ready"),
     }
 }
 
-/// Gives an exchange its whole request body.
+/// Sets the whole request body of an exchange.
 pub fn with_body(x: &mut Exchange<'_>, body: &[u8]) {
     std::rc::Rc::make_mut(&mut x.engine_mut().messages.body).extend_from_slice(body);
     x.engine_mut().body_state = Body::Whole;
 }
 
-/// A piece of a body.
+/// A chunk of a body.
 pub fn chunk(data: &[u8], last: bool) -> Chunk {
     Chunk { data: data.to_vec(), last, refused: false }
 }

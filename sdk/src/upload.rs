@@ -1,29 +1,29 @@
 //! hot path
 //!
-//! The request's body on its way to the upstream, as plugins may change it.
+//! Filters of the request's body on its way to the upstream.
 //!
-//! A plugin that must see all of the body asks for it in a phase before the upstream
-//! ([`crate::Step::Body`]) and may replace it ([`crate::Exchange::set_body`]). One that can work piece by
-//! piece hands over a filter of its own ([`crate::Exchange::filter_request_body`]): pieces then go
-//! through it as they come from the client, and nothing is held. Such a filter lives for one exchange
-//! and takes along what it needs, since the exchange is busy with the response meanwhile.
+//! A plugin that must see the whole body requests it in a phase before the upstream
+//! ([`crate::Step::Body`]) and may replace it ([`crate::Exchange::set_body`]). One that can work on
+//! chunks adds a filter ([`crate::Exchange::filter_request_body`]): chunks are then filtered as
+//! they come from the client, and nothing is buffered. Such a filter lives for one exchange and
+//! owns what it needs, since the exchange is used for the response meanwhile.
 
 use crate::chain::LocalFuture;
 use crate::exchange::Chunk;
 use crate::step::Step;
 
-/// Changes a request's body piece by piece.
+/// Changes a request's body chunk by chunk.
 ///
-/// The length is not known beforehand, so the upstream gets the body in chunks; where the body is in
-/// memory already, it is filtered as one piece and has its length. What a filter holds back must count
-/// against [`crate::World::budget`]; a piece that it lets grow is counted by the proxy.
+/// The final length is not known in advance, so the upstream gets the body in chunked coding; a
+/// body that is buffered already is filtered as one chunk and keeps a length. Bytes that a filter
+/// holds back must count against [`crate::World::budget`]; the proxy counts the growth of a chunk.
 pub trait RequestFilter {
-    /// Changes, grows or empties a piece. Of the answers, only `Next`, `Wait` and `Refuse` have a
-    /// meaning here; refused in the middle, the request's connection to the upstream is closed.
+    /// Changes, grows or empties a chunk. Only `Next`, `Wait` and `Refuse` have a meaning here; if
+    /// it rejects the request midway, the request's connection to the upstream is closed.
     fn filter(&mut self, chunk: &mut Chunk) -> Step;
 
-    /// Only after it answered [`Step::Wait`] to that piece. It ends when the client goes away, and after
-    /// `plugin_wait_timeout` at the latest.
+    /// Called only after it returned [`Step::Wait`] for that chunk. It is dropped when the client
+    /// disconnects, and at the latest after `plugin_wait_timeout`.
     fn wait<'a>(&'a mut self, _chunk: &'a mut Chunk) -> LocalFuture<'a, Step> {
         Box::pin(async { Step::Next })
     }

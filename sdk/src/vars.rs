@@ -1,18 +1,18 @@
 //! hot path
 //!
-//! Variables: names for what is known of an exchange.
+//! Variables: named values of an exchange.
 //!
-//! A name is looked up once, when a configuration is built ([`Var::parse`]);
-//! reading it then is a jump and, where the value lies in the exchange as it
-//! is, no copy. Names and values are APISIX 3.x's (`apisix/core/ctx.lua`),
-//! which are nginx's and a few more; a name nobody knows is always absent.
+//! A name is looked up once, when a configuration is built ([`Var::parse`]); reading the value is
+//! then a jump and, if the value is part of the exchange, needs no copy. Names and values are those
+//! of APISIX 3.x (`apisix/core/ctx.lua`): nginx's and a few more; an unknown variable is always
+//! absent.
 
 mod body;
 mod charset;
 mod graphql;
 mod json;
 mod logged;
-mod looked;
+mod lookups;
 pub mod multipart;
 mod parsed;
 mod plain;
@@ -27,7 +27,7 @@ use std::sync::LazyLock;
 use crate::exchange::{Exchange, Source};
 use crate::log_entry::json_text;
 use crate::verdict::Doubt;
-use looked::Looked;
+use lookups::Lookups;
 use parsed::Parsed;
 use plain::{HOSTNAME, NAMES, Plain, method, write};
 use read::{Arg, Header};
@@ -46,7 +46,7 @@ enum Kind {
     Plain(Plain),
     Arg(Box<[u8]>),
     Header(Header),
-    /// A header that tells of the client's own connection unless somebody said otherwise.
+    /// A header that defaults to a fact about the client's connection.
     Forwarded(Header, Forwarded),
     ResponseHeader(Header),
     UpstreamHeader(Header),
@@ -58,7 +58,7 @@ enum Kind {
     Unknown,
 }
 
-/// What the gateway itself knows of the client's connection.
+/// A fact about the client's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Forwarded {
     Proto,
@@ -66,23 +66,23 @@ enum Forwarded {
     Port,
 }
 
-/// What reading a variable came to.
-enum Found<'a> {
-    Nothing,
+/// The result of reading a variable.
+enum ReadResult<'a> {
+    Absent,
     Borrowed(&'a [u8]),
-    /// The text was written to the buffer that was handed in.
+    /// The text was appended to the buffer.
     Written,
-    /// The same, and no log has to escape anything in it: letters, digits and the like.
+    /// As `Written`, and the text needs no escaping in a log: letters, digits and the like.
     Plain,
     Value(Value<'a>),
 }
 
 impl Var {
-    /// The variable of this name, without `$`. Unknown names give a variable that is always absent.
+    /// Looks up the variable of this name, without `$`. An unknown variable is always absent.
     pub fn parse(name: &str) -> Var {
         let kind = Kind::parse(name);
         if kind == Kind::Plain(Plain::Hostname) {
-            // A worker must not read files: do it now.
+            // A worker must not read files, so read it now.
             LazyLock::force(&HOSTNAME);
         }
         Var { name: name.into(), kind }
@@ -92,12 +92,12 @@ impl Var {
         &self.name
     }
 
-    /// Whether the name means something here.
+    /// Whether the variable is known.
     pub fn is_known(&self) -> bool {
         self.kind != Kind::Unknown
     }
 
-    /// Whether the request's body must be in memory before it is read.
+    /// Whether the request's body must be buffered before it is read.
     pub fn needs_body(&self) -> bool {
         match self.kind {
             Kind::PostArg(_) | Kind::PostPath(_) | Kind::Graphql(_) => true,
@@ -106,31 +106,31 @@ impl Var {
         }
     }
 
-    /// Its value as text; `None` if it is absent.
+    /// The value as text; `None` if it is absent.
     #[inline]
     pub fn of<'a>(&'a self, x: &'a Exchange<'_>) -> Option<Cow<'a, [u8]>> {
         let mut written = Vec::new();
         match self.read(x, &mut written) {
-            Found::Nothing => None,
-            Found::Borrowed(text) => Some(Cow::Borrowed(text)),
-            Found::Written | Found::Plain => Some(Cow::Owned(written)),
-            Found::Value(value) => Some(value.into_text()),
+            ReadResult::Absent => None,
+            ReadResult::Borrowed(text) => Some(Cow::Borrowed(text)),
+            ReadResult::Written | ReadResult::Plain => Some(Cow::Owned(written)),
+            ReadResult::Value(value) => Some(value.into_text()),
         }
     }
 
-    /// Its value with its type.
+    /// The value with its type.
     #[inline]
     pub fn value<'a>(&'a self, x: &'a Exchange<'_>) -> Option<Value<'a>> {
         let mut written = Vec::new();
         match self.read(x, &mut written) {
-            Found::Nothing => None,
-            Found::Borrowed(text) => Some(Value::Text(Cow::Borrowed(text))),
-            Found::Written | Found::Plain => Some(Value::Text(Cow::Owned(written))),
-            Found::Value(value) => Some(value),
+            ReadResult::Absent => None,
+            ReadResult::Borrowed(text) => Some(Value::Text(Cow::Borrowed(text))),
+            ReadResult::Written | ReadResult::Plain => Some(Value::Text(Cow::Owned(written))),
+            ReadResult::Value(value) => Some(value),
         }
     }
 
-    /// Its value for a condition, which must not take what cannot be read for absent.
+    /// The value for a condition, where an unreadable value must not count as absent.
     #[inline]
     pub(crate) fn judge<'a>(&'a self, x: &'a Exchange<'_>) -> Result<Option<Value<'a>>, Doubt> {
         match &self.kind {
@@ -149,20 +149,20 @@ impl Var {
         }
     }
 
-    /// Appends its text; says whether it was there.
+    /// Appends the value as text; returns whether it is present.
     #[inline]
     pub fn write(&self, x: &Exchange<'_>, out: &mut Vec<u8>) -> bool {
         match self.read(x, out) {
-            Found::Nothing => return false,
-            Found::Written | Found::Plain => {}
-            Found::Borrowed(text) => out.extend_from_slice(text),
-            Found::Value(value) => out.extend_from_slice(&value.into_text()),
+            ReadResult::Absent => return false,
+            ReadResult::Written | ReadResult::Plain => {}
+            ReadResult::Borrowed(text) => out.extend_from_slice(text),
+            ReadResult::Value(value) => out.extend_from_slice(&value.into_text()),
         }
         true
     }
 
-    /// Appends it as JSON: texts as strings, and as numbers those that are numbers to APISIX. Says
-    /// whether it was there.
+    /// Appends the value as JSON: a string, or a number if it is one in APISIX. Returns whether it
+    /// is present.
     pub fn write_json(&self, x: &Exchange<'_>, out: &mut Vec<u8>) -> bool {
         if matches!(self.kind, Kind::Plain(Plain::Status | Plain::RequestLength | Plain::BytesSent)) {
             return self.write(x, out);
@@ -175,18 +175,18 @@ impl Var {
         true
     }
 
-    /// Whether it tells which server was chosen, by the name its operator gave it.
+    /// Whether the value contains the configured name of the chosen server.
     pub fn names_server(&self) -> bool {
         self.kind == Kind::Plain(Plain::UpstreamUnresolvedHost)
     }
 
-    fn read<'a>(&'a self, x: &'a Exchange<'_>, out: &mut Vec<u8>) -> Found<'a> {
+    fn read<'a>(&'a self, x: &'a Exchange<'_>, out: &mut Vec<u8>) -> ReadResult<'a> {
         self.read_here(x, out)
     }
 
-    /// As [`Var::read`], at the place of the call: for lines of a log, which read many.
+    /// As [`Var::read`], inlined: for log lines, which read many variables.
     #[inline(always)]
-    fn read_here<'a>(&'a self, x: &'a Exchange<'_>, out: &mut Vec<u8>) -> Found<'a> {
+    fn read_here<'a>(&'a self, x: &'a Exchange<'_>, out: &mut Vec<u8>) -> ReadResult<'a> {
         match &self.kind {
             Kind::Plain(plain) => plain.read(x, out),
             Kind::Header(header) => header.value(&x.request().fields).into(),
@@ -195,13 +195,13 @@ impl Var {
     }
 
     #[inline(never)]
-    fn read_other<'a>(&'a self, x: &'a Exchange<'_>, out: &mut Vec<u8>) -> Found<'a> {
+    fn read_other<'a>(&'a self, x: &'a Exchange<'_>, out: &mut Vec<u8>) -> ReadResult<'a> {
         match &self.kind {
-            Kind::Arg(name) => argument(looked::arg(x, name)),
+            Kind::Arg(name) => argument(lookups::arg(x, name)),
             Kind::Forwarded(header, own) => {
                 match (header.value(&x.request().fields).filter(|value| !value.is_empty()), own) {
                     (Some(value), _) => Some(value).into(),
-                    (None, Forwarded::Proto) => Found::Borrowed(x.client().scheme().as_bytes()),
+                    (None, Forwarded::Proto) => ReadResult::Borrowed(x.client().scheme().as_bytes()),
                     (None, Forwarded::Host) => {
                         Some(x.request().authority()).filter(|host| !host.is_empty()).into()
                     }
@@ -212,20 +212,21 @@ impl Var {
             Kind::UpstreamHeader(header) if x.source() == Source::Upstream => {
                 header.value(&x.response().fields).into()
             }
-            Kind::UpstreamHeader(_) => Found::Nothing,
-            Kind::Cookie(name) => looked::cookie(x, name).into(),
+            Kind::UpstreamHeader(_) => ReadResult::Absent,
+            Kind::Cookie(name) => lookups::cookie(x, name).into(),
             Kind::UriParam(name) => uri_param(x, name).into(),
-            // Outside of conditions, what cannot be read is absent.
+            // Outside of conditions, an unreadable value is absent.
             Kind::PostArg(name) => argument(body::post_arg(x, name).unwrap_or_default()),
             Kind::PostPath(path) => parsed::at(x, path).unwrap_or_default().into(),
             Kind::Graphql(part) => parsed::part(x, *part).unwrap_or_default().into(),
-            // The first two are read above.
-            Kind::Plain(_) | Kind::Header(_) | Kind::Unknown => Found::Nothing,
+            // Plain variables and headers are read above.
+            Kind::Plain(_) | Kind::Header(_) | Kind::Unknown => ReadResult::Absent,
         }
     }
 }
 
-/// The names and values of a query's arguments, decoded, in order; one without `=` has no value.
+/// Names and values of a query's arguments, decoded, in order; an argument without `=` has no
+/// value.
 pub fn args(query: &[u8]) -> impl Iterator<Item = (Cow<'_, [u8]>, Option<Cow<'_, [u8]>>)> {
     read::args(query).map(|(name, value)| match value {
         Arg::Bare => (name, None),
@@ -233,36 +234,37 @@ pub fn args(query: &[u8]) -> impl Iterator<Item = (Cow<'_, [u8]>, Option<Cow<'_,
     })
 }
 
-/// The variable whose name is most like this one, if one is.
+/// The variable with the most similar name, if any is similar.
 pub fn nearest(name: &str) -> Option<&'static str> {
     model::invalid::nearest(name, NAMES.iter().copied())
 }
 
-/// Judges many conditions, so that a long query, form or list of cookies is gone through once for each
-/// name and not for each condition. Without a long one nothing is remembered, and nothing allocated.
+/// Evaluates many conditions and caches their lookups, so that a long query, form or list of
+/// cookies is scanned once per name instead of once per condition. Without a long one nothing is
+/// cached or allocated.
 pub fn reading<T>(x: &mut Exchange<'_>, judge: impl FnOnce(&Exchange<'_>) -> T) -> T {
-    if !looked::is_worthwhile(x) {
+    if !lookups::is_worthwhile(x) {
         return judge(x);
     }
-    x.set_note(Looked::default());
+    x.set_note(Lookups::default());
     let verdict = judge(x);
     // The exchange may change from here on.
-    x.take_note::<Looked>();
+    x.take_note::<Lookups>();
     verdict
 }
 
-/// As [`reading`], for conditions that read several variables of the request's body: it is read
-/// once and not at every variable.
+/// As [`reading`], for conditions that read several variables of the request's body: it is parsed
+/// once instead of for each variable.
 pub fn reading_body<T>(x: &mut Exchange<'_>, judge: impl FnOnce(&Exchange<'_>) -> T) -> T {
     x.set_note(Parsed::default());
     let verdict = reading(x, judge);
-    // What was found may be large, and is of no use once the conditions are judged.
+    // The parsed values may be large, and are not needed any more.
     x.take_note::<Parsed>();
     verdict
 }
 
-/// Whether a name of a variable can be read: a path into the body (`post_arg.`) may be no path, or of a kind that is
-/// not understood, and then stands for nothing.
+/// Whether a variable can have a value: the path of a body variable (`post_arg.`) may be invalid or
+/// unsupported.
 pub fn is_readable(name: &str) -> bool {
     name.strip_prefix("post_arg.").is_none_or(|path| body::Path::parse(path).is_some())
 }
@@ -293,38 +295,38 @@ impl Kind {
     }
 }
 
-impl<'a> From<Option<&'a [u8]>> for Found<'a> {
-    fn from(text: Option<&'a [u8]>) -> Found<'a> {
-        text.map_or(Found::Nothing, Found::Borrowed)
+impl<'a> From<Option<&'a [u8]>> for ReadResult<'a> {
+    fn from(text: Option<&'a [u8]>) -> ReadResult<'a> {
+        text.map_or(ReadResult::Absent, ReadResult::Borrowed)
     }
 }
 
-impl<'a> From<Option<&'a str>> for Found<'a> {
-    fn from(text: Option<&'a str>) -> Found<'a> {
+impl<'a> From<Option<&'a str>> for ReadResult<'a> {
+    fn from(text: Option<&'a str>) -> ReadResult<'a> {
         text.map(str::as_bytes).into()
     }
 }
 
-impl<'a> From<Option<Cow<'a, [u8]>>> for Found<'a> {
-    fn from(text: Option<Cow<'a, [u8]>>) -> Found<'a> {
+impl<'a> From<Option<Cow<'a, [u8]>>> for ReadResult<'a> {
+    fn from(text: Option<Cow<'a, [u8]>>) -> ReadResult<'a> {
         text.map(Value::Text).into()
     }
 }
 
-impl<'a> From<Option<Value<'a>>> for Found<'a> {
-    fn from(value: Option<Value<'a>>) -> Found<'a> {
+impl<'a> From<Option<Value<'a>>> for ReadResult<'a> {
+    fn from(value: Option<Value<'a>>) -> ReadResult<'a> {
         match value {
-            None => Found::Nothing,
-            Some(Value::Text(Cow::Borrowed(text))) => Found::Borrowed(text),
-            Some(value) => Found::Value(value),
+            None => ReadResult::Absent,
+            Some(Value::Text(Cow::Borrowed(text))) => ReadResult::Borrowed(text),
+            Some(value) => ReadResult::Value(value),
         }
     }
 }
 
-fn argument(arg: Option<Arg<'_>>) -> Found<'_> {
+fn argument(arg: Option<Arg<'_>>) -> ReadResult<'_> {
     match arg {
-        None => Found::Nothing,
-        Some(Arg::Bare) => Found::Value(Value::Bool(true)),
+        None => ReadResult::Absent,
+        Some(Arg::Bare) => ReadResult::Value(Value::Bool(true)),
         Some(Arg::Text(text)) => Some(text).into(),
     }
 }

@@ -1,27 +1,27 @@
 //! hot path
 //!
-//! What a condition comes to, and why it may come to nothing.
+//! Results of conditions, including the undecidable ones.
 
-/// The outcome of a condition.
+/// The result of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     Holds,
     Fails,
-    /// It depends on the request's body, which is not in memory yet.
+    /// It depends on the request's body, which is not buffered yet.
     NeedsBody,
-    /// It depends on something that cannot be read. A request must not pass on the strength of it.
+    /// It depends on a value that cannot be read. Such a request must not be let through.
     Unjudged(Unjudged),
 }
 
-/// Why a condition cannot be judged.
+/// Why a condition is undecidable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Unjudged {
-    /// The body, or what it holds, is larger than is looked into.
+    /// The body, or a part of it, exceeds the limit for conditions.
     TooLarge,
-    /// The body is not what its Content-Type says.
+    /// The body does not match its Content-Type.
     Unreadable,
-    /// A pattern with look-around or back-references took more steps than it may, or conditions
-    /// look for too many values in a long body.
+    /// A pattern with look-around or back-references exceeded its steps, or conditions read too
+    /// many values of a long body.
     Spent,
 }
 
@@ -32,17 +32,17 @@ pub enum Doubt {
     Unjudged(Unjudged),
 }
 
-/// How far conditions look into a request's body.
+/// How much of a request's body conditions may read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// Bytes of a body that is held for a condition (`apisix.max_post_args_readable_size`).
+    /// Bytes of a body that is buffered for a condition (`apisix.max_post_args_readable_size`).
     pub body: usize,
     /// Bytes of a GraphQL document (`graphql.max_size`).
     pub graphql: usize,
 }
 
 impl Bounds {
-    /// APISIX's.
+    /// The defaults of APISIX.
     pub const DEFAULT: Bounds = Bounds { body: 64 << 20, graphql: 1 << 20 };
 }
 
@@ -53,7 +53,7 @@ impl Default for Bounds {
 }
 
 impl Unjudged {
-    /// The status of the answer that refuses the request.
+    /// The status of the response that rejects the request.
     pub fn status(self) -> u16 {
         match self {
             Unjudged::TooLarge => 413,
@@ -64,9 +64,9 @@ impl Unjudged {
     /// The reason, for the client.
     pub fn as_str(self) -> &'static str {
         match self {
-            Unjudged::TooLarge => "the request's body is longer than a condition on it may look",
-            Unjudged::Unreadable => "a condition on the request's body cannot read it",
-            Unjudged::Spent => "a condition on the request takes too many steps to decide",
+            Unjudged::TooLarge => "the request body exceeds the limit for conditions",
+            Unjudged::Unreadable => "a condition cannot read the request body",
+            Unjudged::Spent => "a condition on the request exceeds its step limit",
         }
     }
 }

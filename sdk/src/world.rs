@@ -1,4 +1,4 @@
-//! What a stage may ask of the worker it runs on.
+//! The worker's services for plugins.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,55 +16,55 @@ use crate::offload::{Job, Output};
 use crate::state::WorkerStates;
 use crate::verdict::Bounds;
 
-/// One worker, seen from a stage. Never crosses threads.
+/// A worker, as plugins see it. Never crosses threads.
 pub trait World {
-    /// Milliseconds since the Unix epoch, exact to about a millisecond. The clock may be set at any time:
-    /// only for what is compared with dates that others wrote.
+    /// Milliseconds since the Unix epoch, exact to about a millisecond. The clock may be set at any
+    /// time: use it only for comparison with external dates.
     fn now_ms(&self) -> u64;
 
-    /// The same at the start of the process, and from then on as much more as time has passed, however the
-    /// clock is set. The same for all workers: for windows, bans and ages that this process keeps.
+    /// Monotonic milliseconds: the Unix time at the start of the process plus the time elapsed
+    /// since. The same for all workers; for windows, bans and ages kept by this process.
     fn steady_ms(&self) -> u64;
 
-    /// Waits for so long, to about a millisecond. Dropping the future ends the wait, as happens to
-    /// whatever a plugin waits for when the client goes away.
+    /// Sleeps, exact to about a millisecond. Dropping the future ends the sleep; a plugin's futures
+    /// are dropped when the client disconnects.
     fn sleep(&self, time: Duration) -> LocalFuture<'static, ()>;
 
     /// Runs a job on the background thread pool. For [`World::offload`](dyn World::offload), which plugins call.
     fn run_job(&self, job: Job, held: Held) -> LocalFuture<'static, (Output, Held)>;
 
-    /// Sends a request through the worker's own connections and gives the whole answer. Exchanges
-    /// are bounded, and so is with them what they wait for.
+    /// Sends a request over the worker's own connections and returns the complete response. The
+    /// number of exchanges is bounded, which bounds their fetches.
     fn fetch(&self, request: Fetch) -> LocalFuture<'static, Result<Fetched, FetchError>>;
 
-    /// Sends a request through the gateway's own router, as if this client had sent it on a connection of
-    /// its own: an exchange with its own route, plugins and upstream. The target's authority is the Host
-    /// unless the fields have one; its addresses do not matter.
+    /// Sends a request through the gateway's own router, as if this client had sent it on a
+    /// separate connection: an exchange with its own route, plugins and upstream. The target's
+    /// authority is the Host unless the fields have one; its addresses are ignored.
     fn dispatch(&self, client: &Client, request: Fetch) -> LocalFuture<'static, Result<Fetched, FetchError>>;
 
-    /// Sends a request and forgets about the answer. Bounded: past the worker's limit
-    /// of such requests in flight it is dropped and counted.
+    /// Sends a request and ignores the response. Beyond the worker's limit of such requests in
+    /// flight it is dropped and counted.
     fn send(&self, request: Fetch);
 
-    /// What plugins remember on this worker; see [`crate::state::WorkerState`].
+    /// The plugins' values on this worker; see [`crate::state::WorkerState`].
     fn states(&self) -> &WorkerStates;
 
-    /// The worker's own part of the metrics.
+    /// The worker's shard of the metrics.
     fn meters(&self) -> &Shard;
 
-    /// What bodies that are held in memory count against.
+    /// The budget for buffered bodies.
     fn budget(&self) -> &Budget;
 
     /// See [`Exchange::complain`].
     fn complain(&self, x: &Exchange<'_>, plugin: &'static str, reason: &'static str);
 
-    /// How far conditions look into a request's body.
+    /// How much of a request's body conditions may read.
     fn bounds(&self) -> Bounds {
         Bounds::DEFAULT
     }
 }
 
-/// A server a stage may send requests to, with its addresses looked up beforehand.
+/// A server that a plugin may send requests to, with resolved addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     /// Host (and port, unless the scheme's own) for the Host field.
@@ -73,7 +73,7 @@ pub struct Target {
     pub tls: bool,
 }
 
-/// A request a stage makes itself. Framing fields are the sender's business.
+/// A request sent by a plugin. Framing fields are set by the sender.
 #[derive(Debug)]
 pub struct Fetch {
     pub target: Target,
@@ -84,23 +84,23 @@ pub struct Fetch {
     pub uri: Vec<u8>,
     pub fields: Fields,
     pub body: Bytes,
-    /// Where the target is spoken to over TLS: only with a certificate of its name, from somebody trusted.
+    /// For TLS: requires a trusted certificate for the target's name.
     pub verify: bool,
     pub timeouts: FetchTimeouts,
-    /// The answer's body may be at most so long.
+    /// Maximum size of the response's body in bytes.
     pub max_body: usize,
-    /// It may be sent twice, whatever its method. An idempotent one always may: where a kept
-    /// connection turns out to be dead, a fresh one is taken.
+    /// Whether it may be sent twice, regardless of its method. An idempotent one always may: if a pooled
+    /// connection turns out to be dead, it is sent on a new one.
     pub repeatable: bool,
     pub keep: Keep,
 }
 
-/// How the connection of a [`Fetch`] is kept afterwards, for the next one.
+/// How the connection of a [`Fetch`] is pooled afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keep {
-    /// At most so many idle ones to one server on each worker; with 0 it is closed.
+    /// Maximum idle connections per server and worker; 0 closes the connection.
     pub connections: usize,
-    /// For so long.
+    /// Maximum idle time.
     pub idle: Duration,
 }
 
@@ -110,11 +110,11 @@ impl Default for Keep {
     }
 }
 
-/// How long a [`Fetch`] may take. All of it, over all addresses, ends after `connect`, `send` and
-/// `read` together at the latest.
+/// Timeouts of a [`Fetch`]. The sum of `connect`, `send` and `read` limits the whole of it, over
+/// all addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FetchTimeouts {
-    /// Until a connection to one address is there.
+    /// To connect to one address.
     pub connect: Duration,
     /// Between two writes.
     pub send: Duration,
@@ -122,23 +122,23 @@ pub struct FetchTimeouts {
     pub read: Duration,
 }
 
-/// The answer to a [`Fetch`].
+/// The response to a [`Fetch`].
 #[derive(Debug, Default)]
 pub struct Fetched {
     pub status: u16,
     pub fields: Fields,
     pub body: Vec<u8>,
-    /// What the body counts as in [`World::budget`].
+    /// The reservation for the body in [`World::budget`].
     pub held: Held,
 }
 
-/// Why a [`Fetch`] came to nothing.
+/// Why a [`Fetch`] failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FetchError {
     Unresolved,
     Refused,
     Timeout,
-    /// TLS could not be set up, or the server is not who it should be.
+    /// TLS is not available, or the server's certificate is not trusted.
     Untrusted(&'static str),
     Broken,
     TooLarge,
@@ -149,10 +149,10 @@ impl FetchError {
         match self {
             FetchError::Unresolved => "the host name has no address",
             FetchError::Refused => "the connection was refused",
-            FetchError::Timeout => "it took longer than its time-out",
+            FetchError::Timeout => "the request timed out",
             FetchError::Untrusted(why) => why,
-            FetchError::Broken => "the answer was not valid HTTP or broke off",
-            FetchError::TooLarge => "the answer was larger than allowed",
+            FetchError::Broken => "the response was invalid or incomplete HTTP",
+            FetchError::TooLarge => "the response exceeds the size limit",
         }
     }
 }
@@ -170,15 +170,15 @@ mod tests {
     use super::FetchError;
 
     #[test]
-    fn each_end_of_a_fetch_has_its_words() {
+    fn fetch_errors_have_a_text() {
         use FetchError::{Broken, Refused, Timeout, TooLarge, Unresolved, Untrusted};
         let words = [
             (Unresolved, "address"),
             (Refused, "refused"),
-            (Timeout, "longer"),
+            (Timeout, "timed out"),
             (Untrusted("the TLS handshake failed"), "TLS"),
-            (Broken, "valid HTTP"),
-            (TooLarge, "larger"),
+            (Broken, "incomplete HTTP"),
+            (TooLarge, "size limit"),
         ];
         for (error, word) in words {
             assert!(error.to_string().contains(word) && error.as_str().contains(word), "{error}");

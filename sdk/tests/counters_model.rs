@@ -1,8 +1,8 @@
 //! The counters' buckets under every interleaving of two threads.
 //!
-//! Loom runs each scenario once for every order in which the threads' atomic steps can happen, up to
-//! a bound on forced switches, under the memory model of C11. The bucket is the very file that
-//! production uses; only its atomics and the number of slots are the model's.
+//! Loom runs each scenario once for every order of the threads' atomic steps, up to a bound on
+//! forced switches, under the C11 memory model. The bucket is the production source file; only its
+//! atomics and the number of slots are replaced.
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
 
 use loom::model::Builder;
@@ -29,7 +29,7 @@ pub struct Taken {
     pub reset_ms: u64,
 }
 
-/// A bucket that threads share.
+/// A bucket shared by threads.
 #[derive(Clone)]
 struct Shared(Arc<Words>);
 
@@ -43,13 +43,13 @@ impl Shared {
         self.hit_and_see(tag, limit, now_ms).0
     }
 
-    /// What the key's window stands at.
+    /// The count of the key's window.
     fn count(&self, tag: u64, now_ms: u64) -> u64 {
         let bucket = Bucket(&self.0);
         bucket.find(tag).and_then(|slot| bucket.peek(slot, tag, now_ms)).map_or(0, |(count, _)| count)
     }
 
-    /// As [`Shared::hit`], and whether another key's open window gave way.
+    /// As [`Shared::hit`], and whether another key's open window was evicted.
     fn hit_and_see(&self, tag: u64, limit: u64, now_ms: u64) -> (Taken, bool) {
         let mut evicted = false;
         let hit = Hit { cost: 1, limit, window_ms: 1000, now_ms };
@@ -59,7 +59,7 @@ impl Shared {
 }
 
 impl Shared {
-    /// Counts one of the key in, while fewer than `most` are in. `None`: there is no room.
+    /// Counts one in for the key, if fewer than `most` are in. `None`: there is no slot.
     fn enter(&self, tag: u64, most: u64) -> Option<bool> {
         let changed = Bucket(&self.0).update(tag, false, |n| (n < most).then_some(n + 1), |_| {});
         changed.ok().map(|(_, after)| after.is_some())
@@ -75,14 +75,14 @@ impl Shared {
     }
 }
 
-/// Runs `scenario` under every order with at most two forced switches between threads.
+/// Runs `scenario` in every order with at most two forced switches between threads.
 fn every_order(scenario: impl Fn() + Sync + Send + 'static) {
     let mut model = Builder::new();
     model.preemption_bound = Some(2);
     model.check(scenario);
 }
 
-/// Runs both at the same time; their results.
+/// Runs both concurrently; returns their results.
 fn both<A: 'static, B>(one: impl FnOnce() -> A + 'static, other: impl FnOnce() -> B) -> (A, B) {
     let one = thread::spawn(one);
     let other = other();
@@ -101,7 +101,7 @@ fn a_new_key_gets_one_slot_and_every_hit_counts() {
 }
 
 #[test]
-fn a_window_that_ends_begins_anew_once() {
+fn an_ended_window_is_restarted_once() {
     every_order(|| {
         let bucket = Shared::new();
         assert!(bucket.hit(7, 1, 10).allowed);
@@ -117,7 +117,8 @@ fn a_late_hit_does_not_carry_an_old_count_into_a_new_window() {
         let bucket = Shared::new();
         assert_eq!(bucket.hit(7, 5, 10).remaining, 4);
         let here = bucket.clone();
-        // One thread's clock is behind: it counts in the old window or, with the other, in the new.
+        // One thread's clock is behind: it counts in the old window or, with the other, in the new
+        // one.
         let (old, new) = both(move || here.hit(7, 5, 500), || bucket.hit(7, 5, 2_000));
         assert!(old.allowed && new.allowed);
         let old_was_in_new = old.reset_ms > 1_000;
@@ -145,15 +146,15 @@ fn a_hit_during_the_eviction_of_its_key_counts_for_its_key_only() {
         assert!(bucket.hit(7, 9, 10).allowed);
         assert!(bucket.hit(8, 9, 500).allowed);
         let here = bucket.clone();
-        // Both slots are taken: key 9 pushes out key 7, whose window ends first.
+        // Both slots are in use: key 9 evicts key 7, whose window ends first.
         let (seven, (nine, _)) = both(move || here.hit(7, 9, 600), || bucket.hit_and_see(9, 1, 600));
         assert!(seven.allowed);
-        assert!(nine.allowed, "a new key stands at nothing, whatever was counted in its slot before");
+        assert!(nine.allowed, "a new key starts at 0, even in a reused slot");
     });
 }
 
 #[test]
-fn no_more_are_let_in_at_once_than_may_be() {
+fn the_limit_bounds_concurrent_entries() {
     every_order(|| {
         let bucket = Shared::new();
         let here = bucket.clone();
@@ -164,15 +165,15 @@ fn no_more_are_let_in_at_once_than_may_be() {
 }
 
 #[test]
-fn who_is_in_never_gives_way() {
+fn keys_with_entries_are_never_evicted() {
     every_order(|| {
         let bucket = Shared::new();
         assert_eq!(bucket.enter(7, 9), Some(true));
         bucket.leave(7);
         assert_eq!(bucket.enter(8, 9), Some(true));
         let here = bucket.clone();
-        // Key 7 comes back while key 9 wants the slot it left at nothing: one of them has no room,
-        // and whoever got in is counted.
+        // Key 7 comes back while key 9 wants the slot it left at 0: one of them finds no slot, and
+        // the other is counted.
         let (seven, nine) = both(move || here.enter(7, 9), || bucket.enter(9, 9));
         assert!(seven.is_some() || nine.is_some());
         assert_eq!(bucket.within(7), u64::from(seven.is_some()));

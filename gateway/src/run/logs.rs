@@ -33,8 +33,8 @@ impl Logs {
         move || {
             tracing::info!("reopening the log files");
             logging::reopen();
-            logs.iter().for_each(Sink::call);
-            sinks.call();
+            logs.iter().for_each(Sink::reopen);
+            sinks.reopen();
         }
     }
 

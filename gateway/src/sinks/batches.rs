@@ -46,7 +46,7 @@ pub(super) async fn run(intake: Intake, stopping: watch::Receiver<bool>, trust: 
                     gathering.add(taken.bytes().len(), now());
                     batch.push(taken);
                 }
-                Some(Next::Called) => {}
+                Some(Next::Reopen) => {}
                 Some(Next::End) => ended = true,
                 None => break,
             }
@@ -77,7 +77,7 @@ pub(super) async fn run(intake: Intake, stopping: watch::Receiver<bool>, trust: 
                     gathering.add(taken.bytes().len(), now());
                     batch.push(taken);
                 }
-                Next::Called => {}
+                Next::Reopen => {}
                 Next::End => ended = true,
             },
             () = look => {}

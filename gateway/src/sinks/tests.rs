@@ -271,7 +271,7 @@ fn lines_are_appended_to_a_file_that_may_be_moved_away() {
         std::thread::yield_now();
     }
     assert!(!path.exists());
-    deliveries.sinks().call();
+    deliveries.sinks().reopen();
     while !path.exists() {
         std::thread::yield_now();
     }

@@ -245,7 +245,7 @@ fn plugins_ask_other_plugins_and_get_their_answer() {
     let scope =
         Scope { names: &names, upstreams: None, metadata: &|_| None, enabled: Some(&|name| name != "cors") };
     let others = Within { catalog: &catalog, scope: &scope, depth: 0 };
-    let cx = Build::new(&owner, &services, &names).with_others(&others);
+    let cx = Build::new(&owner, &services, &names).with_plugin_builder(&others);
     let chain = cx.plugin("key-auth", &json!({}), "0").unwrap();
     let mut probe = Probe::default();
     let step = chain.run(Phase::Rewrite, &mut 0, &mut probe.exchange());
@@ -272,7 +272,7 @@ fn plugins_ask_other_plugins_and_get_their_answer() {
     assert_eq!(paths(false), [""; 0]);
 
     let deep = Within { depth: MOST_NESTED, ..others };
-    let cx = Build::new(&owner, &services, &names).with_others(&deep);
+    let cx = Build::new(&owner, &services, &names).with_plugin_builder(&deep);
     assert_eq!(cx.plugin("key-auth", &json!({}), "0").unwrap_err().reason, "plugins are nested too deeply");
 }
 

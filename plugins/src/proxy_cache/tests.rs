@@ -66,7 +66,7 @@ impl Site {
         let mut all = vec![("Host", "a.example")];
         all.extend(headers);
         let mut probe = Probe::request(method, target, &all);
-        probe.services.others = sdk::build::Shared::default().with(self.caches.clone());
+        probe.services.extensions = sdk::build::Extensions::default().with(self.caches.clone());
         probe.world.now_ms.set(self.now);
         probe
     }
@@ -541,7 +541,7 @@ fn clients_do_not_see_each_other_s_answers() {
 /// Asks with the path as it would be sent, beside the decoded one.
 fn spelled(site: &Site, target: &str, sent: &str, host: &str, answer: &str) -> String {
     let mut probe = Probe::request("GET", target, &[("Host", host)]);
-    probe.services.others = sdk::build::Shared::default().with(site.caches.clone());
+    probe.services.extensions = sdk::build::Extensions::default().with(site.caches.clone());
     probe.world.now_ms.set(site.now);
     let before = |x: &mut Exchange<'_>| x.engine_mut().forward.uri = Some(x.intern(sent.as_bytes()));
     site.run(probe, before, origin(&[], &[answer])).body
@@ -752,7 +752,7 @@ fn zones_are_checked_in_apisix_words() {
     ]));
     let build = |config: Value| {
         let mut probe = Probe::get("/");
-        probe.services.others = sdk::build::Shared::default().with(caches.clone());
+        probe.services.extensions = sdk::build::Extensions::default().with(caches.clone());
         probe.stage::<ProxyCache>(config).err().map(|error| error.to_string()).unwrap_or_default()
     };
     assert_eq!(build(json!({})), "");

@@ -242,7 +242,7 @@ async fn prepare<'s>(
     }
     // A plugin's own requests never reach the control side: who sends them is not who wrote them.
     let handoff = worker.settings.handoff.as_deref();
-    let handoff = handoff.filter(|handoff| !x.client().is_within() && handoff.takes(x.path()));
+    let handoff = handoff.filter(|handoff| !x.client().is_subrequest() && handoff.takes(x.path()));
     // First, so that every rule about paths judges the same path.
     if handoff.is_none() && snapshot.router.normalize(x).is_err() {
         return Flow::Fault(Fault::client(FaultKind::BadRequest(Refusal::BadPath)));

@@ -3,7 +3,7 @@
 //! A request's head as a server gets it: the client's, rebuilt, with the gateway's additions.
 
 use sdk::Exchange;
-use sdk::engine::Own;
+use sdk::engine::ForwardedHeaders;
 use smallvec::SmallVec;
 use snapshot::{Endpoint, PassHost, Upstream};
 use wire::fields::check_value;
@@ -82,9 +82,9 @@ impl Head for Outbound<'_, '_> {
                 {
                     continue;
                 }
-                Name::XForwardedProto => told.insert(Own::PROTO),
-                Name::XForwardedHost => told.insert(Own::HOST),
-                Name::XForwardedPort => told.insert(Own::PORT),
+                Name::XForwardedProto => told.insert(ForwardedHeaders::PROTO),
+                Name::XForwardedHost => told.insert(ForwardedHeaders::HOST),
+                Name::XForwardedPort => told.insert(ForwardedHeaders::PORT),
                 _ => {}
             }
             to.copy(&head.fields, field);
@@ -98,13 +98,13 @@ impl Head for Outbound<'_, '_> {
         }
         to.value(ip);
         to.end();
-        if !told.has(Own::PROTO) {
+        if !told.has(ForwardedHeaders::PROTO) {
             to.field(b"X-Forwarded-Proto", x.client().scheme().as_bytes());
         }
-        if !told.has(Own::HOST) && !head.authority().is_empty() {
+        if !told.has(ForwardedHeaders::HOST) && !head.authority().is_empty() {
             to.field(b"X-Forwarded-Host", head.authority());
         }
-        if !told.has(Own::PORT) {
+        if !told.has(ForwardedHeaders::PORT) {
             to.name(b"X-Forwarded-Port");
             to.number(u64::from(x.forwarded_port()));
             to.end();

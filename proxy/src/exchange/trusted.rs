@@ -16,7 +16,7 @@ use crate::worker::Worker;
 /// The client as a trusted peer tells of it (`real_ip_header`).
 #[inline]
 pub(super) fn client(worker: &Worker, client: &Client, head: &RequestHead) -> Option<Client> {
-    let real_ip = worker.settings.real_ip.as_ref().filter(|_| !client.is_within())?;
+    let real_ip = worker.settings.real_ip.as_ref().filter(|_| !client.is_subrequest())?;
     let RealIpSource::Field(name) = &real_ip.source else { return None };
     let mut values = head.fields.all_checked(name.id(), name.text()).rev().peekable();
     values.peek()?;

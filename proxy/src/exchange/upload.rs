@@ -31,7 +31,7 @@ pub(crate) async fn buffer(
     x: &mut Exchange<'_>,
     limit: usize,
 ) -> Result<(), Fault> {
-    let spared = std::mem::take(&mut x.engine_mut().body_spared);
+    let spared = std::mem::take(&mut x.engine_mut().body_optional);
     match x.body_state() {
         Body::Streaming => {}
         Body::TooLarge if x.engine().messages.body.len() <= limit => {}
@@ -45,7 +45,7 @@ pub(crate) async fn buffer(
     x.engine_mut().body_asked = x.body_asked().max(limit);
     if let Framing::Length(length) = x.request().framing
         && length > limit as u64
-        && !x.engine().body_beginning
+        && !x.engine().body_prefix_wanted
     {
         x.engine_mut().body_state = Body::TooLarge;
         return Ok(());
@@ -61,7 +61,7 @@ pub(crate) async fn buffer(
         if spared && held.is_err() {
             // The piece stays where it is, and goes out behind what is held.
             let engine = x.engine_mut();
-            (engine.body_state, engine.body_unheld) = (Body::TooLarge, true);
+            (engine.body_state, engine.body_over_budget) = (Body::TooLarge, true);
             return Ok(());
         }
         // Held or not, it is counted as taken: left here, it would be the next request.

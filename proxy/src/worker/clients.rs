@@ -87,7 +87,7 @@ impl Worker {
             && matches!(real_ip.source, RealIpSource::ProxyProtocol)
             && (real_ip.from)(client.peer.ip().to_canonical())
         {
-            *client = client.told(ends.source.ip(), Some(ends.source.port()));
+            *client = client.with_address(ends.source.ip(), Some(ends.source.port()));
         }
     }
 

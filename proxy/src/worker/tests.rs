@@ -285,7 +285,7 @@ fn other_ports_that_serve_the_same_are_told_once_each() {
             ("of that port", client(at(1, 443), true), true),
             ("of another", client(at(1, 444), true), false),
             ("without TLS", client(at(1, 443), false), false),
-            ("the gateway itself", client(at(1, 443), true).within(), false),
+            ("the gateway itself", client(at(1, 443), true).for_subrequest(), false),
         ] {
             assert_eq!(worker.alt_svc(&client).is_some(), told, "{about}");
         }

@@ -48,7 +48,7 @@ impl World for Worker {
         client: &Client,
         request: Fetch,
     ) -> sdk::chain::LocalFuture<'static, Result<Fetched, FetchError>> {
-        let (worker, client) = (self.strong(), client.within());
+        let (worker, client) = (self.strong(), client.for_subrequest());
         Box::pin(async move {
             let worker = worker.ok_or(FetchError::Broken)?;
             fetch::dispatch(&worker, client, request).await

@@ -43,7 +43,7 @@ impl Instance for Filters {
             return Step::Body(1);
         }
         if matches!(x.query(), b"look" | b"look-and-filter" | b"beginning")
-            && let Some(step) = x.ask_for_copy(10)
+            && let Some(step) = x.ask_for_optional_body(10)
         {
             return step;
         }

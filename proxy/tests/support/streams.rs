@@ -83,7 +83,7 @@ impl Instance for First {
         if x.body_asked() < self.asks {
             return Step::Body(self.asks);
         }
-        match x.body_so_far() {
+        match x.body_prefix() {
             seen if !self.again.is_empty() && seen == self.again => Step::Body(self.asks),
             seen if seen.starts_with(&self.wants) => Step::Next,
             _ => Step::Reply(Reply::status(403)),

@@ -39,7 +39,7 @@ impl Instance for Trailers {
 
     fn ask(&self, _: Phase, x: &mut Exchange<'_>) -> Step {
         if x.query() == b"beginning" {
-            x.want_beginning_of_body();
+            x.want_body_prefix();
             if x.lacks_body(1) {
                 return Step::Body(1);
             }

@@ -1,4 +1,4 @@
-//! Chains of instances that write down what they are asked.
+//! Chains of instances that record their calls.
 
 use std::sync::Mutex;
 
@@ -9,24 +9,24 @@ use crate::exchange::Body;
 use crate::testing::{Probe, chunk, now, respond, with_body};
 use crate::verdict::Unjudged;
 
-/// What all instances of a test were asked, in order.
-type Told = Arc<Mutex<Vec<String>>>;
+/// The calls of all instances of a test, in order.
+type Calls = Arc<Mutex<Vec<String>>>;
 
-/// Says what it was asked, then answers.
-struct Scribe {
+/// Records its calls.
+struct Recorder {
     name: &'static str,
     phases: Phases,
-    told: Told,
-    /// In this phase it answers something other than [`Step::Next`].
+    calls: Calls,
+    /// In this phase it returns something other than [`Step::Next`].
     answers: Option<(Phase, fn() -> Step)>,
     looks_at_body: bool,
     holds_body: bool,
     refuses: Option<Doubtful>,
 }
 
-impl Scribe {
-    fn says(&self, phase: Phase) -> Step {
-        self.told.lock().unwrap().push(format!("{} {phase:?}", self.name));
+impl Recorder {
+    fn record(&self, phase: Phase) -> Step {
+        self.calls.lock().unwrap().push(format!("{} {phase:?}", self.name));
         match self.answers {
             Some((here, answer)) if here == phase => answer(),
             _ => Step::Next,
@@ -34,7 +34,7 @@ impl Scribe {
     }
 }
 
-impl Instance for Scribe {
+impl Instance for Recorder {
     fn phases(&self) -> Phases {
         self.phases
     }
@@ -44,11 +44,11 @@ impl Instance for Scribe {
     }
 
     fn ask(&self, phase: Phase, _: &mut Exchange<'_>) -> Step {
-        self.says(phase)
+        self.record(phase)
     }
 
     fn header_filter(&self, _: &mut Exchange<'_>) -> Step {
-        self.says(Phase::HeaderFilter)
+        self.record(Phase::HeaderFilter)
     }
 
     fn filters_body(&self, _: &Exchange<'_>) -> bool {
@@ -61,15 +61,15 @@ impl Instance for Scribe {
 
     fn body_filter(&self, _: &mut Exchange<'_>, chunk: &mut Chunk) -> Step {
         chunk.data.extend_from_slice(self.name.as_bytes());
-        self.says(Phase::BodyFilter)
+        self.record(Phase::BodyFilter)
     }
 
     fn log(&self, _: &mut Exchange<'_>) {
-        self.says(Phase::Log);
+        self.record(Phase::Log);
     }
 
     fn wait<'a>(&'a self, phase: Phase, _: &'a mut Exchange<'_>) -> LocalFuture<'a, Step> {
-        self.told.lock().unwrap().push(format!("{} waits in {phase:?}", self.name));
+        self.calls.lock().unwrap().push(format!("{} waits in {phase:?}", self.name));
         Box::pin(async { Step::Reply(Reply::text(403, "waited")) })
     }
 
@@ -81,8 +81,8 @@ impl Instance for Scribe {
 
 /// Makes the instances of one test.
 #[derive(Default)]
-struct Desk {
-    told: Told,
+struct Fixture {
+    calls: Calls,
 }
 
 const ALL: Phases = Phases::REWRITE
@@ -91,12 +91,12 @@ const ALL: Phases = Phases::REWRITE
     .with(Phases::BODY_FILTER)
     .with(Phases::LOG);
 
-impl Desk {
-    fn scribe(&self, name: &'static str) -> Scribe {
-        Scribe {
+impl Fixture {
+    fn recorder(&self, name: &'static str) -> Recorder {
+        Recorder {
             name,
             phases: ALL,
-            told: self.told.clone(),
+            calls: self.calls.clone(),
             answers: None,
             looks_at_body: false,
             holds_body: false,
@@ -105,30 +105,31 @@ impl Desk {
     }
 
     fn stage(&self, name: &'static str, priority: i32) -> Arc<Stage> {
-        Fitting { name, priority, meta: None }.stage(self.scribe(name))
+        Fitting { name, priority, meta: None }.stage(self.recorder(name))
     }
 
-    /// One with `_meta.filter`.
+    /// An instance with `_meta.filter`.
     fn filtered(&self, name: &'static str, phases: Phases, filter: serde_json::Value) -> Arc<Stage> {
         let meta = Meta { filter: Some(Expr::compile(&filter).unwrap()), error_response: None };
-        let scribe = Scribe { phases, ..self.scribe(name) };
-        Fitting { name, priority: 0, meta: Some(Box::new(meta)) }.stage(scribe)
+        let recorder = Recorder { phases, ..self.recorder(name) };
+        Fitting { name, priority: 0, meta: Some(Box::new(meta)) }.stage(recorder)
     }
 
-    /// What was written down since the last look.
-    fn told(&self) -> Vec<String> {
-        std::mem::take(&mut self.told.lock().unwrap())
+    /// The calls since the last look.
+    fn take_calls(&self) -> Vec<String> {
+        std::mem::take(&mut self.calls.lock().unwrap())
     }
 }
 
 #[test]
-fn instances_stand_by_priority_and_equal_ones_as_they_were_given() {
-    let desk = Desk::default();
-    let second = Scribe { phases: Phases::LOG, refuses: Some(Doubtful::SEMICOLON), ..desk.scribe("b") };
+fn instances_are_sorted_by_priority_and_equal_ones_keep_their_order() {
+    let fixture = Fixture::default();
+    let second =
+        Recorder { phases: Phases::LOG, refuses: Some(Doubtful::SEMICOLON), ..fixture.recorder("b") };
     let second = Fitting { name: "b", priority: 7, meta: None }.stage(second);
-    let last = Scribe { refuses: Some(Doubtful::BACKSLASH), ..desk.scribe("d") };
+    let last = Recorder { refuses: Some(Doubtful::BACKSLASH), ..fixture.recorder("d") };
     let last = Fitting { name: "d", priority: -1, meta: None }.stage(last);
-    let chain = Chain::new(vec![desk.stage("c", 7), last, second, desk.stage("a", 10)], Vec::new());
+    let chain = Chain::new(vec![fixture.stage("c", 7), last, second, fixture.stage("a", 10)], Vec::new());
     assert_eq!(chain.names(), ["a", "c", "b", "d"]);
     let priorities: Vec<_> = chain.stages().map(|stage| (stage.name(), stage.priority())).collect();
     assert_eq!(priorities, [("a", 10), ("c", 7), ("b", 7), ("d", -1)]);
@@ -136,43 +137,43 @@ fn instances_stand_by_priority_and_equal_ones_as_they_were_given() {
     let names: Vec<_> = chain.of_phase(Phase::Rewrite).iter().map(|stage| stage.name()).collect();
     assert_eq!(names, ["a", "c", "d"]);
     assert_eq!((chain.name_at(Phase::Rewrite, 1), chain.name_at(Phase::Rewrite, 3)), (Some("c"), None));
-    assert_eq!(chain.refused_in_path(), Some(Doubtful::SEMICOLON), "the first that has a say");
-    let none = Chain::of(desk.stage("a", 1));
+    assert_eq!(chain.refused_in_path(), Some(Doubtful::SEMICOLON), "the first instance that restricts paths");
+    let none = Chain::of(fixture.stage("a", 1));
     assert_eq!((none.refused_in_path(), none.name_at(Phase::Preread, 0)), (None, None));
     assert_eq!(none.names(), ["a"]);
     assert_eq!(Chain::default().phases(), Phases::NONE);
 }
 
 #[test]
-fn a_phase_stops_where_an_instance_answers_and_goes_on_from_there() {
-    let desk = Desk::default();
-    let answering = Scribe { answers: Some((Phase::Access, || Step::Wait)), ..desk.scribe("b") };
+fn a_phase_stops_at_an_instance_that_responds_and_continues_after_it() {
+    let fixture = Fixture::default();
+    let answering = Recorder { answers: Some((Phase::Access, || Step::Wait)), ..fixture.recorder("b") };
     let answering = Fitting { name: "b", priority: 2, meta: None }.stage(answering);
-    let chain = Chain::new(vec![desk.stage("a", 3), answering, desk.stage("c", 1)], Vec::new());
+    let chain = Chain::new(vec![fixture.stage("a", 3), answering, fixture.stage("c", 1)], Vec::new());
     let mut probe = Probe::default();
     let mut x = probe.exchange();
     let mut cursor = 0;
     assert!(matches!(chain.run(Phase::Access, &mut cursor, &mut x), Step::Wait));
-    assert_eq!((cursor, desk.told()), (1, vec!["a Access".to_owned(), "b Access".to_owned()]));
+    assert_eq!((cursor, fixture.take_calls()), (1, vec!["a Access".to_owned(), "b Access".to_owned()]));
     let step = now(chain.wait(Phase::Access, cursor, &mut x));
     assert!(matches!(step, Step::Reply(reply) if reply.status == 403));
-    assert_eq!(desk.told(), ["b waits in Access"]);
+    assert_eq!(fixture.take_calls(), ["b waits in Access"]);
     cursor += 1;
     assert!(matches!(chain.run(Phase::Access, &mut cursor, &mut x), Step::Next));
-    assert_eq!((cursor, desk.told()), (3, vec!["c Access".to_owned()]));
-    // Nobody stands there.
+    assert_eq!((cursor, fixture.take_calls()), (3, vec!["c Access".to_owned()]));
+    // There is no such instance.
     assert!(matches!(now(chain.wait(Phase::Access, 3, &mut x)), Step::Next));
     assert!(matches!(now(chain.wait_body(3, &mut x, &mut chunk(b"x", true))), Step::Next));
 }
 
 #[test]
-fn filters_see_the_response_one_after_the_other() {
-    let desk = Desk::default();
+fn response_filters_run_in_order() {
+    let fixture = Fixture::default();
     let reply: fn() -> Step = || Step::Reply(Reply::status(500));
     let chain = |answers| {
-        let second = Scribe { answers, looks_at_body: true, ..desk.scribe("b") };
+        let second = Recorder { answers, looks_at_body: true, ..fixture.recorder("b") };
         let second = Fitting { name: "b", priority: 1, meta: None }.stage(second);
-        Chain::new(vec![desk.stage("a", 2), second, desk.stage("c", 0)], Vec::new())
+        Chain::new(vec![fixture.stage("a", 2), second, fixture.stage("c", 0)], Vec::new())
     };
     let mut probe = Probe::default();
     let mut x = probe.exchange();
@@ -180,14 +181,14 @@ fn filters_see_the_response_one_after_the_other() {
     let (mut head, mut body, mut piece) = (0, 0, chunk(b"-", true));
     assert!(matches!(all.header_filter(&mut head, &mut x), Step::Next));
     assert_eq!(
-        (head, desk.told().join(", ")),
+        (head, fixture.take_calls().join(", ")),
         (3, "a HeaderFilter, b HeaderFilter, c HeaderFilter".to_owned())
     );
     assert!(matches!(all.body_filter(&mut body, &mut x, &mut piece), Step::Next));
     assert_eq!((body, &piece.data[..]), (3, &b"-abc"[..]));
-    desk.told();
+    fixture.take_calls();
     all.log(&mut x);
-    assert_eq!(desk.told().join(", "), "a Log, b Log, c Log");
+    assert_eq!(fixture.take_calls().join(", "), "a Log, b Log, c Log");
 
     let (mut head, mut body) = (0, 0);
     let refusing = chain(Some((Phase::HeaderFilter, reply)));
@@ -202,22 +203,22 @@ fn filters_see_the_response_one_after_the_other() {
 }
 
 #[test]
-fn one_that_looks_at_the_body_is_enough() {
-    let desk = Desk::default();
+fn one_body_filter_is_enough() {
+    let fixture = Fixture::default();
     let mut probe = Probe::default();
     let x = probe.exchange();
     for (looks, holds) in [(false, false), (true, false), (false, true)] {
-        let scribe = Scribe { looks_at_body: looks, holds_body: holds, ..desk.scribe("b") };
-        let stage = Fitting { name: "b", priority: 0, meta: None }.stage(scribe);
-        let chain = Chain::new(vec![desk.stage("a", 1), stage], Vec::new());
+        let recorder = Recorder { looks_at_body: looks, holds_body: holds, ..fixture.recorder("b") };
+        let stage = Fitting { name: "b", priority: 0, meta: None }.stage(recorder);
+        let chain = Chain::new(vec![fixture.stage("a", 1), stage], Vec::new());
         assert_eq!((chain.filters_body(&x), chain.holds_body(&x)), (looks, holds));
     }
 }
 
 #[test]
-fn a_plugin_whose_work_another_does_is_left_out() {
-    let desk = Desk::default();
-    let chain = Chain::new(vec![desk.stage("a", 1), desk.stage("b", 0)], Vec::new());
+fn skipped_plugins_are_not_called() {
+    let fixture = Fixture::default();
+    let chain = Chain::new(vec![fixture.stage("a", 1), fixture.stage("b", 0)], Vec::new());
     let mut probe = Probe::default();
     let mut x = probe.exchange();
     chain.run(Phase::Rewrite, &mut 0, &mut x);
@@ -225,37 +226,37 @@ fn a_plugin_whose_work_another_does_is_left_out() {
     x.skip_plugin("a");
     chain.run(Phase::Access, &mut 0, &mut x);
     chain.log(&mut x);
-    assert_eq!(desk.told(), ["a Rewrite", "b Rewrite", "b Access", "b Log"]);
+    assert_eq!(fixture.take_calls(), ["a Rewrite", "b Rewrite", "b Access", "b Log"]);
 }
 
 #[test]
-fn a_filter_holds_for_all_phases_of_its_own_plugin() {
-    let desk = Desk::default();
-    let filter = |value: &str| desk.filtered("a", ALL, json!([["arg_a", "==", value]]));
-    let chain = Chain::new(vec![filter("1"), filter("2"), desk.stage("z", -1)], Vec::new());
-    for (target, told) in [("/?a=1", 2), ("/?a=2", 2), ("/?a=3", 1)] {
+fn a_filter_applies_to_all_phases_of_its_plugin() {
+    let fixture = Fixture::default();
+    let filter = |value: &str| fixture.filtered("a", ALL, json!([["arg_a", "==", value]]));
+    let chain = Chain::new(vec![filter("1"), filter("2"), fixture.stage("z", -1)], Vec::new());
+    for (target, calls) in [("/?a=1", 2), ("/?a=2", 2), ("/?a=3", 1)] {
         let mut probe = Probe::get(target);
         let mut x = probe.exchange();
         chain.run(Phase::Rewrite, &mut 0, &mut x);
-        assert_eq!(desk.told().len(), told, "{target}");
-        // It is judged once, whatever the request looks like later.
+        assert_eq!(fixture.take_calls().len(), calls, "{target}");
+        // It is evaluated once, even if the request changes later.
         x.set_query(b"a=3");
         respond(&mut x, 200, &[]);
         chain.header_filter(&mut 0, &mut x);
-        assert_eq!(desk.told().len(), told, "{target}");
+        assert_eq!(fixture.take_calls().len(), calls, "{target}");
     }
 }
 
 #[test]
-fn a_filter_on_the_body_is_judged_while_the_request_can_be_refused() {
-    let desk = Desk::default();
+fn a_filter_on_the_body_is_checked_while_the_request_can_be_rejected() {
+    let fixture = Fixture::default();
     let form = [("Content-Type", "application/json")];
     let filter = json!([["post_arg.a", "==", "1"]]);
-    // Of an instance with work on the request, in that phase.
-    let early = Chain::of(desk.filtered("a", Phases::REWRITE.with(Phases::LOG), filter.clone()));
+    // Of an instance that runs on the request, in that phase.
+    let early = Chain::of(fixture.filtered("a", Phases::REWRITE.with(Phases::LOG), filter.clone()));
     assert_eq!(early.phases(), Phases::REWRITE | Phases::LOG);
-    // Of one without, before the upstream is asked.
-    let late = Chain::of(desk.filtered("a", Phases::HEADER_FILTER, filter.clone()));
+    // Of an instance that runs on the response only, before the upstream is contacted.
+    let late = Chain::of(fixture.filtered("a", Phases::HEADER_FILTER, filter.clone()));
     assert_eq!(late.phases(), Phases::ACCESS | Phases::HEADER_FILTER);
     for (chain, phase) in [(&early, Phase::Rewrite), (&late, Phase::Access)] {
         let mut probe = Probe::request("POST", "/", &form);
@@ -265,34 +266,36 @@ fn a_filter_on_the_body_is_judged_while_the_request_can_be_refused() {
         with_body(&mut x, b"no json");
         assert!(matches!(chain.run(phase, &mut 0, &mut x), Step::Refuse(Unjudged::Unreadable)));
     }
-    desk.told();
-    for (body, told) in [(&br#"{"a":"1"}"#[..], 1), (br#"{"a":"2"}"#, 0)] {
+    fixture.take_calls();
+    for (body, calls) in [(&br#"{"a":"1"}"#[..], 1), (br#"{"a":"2"}"#, 0)] {
         let mut probe = Probe::request("POST", "/", &form);
         let mut x = probe.exchange();
         with_body(&mut x, body);
         assert!(matches!(late.run(Phase::Access, &mut 0, &mut x), Step::Next));
-        assert_eq!(desk.told().len(), 0, "it has no work there");
+        assert_eq!(fixture.take_calls().len(), 0, "it does not run in that phase");
         respond(&mut x, 200, &[]);
         late.header_filter(&mut 0, &mut x);
-        assert_eq!(desk.told().len(), told);
+        assert_eq!(fixture.take_calls().len(), calls);
     }
-    // A filter that needs no body waits for the response, and so does a plugin without one.
-    let plain = Chain::of(desk.filtered("a", Phases::HEADER_FILTER, json!([["status", "==", "200"]])));
-    let none = Scribe { phases: Phases::HEADER_FILTER, ..desk.scribe("a") };
+    // A filter that needs no body is evaluated with the response; a plugin without a filter runs
+    // there only.
+    let plain = Chain::of(fixture.filtered("a", Phases::HEADER_FILTER, json!([["status", "==", "200"]])));
+    let none = Recorder { phases: Phases::HEADER_FILTER, ..fixture.recorder("a") };
     let none = Chain::of(Fitting { name: "a", priority: 0, meta: None }.stage(none));
     assert_eq!((plain.phases(), none.phases()), (Phases::HEADER_FILTER, Phases::HEADER_FILTER));
 }
 
 #[test]
-fn a_refusal_may_say_what_the_operator_has_written() {
+fn error_response_replaces_the_body_of_a_rejection() {
     let reply = |status: u16| {
         let meta = Meta { filter: None, error_response: Some(("application/json", b"{}".as_slice().into())) };
         let answer: fn() -> Step = match status {
             399 => || Step::Reply(Reply::text(399, "own").header("X-A", "1")),
             _ => || Step::Reply(Reply::text(400, "own").header("X-A", "1")),
         };
-        let scribe = Scribe { answers: Some((Phase::Access, answer)), ..Desk::default().scribe("a") };
-        let chain = Chain::of(Fitting { name: "a", priority: 0, meta: Some(Box::new(meta)) }.stage(scribe));
+        let recorder =
+            Recorder { answers: Some((Phase::Access, answer)), ..Fixture::default().recorder("a") };
+        let chain = Chain::of(Fitting { name: "a", priority: 0, meta: Some(Box::new(meta)) }.stage(recorder));
         let mut probe = Probe::default();
         let mut x = probe.exchange();
         let now_or_later =
@@ -313,10 +316,11 @@ fn a_refusal_may_say_what_the_operator_has_written() {
 }
 
 #[test]
-fn a_consumer_s_plugins_take_the_place_of_the_route_s() {
-    let desk = Desk::default();
-    let route = Chain::new(vec![desk.stage("a", 3), desk.stage("b", 2), desk.stage("c", 1)], vec!["x"]);
-    let consumer = Chain::new(vec![desk.stage("b", 9), desk.stage("d", 0)], vec!["a"]);
+fn plugins_of_a_consumer_replace_those_of_the_route() {
+    let fixture = Fixture::default();
+    let route =
+        Chain::new(vec![fixture.stage("a", 3), fixture.stage("b", 2), fixture.stage("c", 1)], vec!["x"]);
+    let consumer = Chain::new(vec![fixture.stage("b", 9), fixture.stage("d", 0)], vec!["a"]);
     let both = route.overlay(&consumer);
     assert_eq!(both.names(), ["b", "c", "d"], "a is disabled, b is the consumer's own");
     assert_eq!(both.stages().next().map(Stage::priority), Some(9));

@@ -1,43 +1,43 @@
-//! What a client's TLS handshake has agreed on, and what it told of the client.
+//! The TLS session of a client, and its certificate.
 
 /// One TLS session.
 #[derive(Debug, Default)]
 pub struct TlsSession {
-    /// The name the client asked for (SNI), in lower case.
+    /// The server name the client sent (SNI), in lower case.
     pub server_name: Option<Box<str>>,
-    /// `TLSv1.3` and the like.
+    /// Such as `TLSv1.3`.
     pub protocol: &'static str,
-    /// As OpenSSL names it.
+    /// The OpenSSL name.
     pub cipher: &'static str,
-    /// The key exchange, as OpenSSL names it.
+    /// The key exchange; the OpenSSL name.
     pub curve: &'static str,
-    /// The client has resumed an earlier session.
+    /// Whether the client resumed an earlier session.
     pub reused: bool,
     /// `h3`, `h2`, `http/1.1` or empty.
     pub alpn: &'static str,
     pub verdict: Verdict,
-    /// A digest of the rules that the verdict follows: the authorities and the depth. `None` where the client was
-    /// not asked for a certificate.
+    /// A digest of the settings that the verdict depends on: the authorities and the depth. `None`
+    /// if no client certificate was requested.
     pub rules: Option<[u8; 32]>,
-    /// The client's own, believed or not.
+    /// The client's own certificate, trusted or not.
     pub certificate: Option<Box<ClientCertificate>>,
 }
 
-/// Whether a client has proved who it is.
+/// The result of verifying the client's certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Verdict {
-    /// It showed no certificate, or was not asked for one.
+    /// The client sent no certificate, or none was requested.
     #[default]
     None,
     Success,
-    /// Its certificate is not trusted, and why.
+    /// The certificate is not trusted, with the reason.
     Failed(Box<str>),
 }
 
-/// A certificate that a client has shown.
+/// A certificate sent by a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientCertificate {
-    /// RFC 2253.
+    /// Formatted as in RFC 2253.
     pub subject: String,
     pub issuer: String,
     /// In hexadecimal.
@@ -52,7 +52,7 @@ pub struct ClientCertificate {
 }
 
 impl ClientCertificate {
-    /// The certificate in PEM.
+    /// Encodes the certificate as PEM.
     pub fn pem(&self) -> String {
         use base64::Engine;
         let text = base64::engine::general_purpose::STANDARD.encode(&self.der);
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pem_has_lines_of_64() {
+    fn pem_lines_have_64_characters() {
         let certificate = ClientCertificate {
             subject: String::new(),
             issuer: String::new(),

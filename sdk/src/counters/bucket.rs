@@ -1,46 +1,43 @@
 //! hot path
 //!
-//! A few counters side by side, changed by compare-and-swap alone.
+//! A few counters side by side, changed by compare-and-swap only.
 //!
-//! A slot is three words. `tag` says whose it is. `end` packs the millisecond
-//! its window ends with a generation, and `count` packs the same generation
-//! with the count, so that a hit which was decided on an older window fails to
-//! swap its count in. A hit that finds `count` behind `end` begins the new
-//! count itself; nobody has to wait for whoever moved `end`.
+//! A slot is three words. `tag` identifies its key. `end` packs the millisecond its window ends
+//! with a generation, and `count` packs the same generation with the count, so that a hit computed
+//! on an older window fails to swap its count in. A hit that finds `count` of an older generation
+//! than `end` starts the new count itself; no thread waits for the one that moved `end`.
 //!
-//! A slot changes hands in steps that leave at most one live slot a key, seen
-//! by all:
-//! 1. Whoever needs a slot looks for its key first, having read `head`.
-//! 2. It freezes a slot whose window has ended (`end` := frozen, next generation).
-//!    From then on the slot is its own and dead to all others.
-//! 3. It writes the tag and swaps `head` from what it read to "slot, generation,
-//!    pending". If `head` has moved, another key, maybe this very one, got in
-//!    between: it lets the slot go and starts over.
-//! 4. It thaws the slot and clears pending. Whoever sees `head` pending does
-//!    this step for it before anything else, so a worker that is held up here
-//!    holds up no other.
+//! A slot changes its key in steps that leave at most one live slot per key, visible to all
+//! threads:
+//! 1. A thread that needs a slot reads `head`, then looks for its key.
+//! 2. It freezes a slot whose window has ended (`end` := frozen, next generation). From then on the
+//!    thread owns the slot, and the slot is dead to all others.
+//! 3. It writes the tag and swaps `head` from the value it read to "slot, generation, pending". If
+//!    `head` has changed, another key, maybe the same one, was inserted in between: it releases the
+//!    slot and starts over.
+//! 4. It thaws the slot and clears pending. A thread that sees `head` pending does this step first,
+//!    so a worker suspended here does not delay the others.
 //!
-//! A bucket may also hold one number a slot ([`Bucket::update`]): it stands in the place of `end`, and
-//! `count` is not used. The number and the freezing of its slot are one word, so no change is lost to
-//! an eviction that did not see it.
+//! A bucket may also hold one number per slot ([`Bucket::update`]). The number takes the position
+//! of `end`, and `count` is not used. The number and the frozen mark of a slot are one word, so an
+//! eviction cannot lose a change it did not see.
 //!
-//! All interleavings of these steps are run through by a model (`sdk/tests/counters_model.rs`), which
-//! includes this file with its own atomics and fewer slots.
+//! A loom model (`sdk/tests/counters_model.rs`) runs all interleavings of these steps. It includes
+//! this file with its own atomics and fewer slots.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
 use super::Taken;
 use super::platform::{AtomicU64, SLOTS, spin};
 
-/// The memory of a bucket: the head, the tags, then end and count of each slot,
-/// and words to fill the line. Plain words, as those can be had zeroed
-/// without touching them.
+/// The memory of a bucket: the head, the tags, `end` and `count` of each slot, and padding to the
+/// cache line. Plain words, since zeroed memory for them can be allocated without touching it.
 pub(super) type Words = [AtomicU64; 3 * (SLOTS + 1)];
 
 #[derive(Clone, Copy)]
 pub(super) struct Bucket<'t>(pub &'t Words);
 
-/// What a hit asks for; see [`super::Counters::take`].
+/// The arguments of a hit; see [`super::Counters::take`].
 #[derive(Clone, Copy)]
 pub(super) struct Hit {
     pub cost: u32,
@@ -49,7 +46,7 @@ pub(super) struct Hit {
     pub now_ms: u64,
 }
 
-/// How a key came by its slot.
+/// How a key got its slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Placed {
     Found,
@@ -58,26 +55,26 @@ pub(super) enum Placed {
     Evicted,
 }
 
-/// What came of looking for a slot.
-enum Place {
+/// The result of looking for a slot.
+enum Lookup {
     At(usize, Placed),
-    /// Another key got in between.
+    /// Another key was inserted in between.
     Again,
-    /// Nothing may give way.
+    /// No slot can be evicted.
     Full,
 }
 
-/// What a change came to: the number before it, and the one after it if it was made.
+/// The number before a change, and the number after it if the change was made.
 pub(super) type Changed = (u64, Option<u64>);
 
-/// A key found no slot, and none may give way.
+/// The key found no slot, and none can be evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Full;
 
 const GENERATION: u64 = 0xffff;
-/// The largest number beside a generation; as a millisecond, a frozen slot.
+/// The largest number that fits beside a generation; as a millisecond, it marks a frozen slot.
 const MOST: u64 = (1 << 48) - 1;
-/// The largest number that [`Bucket::update`] stores.
+/// The largest number [`Bucket::update`] stores.
 pub(super) const LARGEST: u64 = MOST - 1;
 
 #[inline]
@@ -107,7 +104,7 @@ impl<'t> Bucket<'t> {
         &self.0[0]
     }
 
-    /// Whose the slot is; 0 is nobody's.
+    /// The key of the slot; 0 if it has none.
     #[inline]
     fn tag(self, slot: usize) -> &'t AtomicU64 {
         &self.0[1 + slot]
@@ -125,8 +122,8 @@ impl<'t> Bucket<'t> {
         &self.0[SLOTS + 2 + 2 * slot]
     }
 
-    /// Counts a hit of this key, which gets a slot first if it has none; `placed` is told how it came
-    /// by one. See [`super::Counters::take`].
+    /// Counts a hit of this key, which gets a slot first if it has none; `placed` is called with
+    /// how it got the slot. See [`super::Counters::take`].
     #[inline]
     pub(super) fn take(self, tag: u64, hit: Hit, mut placed: impl FnMut(Placed)) -> Taken {
         let mut at = self.find(tag);
@@ -137,11 +134,11 @@ impl<'t> Bucket<'t> {
                 return taken;
             }
             at = match self.place(tag, hit.now_ms, true) {
-                Place::At(slot, how) => {
+                Lookup::At(slot, how) => {
                     placed(how);
                     Some(slot)
                 }
-                Place::Again | Place::Full => {
+                Lookup::Again | Lookup::Full => {
                     spin();
                     None
                 }
@@ -149,9 +146,9 @@ impl<'t> Bucket<'t> {
         }
     }
 
-    /// Changes this key's number, which is 0 before the first time, to what `change` makes of it; does
-    /// nothing where that makes nothing of it. A key without a slot gets one: one that stands at 0, or
-    /// where numbers may be evicted (`evicts`), the one with the smallest number.
+    /// Changes this key's number, initially 0, to the result of `change`; does nothing if that is
+    /// `None`. A key without a slot gets one whose number is 0 or, if numbers may be evicted
+    /// (`evicts`), the one with the smallest number.
     #[inline]
     pub(super) fn update(
         self,
@@ -171,25 +168,25 @@ impl<'t> Bucket<'t> {
                 return Ok((0, None));
             }
             at = match self.place(tag, 0, evicts) {
-                Place::At(slot, how) => {
+                Lookup::At(slot, how) => {
                     placed(how);
                     Some(slot)
                 }
-                Place::Again => {
+                Lookup::Again => {
                     spin();
                     None
                 }
-                Place::Full => return Err(Full),
+                Lookup::Full => return Err(Full),
             };
         }
     }
 
-    /// The change itself; none if the slot went to another key meanwhile.
+    /// Applies the change; `None` if the slot went to another key meanwhile.
     #[inline]
     fn change(self, slot: usize, tag: u64, change: impl Fn(u64) -> Option<u64>) -> Option<Changed> {
         loop {
             let word = self.end(slot).load(Acquire);
-            // Read last: if the slot is still this key's, the number was this key's as well.
+            // Read last: if the slot still belongs to this key, so did the number.
             if frozen(word) || self.tag(slot).load(Acquire) != tag {
                 return None;
             }
@@ -202,30 +199,30 @@ impl<'t> Bucket<'t> {
         }
     }
 
-    /// The number of a slot; none if the slot is not the key's.
+    /// The number of a slot; `None` if the slot does not belong to the key.
     #[inline]
     pub(super) fn number(self, slot: usize, tag: u64) -> Option<u64> {
         let word = self.end(slot).load(Acquire);
         (!frozen(word) && self.tag(slot).load(Acquire) == tag).then_some(number(word))
     }
 
-    /// The slot that carries this tag, unless it is frozen.
+    /// Finds the slot with this tag, unless it is frozen.
     #[inline]
     pub(super) fn find(self, tag: u64) -> Option<usize> {
         (0..SLOTS).find(|&slot| self.tag(slot).load(Acquire) == tag && !frozen(self.end(slot).load(Acquire)))
     }
 
-    /// Counts a hit; none if the slot went to another key meanwhile.
+    /// Counts a hit; `None` if the slot went to another key meanwhile.
     #[inline]
     fn hit(self, slot: usize, tag: u64, hit: Hit) -> Option<Taken> {
         let Hit { cost, limit, window_ms, now_ms } = hit;
-        // Counts stay below 2^48, a hundred years of a million hits a second.
+        // Counts stay below 2^48, enough for a hundred years at a million hits per second.
         let bound = limit.min(MOST);
         let cost = u64::from(cost);
         loop {
             let end = self.end(slot).load(Acquire);
             let count = self.count(slot).load(Acquire);
-            // Read last: if the slot is still this key's, `end` was this key's as well.
+            // Read last: if the slot still belongs to this key, so did `end`.
             if frozen(end) || self.tag(slot).load(Acquire) != tag {
                 return None;
             }
@@ -239,7 +236,7 @@ impl<'t> Bucket<'t> {
             if !current && self.end(slot).load(Acquire) != end {
                 continue;
             }
-            // A count behind its window is one of an earlier window: this one stands at nothing.
+            // The count is of an earlier window, so this window's count is 0.
             let used = if current { number(count) } else { 0 };
             let allowed = used + cost <= bound;
             let after = if allowed { used + cost } else { used };
@@ -252,7 +249,8 @@ impl<'t> Bucket<'t> {
         }
     }
 
-    /// Count and milliseconds left of a live slot; none if the window ended or the slot is not the key's.
+    /// The count and the milliseconds left of a live slot; `None` if the window ended or the slot
+    /// does not belong to the key.
     #[inline]
     pub(super) fn peek(self, slot: usize, tag: u64, now_ms: u64) -> Option<(u64, u64)> {
         let end = self.end(slot).load(Acquire);
@@ -264,49 +262,50 @@ impl<'t> Bucket<'t> {
         Some((used, number(end) - now_ms))
     }
 
-    /// Finds or makes a slot for the key. Where nothing is evicted, only a slot whose window ended, or
-    /// whose number is 0, gives way.
-    fn place(self, tag: u64, now_ms: u64, evicts: bool) -> Place {
+    /// Finds or claims a slot for the key. Without eviction, only slots whose window ended, or
+    /// whose number is 0, are reused.
+    fn place(self, tag: u64, now_ms: u64, evicts: bool) -> Lookup {
         let head = self.head().load(Acquire);
         if head & 1 == 1 {
             self.finish(head);
-            return Place::Again;
+            return Lookup::Again;
         }
         if let Some(slot) = self.find(tag) {
-            return Place::At(slot, Placed::Found);
+            return Lookup::At(slot, Placed::Found);
         }
-        let Some((slot, end)) = self.victim() else { return Place::Again };
+        let Some((slot, end)) = self.victim() else { return Lookup::Again };
         let what = match number(end) {
             0 if self.tag(slot).load(Acquire) == 0 => Placed::Empty,
             ends if ends <= now_ms => Placed::Expired,
             _ if evicts => Placed::Evicted,
-            // A slot that is changing hands may come free.
-            _ if (0..SLOTS).any(|slot| frozen(self.end(slot).load(Acquire))) => return Place::Again,
-            _ => return Place::Full,
+            // A slot that is changing its key may become free.
+            _ if (0..SLOTS).any(|slot| frozen(self.end(slot).load(Acquire))) => return Lookup::Again,
+            _ => return Lookup::Full,
         };
-        let ice = pack(MOST, generation(end) + 1);
-        if self.end(slot).compare_exchange(end, ice, AcqRel, Acquire).is_err() {
-            return Place::Again;
+        let frozen_end = pack(MOST, generation(end) + 1);
+        if self.end(slot).compare_exchange(end, frozen_end, AcqRel, Acquire).is_err() {
+            return Lookup::Again;
         }
         self.tag(slot).store(tag, Release);
         let version = (head >> 32).wrapping_add(1);
-        let pending = version << 32 | generation(ice) << 8 | (slot as u64) << 1 | 1;
+        let pending = version << 32 | generation(frozen_end) << 8 | (slot as u64) << 1 | 1;
         if self.head().compare_exchange(head, pending, AcqRel, Acquire).is_err() {
             self.tag(slot).store(0, Release);
-            self.end(slot).store(pack(0, generation(ice) + 1), Release);
-            return Place::Again;
+            self.end(slot).store(pack(0, generation(frozen_end) + 1), Release);
+            return Lookup::Again;
         }
         self.finish(pending);
-        Place::At(slot, what)
+        Lookup::At(slot, what)
     }
 
-    /// The last step of a change of hands, done by whoever sees it undone.
+    /// The last step of a change of keys, done by any thread that finds it pending.
     fn finish(self, pending: u64) {
         let slot = (pending >> 1 & 0x7f) as usize;
-        let ice = pack(MOST, pending >> 8);
-        // Swapping fails where others were faster; the generation tells a later freeze from this.
-        let thawed = pack(0, generation(ice) + 1);
-        let _ = self.end(slot).compare_exchange(ice, thawed, AcqRel, Acquire);
+        let frozen_end = pack(MOST, pending >> 8);
+        // The swaps fail if another thread was faster; the generation distinguishes a later freeze
+        // from this one.
+        let thawed = pack(0, generation(frozen_end) + 1);
+        let _ = self.end(slot).compare_exchange(frozen_end, thawed, AcqRel, Acquire);
         let _ = self.head().compare_exchange(pending, pending & !1, AcqRel, Acquire);
     }
 

@@ -1,9 +1,9 @@
 //! hot path
 //!
-//! How many requests of a key are in flight.
+//! Requests in flight per key.
 //!
-//! Exact whatever the workers do at the same time: with a limit `l`, no more than `l` are ever in.
-//! A key that counts something never gives way; one that stands at 0 costs nothing.
+//! Exact under concurrency: with a limit `l`, at most `l` requests are in flight at any time. A key
+//! with requests in flight is never evicted; a key at 0 costs nothing.
 
 use std::ops::Deref;
 
@@ -13,14 +13,14 @@ use super::{CounterKey, Table};
 #[derive(Debug, Default)]
 pub struct Gauges(Table);
 
-/// The outcome of [`Gauges::enter`].
+/// The result of [`Gauges::enter`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entered {
-    /// One of so many, this one included. It must [`Gauges::leave`].
+    /// The number of requests in flight, this one included. It must [`Gauges::leave`].
     In(u64),
-    /// So many are in as may be.
+    /// The limit is reached.
     Rejected,
-    /// The table has no place for another key.
+    /// The table has no slot for another key.
     NoRoom,
 }
 
@@ -29,7 +29,7 @@ impl Gauges {
         Gauges(table)
     }
 
-    /// Counts one in, unless `most` are in already.
+    /// Counts a request in, unless `most` are in flight already.
     #[inline]
     pub fn enter(&self, key: CounterKey, most: u64) -> Entered {
         match self.0.update(key, false, |within| (within < most).then_some(within + 1)) {
@@ -39,14 +39,14 @@ impl Gauges {
         }
     }
 
-    /// Counts one out that was let in.
+    /// Counts out a request that was admitted.
     #[inline]
     pub fn leave(&self, key: CounterKey) {
-        // A key that counts something has its place, so there is nothing that could fail.
+        // A key with requests in flight keeps its slot, so this cannot fail.
         let _ = self.0.update(key, false, |within| within.checked_sub(1));
     }
 
-    /// How many are in.
+    /// Requests in flight.
     pub fn within(&self, key: CounterKey) -> u64 {
         self.0.number(key)
     }
@@ -69,7 +69,7 @@ mod tests {
     use crate::counters::platform::SLOTS;
 
     #[test]
-    fn so_many_are_let_in_at_a_time() {
+    fn the_limit_bounds_concurrent_requests() {
         let gauges = Gauges::default();
         let (a, b) = (gauges.key().part(b"a").finish(), gauges.key().part(b"b").finish());
         assert_eq!((gauges.enter(a, 2), gauges.enter(a, 2)), (Entered::In(1), Entered::In(2)));
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_counts_nothing_gives_way() {
+    fn only_keys_at_zero_are_evicted() {
         let gauges = Gauges::over(Table::new(0));
         let key = |number: u64| gauges.key().number(number).finish();
         for number in 0..SLOTS as u64 {
@@ -97,8 +97,8 @@ mod tests {
     }
 
     #[test]
-    fn counting_is_exact_across_threads_and_keys_that_come_and_go() {
-        // One bucket and more keys than it has places, so that they take each other's all the time.
+    fn counting_is_exact_across_threads_and_changing_keys() {
+        // One bucket and more keys than it has slots, so that they evict each other all the time.
         let gauges = Gauges::over(Table::new(0));
         const KEYS: u64 = 20;
         const MOST: u64 = 2;
@@ -114,7 +114,7 @@ mod tests {
                         if let Entered::In(count) = gauges.enter(key, MOST) {
                             assert!((1..=MOST).contains(&count));
                             let now = within[number as usize].fetch_add(1, SeqCst) + 1;
-                            assert!(now <= MOST, "{now} in at once");
+                            assert!(now <= MOST, "{now} in flight at once");
                             entered.fetch_add(1, SeqCst);
                             within[number as usize].fetch_sub(1, SeqCst);
                             gauges.leave(key);

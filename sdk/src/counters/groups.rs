@@ -1,4 +1,4 @@
-//! Names under which several stages share a counter, and the settings they agreed on.
+//! Named groups of plugin instances that share a counter, and the settings of each group.
 #![expect(clippy::disallowed_types, reason = "taken when a plugin instance is built, never by a request")]
 
 use std::collections::HashMap;
@@ -6,26 +6,26 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use serde_json::Value;
 
-/// The groups in use. Only touched while configuration is checked and compiled.
+/// The groups in use. Accessed only while configuration is checked and compiled.
 #[derive(Debug, Default)]
 pub struct Groups {
     by_name: Mutex<HashMap<String, Weak<Value>>>,
 }
 
-/// A stage's membership; the group exists as long as one is held.
+/// The membership of a plugin instance; the group exists as long as it has members.
 #[derive(Debug, Clone)]
 pub struct Group {
     _settings: Arc<Value>,
 }
 
 impl Groups {
-    /// Whether the group is in use with other settings than these.
+    /// Whether the group is in use with different settings.
     pub fn conflicts(&self, name: &str, settings: &Value) -> bool {
         let groups = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
         groups.get(name).and_then(Weak::upgrade).is_some_and(|known| *known != *settings)
     }
 
-    /// Joins the group; the settings that came last are the ones to agree with from now on.
+    /// Joins the group; the latest settings become the group's.
     pub fn join(&self, name: &str, settings: &Value) -> Group {
         let mut groups = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
         groups.retain(|_, known| known.strong_count() > 0);
@@ -60,15 +60,15 @@ mod tests {
     }
 
     #[test]
-    fn a_group_outlives_what_others_do() {
+    fn a_group_outlives_other_members() {
         let groups = Groups::default();
         let (two, three) = (json!({"count": 2}), json!({"count": 3}));
         let _first = groups.join("g", &two);
         drop(groups.join("g", &two));
-        assert!(groups.conflicts("g", &three), "one that came later has gone, the group has not");
+        assert!(groups.conflicts("g", &three), "a later member has left, the group still exists");
         drop(groups.join("gone", &two));
         let _other = groups.join("other", &two);
         assert!(groups.conflicts("g", &three));
-        assert_eq!(groups.by_name.lock().unwrap().len(), 2, "the one without members is forgotten");
+        assert_eq!(groups.by_name.lock().unwrap().len(), 2, "the group without members is removed");
     }
 }

@@ -1,11 +1,10 @@
 //! hot path
 //!
-//! At what pace the requests of a key come: a leaky bucket, as `lua-resty-limit-traffic` has it.
+//! Request rates per key: a leaky bucket, as in `lua-resty-limit-traffic`.
 //!
-//! What is kept of a key is one moment: when all that was let in so far will have drained. A request
-//! moves it on by one interval, and may be let in before it by so much as the burst allows. Exact
-//! whatever the workers do at the same time. When a key finds no free place, the one that is drained
-//! first gives way.
+//! One time is stored per key: when all requests admitted so far will have drained. A request moves
+//! it on by one interval, and is admitted ahead of it by up to the burst. Exact under concurrency.
+//! If a key finds no free slot, the key that drains first is evicted.
 
 use std::ops::Deref;
 use std::sync::atomic::AtomicU64;
@@ -17,28 +16,28 @@ use super::{CounterKey, Table};
 #[derive(Debug, Default)]
 pub struct Paces {
     table: Table,
-    /// Unix milliseconds from which moments are counted: some time before the first request.
+    /// Unix milliseconds of time 0, some time before the first request.
     epoch_ms: AtomicU64,
 }
 
-/// A rate and a burst, made ready.
+/// A rate and a burst, converted to microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pace {
-    /// Microseconds for one request.
+    /// Microseconds per request.
     interval: u64,
-    /// Microseconds a request may be ahead of its time.
+    /// Microseconds by which a request may be early.
     ahead: u64,
 }
 
-/// Two years in microseconds: no interval and no burst is longer.
+/// About two years in microseconds, the maximum of intervals and bursts.
 const LONGEST: u64 = 1 << 46;
-/// A key whose moment lies so much further in the future than it can was written by a clock that was
-/// set back since.
+/// Tolerance, in microseconds. A time further in the future than burst and tolerance allow was
+/// written before the clock was set back.
 const SKEW: u64 = 10_000_000;
 
 impl Pace {
-    /// A rate above nothing, in requests a second, and a burst in requests. Kept to the microsecond,
-    /// and in the requests' favour.
+    /// Converts a rate above 0, in requests per second, and a burst in requests. Rounded down to
+    /// the microsecond, in favour of the requests.
     pub fn new(rate: f64, burst: f64) -> Pace {
         let interval = ((1e6 / rate) as u64).clamp(1, LONGEST);
         Pace { interval, ahead: ((burst * interval as f64) as u64).min(LONGEST) }
@@ -50,23 +49,23 @@ impl Paces {
         Paces { table, epoch_ms: AtomicU64::new(0) }
     }
 
-    /// Lets a request in at `now_ms` ([`crate::World::steady_ms`]), if the burst allows it: microseconds until
-    /// it is its turn. One that is not let in changes nothing.
+    /// Admits a request at `now_ms` ([`crate::World::steady_ms`]) if the burst allows it, and
+    /// returns the microseconds it has to wait. A rejected request changes nothing.
     #[inline]
     pub fn take(&self, key: CounterKey, pace: Pace, now_ms: u64) -> Option<u64> {
         let now = now_ms.saturating_sub(self.epoch(now_ms)) * 1000;
         let change = |drained: u64| {
-            // A key that was never seen starts with nothing to drain.
+            // A new key has nothing to drain.
             let known = drained != 0 && drained <= now + pace.ahead + SKEW;
             let next = if known { (drained + pace.interval).max(now) } else { now };
             (next - now <= pace.ahead).then_some(next)
         };
-        // What may give way always leaves a place.
+        // With eviction, there is always a slot.
         let (_, next) = self.table.update(key, true, change).unwrap_or((0, Some(now)));
         Some(next?.saturating_sub(now))
     }
 
-    /// A day before the first request, so that a clock set back a little is no trouble.
+    /// Time 0 is a day before the first request, so that a clock set back a little is harmless.
     #[inline]
     fn epoch(&self, now_ms: u64) -> u64 {
         match self.epoch_ms.load(Relaxed) {
@@ -131,18 +130,18 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_back_locks_nobody_out() {
+    fn a_clock_set_back_does_not_block_requests() {
         let paces = Paces::default();
         let (a, pace) = (key(&paces, 1), Pace::new(1.0, 0.0));
         assert_eq!(paces.take(a, pace, NOW), Some(0));
-        // Workers' clocks differ by a little: that is no reason to begin anew.
+        // Workers' clocks differ slightly: the stored time is not reset for that.
         assert_eq!(paces.take(a, pace, NOW - 5), None);
         assert_eq!(paces.take(a, pace, NOW - 3_600_000), Some(0));
         assert_eq!(paces.take(a, pace, NOW - 100_000_000), Some(0));
     }
 
     #[test]
-    fn what_is_drained_first_gives_way() {
+    fn the_key_that_drains_first_is_evicted() {
         let paces = Paces::over(Table::new(0));
         let pace = Pace::new(1.0, 0.0);
         for number in 0..=SLOTS as u64 {
@@ -154,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_let_in_than_drain_however_many_threads_ask() {
+    fn admissions_match_the_drain_rate_across_threads() {
         let paces = Paces::default();
         let (a, pace) = (key(&paces, 1), Pace::new(100.0, 4.0));
         let let_in = AtomicU64::new(0);
@@ -169,7 +168,7 @@ mod tests {
                 });
             }
         });
-        // One at the start, one for each ten milliseconds, and the burst.
+        // One at the start, one per ten milliseconds, and the burst.
         let most = 1 + 199 + 4;
         let let_in = let_in.into_inner();
         assert_eq!(let_in, most);

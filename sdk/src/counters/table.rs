@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! The memory of counters: buckets, and the keys that find a place in them.
+//! The memory of counters: buckets, and the keys that are hashed to them.
 
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::AtomicU64;
@@ -12,23 +12,23 @@ use model::Invalid;
 use super::bucket::{Bucket, Full, Placed, Words};
 use super::platform::SLOTS;
 
-/// Places for counters, as many as memory was set aside for.
+/// A fixed number of counter slots, set by the memory reserved for them.
 pub struct Table {
     buckets: Box<[Words]>,
     seeds: [RandomState; 2],
-    /// Places that were ever taken.
+    /// Slots that were ever used.
     used: AtomicU64,
     evicted: AtomicU64,
 }
 
-/// What a key hashes to; valid for the [`Table`] that made it.
+/// The hashes of a key; valid for the [`Table`] that computed them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CounterKey {
     place: u64,
     tag: u64,
 }
 
-/// Makes a [`CounterKey`] from parts, without joining them.
+/// Builds a [`CounterKey`] from parts without concatenating them.
 #[derive(Clone)]
 pub struct Keying<'c> {
     place: FoldHasher<'c>,
@@ -43,13 +43,14 @@ impl Default for Table {
 }
 
 impl Table {
-    /// The largest table: a thousand million counters, more than the clients of any node.
+    /// The size of the largest table: a thousand million counters, more than the clients of any
+    /// node.
     pub const MOST: u64 = 32 << 30;
 
-    /// As [`Table::new`], for a size an operator wrote.
+    /// As [`Table::new`], for a size from the configuration.
     ///
     /// # Errors
-    /// A size beyond [`Table::MOST`], or beyond what this machine has.
+    /// The size exceeds [`Table::MOST`], or the memory of this machine.
     pub fn sized(bytes: u64) -> Result<Table, Invalid> {
         let most = || format!("a size of at most {}g", Table::MOST >> 30);
         if bytes > Table::MOST {
@@ -63,8 +64,8 @@ impl Table {
         Ok(Table::of(buckets))
     }
 
-    /// Places in about so many bytes of memory (26 a counter, at least 15 of them).
-    /// The memory is reserved now and taken from the system page by page as it is used.
+    /// Creates a table of about `bytes` bytes (26 per counter, at least 15 counters). The address
+    /// space is reserved now; the system provides memory page by page as it is used.
     pub fn new(bytes: usize) -> Table {
         Table::of(bytemuck::zeroed_slice_box((bytes / size_of::<Words>()).max(1)))
     }
@@ -78,13 +79,13 @@ impl Table {
         }
     }
 
-    /// Begins a key.
+    /// Starts a key.
     #[inline]
     pub fn key(&self) -> Keying<'_> {
         Keying { place: self.seeds[0].build_hasher(), tag: self.seeds[1].build_hasher() }
     }
 
-    /// How many counters gave way to others although they still counted something.
+    /// Counters that were evicted although their window was open.
     pub fn evicted(&self) -> u64 {
         self.evicted.load(Relaxed)
     }
@@ -94,7 +95,7 @@ impl Table {
         (self.buckets.len() * size_of::<Words>()) as u64
     }
 
-    /// Bytes of it that no counter was ever put into.
+    /// Bytes of slots that were never used.
     pub fn free_bytes(&self) -> u64 {
         let places = (self.buckets.len() * SLOTS) as u64;
         let used = self.used.load(Relaxed).min(places);
@@ -118,7 +119,7 @@ impl Table {
         self.bucket(key).update(key.tag, evicts, change, |how| self.placed(how))
     }
 
-    /// The number of a key; 0 if it has none.
+    /// The number of a key; 0 without a slot.
     #[inline]
     pub(super) fn number(&self, key: CounterKey) -> u64 {
         let bucket = self.bucket(key);
@@ -142,7 +143,7 @@ impl std::fmt::Debug for Table {
 }
 
 impl Keying<'_> {
-    /// Adds a part. Parts do not run together: `a` and `bc` is not `ab` and `c`.
+    /// Adds a part. Parts are delimited: `a` and `bc` differ from `ab` and `c`.
     #[inline]
     #[must_use]
     pub fn part(mut self, bytes: &[u8]) -> Self {
@@ -171,7 +172,7 @@ impl Keying<'_> {
 
     #[inline]
     pub fn finish(self) -> CounterKey {
-        // A tag of 0 stands for an empty slot.
+        // A tag of 0 marks an empty slot.
         CounterKey { place: self.place.finish(), tag: self.tag.finish().max(1) }
     }
 }

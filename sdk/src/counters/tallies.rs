@@ -1,19 +1,19 @@
 //! hot path
 //!
-//! Counts and moments that stay until they are taken back.
+//! Counts and times that are kept until they are cleared.
 //!
-//! When a key finds no free place, the one that was changed least recently gives way.
+//! If a key finds no free slot, the key that was changed least recently is evicted.
 
 use std::ops::Deref;
 
 use super::{CounterKey, Table};
 
-/// The tallies of a node. A key holds a count or a moment.
+/// The tallies of a node. A key holds a count or a time.
 #[derive(Debug, Default)]
 pub struct Tallies(Table);
 
-/// Bits of a count; above them stands when it was changed, in units of 256 seconds, so that the
-/// smallest number is the oldest.
+/// Bits of a count. The bits above hold the time of the last change in units of 256 seconds, so
+/// that the smallest number is the oldest.
 const COUNT: u32 = 24;
 const MOST: u64 = (1 << COUNT) - 1;
 
@@ -22,11 +22,12 @@ impl Tallies {
         Tallies(table)
     }
 
-    /// Counts one more at this time (in seconds, by a clock that nobody sets), and gives what it comes to: sixteen million at most.
+    /// Adds one at this time, in seconds of the monotonic clock, and returns the count: at most
+    /// 2^24 - 1, about 16.8 million.
     #[inline]
     pub fn add(&self, key: CounterKey, now_s: u64) -> u64 {
         let change = |number: u64| Some(stamp(now_s) | ((number & MOST) + 1).min(MOST));
-        // What may give way always leaves a place.
+        // With eviction, there is always a slot.
         self.0.update(key, true, change).ok().and_then(|(_, after)| after).map_or(0, |number| number & MOST)
     }
 
@@ -35,10 +36,10 @@ impl Tallies {
         self.0.number(key) & MOST
     }
 
-    /// Keeps the moment.
+    /// Stores the time.
     #[inline]
     pub fn set_time(&self, key: CounterKey, now_s: u64) {
-        // Never 0, and the last eight bits are those that the stamp lacks.
+        // Never 0; the last eight bits are those that the stamp lacks.
         let _ = self.0.update(key, true, |_| Some(stamp(now_s) | 1 << 8 | now_s & 0xff));
     }
 
@@ -48,7 +49,7 @@ impl Tallies {
         (number != 0).then_some(number >> COUNT << 8 | number & 0xff)
     }
 
-    /// Takes back whatever the key holds.
+    /// Clears the key's count or time.
     #[inline]
     pub fn clear(&self, key: CounterKey) {
         let _ = self.0.update(key, true, |number| (number != 0).then_some(0));
@@ -75,7 +76,7 @@ mod tests {
     const NOW: u64 = 1_700_000_123;
 
     #[test]
-    fn counts_and_moments_stay_until_they_are_taken_back() {
+    fn counts_and_times_stay_until_they_are_cleared() {
         let tallies = Tallies::default();
         let (count, time) = (tallies.key().part(b"c").finish(), tallies.key().part(b"t").finish());
         assert_eq!((tallies.count(count), tallies.time(time)), (0, None));
@@ -90,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_stops_at_its_end() {
+    fn a_count_saturates() {
         let tallies = Tallies::default();
         let key = tallies.key().finish();
         tallies.0.update(key, true, |_| Some(MOST - 1)).unwrap();
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_gives_way() {
+    fn the_oldest_key_is_evicted() {
         let tallies = Tallies::over(Table::new(0));
         let key = |number: u64| tallies.key().number(number).finish();
         for number in 0..SLOTS as u64 {

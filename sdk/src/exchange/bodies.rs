@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! The request's body, and the trailers of both sides.
+//! The request's body, and the trailers of request and response.
 
 use std::rc::Rc;
 
@@ -10,23 +10,23 @@ use super::{Body, Exchange};
 use crate::Step;
 use crate::upload::RequestFilter;
 
-/// Why [`Exchange::set_body`] did nothing.
+/// Why [`Exchange::set_body`] failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotSet {
     /// The client's own body has not been read into memory.
     Unread,
-    /// The worker holds as many bytes of bodies as it may: the request is to be answered with 503.
+    /// The worker's budget for bodies is used up: the request is to be answered with 503.
     Spent,
 }
 
 impl Exchange<'_> {
-    /// How far the request's body has been read into memory.
+    /// How far the request's body has been buffered.
     #[inline]
     pub fn body_state(&self) -> Body {
         self.engine.body_state
     }
 
-    /// The most bytes of the body that anybody asked for so far.
+    /// The largest limit in bytes with which the body was requested so far.
     #[inline]
     pub fn body_asked(&self) -> usize {
         self.engine.body_asked
@@ -37,27 +37,27 @@ impl Exchange<'_> {
         if self.engine.body_state == Body::Whole { &self.engine.messages.body } else { &[] }
     }
 
-    /// Puts another body in the place of the request's. The upstream gets it with its own length,
-    /// as do plugins that look at the body later, and it counts against [`World::budget`]. A request
-    /// without a body gets one, too.
+    /// Replaces the request's body. The upstream receives it with its own length, as do plugins
+    /// that read the body later, and it counts against [`World::budget`]. A request without a body
+    /// gets one, too.
     ///
     /// # Errors
-    /// [`NotSet::Unread`] where the client's own body is not in memory: ask for it first
-    /// ([`crate::Step::Body`]). [`NotSet::Spent`] where the worker holds as much as it may. The body
-    /// stays as it was.
+    /// [`NotSet::Unread`] if the client's own body is not buffered: request it first
+    /// ([`crate::Step::Body`]). [`NotSet::Spent`] if the worker's budget is used up. The body is
+    /// unchanged then.
     pub fn set_body(&mut self, body: Vec<u8>) -> Result<(), NotSet> {
         if matches!(self.engine.body_state, Body::Streaming | Body::TooLarge) {
             return Err(NotSet::Unread);
         }
         let messages = &mut *self.engine.messages;
         messages.body_held.resize(self.engine.world.budget(), body.capacity()).map_err(|_| NotSet::Spent)?;
-        // The length goes out anew, so what is left of the old one is there for plugins alone.
+        // The length is forwarded separately, so an old value would be visible to plugins only.
         let length = body.len() as u64;
         let fields = &mut messages.request.fields;
         fields.remove_id(wire::Name::TransferEncoding);
         let mut digits = Vec::with_capacity(20);
         wire::h1::encode::decimal(length, &mut digits);
-        // Digits can always stand in a head.
+        // Digits are always valid in a head.
         let _ = fields.set_id(wire::Name::ContentLength, &digits);
         messages.request.framing = Framing::Length(length);
         messages.request_trailers.clear(1 << 10);
@@ -66,78 +66,77 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    /// The request's trailers: those that came behind a body that is held, and those that were set.
+    /// The request's trailers: those received after a buffered body, and those that were set.
     pub fn request_trailers(&self) -> &Fields {
         &self.engine.messages.request_trailers
     }
 
-    /// Sets a trailer of the request. It goes to the upstream behind the body, if there is one, beside
-    /// the trailers that come; of a name that comes as well, this one goes.
+    /// Sets a trailer of the request. It is forwarded after the body, if there is one, together
+    /// with the received trailers; it replaces a received one of the same name.
     ///
     /// # Errors
-    /// A name or value that cannot stand in a field, or a field that has no place behind a body.
+    /// The name or value is invalid, or the field is not allowed in trailers.
     pub fn set_request_trailer(&mut self, name: &str, value: &[u8]) -> Result<(), BadField> {
         set_trailer(&mut self.engine.messages.request_trailers, name, value)
     }
 
-    /// Removes a trailer of a request whose body is held.
+    /// Removes a trailer of a request whose body is buffered.
     pub fn remove_request_trailer(&mut self, name: &str) {
         self.engine.messages.request_trailers.remove(name.as_bytes());
     }
 
-    /// The response's trailers: those that were set, and, when the last piece of the body is filtered,
-    /// those that came.
+    /// The response's trailers: those that were set and, once the last chunk of the body is
+    /// filtered, those received.
     pub fn response_trailers(&self) -> &Fields {
         &self.engine.messages.response_trailers
     }
 
-    /// Sets a trailer of the response. Set before the body begins, or while it is filtered, it reaches
-    /// clients whose protocol has trailers.
+    /// Sets a trailer of the response. If it is set before the body begins, or while it is
+    /// filtered, it reaches clients whose protocol has trailers.
     ///
     /// # Errors
-    /// A name or value that cannot stand in a field, or a field that has no place behind a body.
+    /// The name or value is invalid, or the field is not allowed in trailers.
     pub fn set_response_trailer(&mut self, name: &str, value: &[u8]) -> Result<(), BadField> {
         set_trailer(&mut self.engine.messages.response_trailers, name, value)
     }
 
-    /// Removes a trailer of the response, when the last piece of its body is filtered.
+    /// Removes a trailer of the response, when the last chunk of its body is filtered.
     pub fn remove_response_trailer(&mut self, name: &str) {
         self.engine.messages.response_trailers.remove(name.as_bytes());
     }
 
-    /// Lets the beginning of a body that turns out too long be read as well, for
-    /// [`Exchange::body_so_far`].
+    /// Keeps the prefix of a body that exceeds the limit, for [`Exchange::body_prefix`].
     #[inline]
-    pub fn want_beginning_of_body(&mut self) {
-        self.engine.body_beginning = true;
+    pub fn want_body_prefix(&mut self) {
+        self.engine.body_prefix_wanted = true;
     }
 
-    /// Asks for the body as [`Step::Body`] does, for a stage that can do without it: where the worker holds as
-    /// much as it may, the request goes on, and the body counts as too large. None where there is nothing to ask
-    /// for.
-    pub fn ask_for_copy(&mut self, limit: usize) -> Option<Step> {
-        if self.engine.body_unheld || !self.lacks_body(limit) {
+    /// Requests the body as [`Step::Body`] does, for a plugin that works without it, too: if the
+    /// worker's budget is used up, the request continues, and the body counts as too large. Returns
+    /// `None` if nothing is left to request.
+    pub fn ask_for_optional_body(&mut self, limit: usize) -> Option<Step> {
+        if self.engine.body_over_budget || !self.lacks_body(limit) {
             return None;
         }
-        self.engine.body_spared = true;
+        self.engine.body_optional = true;
         Some(Step::Body(limit))
     }
 
-    /// Whether asking for so many bytes of the body would bring more of it into memory.
+    /// Whether requesting `limit` bytes of the body would buffer more of it.
     #[inline]
     pub fn lacks_body(&self, limit: usize) -> bool {
         match self.engine.body_state {
             Body::None | Body::Whole => false,
             Body::Streaming => true,
             Body::TooLarge => {
-                let beginning = self.engine.body_beginning || self.engine.body_unheld;
-                self.engine.body_asked < limit || beginning && self.engine.messages.body.len() <= limit
+                let prefix = self.engine.body_prefix_wanted || self.engine.body_over_budget;
+                self.engine.body_asked < limit || prefix && self.engine.messages.body.len() <= limit
             }
         }
     }
 
-    /// The beginning of the request's body, as far as it was read.
-    pub fn body_so_far(&self) -> &[u8] {
+    /// The prefix of the request's body, as far as it was buffered.
+    pub fn body_prefix(&self) -> &[u8] {
         match self.engine.body_state {
             Body::Whole | Body::TooLarge => &self.engine.messages.body,
             Body::None | Body::Streaming => &[],
@@ -149,9 +148,9 @@ impl Exchange<'_> {
         self.engine.messages.response_trailers.clear(1 << 10);
     }
 
-    /// Lets the request's body go through a filter, behind those that were given before. To be given
-    /// before the request goes out: in `rewrite`, `access` or `before_proxy`. A request without a body
-    /// goes through none.
+    /// Adds a filter of the request's body, after those that were added before. Call it before the
+    /// request is forwarded: in `rewrite`, `access` or `before_proxy`. A request without a body
+    /// calls no filters.
     pub fn filter_request_body(&mut self, filter: Box<dyn RequestFilter>) {
         self.engine.request_filters.push(filter);
     }
@@ -169,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_body_that_is_set_has_its_own_length_and_is_paid_for() {
+    fn a_replaced_body_has_its_own_length_and_counts_against_the_budget() {
         use crate::testing::{Probe, with_body};
         let headers = [("Host", "a"), ("Transfer-Encoding", "chunked")];
         let mut probe = Probe::request("POST", "/", &headers);

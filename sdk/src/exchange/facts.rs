@@ -1,31 +1,31 @@
-//! What is told of an exchange: its route, its times, how far its body is read.
+//! Facts about an exchange: its route, its times, the state of its body.
 
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 
-/// How far the request's body has been read into memory.
+/// How far the request's body has been buffered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Body {
     /// The request has no body.
     #[default]
     None,
-    /// It has one, still to be streamed from the client.
+    /// The body is still to be streamed from the client.
     Streaming,
     /// All of it is in [`Exchange::body`](super::Exchange::body).
     Whole,
-    /// Somebody asked for it, but it is longer than that one's bound; it will be streamed.
+    /// The body was requested, but exceeds the limit; it will be streamed.
     TooLarge,
 }
 
-/// What is known of a route while serving, fixed at compile time.
+/// Facts about a route used while serving, fixed at compile time.
 #[derive(Debug, Clone, Default)]
 pub struct RouteInfo {
     pub id: Box<str>,
-    /// Boxed: there may be very many routes without any.
+    /// Boxed: most routes may have no names.
     names: Option<Box<RouteNames>>,
 }
 
-/// What else a route goes by; empty where it does not.
+/// Further names of a route; empty if not configured.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RouteNames {
     pub name: String,
@@ -62,13 +62,14 @@ impl DerefMut for RouteInfo {
 pub struct Timing {
     /// Microseconds from the request's head until now; in the log phase, the whole exchange.
     pub total_us: u64,
-    /// When the upstream was asked first, by the worker's own clock; 0 if nobody wants to know.
+    /// When the upstream was first contacted, by the worker's clock; 0 unless timing is consumed.
     pub asked_us: u64,
-    /// When the head of the upstream's response came, by the worker's own clock; 0 if nobody wants to know.
+    /// When the head of the upstream's response arrived, by the worker's clock; 0 unless timing is
+    /// consumed.
     pub answered_us: u64,
     /// Microseconds from choosing the upstream to the end of its response.
     pub upstream_us: u64,
-    /// Requests its connection has brought, this one included.
+    /// Requests on its connection so far, this one included.
     pub connection_requests: u64,
     /// Bytes received from the client: head and body.
     pub received: u64,
@@ -78,37 +79,37 @@ pub struct Timing {
     pub body_sent: u64,
 }
 
-/// A server that was asked in vain.
+/// A failed attempt with one server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Try {
     pub addr: SocketAddr,
-    /// 502 or 504; 0 if it was not asked in the end.
+    /// 502 or 504; 0 if the server was not contacted after all.
     pub status: u16,
-    /// Microseconds, where somebody wants to know.
+    /// Microseconds, if timing is consumed.
     pub took_us: u64,
 }
 
-/// Who made the response.
+/// The origin of the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Source {
     /// No response yet.
     #[default]
     None,
     Upstream,
-    /// A stage's reply.
+    /// A plugin.
     Plugin,
-    /// An error of ours: no route, no upstream, time-out …
+    /// An error of the gateway: no route, no upstream, timeout …
     Gateway,
 }
 
-/// One piece of a response's body on its way to the client.
+/// A chunk of a response's body on its way to the client.
 #[derive(Debug, Default)]
 pub struct Chunk {
-    /// May be changed in any way.
+    /// May be changed freely.
     pub data: Vec<u8>,
-    /// No further piece follows; `data` may still hold bytes.
+    /// Whether this is the last chunk; `data` may still hold bytes.
     pub last: bool,
-    /// A stage would have to hold more of the body than the worker may ([`World::budget`](crate::World::budget)): the
-    /// exchange fails.
+    /// A plugin would have to buffer more of the body than the worker's budget allows
+    /// ([`World::budget`](crate::World::budget)): the exchange fails.
     pub refused: bool,
 }

@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! Where and how the request goes on, and what servers made of it.
+//! Where and how the request is forwarded, and how servers responded.
 
 use std::net::SocketAddr;
 
@@ -11,14 +11,14 @@ use super::{Exchange, Try};
 use crate::upstream::UpstreamHandle;
 
 impl Exchange<'_> {
-    /// Sends the request to this upstream instead of the route's own. The last choice counts. To be
-    /// made before the request goes out: in `rewrite`, `access` or `before_proxy`.
+    /// Forwards the request to this upstream instead of the route's. The last choice counts. Call
+    /// it before the request is forwarded: in `rewrite`, `access` or `before_proxy`.
     #[inline]
     pub fn choose_upstream(&mut self, upstream: &UpstreamHandle) {
         self.engine.forward.upstream = Some(upstream.slot());
     }
 
-    /// Path and query as they will go to the upstream.
+    /// Writes the path and query as forwarded to the upstream.
     pub fn upstream_uri(&self, out: &mut Vec<u8>) {
         let head = &self.engine.messages.request;
         match self.engine.forward.uri {
@@ -33,18 +33,18 @@ impl Exchange<'_> {
         }
     }
 
-    /// Sends this path and query, percent-encoded, to the upstream instead of the client's.
+    /// Replaces path and query, percent-encoded, for the upstream.
     pub fn set_upstream_uri(&mut self, uri: &[u8]) {
         self.engine.forward.uri = Some(self.intern(uri));
     }
 
-    /// What [`Exchange::set_upstream_uri`] has set.
+    /// The URI set by [`Exchange::set_upstream_uri`].
     #[inline]
     pub fn rewritten_uri(&self) -> Option<&[u8]> {
         self.engine.forward.uri.map(|span| self.text(span))
     }
 
-    /// Sends the request to the upstream with another method, in this spelling.
+    /// Replaces the method for the upstream, in this spelling.
     pub fn set_upstream_method(&mut self, method: Method, name: &[u8]) {
         self.engine.forward.method = Some(method);
         if method == Method::Other {
@@ -52,25 +52,25 @@ impl Exchange<'_> {
         }
     }
 
-    /// The method that goes to the upstream.
+    /// The method forwarded to the upstream.
     #[inline]
     pub fn upstream_method(&self) -> Method {
         self.engine.forward.method.unwrap_or(self.method())
     }
 
-    /// Sends the request to the upstream with this Host, whatever `pass_host` says.
+    /// Replaces the Host for the upstream; overrides `pass_host`.
     pub fn set_upstream_host(&mut self, host: &[u8]) {
         self.engine.forward.host = Some(self.intern(host));
     }
 
-    /// What [`Exchange::set_upstream_host`] has set.
+    /// The Host set by [`Exchange::set_upstream_host`].
     #[inline]
     pub fn rewritten_host(&self) -> Option<&[u8]> {
         self.engine.forward.host.map(|span| self.text(span))
     }
 
-    /// Adds the count of gateways to the headers of a request that a plugin makes on behalf of this one, so that
-    /// it ends if it leads back here (`nginx_config.http.max_hops`).
+    /// Adds the hop count to the headers of a request that a plugin sends on behalf of this one, so
+    /// that a loop back to this gateway ends (`nginx_config.http.max_hops`).
     pub fn count_hop(&self, fields: &mut Fields) {
         let mut number = Vec::new();
         decimal(u64::from(self.engine.forward.hops.max(1)), &mut number);
@@ -82,27 +82,27 @@ impl Exchange<'_> {
         self.request().fields.bytes(span)
     }
 
-    /// The server that was chosen, once it was.
+    /// The chosen server, once there is one.
     #[inline]
     pub fn upstream_addr(&self) -> Option<SocketAddr> {
         self.engine.upstream_addr
     }
 
-    /// Status of the upstream's answer; 502 or 504 if there was none though it was asked for one,
-    /// 0 before that.
+    /// The status of the upstream's response; 502 or 504 if it was contacted and did not respond, 0
+    /// before that.
     #[inline]
     pub fn upstream_status(&self) -> u16 {
         self.engine.upstream_status
     }
 
-    /// The servers that were tried in vain before that one, and what came of it.
+    /// Failed attempts with other servers before that one, and their results.
     #[inline]
     pub fn tried(&self) -> &[Try] {
         &self.engine.tried
     }
 
-    /// What all tries came to, in order: `502, 200` (`$upstream_status`); nothing if no upstream
-    /// was asked. A try without an outcome is `-`.
+    /// Writes the results of all attempts in order: `502, 200` (`$upstream_status`). Writes nothing
+    /// and returns false if no upstream was contacted. An attempt without a result is `-`.
     pub fn upstream_statuses(&self, out: &mut impl Extend<u8>) -> bool {
         if self.engine.upstream_addr.is_none()
             || self.engine.upstream_status == 0 && self.engine.tried.is_empty()

@@ -39,7 +39,7 @@ impl Exchange<'_> {
         self.engine.edit(Edit::Set, name, value)
     }
 
-    /// Adds a response header beside those of the same name.
+    /// Adds a response header, in addition to those of the same name.
     pub fn add_response_header(
         &mut self,
         name: &(impl Named + ?Sized),
@@ -49,7 +49,7 @@ impl Exchange<'_> {
     }
 
     pub fn remove_response_header(&mut self, name: &(impl Named + ?Sized)) {
-        // No head has a field whose name is no token.
+        // No field of a head has an invalid name.
         let _ = self.engine.edit(Edit::Remove, name, b"");
     }
 
@@ -58,19 +58,19 @@ impl Exchange<'_> {
         self.engine.messages.response.status = status;
     }
 
-    /// Who made the response.
+    /// The origin of the response.
     #[inline]
     pub fn source(&self) -> Source {
         self.engine.source
     }
 
-    /// Lets a coder have the body behind all filters. Called by a plugin in its header filter; there is
-    /// one coder an exchange, and the last one set counts.
+    /// Sets the coder of the body, which runs after all filters. Called by a plugin in its header
+    /// filter; the last coder set is used.
     pub fn encode_with(&mut self, coder: Box<dyn Coder>) {
         self.engine.coder = Some(coder);
     }
 
-    /// Whether a coder changes the body.
+    /// Whether a coder is set.
     #[inline]
     pub fn codes_body(&self) -> bool {
         self.engine.coder.is_some()

@@ -1,4 +1,4 @@
-//! What plugins see and change of an exchange, and what the engine finds of it.
+//! The methods of an exchange for plugins, and their effect on the engine's state.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use super::*;
 use crate::Step;
 use crate::chain::LocalFuture;
 use crate::coder::Coder;
-use crate::engine::{Own, begin_coding};
+use crate::engine::{ForwardedHeaders, begin_coding};
 use crate::header::HeaderName;
 use crate::stream::Stream;
 use crate::testing::{Probe, chunk, now, respond, with_body};
@@ -27,7 +27,7 @@ fn all<'a>(fields: &'a Fields, name: &'a str) -> Vec<&'a str> {
 }
 
 #[test]
-fn names_that_plugins_see_to_are_noted_where_trailers_may_follow() {
+fn edited_header_names_are_noted_if_trailers_may_follow() {
     let notes = |framing, version| {
         let mut probe = Probe::get("/a");
         probe.messages.request.framing = framing;
@@ -74,7 +74,7 @@ fn names_that_plugins_see_to_are_noted_where_trailers_may_follow() {
 }
 
 #[test]
-fn a_request_is_seen_as_it_came_and_changed_for_those_behind() {
+fn request_headers_are_read_and_changed() {
     let mut probe = Probe::request("POST", "/a/b?c=d", &[("Host", "x"), ("X-A", "1"), ("X-A", "2")]);
     let mut x = probe.exchange();
     assert_eq!((x.method(), x.path(), x.query()), (Method::Post, &b"/a/b"[..], &b"c=d"[..]));
@@ -84,7 +84,7 @@ fn a_request_is_seen_as_it_came_and_changed_for_those_behind() {
     assert_eq!(all(&x.request().fields, "X-A"), ["3"]);
     x.add_header(&HeaderName::new("x-a").unwrap(), b"4").unwrap();
     assert_eq!(all(&x.request().fields, "X-A"), ["3", "4"]);
-    // What cannot stand in a head changes nothing.
+    // Invalid names and values change nothing.
     for (name, value) in [("X A", "5"), ("", "5"), ("X-A", "5\r\nX-B: 6"), ("X-A", "\0")] {
         assert!(x.set_header(name, value.as_bytes()).is_err(), "{name:?}: {value:?}");
         assert!(x.add_header(&name.to_owned(), value.as_bytes()).is_err(), "{name:?}: {value:?}");
@@ -101,14 +101,16 @@ fn a_request_is_seen_as_it_came_and_changed_for_those_behind() {
 }
 
 #[test]
-fn what_the_gateway_would_add_stays_away_once_it_was_removed() {
+fn removed_forwarded_headers_are_not_added_again() {
     let mut probe = Probe::default();
-    for (name, own) in
-        [("x-forwarded-proto", Own::PROTO), ("X-Forwarded-Host", Own::HOST), ("X-Forwarded-Port", Own::PORT)]
-    {
+    for (name, own) in [
+        ("x-forwarded-proto", ForwardedHeaders::PROTO),
+        ("X-Forwarded-Host", ForwardedHeaders::HOST),
+        ("X-Forwarded-Port", ForwardedHeaders::PORT),
+    ] {
         let mut x = probe.exchange();
         x.remove_header("X-Other");
-        let all = [Own::PROTO, Own::HOST, Own::PORT];
+        let all = [ForwardedHeaders::PROTO, ForwardedHeaders::HOST, ForwardedHeaders::PORT];
         assert!(all.iter().all(|own| !x.engine().forward.without.has(*own)));
         x.remove_header(name);
         x.remove_header(name);
@@ -117,17 +119,20 @@ fn what_the_gateway_would_add_stays_away_once_it_was_removed() {
     let mut x = probe.exchange();
     x.remove_header("X-Forwarded-Host");
     x.remove_header("X-Forwarded-Port");
-    assert!(x.engine().forward.without.has(Own::HOST) && x.engine().forward.without.has(Own::PORT));
+    assert!(
+        x.engine().forward.without.has(ForwardedHeaders::HOST)
+            && x.engine().forward.without.has(ForwardedHeaders::PORT)
+    );
 }
 
 #[test]
-fn every_exchange_has_a_name_and_a_beginning() {
+fn every_exchange_has_a_unique_id_and_a_start_time() {
     let mut probe = Probe::default();
     let halves: Vec<_> = (0..64).flat_map(|_| probe.exchange().unique()).collect();
     assert!((0..halves.len()).all(|at| !halves[..at].contains(&halves[at])), "{halves:?}");
     let mut x = probe.exchange();
     assert_eq!(x.unique(), x.unique());
-    // The clock is read when somebody asks first.
+    // The clock is read at the first call.
     let world = x.world();
     assert_eq!((x.start_ms(), world.now_ms()), (1_700_000_000_000, 1_700_000_000_000));
     crate::testing::now(world.sleep(std::time::Duration::from_millis(500)));
@@ -137,7 +142,7 @@ fn every_exchange_has_a_name_and_a_beginning() {
 }
 
 #[test]
-fn a_plugin_may_learn_another_address_of_the_client() {
+fn a_plugin_may_set_the_client_address() {
     let mut probe = Probe::default().from_ip("10.0.0.1");
     let mut x = probe.exchange();
     assert_eq!((x.client().ip_text(), x.client().port()), (&b"10.0.0.1"[..], 40000));
@@ -165,7 +170,7 @@ fn the_forwarded_port_is_that_of_host_or_of_the_listener() {
 }
 
 #[test]
-fn what_a_route_matched_is_told() {
+fn the_route_match_is_readable() {
     let mut probe = Probe::default();
     let mut x = probe.exchange();
     assert_eq!((x.matched_uri(), x.matched_host(), x.path_param("a")), ("", "", None));
@@ -174,7 +179,7 @@ fn what_a_route_matched_is_told() {
     (matched.uri, matched.host) = ("/:a/:b/:a", "*.example");
     matched.params.extend([("a", spans[0]), ("b", spans[1]), ("a", spans[2])]);
     assert_eq!((x.matched_uri(), x.matched_host()), ("/:a/:b/:a", "*.example"));
-    assert_eq!(x.path_param("a"), Some(&b"three"[..]), "the last of the name");
+    assert_eq!(x.path_param("a"), Some(&b"three"[..]), "the last value of that name");
     assert_eq!((x.path_param("b"), x.path_param("c")), (Some(&b"two"[..]), None));
     assert_eq!(x.route().map(|route| &*route.name), Some("route-1"));
     x.engine_mut().matched.route = None;
@@ -182,7 +187,7 @@ fn what_a_route_matched_is_told() {
 }
 
 #[test]
-fn a_consumer_is_told_to_the_upstream_and_nobody_else_is() {
+fn identity_headers_are_set_and_forged_ones_removed() {
     let identity = |custom: Option<&str>, credential: Option<&str>| {
         let consumer = Consumer {
             name: "jack".into(),
@@ -201,10 +206,10 @@ fn a_consumer_is_told_to_the_upstream_and_nobody_else_is() {
         ("X-Consumer-Custom-ID", "0"),
         ("X-Consumer-Custom-ID", "1"),
     ];
-    for (identity, told) in [
+    for (identity, expected) in [
         (identity(None, None), [vec!["jack"], vec![], vec![]]),
         (identity(Some("7"), Some("c1")), [vec!["jack"], vec!["c1"], vec!["7"]]),
-        // It cannot stand in a field: none at all, and not the client's.
+        // Not valid in a field: neither this value nor the client's is sent.
         (identity(Some("a\nb"), None), [vec!["jack"], vec![], vec![]]),
     ] {
         let mut probe = Probe::request("GET", "/", &forged);
@@ -212,7 +217,7 @@ fn a_consumer_is_told_to_the_upstream_and_nobody_else_is() {
         assert!(x.identity().is_none() && x.consumer().is_none());
         x.authenticate(identity);
         let names = ["X-Consumer-Username", "X-Credential-Identifier", "X-Consumer-Custom-ID"];
-        assert_eq!(names.map(|name| all(&x.request().fields, name)), told);
+        assert_eq!(names.map(|name| all(&x.request().fields, name)), expected);
         assert_eq!(x.consumer().map(|consumer| &*consumer.name), Some("jack"));
         assert_eq!(x.identity().unwrap().secret::<u8>(), Some(&7));
         assert_eq!(x.identity().unwrap().secret::<u16>(), None);
@@ -220,7 +225,7 @@ fn a_consumer_is_told_to_the_upstream_and_nobody_else_is() {
 }
 
 #[test]
-fn notes_are_one_a_type_and_what_is_held_goes_at_the_end() {
+fn notes_are_one_per_type_and_holds_are_dropped_at_the_end() {
     let mut probe = Probe::default();
     let held = Rc::new(());
     let mut x = probe.exchange();
@@ -242,14 +247,14 @@ fn notes_are_one_a_type_and_what_is_held_goes_at_the_end() {
 }
 
 #[test]
-fn a_plugin_that_cannot_do_its_work_says_so() {
+fn complaints_are_logged() {
     let mut probe = Probe::default();
     probe.exchange().complain("a-plugin", "no reason");
     assert_eq!(*probe.world.complaints.borrow(), [("a-plugin", "no reason")]);
 }
 
 #[test]
-fn a_stream_has_what_a_request_has_not() {
+fn streams_and_requests_have_their_own_fields() {
     let mut probe = Probe::stream();
     let mut x = probe.exchange();
     x.set_mqtt_client_id(Some((*b"me").into()));
@@ -265,10 +270,10 @@ fn a_stream_has_what_a_request_has_not() {
     assert_eq!(x.refused_line(), Some(&b"GET /"[..]));
 }
 
-// ---- the request's way on ----
+// ---- forwarding ----
 
 #[test]
-fn the_upstream_gets_what_plugins_have_set() {
+fn plugins_change_the_forwarded_request() {
     let uri = |x: &Exchange<'_>| {
         let mut out = Vec::new();
         x.upstream_uri(&mut out);
@@ -286,12 +291,12 @@ fn the_upstream_gets_what_plugins_have_set() {
         x.set_upstream_method(Method::Post, b"POST");
         assert_eq!((x.upstream_method(), x.method()), (Method::Post, Method::Get));
         let spelled = |x: &Exchange<'_>| x.request().fields.bytes(x.request().method_span).to_vec();
-        assert_eq!(spelled(&x), b"GET", "the client's own spelling is for the log");
+        assert_eq!(spelled(&x), b"GET", "the client's spelling is kept for the log");
         x.set_upstream_method(Method::Other, b"BREW");
         assert_eq!((x.upstream_method(), spelled(&x)), (Method::Other, b"BREW".to_vec()));
         assert!(x.engine().forward.upstream.is_none());
         x.choose_upstream(&UpstreamHandle::default());
-        assert_eq!(x.engine().forward.upstream, Some(None), "one that does not exist");
+        assert_eq!(x.engine().forward.upstream, Some(None), "an upstream that does not exist");
         let handle = UpstreamHandle::default();
         handle.place(7);
         x.choose_upstream(&handle);
@@ -300,8 +305,8 @@ fn the_upstream_gets_what_plugins_have_set() {
 }
 
 #[test]
-fn all_tries_are_told_in_order() {
-    let told = |tried: &[u16], status: u16| {
+fn upstream_statuses_lists_all_attempts_in_order() {
+    let statuses = |tried: &[u16], status: u16| {
         let mut probe = Probe::default();
         let mut x = probe.exchange();
         let addr = address("10.0.0.1:80");
@@ -315,26 +320,26 @@ fn all_tries_are_told_in_order() {
         let mut out = Vec::new();
         x.upstream_statuses(&mut out).then(|| String::from_utf8(out).unwrap())
     };
-    assert_eq!(told(&[], 0), None, "chosen, and not asked");
+    assert_eq!(statuses(&[], 0), None, "chosen, but not contacted");
     for (tried, status, expected) in [
         (&[][..], 200, "200"),
         (&[502], 407, "502, 407"),
         (&[504, 0], 999, "504, -, 999"),
         (&[502], 0, "502, -"),
     ] {
-        assert_eq!(told(tried, status).as_deref(), Some(expected));
+        assert_eq!(statuses(tried, status).as_deref(), Some(expected));
     }
     let mut probe = Probe::default();
     let mut x = probe.exchange();
     x.engine_mut().upstream_status = 502;
-    assert!(!x.upstream_statuses(&mut Vec::new()), "no server was found");
+    assert!(!x.upstream_statuses(&mut Vec::new()), "no server was chosen");
     assert_eq!(x.upstream_addr(), None);
 }
 
 // ---- the response ----
 
 #[test]
-fn a_response_header_that_is_set_early_waits_for_the_head() {
+fn early_response_headers_are_applied_to_the_head() {
     let mut probe = Probe::default();
     let mut x = probe.exchange();
     assert!(!x.has_response());
@@ -350,7 +355,7 @@ fn a_response_header_that_is_set_early_waits_for_the_head() {
     let fields = &x.response().fields;
     assert_eq!(["X-Set", "X-Gone", "X-Own"].map(|name| all(fields, name)), [vec!["ours"], vec![], vec!["1"]]);
     assert_eq!(all(fields, "X-Add"), ["theirs", "ours"]);
-    // From now on at once.
+    // From now on, changes apply immediately.
     x.remove_response_header("X-Own");
     x.set_response_header("X-Set", b"later").unwrap();
     assert_eq!((x.response_header("X-Own"), x.response_header("x-set")), (None, Some(&b"later"[..])));
@@ -358,7 +363,7 @@ fn a_response_header_that_is_set_early_waits_for_the_head() {
     assert_eq!(x.status(), 418);
 }
 
-/// Lays brackets around each piece, unless the response has no `X-Code`.
+/// Puts brackets around each chunk, unless the response has no `X-Code`.
 struct Brackets;
 
 impl Coder for Brackets {
@@ -382,7 +387,7 @@ impl Coder for Brackets {
 }
 
 #[test]
-fn a_coder_may_step_back() {
+fn a_coder_may_decline() {
     for (headers, body) in [(&[("X-Code", "1")][..], &b"[a]"[..]), (&[], b"a")] {
         let mut probe = Probe::default();
         let mut x = probe.exchange();
@@ -395,7 +400,7 @@ fn a_coder_may_step_back() {
         let mut piece = chunk(b"a", true);
         assert!(matches!(x.engine_mut().code(&mut piece), Step::Next));
         assert_eq!(piece.data, body);
-        // A longer one waits, with the coder there is.
+        // A longer chunk waits, with the same coder.
         piece.data = b"abc".to_vec();
         assert_eq!(matches!(x.engine_mut().code(&mut piece), Step::Wait), x.codes_body());
         now(x.engine_mut().wait_code(&mut piece));
@@ -414,48 +419,48 @@ impl RequestFilter for Nothing {
 }
 
 #[test]
-fn who_can_do_without_a_body_asks_once() {
+fn an_optional_body_is_requested_once() {
     let mut probe = Probe::request("POST", "/", &[]);
     let mut x = probe.exchange();
-    assert!(x.ask_for_copy(9).is_none(), "there is none");
+    assert!(x.ask_for_optional_body(9).is_none(), "there is no body");
     x.engine_mut().body_state = Body::Streaming;
-    assert!(matches!(x.ask_for_copy(9), Some(crate::Step::Body(9))));
-    assert!(x.engine_mut().body_spared);
-    // There was memory for a part of it.
+    assert!(matches!(x.ask_for_optional_body(9), Some(crate::Step::Body(9))));
+    assert!(x.engine_mut().body_optional);
+    // The budget sufficed for a part of it.
     with_body(&mut x, b"abcd");
     let engine = x.engine_mut();
-    (engine.body_state, engine.body_asked, engine.body_unheld) = (Body::TooLarge, 9, true);
-    assert!(x.ask_for_copy(9).is_none());
-    assert_eq!((x.body(), x.body_so_far()), (&b""[..], &b"abcd"[..]));
-    assert!(x.lacks_body(9), "there may be memory now, for who needs it");
+    (engine.body_state, engine.body_asked, engine.body_over_budget) = (Body::TooLarge, 9, true);
+    assert!(x.ask_for_optional_body(9).is_none());
+    assert_eq!((x.body(), x.body_prefix()), (&b""[..], &b"abcd"[..]));
+    assert!(x.lacks_body(9), "a mandatory request may find memory now");
     assert!(!x.lacks_body(3));
 }
 
 #[test]
-fn a_body_is_read_as_far_as_somebody_asks() {
+fn a_body_is_buffered_up_to_the_requested_limit() {
     let mut probe = Probe::request("POST", "/", &[]);
     let mut x = probe.exchange();
     let state = |x: &mut Exchange<'_>, state| x.engine_mut().body_state = state;
     assert_eq!((x.body_state(), x.body_asked(), x.lacks_body(9)), (Body::None, 0, false));
     state(&mut x, Body::Streaming);
-    assert!(x.lacks_body(0) && x.body().is_empty() && x.body_so_far().is_empty());
+    assert!(x.lacks_body(0) && x.body().is_empty() && x.body_prefix().is_empty());
     with_body(&mut x, b"abcd");
-    assert_eq!((x.body(), x.body_so_far(), x.lacks_body(9)), (&b"abcd"[..], &b"abcd"[..], false));
-    // Somebody has asked for four bytes, and there are more.
+    assert_eq!((x.body(), x.body_prefix(), x.lacks_body(9)), (&b"abcd"[..], &b"abcd"[..], false));
+    // Four bytes were requested, and the body is longer.
     state(&mut x, Body::TooLarge);
     x.engine_mut().body_asked = 4;
-    assert_eq!((x.body(), x.body_so_far(), x.body_asked()), (&b""[..], &b"abcd"[..], 4));
+    assert_eq!((x.body(), x.body_prefix(), x.body_asked()), (&b""[..], &b"abcd"[..], 4));
     assert_eq!([3, 4, 5].map(|limit| x.lacks_body(limit)), [false, false, true]);
-    x.want_beginning_of_body();
+    x.want_body_prefix();
     assert_eq!([3, 4, 5].map(|limit| x.lacks_body(limit)), [false, true, true]);
     state(&mut x, Body::None);
-    assert!(x.body_so_far().is_empty());
+    assert!(x.body_prefix().is_empty());
     x.filter_request_body(Box::new(Nothing));
     assert_eq!(x.engine().request_filters.len(), 1);
 }
 
 #[test]
-fn trailers_of_both_sides_are_set_and_removed() {
+fn trailers_are_set_and_removed() {
     let mut probe = Probe::default();
     let mut x = probe.exchange();
     assert!(x.request_trailers().is_empty() && x.response_trailers().is_empty());
@@ -477,7 +482,7 @@ fn trailers_of_both_sides_are_set_and_removed() {
 }
 
 #[test]
-fn the_next_exchange_finds_nothing_of_the_last() {
+fn messages_are_reset_between_exchanges() {
     let mut probe = Probe::request("POST", "/a", &[("X-A", "1")]);
     let budget = probe.world.budget.clone();
     let mut x = probe.exchange();
@@ -489,7 +494,7 @@ fn the_next_exchange_finds_nothing_of_the_last() {
     x.engine_mut().source = Source::None;
     x.set_response_header("X-E", b"1").unwrap();
     drop(x);
-    // Somebody may still hold the body: he keeps it, and the next exchange does not see it.
+    // Another owner of the body keeps it, and the next exchange does not see it.
     let sent = probe.messages.body.clone();
     probe.messages.clear();
     assert_eq!((sent.len(), budget.taken()), (100, 0));

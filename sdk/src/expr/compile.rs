@@ -1,4 +1,4 @@
-//! From JSON to nodes, by lua-resty-expr's rules.
+//! Compiles JSON to terms by the rules of lua-resty-expr.
 
 use ipnet::IpNet;
 use model::Invalid;
@@ -8,7 +8,7 @@ use super::{List, Operand, Term, Test, number};
 use crate::pattern::Pattern;
 use crate::vars::Var;
 
-/// Lists in lists.
+/// The maximum depth of nested lists.
 const MAX_DEPTH: usize = 128;
 
 /// A whole expression: a list of conditions, or one list that begins with a logical operator.
@@ -88,7 +88,7 @@ fn condition(name: &str, list: &[Json]) -> Result<Term, Invalid> {
         (false, 1)
     };
     let right = list.get(at + 1);
-    // As there, an operator may be in any case, and a lone number is text.
+    // As in lua-resty-expr, operators are case-insensitive, and a lone number is text.
     let word = match list.get(at) {
         Some(Json::String(word)) => word.to_ascii_lowercase(),
         Some(Json::Number(number)) => number.to_string(),
@@ -96,8 +96,8 @@ fn condition(name: &str, list: &[Json]) -> Result<Term, Invalid> {
     };
     let test = match (test(&word, right), right) {
         (Some(test), _) => test.map_err(|invalid| invalid.within(at + 1))?,
-        // `[var, value]`. The value was taken for an operator above and lost its capitals:
-        // so it does in lua-resty-expr, and configurations are written around it.
+        // `[var, value]`. The value was parsed as an operator above and lost its capitals, as in
+        // lua-resty-expr; existing configurations account for that.
         (None, None) => Test::Equal(Operand::Text(word.into_bytes().into())),
         (None, Some(_)) => {
             return Err(Invalid::new(format!("invalid operator '{word}'"))

@@ -127,7 +127,7 @@ fn logic_nests() {
 }
 
 #[test]
-fn refusals_say_what_and_where() {
+fn errors_have_a_reason_and_a_pointer() {
     let deep = (0..200).fold(json!(["a", "==", "b"]), |inner, _| json!([inner]));
     for (expr, reason, pointer) in [
         (json!({}), "rule should be an array", ""),
@@ -158,7 +158,7 @@ fn refusals_say_what_and_where() {
 }
 
 #[test]
-fn the_need_for_a_body_is_known() {
+fn needs_body_is_set_for_body_variables() {
     for (expr, expected) in [
         (json!([["uri", "==", "/"]]), false),
         (json!([["uri", "==", "/"], ["OR", ["graphql_name", "a"], ["uri", "b"]]]), true),
@@ -168,7 +168,7 @@ fn the_need_for_a_body_is_known() {
 }
 
 #[test]
-fn numbers_are_read_as_lua_reads_them() {
+fn numbers_parse_as_in_lua() {
     for (text, expected) in [
         ("1", Some(1.0)),
         (" -1.5e2\t", Some(-150.0)),
@@ -190,7 +190,7 @@ fn numbers_are_read_as_lua_reads_them() {
 }
 
 #[test]
-fn what_cannot_be_judged_is_neither_true_nor_false() {
+fn undecidable_conditions_neither_hold_nor_fail() {
     use Verdict::{Fails, Holds, NeedsBody};
     let spent = Verdict::Unjudged(Unjudged::Spent);
     let unreadable = Verdict::Unjudged(Unjudged::Unreadable);
@@ -221,7 +221,7 @@ fn what_cannot_be_judged_is_neither_true_nor_false() {
         let mut probe = Probe::request("POST", &target, &[("Content-Type", "application/json")]);
         let mut x = probe.exchange();
         let compiled = Expr::compile(&expr).unwrap();
-        assert!(compiled.is_doubtful());
+        assert!(compiled.may_be_undecided());
         x.engine_mut().body_state = Body::Streaming;
         assert_eq!(compiled.judge(&x), streaming, "{expr}");
         with_body(&mut x, b"{");
@@ -230,30 +230,30 @@ fn what_cannot_be_judged_is_neither_true_nor_false() {
 }
 
 #[test]
-fn what_cannot_be_read_is_told_beforehand() {
+fn unreadable_values_are_found_early() {
     let mut probe = Probe::request("POST", "/?n=1", &[("Content-Type", "application/json")]);
     let mut x = probe.exchange();
     with_body(&mut x, b"{");
-    let mut foreseen = |expr: Json| Expr::compile(&expr).unwrap().foresee(&mut x);
+    let mut check_early = |expr: Json| Expr::compile(&expr).unwrap().check_early(&mut x);
     let both = json!([["arg_n", "==", 2], ["post_arg.a", "==", 1]]);
-    assert!(matches!(foreseen(both.clone()), Step::Refuse(Unjudged::Unreadable)));
-    assert!(matches!(foreseen(json!([["arg_n", "==", 2]])), Step::Next));
-    assert!(matches!(foreseen(json!([["arg_n", "~~", "(?=1)"]])), Step::Next));
+    assert!(matches!(check_early(both.clone()), Step::Refuse(Unjudged::Unreadable)));
+    assert!(matches!(check_early(json!([["arg_n", "==", 2]])), Step::Next));
+    assert!(matches!(check_early(json!([["arg_n", "~~", "(?=1)"]])), Step::Next));
     let expr = Expr::compile(&both).unwrap();
     assert!(matches!(expr.decide(&mut x), Ok(false)), "the argument decides");
     x.engine_mut().body_state = Body::Streaming;
-    assert!(matches!(expr.foresee(&mut x), Step::Body(limit) if limit == 64 << 20));
+    assert!(matches!(expr.check_early(&mut x), Step::Body(limit) if limit == 64 << 20));
     x.engine_mut().body_state = Body::TooLarge;
     x.engine_mut().body_asked = 1 << 20;
-    assert!(matches!(expr.foresee(&mut x), Step::Body(_)), "somebody else asked for less");
+    assert!(matches!(expr.check_early(&mut x), Step::Body(_)), "the body was requested with a smaller limit");
     x.engine_mut().body_asked = 64 << 20;
-    assert!(matches!(expr.foresee(&mut x), Step::Refuse(Unjudged::TooLarge)));
+    assert!(matches!(expr.check_early(&mut x), Step::Refuse(Unjudged::TooLarge)));
     let body = Expr::compile(&json!([["post_arg.a", "==", 1]])).unwrap();
     assert!(matches!(body.decide(&mut x), Err(Step::Refuse(Unjudged::TooLarge))));
 }
 
 #[test]
-fn networks_mean_addresses_in_either_form() {
+fn networks_match_mapped_ipv4_addresses() {
     for (network, expected) in [
         ("::ffff:10.1.2.3", true),
         ("::ffff:10.1.0.0/112", true),
@@ -267,19 +267,19 @@ fn networks_mean_addresses_in_either_form() {
     }
 }
 
-/// The body is asked for before anything is refused: with it, the answer may be another.
+/// The body is requested before anything is rejected: with it, the result may differ.
 #[test]
-fn what_needs_the_body_goes_before_what_cannot_be_judged() {
+fn reading_the_body_takes_precedence_over_rejecting() {
     let long = format!("/?x={}", "a".repeat(4096));
     let mut probe = Probe::request("POST", &long, &[("Content-Type", "application/json")]);
     let mut x = probe.exchange();
     x.engine_mut().body_state = Body::Streaming;
     let hard = json!([["post_arg.a", "==", "1"], ["arg_x", "~~", r"^(a|a)*(?=b)\1$"]]);
-    assert!(matches!(Expr::compile(&hard).unwrap().foresee(&mut x), Step::Body(_)));
+    assert!(matches!(Expr::compile(&hard).unwrap().check_early(&mut x), Step::Body(_)));
 }
 
 #[test]
-fn a_mistake_says_what_was_there_instead() {
+fn errors_name_the_type_they_got() {
     for (expr, got) in [
         (json!(true), "boolean"),
         (json!(1), "number"),
@@ -293,21 +293,21 @@ fn a_mistake_says_what_was_there_instead() {
 }
 
 #[test]
-fn many_conditions_that_look_around_have_a_bound_together() {
+fn lookaround_patterns_share_a_budget_per_request() {
     let target = format!("/?long={}&short=b", "a".repeat(8000));
     let mut probe = Probe::get(&target);
     let long = Expr::compile(&json!([["arg_long", "~~", "(?!a)b"]])).unwrap();
     let short = Expr::compile(&json!([["arg_short", "~~", "(?!a)b"]])).unwrap();
     let other = Expr::compile(&json!([["arg_long", "~~", "(?=a)a"]])).unwrap();
     assert!(other.matches(&probe.exchange()));
-    // Each request anew.
+    // Each request has a new budget.
     for _ in 0..2 {
         let x = probe.exchange();
         for _ in 0..4 {
             assert_eq!(long.judge(&x), Verdict::Fails);
         }
         assert_eq!(long.judge(&x), Verdict::Unjudged(Unjudged::Spent));
-        // Nor is it searched where the undecided counts as a no.
+        // With the budget spent, `matches` does not search either.
         assert!(!other.matches(&x));
         for _ in 0..1000 {
             assert_eq!(short.judge(&x), Verdict::Holds);

@@ -1,11 +1,11 @@
-//! What a worker counts of itself.
+//! A worker's counters that have no labels.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 macro_rules! counts {
     ($($name:ident,)*) => {
-        /// What a worker counts of itself.
+        /// A worker's counters that have no labels.
         #[derive(Debug, Default)]
         pub(super) struct WorkerCounts {
             $(pub(super) $name: AtomicU64,)*
@@ -15,8 +15,8 @@ macro_rules! counts {
             pub(super) taken: AtomicUsize,
         }
 
-        /// What all workers counted of themselves, together. The words of a worker are read one after the
-        /// other while it goes on, so that what follows from two of them may be off for a moment.
+        /// The sums of all workers' counters. They are read while the workers continue, so related
+        /// counts may be briefly inconsistent.
         #[derive(Debug, Clone, Copy, Default)]
         pub struct Totals {
             $(pub $name: u64,)*

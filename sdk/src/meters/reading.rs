@@ -1,19 +1,20 @@
-//! What all workers counted, for whoever writes it down.
+//! The counts of all workers, for the exporter.
 
 use super::series::{COMMAND_BOUNDS_US, Count, Family, Kind};
 use super::{Collected, Settings, Totals};
 
-/// What is counted at one moment: label texts are sorted, without what tells the lines of one apart (`type`, `le`).
+/// The counts at one moment. Label texts are sorted, and lack the labels within one group of lines
+/// (`type`, `le`).
 #[derive(Debug)]
 pub struct Reading<'m> {
     pub(super) settings: &'m Settings,
     pub(super) collected: &'m Collected,
 }
 
-/// Requests by how long they took.
+/// Requests by duration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Histogram {
-    /// By bucket, of requests in the order of [`Settings::buckets_ms`]; the last has no bound.
+    /// Requests by bucket, in the order of [`Settings::buckets_ms`]; the last bucket is unbounded.
     pub counts: Vec<u64>,
     pub sum_us: u64,
 }
@@ -27,12 +28,12 @@ impl Reading<'_> {
         self.collected.totals()
     }
 
-    /// Lines of output that the series make.
+    /// Lines of output of the series.
     pub fn lines(&self) -> usize {
         self.collected.families.lines(self.settings)
     }
 
-    /// Series that gave way to others, or found no room.
+    /// Series that were evicted, or for which there was no room.
     pub fn evicted(&self) -> u64 {
         self.collected.evicted
     }
@@ -47,12 +48,13 @@ impl Reading<'_> {
         counts(&self.collected.families.streams)
     }
 
-    /// Sessions by how they ended.
+    /// Sessions by status.
     pub fn stream_status(&self) -> impl Iterator<Item = (&str, u64)> {
         counts(&self.collected.families.stream_status)
     }
 
-    /// How long commands of Redis took, by bucket of [`COMMAND_BOUNDS_US`]; the last has no bound.
+    /// Redis commands by duration, in the buckets of [`COMMAND_BOUNDS_US`]; the last bucket is
+    /// unbounded.
     pub fn redis_commands(&self) -> impl Iterator<Item = (&str, Histogram)> {
         self.collected.families.commands.groups.iter().map(|(text, group)| {
             let mut histogram = Histogram { counts: vec![0; COMMAND_BOUNDS_US.len() + 1], sum_us: 0 };
@@ -72,7 +74,7 @@ impl Reading<'_> {
         })
     }
 
-    /// How long requests took, or a part of each.
+    /// Requests by duration, of the whole request or of a part.
     pub fn latency(&self, kind: Kind) -> impl Iterator<Item = (&str, Histogram)> {
         let buckets = self.settings.buckets_ms.len() + 1;
         self.collected.families.latency.groups.iter().map(move |(text, group)| {

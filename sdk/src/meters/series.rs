@@ -1,4 +1,4 @@
-//! The series behind the label texts: on a worker, and all workers' together.
+//! The series behind the label texts: of one worker, and of all workers together.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use super::Settings;
 
-/// Adds to a word that only this thread writes: no locked instruction is needed.
+/// Adds to a word that only this thread writes, so a locked instruction is not needed.
 #[inline]
 pub(super) fn add(word: &AtomicU64, amount: u64) {
     word.store(word.load(Relaxed).wrapping_add(amount), Relaxed);
 }
 
-/// What a worker counts under one label text.
+/// A worker's counts under one label text.
 pub(super) trait Series {
-    /// The scraping side dropped it; a worker that needs it again makes a new one.
+    /// The scraping side removed it; a worker that needs it again makes a new one.
     fn retired(&self) -> bool;
     fn retire(&self);
     /// A number that changes with every count.
@@ -88,10 +88,10 @@ impl Traffic {
     }
 }
 
-/// Commands of Redis by how long they took.
+/// Redis commands by duration.
 #[derive(Debug, Default)]
 pub(super) struct Commands {
-    /// By bucket of [`COMMAND_BOUNDS_US`]; the last has no bound.
+    /// Counts by bucket of [`COMMAND_BOUNDS_US`]; the last bucket is unbounded.
     counts: [AtomicU64; COMMAND_BOUNDS_US.len() + 1],
     sum_us: AtomicU64,
     retired: AtomicBool,
@@ -99,11 +99,11 @@ pub(super) struct Commands {
 
 series!(Commands, |series| series.counts.iter().map(|count| count.load(Relaxed)).sum());
 
-/// Bounds of the latency of Redis commands in microseconds, as APISIX has them.
+/// Bounds of the latency of Redis commands in microseconds, as in APISIX.
 pub const COMMAND_BOUNDS_US: [u64; 10] =
     [1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000];
 
-/// Lines of output of one label text: the total, and of the histogram its buckets, its count and its sum.
+/// Lines of output of one label text: the total, and the buckets, count and sum of the histogram.
 const COMMAND_LINES: usize = COMMAND_BOUNDS_US.len() + 4;
 
 impl Commands {
@@ -122,7 +122,7 @@ impl Commands {
     }
 }
 
-/// The three histograms of requests with the same labels, side by side in one piece of memory.
+/// The three histograms of requests with the same labels, in one allocation.
 #[derive(Debug)]
 pub(super) struct Latency {
     cells: Box<[AtomicU64]>,
@@ -134,11 +134,11 @@ series!(Latency, |series| {
     counts.iter().map(|count| count.load(Relaxed)).sum()
 });
 
-/// Which part of a request's time a histogram holds.
+/// The part of a request's time that a histogram measures.
 #[derive(Debug, Clone, Copy)]
 #[repr(usize)]
 pub enum Kind {
-    /// The gateway's own.
+    /// The gateway's own time.
     Own,
     Request,
     Upstream,
@@ -146,12 +146,12 @@ pub enum Kind {
 
 impl Latency {
     pub(super) fn new(buckets: usize) -> Latency {
-        // For each kind the counts by bucket, one more for what is beyond, and the sum.
+        // For each kind the counts by bucket, the unbounded bucket, and the sum.
         let cells = (0..3 * (buckets + 2)).map(|_| AtomicU64::new(0)).collect();
         Latency { cells, retired: AtomicBool::new(false) }
     }
 
-    /// Counts a duration in the first bucket it fits; the last has no bound.
+    /// Counts a duration in the first bucket it fits; the last bucket is unbounded.
     #[inline]
     pub(super) fn observe(&self, kind: Kind, bounds_us: &[u64], us: u64) {
         let (counts, sum) = self.part(kind);
@@ -162,7 +162,7 @@ impl Latency {
         add(sum, us);
     }
 
-    /// Adds what a kind holds to counts (of the same length) and to a sum.
+    /// Adds the counts of a kind to `totals` (of the same length) and `sum_us`.
     pub(super) fn add_to(&self, kind: Kind, totals: &mut [u64], sum_us: &mut u64) {
         let (counts, sum) = self.part(kind);
         for (total, count) in totals.iter_mut().zip(counts) {
@@ -179,7 +179,7 @@ impl Latency {
     }
 }
 
-/// A series on its way from a worker to the scraping side.
+/// A new series, sent from a worker to the scraping side.
 #[derive(Debug)]
 pub(super) struct New<T> {
     pub route: Box<str>,
@@ -198,7 +198,7 @@ pub(super) enum Registered {
 }
 
 impl Registered {
-    /// Lines of output it makes, unless another worker has the same.
+    /// Lines of output it makes, unless another worker has the same labels.
     pub(super) fn lines(&self, settings: &Settings) -> usize {
         let [status, latency, bandwidth] = lines_each(settings);
         match self {
@@ -221,23 +221,23 @@ impl Registered {
     }
 }
 
-/// Lines of output that one label text makes, by metric.
+/// Lines of output of one label text, by metric.
 fn lines_each(settings: &Settings) -> [usize; 3] {
-    // For each kind of latency the bounds, what is beyond, the count and the sum.
+    // For each kind of latency the bounded buckets, the unbounded one, the count and the sum.
     [1, 3 * (settings.bounds_us.len() + 3), 2]
 }
 
-/// What became of a series a worker registered.
+/// The result of inserting a worker's series.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Inserted {
     New,
-    /// Another worker has one of the same labels.
+    /// Another worker has a series with the same labels.
     Beside,
     /// There is no room.
     Refused,
 }
 
-/// A series that counted within this time does not give way to another.
+/// A series that counted within this time is not evicted.
 const IN_USE_MS: u64 = 60_000;
 
 /// All series by metric, each sorted by label text.
@@ -260,14 +260,14 @@ pub(super) struct Family<T> {
 #[derive(Debug)]
 pub(super) struct Group<T> {
     route: Box<str>,
-    /// The shard's index beside each.
+    /// The series with their shard's index.
     pub parts: Vec<(usize, Arc<T>)>,
     activity: u64,
     active_ms: u64,
 }
 
 impl Families {
-    /// Takes a series in; one of labels that nobody has only if there is `room`.
+    /// Inserts a series; new labels only if there is `room`.
     pub(super) fn insert(&mut self, shard: usize, registered: Registered, room: bool) -> Inserted {
         match registered {
             Registered::Status(new) => self.status.insert(shard, new, room),
@@ -279,7 +279,7 @@ impl Families {
         }
     }
 
-    /// Lines of output of all.
+    /// Lines of output of all series.
     pub(super) fn lines(&self, settings: &Settings) -> usize {
         let [status, latency, bandwidth] = lines_each(settings);
         status * self.status.groups.len()
@@ -290,7 +290,7 @@ impl Families {
             + COMMAND_LINES * self.commands.groups.len()
     }
 
-    /// Notes which counted since the last time.
+    /// Notes which series counted since the last call.
     pub(super) fn touch(&mut self, now_ms: u64) {
         self.status.touch(now_ms);
         self.latency.touch(now_ms);
@@ -300,8 +300,8 @@ impl Families {
         self.commands.touch(now_ms);
     }
 
-    /// Near the bound, retires those that were idle longest, so that new ones can come in. Says
-    /// how many.
+    /// Near the bound, retires the series that were idle longest, to make room for new ones.
+    /// Returns their number.
     pub(super) fn make_room(
         &mut self,
         settings: &Settings,
@@ -333,7 +333,7 @@ impl Families {
             until = active_ms;
         }
         let before = self.len();
-        // All that stopped at the same time go together: they are as good as one another.
+        // All series that stopped at the same time are retired together.
         self.status.retain(|group| group.active_ms > until, &retired);
         self.latency.retain(|group| group.active_ms > until, &retired);
         self.bandwidth.retain(|group| group.active_ms > until, &retired);
@@ -348,7 +348,8 @@ impl Families {
         requests + self.streams.groups.len() + self.stream_status.groups.len() + self.commands.groups.len()
     }
 
-    /// Retires the series of routes not to be kept; `retired` is told the shard and how many.
+    /// Retires the series of routes not to be kept; `retired` is called with the shard and their
+    /// number.
     pub(super) fn retain(&mut self, keep: impl Fn(&str) -> bool, retired: impl Fn(usize, u64)) {
         self.status.retain(|group| keep(&group.route), &retired);
         self.latency.retain(|group| keep(&group.route), &retired);
@@ -357,7 +358,7 @@ impl Families {
         self.commands.retain(|group| keep(&group.route), &retired);
     }
 
-    /// Retires series that counted nothing for the time the settings say.
+    /// Retires series that counted nothing for the configured time.
     pub(super) fn expire(&mut self, settings: &Settings, now_ms: u64, retired: impl Fn(usize, u64)) {
         self.status.expire(settings.expire_ms[0], now_ms, &retired);
         self.latency.expire(settings.expire_ms[1], now_ms, &retired);
@@ -402,7 +403,7 @@ impl<T: Series> Family<T> {
         }
     }
 
-    /// When those that are not in use were last, and the lines each makes.
+    /// For each unused series, the time of its last use and its lines.
     fn idle(&self, now_ms: u64, lines: usize) -> Vec<(u64, usize)> {
         let times = self.groups.values().map(|group| group.active_ms);
         let idle = times.filter(|active_ms| now_ms.saturating_sub(*active_ms) >= IN_USE_MS);

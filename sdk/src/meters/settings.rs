@@ -1,4 +1,4 @@
-//! `plugin_attr.prometheus`, as far as it shapes the metrics.
+//! The settings of metrics in `plugin_attr.prometheus`.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use serde_json::Value;
 pub struct Settings {
     /// `metric_prefix`.
     pub prefix: String,
-    /// `default_buckets`: the upper bounds of latencies in milliseconds, rising.
+    /// `default_buckets`: the upper bounds of latencies in milliseconds, ascending.
     pub buckets_ms: Vec<f64>,
-    /// The same in microseconds.
+    /// `buckets_ms` in microseconds.
     pub(super) bounds_us: Vec<u64>,
-    /// `max_series` (Sluice's own): how many lines of output the label sets of all workers
-    /// may make before further ones share a series.
+    /// `max_series` (Sluice's own): maximum lines of output of the label sets of all workers;
+    /// further ones share a series.
     pub max_series: usize,
-    /// `forget_after` (Sluice's own): how long the series of a route that is gone are shown.
+    /// `forget_after` (Sluice's own): how long the series of a deleted route are shown.
     pub forget_after: Duration,
     /// `metrics.<name>.expire` of http_status, http_latency and bandwidth; 0 is never.
     pub(super) expire_ms: [u64; 3],
@@ -26,7 +26,7 @@ pub struct Settings {
 const BUCKETS_MS: [f64; 15] =
     [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0, 10000.0, 30000.0, 60000.0];
 
-/// More bounds than any dashboard shows; each costs memory for every label set.
+/// Far more buckets than dashboards show; each costs memory for every label set.
 const MAX_BUCKETS: usize = 64;
 
 impl Default for Settings {
@@ -43,10 +43,10 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Reads `plugin_attr.prometheus`; what it does not say has APISIX's defaults.
+    /// Reads `plugin_attr.prometheus`; missing settings have APISIX's defaults.
     ///
     /// # Errors
-    /// A value of the wrong type or out of bounds, with a pointer within the attribute.
+    /// A value has the wrong type or is out of bounds; the pointer is relative to the attribute.
     pub fn from_attr(attr: Option<&Value>) -> Result<Settings, Invalid> {
         let mut settings = Settings::default();
         let Some(attr) = attr else { return Ok(settings) };
@@ -57,7 +57,7 @@ impl Settings {
                         "metric_prefix must be letters, digits, `_` and `:`, and not begin with a digit",
                     )
                     .at("/metric_prefix")
-                    .expected("a string as apisix_")
+                    .expected("a string such as apisix_")
                 })?;
         }
         if let Some(buckets) = attr.get("default_buckets") {
@@ -70,9 +70,9 @@ impl Settings {
                     && list.is_sorted_by(|a, b| a < b)
             };
             let list = list.filter(rising).ok_or_else(|| {
-                Invalid::new("default_buckets must be 1 to 64 rising positive numbers (milliseconds)")
+                Invalid::new("default_buckets must be 1 to 64 ascending positive numbers (milliseconds)")
                     .at("/default_buckets")
-                    .expected("a list as [1, 10, 100]")
+                    .expected("a list such as [1, 10, 100]")
             })?;
             settings.bounds_us = micros(&list);
             settings.buckets_ms = list;
@@ -107,11 +107,11 @@ impl Settings {
         Ok(settings)
     }
 
-    /// How often the series must be looked at for those that expire to go in time: every so often,
-    /// or sooner.
-    pub fn look_every(&self, so_often: Duration) -> Duration {
+    /// The interval of [`Meters::tidy`](super::Meters::tidy) at which series expire in time:
+    /// `usual` or shorter.
+    pub fn tidy_interval(&self, usual: Duration) -> Duration {
         let soonest = self.expire_ms.iter().copied().filter(|ms| *ms > 0).min();
-        soonest.map_or(so_often, |ms| Duration::from_millis((ms / 4).max(250)).min(so_often))
+        soonest.map_or(usual, |ms| Duration::from_millis((ms / 4).max(250)).min(usual))
     }
 }
 
@@ -142,10 +142,10 @@ mod tests {
         assert_eq!((settings.max_series, settings.expire_ms), (10, [0, 1500, 0]));
         assert_eq!(settings.forget_after, Duration::from_secs(5));
         let usual = Duration::from_secs(5);
-        assert_eq!(settings.look_every(usual), Duration::from_millis(375));
-        assert_eq!(Settings::default().look_every(usual), usual);
+        assert_eq!(settings.tidy_interval(usual), Duration::from_millis(375));
+        assert_eq!(Settings::default().tidy_interval(usual), usual);
         let later = json!({"metrics": {"bandwidth": {"expire": 86_400}, "http_status": {"expire": 60}}});
-        assert_eq!(Settings::from_attr(Some(&later)).unwrap().look_every(usual), usual);
+        assert_eq!(Settings::from_attr(Some(&later)).unwrap().tidy_interval(usual), usual);
         let long = json!({"metric_prefix": format!("a_:{}", "9".repeat(61))});
         assert_eq!(Settings::from_attr(Some(&long)).unwrap().prefix.len(), 64);
         for (attr, pointer) in [

@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! One worker's part of the metrics, and what it is told to count.
+//! One worker's shard of the metrics.
 
 use std::cell::{Cell, RefCell};
 use std::hash::BuildHasher;
@@ -19,7 +19,7 @@ use super::series::{self, Commands, Count, Kind, Latency, Registered, Traffic, a
 use super::trial::Trial;
 use super::{Settings, escaped};
 
-/// One worker's part. It belongs to the worker's thread: it can be sent there, not shared.
+/// One worker's shard. It belongs to the worker's thread: it is `Send`, but not `Sync`.
 #[derive(Debug)]
 pub struct Shard {
     settings: Arc<Settings>,
@@ -29,13 +29,13 @@ pub struct Shard {
     /// Requests by their labels.
     entries: RefCell<HashTable<Labelled>>,
     hash: RandomState,
-    /// Series by label text, as different requests may share one where labels are left out.
+    /// Series by label text, since different requests may share one if labels are left out.
     known: RefCell<Known>,
     overflow: RefCell<Option<Labelled>>,
     scratch: RefCell<Vec<u8>>,
-    /// Lines of output the known series of all workers make.
+    /// Lines of output of the known series of all workers.
     lines: Arc<AtomicUsize>,
-    /// Lines of output of the series this shard ever registered.
+    /// Lines of output of all series this shard has registered.
     registered: Cell<usize>,
     /// Series that were retired when this shard last swept its tables.
     swept: Cell<u64>,
@@ -63,39 +63,39 @@ struct Labelled {
 /// The label texts of a request, `name="value",…`, without `type`.
 #[derive(Debug, Clone, Default)]
 pub struct Labels {
-    /// The route label's value; series go when no route of that name is left.
+    /// The route label's value; a series is removed when no route of that name is left.
     pub route: String,
     pub status: String,
     pub latency: String,
     pub bandwidth: String,
 }
 
-/// What a stream is counted by.
+/// The labels of a stream.
 #[derive(Debug, Clone, Copy)]
 pub struct StreamLabels<'a> {
     /// The route's id, or its name.
     pub route: &'a str,
     pub status: u16,
     pub listener: SocketAddr,
-    /// The server it went to, if one was chosen.
+    /// The chosen server, if any.
     pub node: Option<SocketAddr>,
 }
 
-/// What is counted of a request.
+/// The measurements of one request.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Sample {
     /// Microseconds of the whole request.
     pub total_us: u64,
-    /// Microseconds of these spent on the upstream, if it was asked.
+    /// Microseconds spent on the upstream, if it was contacted.
     pub upstream_us: Option<u64>,
     /// Bytes from and to the client.
     pub received: u64,
     pub sent: u64,
 }
 
-/// What the proxy counts.
+/// The counters of the proxy.
 impl Shard {
-    /// A connection was accepted.
+    /// Counts an accepted connection.
     #[inline]
     pub fn connection_opened(&self) {
         add(&self.node.accepted, 1);
@@ -106,19 +106,19 @@ impl Shard {
         add(&self.node.closed, 1);
     }
 
-    /// One connection more (or, with -1, one less) waits between requests.
+    /// Changes the number of connections that wait between requests, by 1 or -1.
     #[inline]
     pub fn waiting(&self, change: i64) {
         add(&self.node.waiting, change as u64);
     }
 
-    /// A request's head was read.
+    /// Counts a request whose head was read.
     #[inline]
     pub fn request_began(&self) {
         add(&self.node.began, 1);
     }
 
-    /// Its response was sent, or given up.
+    /// Counts a request whose response was sent or aborted.
     #[inline]
     pub fn request_ended(&self) {
         add(&self.node.ended, 1);
@@ -130,31 +130,32 @@ impl Shard {
         self.trial.on.load(Relaxed)
     }
 
-    /// Counts a request for whoever watches.
+    /// Counts a request while [`Meters::watch`](super::Meters::watch) is on.
     #[cold]
     pub fn watched(&self, total_us: u64, is_error: bool) {
         self.trial.count(total_us, is_error);
     }
 
-    /// A head was refused as malformed or too large.
+    /// Counts a head rejected as malformed or too large.
     #[inline]
     pub fn request_refused(&self) {
         add(&self.node.refused, 1);
     }
 
-    /// An exchange failed.
+    /// Counts a failed exchange.
     #[inline]
     pub fn fault(&self) {
         add(&self.node.faults, 1);
     }
 
-    /// A request was sent to an upstream once more.
+    /// Counts a retry of an upstream request.
     #[inline]
     pub fn upstream_retried(&self) {
         add(&self.node.retries, 1);
     }
 
-    /// A client's TLS handshake is over, for good or bad; it may have resumed an earlier session.
+    /// Counts a finished TLS handshake with a client, successful or not; `resumed` if it resumed an
+    /// earlier session.
     pub fn handshake(&self, good: bool, resumed: bool) {
         match (good, resumed) {
             (false, _) => add(&self.node.handshakes_failed, 1),
@@ -163,53 +164,53 @@ impl Shard {
         }
     }
 
-    /// A panic was caught.
+    /// Counts a caught panic.
     #[inline]
     pub fn panicked(&self) {
         add(&self.node.panics, 1);
     }
 
-    /// A request of a plugin's own was dropped, as too many were in flight.
+    /// Counts a plugin's request dropped because too many were in flight.
     #[inline]
     pub fn fetch_dropped(&self) {
         add(&self.node.fetches_dropped, 1);
     }
 
-    /// A request of a plugin's own went out.
+    /// Counts a plugin's request as in flight.
     pub fn fetch_began(&self) {
         add(&self.node.fetches, 1);
     }
 
-    /// It is over.
+    /// Counts a plugin's request as finished.
     pub fn fetch_ended(&self) {
         add(&self.node.fetches, -1i64 as u64);
     }
 
-    /// Idle connections of clients were closed to make room.
+    /// Counts idle client connections closed to make room.
     pub fn idle_clients_closed(&self, count: u64) {
         add(&self.node.idle_clients_closed, count);
     }
 
-    /// Idle connections to upstreams were closed to make room.
+    /// Counts idle upstream connections closed to make room.
     pub fn idle_upstreams_closed(&self, count: u64) {
         add(&self.node.idle_upstreams_closed, count);
     }
 
-    /// A datagram went nowhere.
+    /// Counts a dropped datagram.
     pub fn datagram_dropped(&self) {
         add(&self.node.datagrams_dropped, 1);
     }
 
-    /// The process had no descriptor for a connection.
+    /// Counts a connection refused for lack of file descriptors.
     pub fn out_of_descriptors(&self) {
         add(&self.node.shortages, 1);
     }
 }
 
-/// What the prometheus plugin counts.
+/// The counters of the prometheus plugin.
 impl Shard {
-    /// Counts a request. `key` writes bytes that stand for all its labels; `labels` makes
-    /// their text, asked only for what is new here (with `true`: for [`OVERFLOW`]).
+    /// Counts a request. `key` writes bytes that identify all its labels; `labels` makes their
+    /// text, and is called only for labels that are new here (with `true`: for [`OVERFLOW`]).
     #[inline]
     pub fn http(&self, key: impl FnOnce(&mut Vec<u8>), labels: impl Fn(bool) -> Labels, sample: &Sample) {
         let mut scratch = self.scratch.borrow_mut();
@@ -248,7 +249,7 @@ impl Shard {
         }
     }
 
-    /// Counts a command of Redis that has ended. The name must need no escaping.
+    /// Counts a Redis command that has ended. The name must need no escaping.
     pub fn redis_command(&self, route: &str, command: &str, took_us: u64) {
         use series::Series;
         let mut scratch = self.scratch.borrow_mut();
@@ -271,7 +272,8 @@ impl Shard {
         }
     }
 
-    /// A call of a stream's protocol was passed on without being looked at further: too many were under way.
+    /// Counts a call of a stream's protocol that was passed on unparsed, because too many were in
+    /// flight.
     pub fn call_unwatched(&self) {
         add(&self.node.calls_unwatched, 1);
     }
@@ -284,7 +286,7 @@ impl Shard {
         if let Ok(old) = entries.find_entry(hash, |entry| *entry.key == *key) {
             old.remove();
         }
-        // Requests that differ may share a series, so both are bounded.
+        // Different requests may share a series, so both tables are bounded.
         if self.has_room() && entries.len() < self.settings.max_series {
             let entry = self.entry(key, labels(false));
             entry.count(&self.settings, sample);
@@ -301,7 +303,7 @@ impl Shard {
         }
     }
 
-    /// Whether there is room for one more label set, by what all have and this shard added to it.
+    /// Whether there is room for one more label set, by the known total and this shard's additions.
     fn has_room(&self) -> bool {
         let new = self.registered.get().wrapping_sub(self.node.taken.load(Relaxed));
         self.lines.load(Relaxed).saturating_add(new) < self.settings.max_series
@@ -353,7 +355,7 @@ impl Shard {
         series
     }
 
-    /// Forgets retired series once they are many: a sweep looks at all, so it must pay.
+    /// Removes retired series once there are many: a sweep visits all, so it must pay off.
     fn sweep(&self) {
         let retired = self.node.retired.load(Relaxed);
         let mut known = self.known.borrow_mut();
@@ -408,7 +410,7 @@ impl Shard {
 }
 
 impl Default for Shard {
-    /// A shard nobody reads.
+    /// Creates a shard that is never scraped.
     fn default() -> Shard {
         Shard::new(Arc::default(), Arc::default()).0
     }

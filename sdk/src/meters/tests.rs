@@ -22,7 +22,7 @@ fn scrape(meters: &Meters) -> String {
     scrape_at(meters, 1)
 }
 
-/// What is counted, a line each.
+/// The counts, one line each.
 fn scrape_at(meters: &Meters, now_ms: u64) -> String {
     meters.read(now_ms, |reading| {
         let mut text: String =
@@ -38,7 +38,7 @@ fn value(text: &str, name: &str) -> Option<f64> {
 }
 
 #[test]
-fn what_is_beyond_the_bound_shares_a_series() {
+fn label_sets_beyond_the_bound_share_a_series() {
     let meters = Meters::new(Settings { max_series: 2 * (1 + 2 + 3 * 18), ..Settings::default() });
     let shard = meters.shard(0);
     for route in ["1", "2", "3", "4", "3"] {
@@ -49,19 +49,19 @@ fn what_is_beyond_the_bound_shares_a_series() {
     assert_eq!(value(&text, "status{code=\"200\",route=\"__overflow__\"}"), Some(3.0));
     assert_eq!(value(&text, "errors"), Some(3.0));
     assert!(!text.contains("route=\"3\""));
-    // It belongs to no route, and so goes with none.
+    // The shared series belongs to no route, so it is not removed with one.
     meters.retain_routes(|_| false);
     let text = scrape(&meters);
     assert!(text.contains(OVERFLOW) && !text.contains("route=\"2\""), "{text}");
 }
 
-/// Room for so many label sets.
+/// Meters with room for `sets` label sets.
 fn room_for(sets: usize) -> Meters {
     Meters::new(Settings { max_series: sets * (1 + 2 + 3 * 18), ..Settings::default() })
 }
 
 #[test]
-fn the_bound_is_one_for_all_workers() {
+fn the_bound_holds_over_all_workers() {
     let meters = room_for(10);
     let shards = [0, 1, 2].map(|worker| meters.shard(worker));
     // The same labels on all workers are the same series.
@@ -72,14 +72,14 @@ fn the_bound_is_one_for_all_workers() {
     assert_eq!(value(&text, "status{code=\"200\",route=\"7\"}"), Some(3.0));
     assert_eq!(value(&text, "lines"), Some(8.0 * 57.0));
     assert_eq!(meters.overflowed(), 0);
-    // Different ones, that no worker knows of the others, do not go beyond it.
+    // Different labels on each worker, unknown to the others, do not exceed the bound.
     for (worker, shard) in shards.iter().enumerate() {
         (0..2).for_each(|route| count(shard, &format!("{worker}-{route}"), Sample::default()));
     }
     let text = scrape(&meters);
     assert_eq!(value(&text, "lines"), Some(10.0 * 57.0));
     assert_eq!(value(&text, "evicted"), Some(4.0 * 3.0));
-    // What found no room is counted together from then on.
+    // Label sets without room are counted in the shared series from then on.
     count(&shards[2], "2-0", Sample::default());
     let text = scrape(&meters);
     assert_eq!(value(&text, "status{code=\"200\",route=\"__overflow__\"}"), Some(1.0));
@@ -87,7 +87,7 @@ fn the_bound_is_one_for_all_workers() {
 }
 
 #[test]
-fn idle_series_give_way_to_new_ones() {
+fn idle_series_are_evicted_for_new_ones() {
     let meters = room_for(8);
     let shard = meters.shard(0);
     let seen = |text: &str, route: &str| text.contains(&format!("code=\"200\",route=\"{route}\""));
@@ -103,20 +103,20 @@ fn idle_series_give_way_to_new_ones() {
     assert!(seen(&text, "a") && seen(&text, "h"));
     count(&shard, "new", Sample::default());
     assert_eq!(meters.overflowed(), 1);
-    // Those idle longest go, together; the others stay.
+    // Series idle longest are evicted, together; the others stay.
     let text = scrape_at(&meters, 61_000);
     assert!(!seen(&text, "a") && !seen(&text, "g"), "{text}");
     assert!(seen(&text, "b") && seen(&text, "h"));
-    // Six label sets go, each of three series, and the two lines of the bytes of b, which were none since. Beside b
-    // and h stays what found no room.
+    // Six label sets are evicted, each of three series, and the two lines of the unused bandwidth
+    // of b. Beside b and h, the shared series remains.
     assert_eq!((value(&text, "evicted"), value(&text, "lines")), (Some(19.0), Some(3.0 * 57.0 - 2.0)));
     count(&shard, "new", Sample::default());
     count(&shard, "a", Sample::default());
     let text = scrape_at(&meters, 61_001);
     assert!(seen(&text, "new"));
-    assert_eq!(value(&text, "status{code=\"200\",route=\"a\"}"), Some(1.0), "counted anew");
+    assert_eq!(value(&text, "status{code=\"200\",route=\"a\"}"), Some(1.0), "counted from 0");
     assert_eq!(meters.overflowed(), 1);
-    // The series of what found no room may go, too, and comes again.
+    // The shared series may be evicted, too, and is made again.
     scrape_at(&meters, 10_000_000);
     for round in 0..40 {
         count(&shard, &format!("r{round}"), Sample::default());
@@ -127,7 +127,7 @@ fn idle_series_give_way_to_new_ones() {
 }
 
 #[test]
-fn requests_that_differ_where_no_label_shows_it_are_bounded_too() {
+fn requests_with_equal_labels_are_bounded() {
     let meters = Meters::new(Settings { max_series: 200, ..Settings::default() });
     let shard = meters.shard(0);
     for request in 0..1000u32 {
@@ -138,7 +138,7 @@ fn requests_that_differ_where_no_label_shows_it_are_bounded_too() {
 }
 
 #[test]
-fn series_go_with_their_routes_and_make_room() {
+fn series_are_removed_with_their_routes() {
     let meters = Meters::new(Settings { max_series: 2 * (1 + 2 + 3 * 18), ..Settings::default() });
     let shard = meters.shard(0);
     count(&shard, "1", Sample::default());
@@ -146,7 +146,7 @@ fn series_go_with_their_routes_and_make_room() {
     meters.retain_routes(|route| route == "2");
     let text = scrape(&meters);
     assert!(!text.contains("route=\"1\"") && text.contains("route=\"2\""));
-    // A retired series counts anew when it is needed again, and others may take its room.
+    // A retired series restarts from 0 when it is needed again, and others may use its room.
     count(&shard, "1", Sample::default());
     count(&shard, "2", Sample::default());
     let text = scrape(&meters);
@@ -156,7 +156,7 @@ fn series_go_with_their_routes_and_make_room() {
 }
 
 #[test]
-fn routes_that_come_and_go_leave_nothing_behind() {
+fn removed_routes_leave_no_series() {
     let meters = room_for(1000);
     let shard = meters.shard(0);
     for round in 0..200 {
@@ -174,7 +174,7 @@ fn routes_that_come_and_go_leave_nothing_behind() {
 }
 
 #[test]
-fn idle_series_expire_where_the_settings_say_so() {
+fn idle_series_expire_if_configured() {
     let attr = serde_json::json!({"metrics": {"http_status": {"expire": 10}}});
     let meters = Meters::new(Settings::from_attr(Some(&attr)).unwrap());
     let shard = meters.shard(0);
@@ -191,7 +191,7 @@ fn idle_series_expire_where_the_settings_say_so() {
 }
 
 #[test]
-fn scrapes_and_counts_go_on_side_by_side() {
+fn scrapes_and_counts_run_concurrently() {
     let meters = Meters::default();
     let shards: Vec<_> = (0..2).map(|worker| meters.shard(worker)).collect();
     const HITS: u64 = 20_000;
@@ -206,7 +206,7 @@ fn scrapes_and_counts_go_on_side_by_side() {
         let mut last = 0.0;
         for _ in 0..20 {
             let now = value(&scrape(&meters), "status{code=\"200\",route=\"7\"}").unwrap_or(0.0);
-            assert!(now >= last, "a counter went back from {last} to {now}");
+            assert!(now >= last, "a counter decreased from {last} to {now}");
             last = now;
         }
     });
@@ -218,7 +218,7 @@ fn scrapes_and_counts_go_on_side_by_side() {
 }
 
 #[test]
-fn what_is_read_is_the_sum_of_all_workers() {
+fn a_scrape_sums_all_workers() {
     let meters = Meters::default();
     let (one, two) = (meters.shard(0), meters.shard(1));
     count(&one, "1", Sample { total_us: 1_500, upstream_us: Some(1_000), received: 100, sent: 200 });
@@ -270,9 +270,9 @@ fn commands_of_redis_are_counted_by_route_and_name() {
     });
 }
 
-/// Each thing has a number of its own, and what is read is the sum over the workers.
+/// Each counter changes on its own, and a scrape sums the workers.
 #[test]
-fn what_workers_count_of_themselves() {
+fn counters_without_labels() {
     let meters = Meters::default();
     let shards = [0, 1].map(|worker| meters.shard(worker));
     let totals = || meters.read(1, |reading| reading.totals());
@@ -304,7 +304,7 @@ fn what_workers_count_of_themselves() {
         shards.iter().for_each(count);
         let after = totals();
         assert_eq!(read(&after), read(&before) + 2, "{at}");
-        // No other number moves.
+        // No other counter changes.
         let (before, after) = (format!("{before:?}"), format!("{after:?}"));
         let moved = before.split(',').zip(after.split(',')).filter(|(before, after)| before != after);
         assert_eq!(moved.count(), 1, "{at}");
@@ -316,7 +316,7 @@ fn what_workers_count_of_themselves() {
 }
 
 #[test]
-fn requests_are_timed_while_somebody_watches() {
+fn requests_are_timed_while_watching() {
     let meters = Meters::default();
     let first = meters.shard(0);
     assert!(!first.is_watched());
@@ -332,7 +332,7 @@ fn requests_are_timed_while_somebody_watches() {
 }
 
 #[test]
-fn settings_are_those_that_were_given() {
+fn settings_are_readable() {
     let settings = Settings { max_series: 7, ..Settings::default() };
     let meters = Meters::new(settings.clone());
     assert_eq!(meters.settings(), &settings);
@@ -345,7 +345,7 @@ fn stream(shard: &Shard, route: &str, status: u16) {
     shard.stream(&StreamLabels { route, status, listener, node });
 }
 
-/// What streams are counted as, by route and by their end.
+/// The counts of streams, by route and by status.
 fn streams(meters: &Meters, now_ms: u64) -> (Vec<String>, Vec<String>) {
     let row = |(text, count): (&str, u64)| format!("{text} {count}");
     meters.read(now_ms, |reading| {
@@ -354,7 +354,7 @@ fn streams(meters: &Meters, now_ms: u64) -> (Vec<String>, Vec<String>) {
 }
 
 #[test]
-fn streams_are_counted_by_route_and_by_their_end() {
+fn streams_are_counted_by_route_and_status() {
     let meters = Meters::new(Settings { max_series: 4, ..Settings::default() });
     let (one, two) = (meters.shard(0), meters.shard(1));
     stream(&one, "a\"", 200);
@@ -365,7 +365,7 @@ fn streams_are_counted_by_route_and_by_their_end() {
     };
     let expected = (vec!["route=\"a\\\"\" 3".to_owned()], vec![ended(200, 2), ended(502, 1)]);
     assert_eq!(streams(&meters, 1), expected);
-    // Beyond the bound only what is known is counted.
+    // Beyond the bound only known labels are counted.
     stream(&one, "b", 200);
     assert_eq!(meters.overflowed(), 0);
     streams(&meters, 1);
@@ -378,7 +378,7 @@ fn streams_are_counted_by_route_and_by_their_end() {
 }
 
 #[test]
-fn idle_series_of_streams_give_way_too() {
+fn idle_series_of_streams_are_evicted() {
     let meters = Meters::new(Settings { max_series: 40, ..Settings::default() });
     let shard = meters.shard(0);
     for (n, now_ms) in [1_000, 2_000, 3_000, 4_000].into_iter().enumerate() {
@@ -388,13 +388,13 @@ fn idle_series_of_streams_give_way_too() {
     ["get", "set"].iter().for_each(|command| shard.redis_command("1", command, 5));
     meters.tidy(4_000);
     meters.read(100_000, |reading| {
-        // Four streams of two lines and two commands of fourteen: six lines more than there are to be.
+        // Four streams of two lines and two commands of fourteen: six lines above the threshold.
         assert_eq!((reading.lines(), reading.evicted()), (30, 6));
         let left: Vec<&str> = reading.streams().map(|(text, _)| text).collect();
         assert_eq!((left, reading.stream_status().count()), (vec!["route=\"3\""], 1));
         assert_eq!(reading.redis_commands().count(), 2);
     });
-    // The commands and the last stream are idle for as long as each other, and go together.
+    // The commands and the last stream are idle equally long, and are evicted together.
     let row = |n: u8| stream(&shard, &format!("new-{n}"), 300 + u16::from(n));
     (0..4).for_each(row);
     meters.read(200_000, |reading| {
@@ -404,7 +404,7 @@ fn idle_series_of_streams_give_way_too() {
 }
 
 #[test]
-fn label_sets_that_share_a_series_take_its_room_once() {
+fn a_shared_series_is_counted_once_against_the_bound() {
     let meters = Meters::new(Settings { max_series: 1 + 2 + 3 * 18 + 1, ..Settings::default() });
     let shard = meters.shard(0);
     for key in 0..5u8 {
@@ -416,7 +416,7 @@ fn label_sets_that_share_a_series_take_its_room_once() {
 }
 
 #[test]
-fn a_label_set_is_made_anew_once() {
+fn a_removed_label_set_is_made_again_once() {
     let meters = Meters::default();
     let shard = meters.shard(0);
     (0..20).for_each(|route| count(&shard, &route.to_string(), Sample::default()));
@@ -427,9 +427,9 @@ fn a_label_set_is_made_anew_once() {
     assert_eq!(value(&scrape(&meters), "status{code=\"200\",route=\"7\"}"), Some(10.0));
 }
 
-/// Of series that are written together one may expire alone.
+/// Series that are written together may expire separately.
 #[test]
-fn what_has_expired_is_counted_anew() {
+fn expired_series_restart() {
     for metric in ["http_status", "http_latency", "bandwidth"] {
         let attr = serde_json::json!({"metrics": {metric: {"expire": 10}}});
         let meters = Meters::new(Settings::from_attr(Some(&attr)).unwrap());

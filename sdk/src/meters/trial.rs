@@ -1,13 +1,14 @@
-//! What all requests come to while somebody watches, as long as a change waits to be confirmed.
+//! Counts of all requests while [`Meters::watch`](super::Meters::watch) is on, as it is while a
+//! change waits to be confirmed.
 //!
-//! Nobody watches most of the time, and then a request costs one load of a flag.
+//! Usually it is off, and a request costs one load of a flag.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use super::series::add;
 
-/// Steps within a power of two: a time is known to an eighth.
+/// Steps within a power of two: durations are known to an eighth.
 const STEPS: u32 = 8;
 /// Up to 2^40 microseconds, twelve days.
 const POWERS: u32 = 40;
@@ -39,7 +40,7 @@ impl Trial {
     }
 }
 
-/// What was counted up to a moment.
+/// The counts up to a moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Trials {
     pub requests: u64,
@@ -57,7 +58,7 @@ impl Trials {
         }
     }
 
-    /// What came since an earlier moment.
+    /// The counts since an earlier moment.
     #[must_use]
     pub fn since(&self, earlier: &Trials) -> Trials {
         let before = earlier.times.iter().copied().chain(std::iter::repeat(0));
@@ -68,12 +69,13 @@ impl Trials {
         }
     }
 
-    /// The part of the requests that failed.
+    /// The share of failed requests.
     pub fn error_rate(&self) -> f64 {
         if self.requests == 0 { 0.0 } else { self.errors as f64 / self.requests as f64 }
     }
 
-    /// The time within which 99 of 100 requests ended, in microseconds, too small by an eighth at most.
+    /// The duration within which 99 of 100 requests ended, in microseconds, at most an eighth too
+    /// small.
     pub fn p99_us(&self) -> u64 {
         let all: u64 = self.times.iter().sum();
         let mut left = all - (all * 99).div_ceil(100) + 1;
@@ -87,7 +89,7 @@ impl Trials {
     }
 }
 
-/// Times below 8 have a bucket each; from there on each power of two has eight.
+/// Durations below 8 have a bucket each; from there on each power of two has eight.
 fn bucket(us: u64) -> usize {
     let power = us.max(1).ilog2();
     let at = match power < 3 {
@@ -97,7 +99,7 @@ fn bucket(us: u64) -> usize {
     at.min(BUCKETS - 1)
 }
 
-/// The least time of a bucket.
+/// The shortest duration of a bucket.
 fn least(bucket: usize) -> u64 {
     let (power, step) = (bucket as u64 / u64::from(STEPS), bucket as u64 % u64::from(STEPS));
     match power {
@@ -111,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_time_has_a_bucket_that_says_it_to_an_eighth() {
+    fn buckets_are_exact_to_an_eighth() {
         let times = (0..2_000).chain((0..63).map(|shift| (1u64 << shift) + 1)).take_while(|us| *us < 1 << 40);
         for us in times {
             let least = least(bucket(us));
@@ -137,7 +139,7 @@ mod tests {
         let window = seen(&trial).since(&before);
         assert_eq!((window.requests, window.errors), (100, 1));
         assert!((window.error_rate() - 0.01).abs() < 1e-9);
-        assert_eq!(window.p99_us(), 49_152, "one of a hundred may be slower");
+        assert_eq!(window.p99_us(), 49_152, "one request of a hundred may be slower");
         assert!(before.p99_us() >= 8_000_000);
     }
 }

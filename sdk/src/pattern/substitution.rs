@@ -1,9 +1,10 @@
 //! hot path
 //!
-//! Replacing matches in a text as long as an upstream likes.
+//! Replaces matches in texts of any length, such as a response body.
 //!
-//! Each search is linear in what is left of the text, but with `a.*c|b` in a long line of `b` each match costs the
-//! line. So a replacement can stop between matches ([`Until`]) and go on later, on another thread.
+//! Each search is linear in the rest of the text, but `a.*c|b` in a long line of `b` reads the
+//! whole line for each match. So a replacement can pause between matches ([`Until`]) and resume
+//! later, on another thread.
 
 use model::Invalid;
 use regex_automata::nfa::thompson::{self, WhichCaptures};
@@ -12,43 +13,45 @@ use regex_automata::util::syntax;
 use super::{Captures, Engine, Pattern, Replacement, SIZE_LIMIT, Spent};
 use crate::offload::Until;
 
-/// Steps for a byte where a pattern looks around.
+/// Steps per byte of a pattern with look-around.
 const BACKTRACKING: u64 = 16;
-/// The same where a search may read all of the text at each byte: steps for one part of [`super::Longest::cost`].
+/// As above, if a search may read the whole text at each byte: steps for one part of
+/// [`super::Longest::cost`].
 const FAR: u64 = 800;
 
-/// A pattern and what stands in the place of its matches.
+/// A pattern and the replacement of its matches.
 #[derive(Debug)]
 pub struct Substitution {
     pattern: Pattern,
     replacement: Replacement,
     global: bool,
-    /// Steps for a byte that is read, at worst.
+    /// Maximum steps per byte read.
     states: u64,
-    /// Bytes of the longest match, unless a part repeats without a bound.
+    /// Bytes of the longest match, unless a repetition is unbounded.
     longest: Option<usize>,
 }
 
-/// How far the matches of one text are replaced.
+/// The progress of a replacement in one text.
 #[derive(Debug, Default)]
 pub struct Progress {
-    /// What is written of the new text.
+    /// The new text so far.
     out: Vec<u8>,
-    /// So much of the old text is in it.
+    /// Bytes of the old text copied so far.
     copied: usize,
     from: usize,
     count: usize,
     gave_up: bool,
 }
 
-/// How far [`Substitution::go_on`] came.
+/// The result of [`Substitution::go_on`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replaced {
     All,
-    /// A search was given up ([`Spent`]); the text is unchanged from where it began.
+    /// A search was undecided ([`Spent`]); the text is unchanged from where it began.
     GaveUp,
     Paused,
-    /// The new text has no room. It needs `least` bytes in all to go on; `wanted` spare it from being moved often.
+    /// No room for the new text. Resuming needs `least` bytes in total; `wanted` avoids frequent
+    /// reallocation.
     Full {
         least: usize,
         wanted: usize,
@@ -56,17 +59,17 @@ pub enum Replaced {
 }
 
 impl Progress {
-    /// The memory of what is written.
+    /// The capacity of the new text.
     pub fn held(&self) -> usize {
         self.out.capacity()
     }
 
-    /// The new text, once it is whole; none if nothing was replaced in the old one.
+    /// The finished new text; `None` if nothing was replaced.
     pub fn into_text(self) -> Option<Vec<u8>> {
         (self.count > 0).then_some(self.out)
     }
 
-    /// Makes room for `more` bytes within `room`; the first time for as much as the old text has.
+    /// Reserves `more` bytes within `room`; the first time as many as the old text has.
     fn grow(&mut self, more: usize, room: usize, old: usize) -> Result<(), Replaced> {
         let least = self.out.len() + more;
         let capacity = self.out.capacity();
@@ -82,10 +85,10 @@ impl Progress {
 }
 
 impl Substitution {
-    /// All matches are replaced, or the first.
+    /// Replaces all matches, or only the first.
     ///
     /// # Errors
-    /// The pattern or the replacement cannot be read, or the pattern is too large.
+    /// The pattern or the replacement is invalid, or the pattern is too large.
     pub fn new(
         pattern: &str,
         case_insensitive: bool,
@@ -98,7 +101,8 @@ impl Substitution {
         Ok(Substitution { pattern, replacement, global, states, longest })
     }
 
-    /// Goes on replacing in this text, which is the same each time. The new text may take `room` bytes.
+    /// Resumes replacing in this text, which must be the same each time. The new text may take
+    /// `room` bytes.
     pub fn go_on(
         &self,
         progress: &mut Progress,
@@ -129,13 +133,13 @@ impl Substitution {
             self.replacement.expand(&captures, &mut progress.out);
             progress.count += 1;
             progress.copied = end;
-            // An empty match must not be found again at the same place.
+            // An empty match must not be found again at the same position.
             progress.from = if end == start { end + 1 } else { end };
             if until.is_over() {
                 return Replaced::Paused;
             }
         }
-        // Nothing is searched again if there is no room for the rest.
+        // The search is not repeated if there is no room for the rest.
         progress.from = text.len() + 1;
         if progress.count > 0 {
             let rest = &text[progress.copied..];
@@ -149,7 +153,7 @@ impl Substitution {
 
     fn search<'t>(&self, text: &'t [u8], from: usize) -> Result<Option<Captures<'t>>, Spent> {
         match &self.pattern.engine {
-            // To find the place of a match costs much less than to find its groups.
+            // Finding a match is much cheaper than finding its groups.
             Engine::Linear(_) if self.replacement.max_group().unwrap_or(0) == 0 => {
                 let found = self.pattern.find_from(text, from);
                 Ok(found.map(|whole| Captures { text, groups: [Some(whole)].into_iter().collect() }))
@@ -158,11 +162,12 @@ impl Substitution {
         }
     }
 
-    /// The steps of a search from a place on that finds this match, or, if there is none, reads all that is left.
+    /// The steps of a search from a position that finds this match, or without one reads the rest
+    /// of the text.
     fn cost(&self, text: &[u8], from: usize, found: Option<(usize, usize)>) -> u64 {
         let left = text.len() - from;
         let read = match (found, self.longest) {
-            // No further than a match that begins there may reach.
+            // At most as far as a match that begins there can extend.
             (Some((start, end)), Some(longest)) => {
                 left.min(end.max(start.saturating_add(longest)) - from + 1)
             }
@@ -170,7 +175,7 @@ impl Substitution {
         };
         match &self.pattern.engine {
             Engine::Linear(_) => (read as u64 + 1).saturating_mul(self.states),
-            // It is given up at once.
+            // Undecided at once.
             Engine::Backtracking(_, longest) if text.len() > longest.answer => 1,
             Engine::Backtracking(_, longest) if self.pattern.may_read_far() => {
                 longest.cost(text.len()).map_or(u64::MAX, |cost| (cost + 1).saturating_mul(FAR))
@@ -183,7 +188,7 @@ impl Substitution {
     }
 }
 
-/// The states of a pattern's automaton, and the bytes of its longest match.
+/// The number of states of a pattern's automaton, and the length of its longest match in bytes.
 fn weigh(pattern: &str, case_insensitive: bool) -> Option<(u64, Option<usize>)> {
     let syntax = syntax::Config::new().unicode(false).utf8(false).case_insensitive(case_insensitive);
     let hir = syntax::parse_with(pattern, &syntax).ok()?;
@@ -202,7 +207,7 @@ mod tests {
     use super::*;
     use crate::offload::Turn;
 
-    /// How it ends, the new text as far as it is written, and the number of parts of the work, each of one search if
+    /// The result, the new text so far, and the number of parts of the work, of one search each if
     /// it pauses. `most` is the room for the new text.
     fn in_parts(
         (pattern, replacement, global): (&str, &str, bool),
@@ -229,7 +234,7 @@ mod tests {
                 }
             }
         }
-        unreachable!("it came to no end");
+        unreachable!("the replacement did not finish");
     }
 
     fn replace(what: (&str, &str, bool), text: &[u8], most: usize) -> (Replaced, Vec<u8>) {
@@ -241,7 +246,7 @@ mod tests {
         !matches!(end, Replaced::Full { .. })
     }
 
-    /// With the first match and with all of them replaced.
+    /// Replaces the first match, and all matches.
     fn replaced(pattern: &str, template: &str, text: &str) -> [String; 2] {
         [false, true].map(|global| {
             let (end, out) = replace((pattern, template, global), text.as_bytes(), usize::MAX);
@@ -251,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_text_without_room_is_not_made() {
+    fn the_new_text_stays_within_its_room() {
         for (text, most, made) in
             [("axx", 11, true), ("axx", 10, false), ("xaaa", 8, true), ("xaaa", 7, false), ("aaaa", 0, true)]
         {
@@ -270,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_search_without_an_end_leaves_is_as_it_was() {
+    fn the_text_after_an_undecided_search_is_unchanged() {
         let pattern = r"a(?=b)|x(y|y)*(?=b)\1$";
         let text = [b"ab ".as_slice(), b"x", &[b'y'; 4000]].concat();
         let rest = &text[1..];
@@ -278,13 +283,13 @@ mod tests {
         assert_eq!((end, out), (Replaced::GaveUp, [b"-", rest].concat()));
         let (end, out) = replace((pattern, "-", false), rest, usize::MAX);
         assert_eq!((end, &*out), (Replaced::GaveUp, rest));
-        // Also where room for the rest is found later.
+        // Also if room for the rest is provided later.
         let (end, out) = replace((pattern, "-----", true), &text, text.len() + 4);
         assert_eq!((end, out), (Replaced::GaveUp, [b"-----", rest].concat()));
     }
 
     #[test]
-    fn an_end_holds_before_the_last_newline() {
+    fn dollar_matches_before_the_final_newline() {
         for (pattern, text, all) in [
             (r"\w\S+$", "hello world\n", "hello *\n"),
             (r"\w\S+$", "hello world", "hello *"),
@@ -308,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_in_which_every_step_may_read_far_is_searched_if_it_is_short() {
+    fn expensive_patterns_are_searched_in_short_texts_only() {
         for (pattern, longest) in [
             ("^(?=a)a", usize::MAX),
             ("(?<=a)b", AT_BEGIN),
@@ -334,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_stand_in_what_is_put_in_place() {
+    fn groups_are_filled_into_replacements() {
         assert_eq!(replaced("(b)|(c)", "[$1$2]", "abc"), ["a[b]c", "a[b][c]"]);
         assert_eq!(replaced("x*", "-", "axb")[1], "-a--b-");
         assert_eq!(replaced("(?<!a)b", "$0$0", "abb")[1], "abbb");
@@ -343,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_make_no_difference_to_what_is_found() {
+    fn pauses_do_not_change_the_result() {
         let text = b"ab abc bca\nabab c";
         for pattern in ["a", "a|ab", "a*", "(a)(b)?", "^a", "$", r"\b", "", "(?<=a)b", "(?i)AB"] {
             for replacement in ["-", "<$0>"] {
@@ -355,7 +360,7 @@ mod tests {
         }
     }
 
-    /// Whether a text is done within this number of steps.
+    /// Whether a text is finished within this number of steps.
     fn takes(steps: u64, pattern: &str, text: &[u8], global: bool) -> bool {
         let substitution = Substitution::new(pattern, false, "-", global).unwrap();
         let end = substitution.go_on(&mut Progress::default(), text, usize::MAX, &mut Until::Steps(steps));
@@ -364,20 +369,20 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_what_a_search_may_cost() {
+    fn steps_match_the_cost_of_a_search() {
         const LENGTH: usize = 10_000;
         let page = b"hello world\n".repeat(LENGTH / 12);
         let line = vec![b'b'; LENGTH];
         for (pattern, text, global, least, most) in [
-            // About its length for each state of a short pattern, whether there are matches or not.
+            // About its length for each state of a short pattern, with or without matches.
             ("x", &page, true, 1, 8),
             ("world", &page, true, 4, 20),
             ("world", &page, false, 4, 20),
-            // A longer pattern has more.
+            // A longer pattern has more states.
             ("o.{300}x", &page, true, 300, 1000),
-            // All that is left, for each match.
+            // The rest of the text for each match.
             ("b.*c|b", &line, true, 2000, usize::MAX),
-            // Looks that do not read far, and those that do.
+            // Look-around that reads little, and that reads far.
             ("(?<=x)y", &page, true, 10, 20),
             ("(?=.*x)y", &line[..1000].to_vec(), true, 20, 1000),
         ] {
@@ -385,7 +390,7 @@ mod tests {
             assert!(!takes(steps(least), pattern, text, global), "{pattern} costs less than {least} a byte");
             assert!(takes(steps(most), pattern, text, global), "{pattern} costs more than {most} a byte");
         }
-        // Where it is given up at once, it costs nothing.
+        // An undecided search costs nothing.
         assert!(!Until::Steps(1).allows(2));
         let substitution = Substitution::new("(?=.*x)y", false, "-", true).unwrap();
         let end = substitution.go_on(&mut Progress::default(), &line, usize::MAX, &mut Until::Steps(1));
@@ -393,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_text_that_is_no_longer_takes_no_more_room() {
+    fn a_new_text_of_equal_length_needs_no_more_room() {
         let text = [&[b'a'; 49], b"x".as_slice(), &[b'a'; 50]].concat();
         let substitution = Substitution::new("x", false, "-", true).unwrap();
         let mut progress = Progress::default();

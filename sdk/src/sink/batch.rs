@@ -1,7 +1,7 @@
-//! When a batch is full or has waited long enough.
+//! Decides when a batch is complete.
 //!
 //! The options, their defaults and their meaning are those of APISIX 3.18's batch processor
-//! (`apisix/utils/batch-processor.lua`), which every logger has among its own.
+//! (`apisix/utils/batch-processor.lua`), which every logger includes in its own.
 
 use std::time::Duration;
 
@@ -10,27 +10,27 @@ use serde_json::{Map, Value, json};
 
 use super::queue::Room;
 
-/// `max_pending_entries` where the plugin's metadata has none.
+/// The default of `max_pending_entries`.
 pub(super) const MAX_PENDING: usize = 8192;
 
-/// Entries are at most so many bytes together when a batch goes out, whatever their number: a batch
-/// is put together in memory. One longer entry is a batch of its own.
+/// Maximum bytes of a batch, regardless of its number of entries: a batch is assembled in memory. A
+/// longer entry is a batch of its own.
 const MAX_BYTES: usize = 4 << 20;
 
-/// How entries become batches, and how often a batch is tried.
+/// How entries are grouped into batches, and how often a batch is retried.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Deserialize)]
 pub struct Batching {
     /// The processor's name in metrics and messages.
     pub name: String,
-    /// Entries of a full batch, which goes out at once.
+    /// Entries of a full batch, which is sent at once.
     pub batch_max_size: usize,
-    /// A batch goes out when no entry came for so many seconds,
+    /// Seconds without new entries after which a batch is sent.
     pub inactive_timeout: u64,
-    /// or when its first entry is so many seconds old.
+    /// Age of the first entry in seconds after which a batch is sent.
     pub buffer_duration: u64,
-    /// How often a batch is tried again before it is dropped.
+    /// Number of retries before a batch is dropped.
     pub max_retry_count: u64,
-    /// Seconds before a batch is tried again.
+    /// Seconds before a retry.
     pub retry_delay: u64,
     /// Bytes of a full batch; see [`MAX_BYTES`].
     #[serde(skip, default = "max_bytes")]
@@ -42,8 +42,8 @@ fn max_bytes() -> usize {
 }
 
 impl Batching {
-    /// The options' part of a logger's schema: `properties` with these added. `name` is the default
-    /// of the option of that name.
+    /// Adds the schema of these options to a logger's `properties`. `name` is the default of the
+    /// option of that name.
     pub fn extend(mut properties: Value, name: &str) -> Value {
         let own = json!({
             "name": {"type": "string", "default": name},
@@ -59,7 +59,7 @@ impl Batching {
         properties
     }
 
-    /// The option of a logger's metadata.
+    /// Adds the schema of a logger's metadata.
     pub fn extend_metadata(properties: &mut Map<String, Value>) {
         properties.insert(
             "max_pending_entries".to_owned(),
@@ -71,8 +71,8 @@ impl Batching {
         );
     }
 
-    /// Entries that are a batch as soon as they come, each by itself or all that are there: for
-    /// targets that gather nothing.
+    /// Options for targets without batches: entries are sent as soon as they arrive, singly or all
+    /// that are waiting.
     pub fn at_once(name: &str) -> Batching {
         Batching {
             name: name.to_owned(),
@@ -85,14 +85,13 @@ impl Batching {
         }
     }
 
-    /// Time before a failed batch is tried again; never nothing, which would be a busy loop.
+    /// The delay before a retry; never 0, which would be a busy loop.
     pub fn delay(&self) -> Duration {
         Duration::from_secs(self.retry_delay).max(Duration::from_millis(10))
     }
 }
 
-/// A batch while it gathers: what to wait for. Times are milliseconds of any clock that only goes
-/// forward.
+/// A batch in the making. Times are milliseconds of any monotonic clock.
 #[derive(Debug, Default)]
 pub struct Gathering {
     entries: usize,
@@ -103,7 +102,7 @@ pub struct Gathering {
 }
 
 impl Gathering {
-    /// Counts an entry that was taken in.
+    /// Counts an added entry.
     pub fn add(&mut self, bytes: usize, now: u64) {
         if self.entries == 0 {
             (self.first_at, self.looked_at) = (now, now);
@@ -113,13 +112,13 @@ impl Gathering {
         self.bytes += bytes;
     }
 
-    /// Whether it goes out without waiting any longer.
+    /// Whether the batch is full and sent without waiting.
     pub fn is_full(&self, options: &Batching) -> bool {
         self.entries > 0 && (self.entries >= options.batch_max_size || self.bytes >= options.max_bytes)
     }
 
-    /// What must come before it is worth a look: the first entry, which starts the time, or what
-    /// fills it.
+    /// How many entries or bytes to wait for: the first entry, which starts the timers, or as many
+    /// as fill the batch.
     pub fn room(&self, options: &Batching) -> Room {
         match self.entries {
             0 => Room { entries: 1, bytes: 1 },
@@ -130,15 +129,15 @@ impl Gathering {
         }
     }
 
-    /// When to ask [`Gathering::is_due`]; never while it is empty.
+    /// When to check [`Gathering::is_due`]; `None` while the batch is empty.
     pub fn look_at(&self, options: &Batching) -> Option<u64> {
         let oldest = self.first_at.saturating_add(options.buffer_duration.saturating_mul(1000));
         let quiet = self.looked_at.saturating_add(options.inactive_timeout.saturating_mul(1000));
         (self.entries > 0).then(|| quiet.min(oldest))
     }
 
-    /// Whether it has waited long enough: nothing was taken in since the last look, or its first
-    /// entry is too old. As in APISIX, the looks are one `inactive_timeout` apart.
+    /// Whether a timer has expired: nothing was added since the last check, or the first entry is
+    /// too old. As in APISIX, checks are one `inactive_timeout` apart.
     pub fn is_due(&mut self, options: &Batching, now: u64) -> bool {
         let Some(look_at) = self.look_at(options).filter(|&at| now >= at) else { return false };
         let quiet = self.last_at <= self.looked_at;
@@ -156,13 +155,13 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_batch_is_never_tried_again_at_once() {
+    fn retries_are_never_immediate() {
         let delay = |retry_delay| Batching { retry_delay, ..Batching::at_once("a") }.delay();
         assert_eq!((delay(0), delay(3)), (Duration::from_millis(10), Duration::from_secs(3)));
     }
 
     #[test]
-    fn metadata_of_loggers_bound_what_waits() {
+    fn metadata_limits_pending_entries() {
         let mut properties = Map::new();
         Batching::extend_metadata(&mut properties);
         let schema = json!({"type": "object", "properties": properties});
@@ -172,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_apisix_s() {
+    fn defaults_match_apisix() {
         let schema = json!({"type": "object", "properties": Batching::extend(json!({}), "http logger")});
         let parsed = model::Schema::new(&schema).unwrap().parse(json!({})).unwrap();
         let options: Batching = serde_json::from_value(parsed).unwrap();
@@ -203,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quiet_batch_goes_out_after_the_inactive_timeout() {
+    fn an_idle_batch_is_sent_after_inactive_timeout() {
         let options = options();
         let mut batch = Gathering::default();
         assert_eq!(batch.look_at(&options), None);
@@ -214,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_batch_goes_out_when_its_first_entry_is_old() {
+    fn a_growing_batch_is_sent_when_its_first_entry_is_old() {
         let options = Batching { batch_max_size: 1000, ..options() };
         let mut batch = Gathering::default();
         batch.add(1, 0);
@@ -223,7 +222,7 @@ mod tests {
         assert_eq!(batch.look_at(&options), Some(10_000));
         batch.add(1, 10_000);
         assert!(!batch.is_due(&options, 10_000));
-        // The next look would be too late for the first entry.
+        // The next regular check would be too late for the first entry.
         assert_eq!(batch.look_at(&options), Some(12_000));
         batch.add(1, 12_000);
         assert!(batch.is_due(&options, 12_000));

@@ -1,5 +1,5 @@
-//! The folders in which plugins may write files. Only paths are compared here; the program opens the files,
-//! without following links below these folders.
+//! The folders in which plugins may write files. This only compares paths; the program opens the
+//! files, without following links below these folders.
 
 use std::fmt;
 
@@ -8,19 +8,19 @@ use model::Invalid;
 /// The setting that lists the folders.
 pub const SETTING: &str = "plugin_attr.file-logger.allowed_paths";
 
-/// Folders in which plugins may write files, and files in them that belong to the gateway.
+/// Folders in which plugins may write files, and the gateway's own files in them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Folders {
-    /// The folder in which relative paths begin, absolute.
+    /// The folder that relative paths start from, absolute.
     base: String,
     listed: Vec<Listed>,
-    /// Files and folders of the gateway itself, with all links resolved.
+    /// The gateway's own files and folders, with all links resolved.
     own: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Listed {
-    /// As paths name it.
+    /// The folder as used in paths.
     name: String,
     /// The same folder with all links resolved.
     real: String,
@@ -40,9 +40,9 @@ pub enum LogFile<'a> {
 }
 
 impl Folders {
-    /// Relative paths begin in `base`, an absolute path. `listed` has each folder as it is written and with its
-    /// links resolved, both absolute; `own` are files and folders of the gateway, which are refused unless they
-    /// contain the listed folder.
+    /// Creates the list. Relative paths start from `base`, an absolute path. `listed` has each
+    /// folder as configured and with its links resolved, both absolute; `own` are files and folders
+    /// of the gateway, which are rejected unless they contain the listed folder.
     pub fn new(
         base: &str,
         listed: impl IntoIterator<Item = (String, String)>,
@@ -50,7 +50,7 @@ impl Folders {
     ) -> Folders {
         let listed = listed.into_iter().flat_map(|(name, real)| {
             let (name, real) = (normalized(&name), normalized(&real));
-            // A path that was resolved before is found again.
+            // Both names match, so that a resolved path is accepted again.
             let again = Listed { name: real.clone(), real: real.clone() };
             [Some(Listed { name: name.clone(), real: real.clone() }), (name != real).then_some(again)]
         });
@@ -58,15 +58,15 @@ impl Folders {
         Folders { base: base.to_owned(), listed: listed.flatten().collect(), own }
     }
 
-    /// The folder in which relative paths begin.
+    /// The folder that relative paths start from.
     pub fn base(&self) -> &str {
         &self.base
     }
 
-    /// Returns the file that a path from a plugin's configuration stands for.
+    /// Resolves a path in a plugin's configuration to a file.
     ///
     /// # Errors
-    /// A path outside of the folders, or one of the gateway's own files.
+    /// The path is outside of the folders, or one of the gateway's own files.
     pub fn file(&self, path: &str) -> Result<LogFile<'_>, Invalid> {
         match path {
             "/dev/stdout" => return Ok(LogFile::Stdout),
@@ -107,7 +107,8 @@ impl fmt::Display for LogFile<'_> {
     }
 }
 
-/// An absolute path without `.`, `..`, empty components and a slash at its end; the root is empty.
+/// Makes a path absolute and removes `.`, `..`, empty components and a final slash; the root is
+/// empty.
 fn normalized(path: &str) -> String {
     let mut parts = Vec::new();
     for part in path.split('/') {
@@ -120,7 +121,7 @@ fn normalized(path: &str) -> String {
     parts.iter().fold(String::new(), |whole, part| whole + "/" + part)
 }
 
-/// What of `path` lies below `folder`: empty if they are the same.
+/// The part of `path` below `folder`: empty if they are equal.
 fn below<'a>(path: &'a str, folder: &str) -> Option<&'a str> {
     let rest = path.strip_prefix(folder)?;
     if rest.is_empty() { Some(rest) } else { rest.strip_prefix('/') }
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn files_lie_in_listed_folders() {
+    fn files_in_listed_folders_are_allowed() {
         let folders = folders();
         for (path, expected) in [
             ("logs/a.log", "/d/data/logs/a.log"),
@@ -151,14 +152,14 @@ mod tests {
             ("/dev/stderr", "/dev/stderr"),
         ] {
             assert_eq!(folders.file(path).unwrap().to_string(), expected, "{path}");
-            assert_eq!(folders.file(expected).unwrap().to_string(), expected, "found again");
+            assert_eq!(folders.file(expected).unwrap().to_string(), expected, "a resolved path is accepted");
         }
         let file = LogFile::File { folder: "/disk/log", below: "b/a.log".to_owned() };
         assert_eq!(folders.file("/var/log/b/a.log"), Ok(file));
     }
 
     #[test]
-    fn others_are_refused() {
+    fn other_files_are_rejected() {
         let folders = folders();
         for path in [
             "a.log",
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_is_too_wide_does_not_reach_the_gateway_s_files() {
+    fn a_folder_that_contains_the_gateway_s_files_does_not_allow_them() {
         for wide in ["/", "/d", "/d/data"] {
             let own = ["/d/data", "/d/config.yaml"].map(str::to_owned);
             let folders = Folders::new("/d/data", [(wide.to_owned(), wide.to_owned())], own);

@@ -1,39 +1,39 @@
 //! hot path
 //!
-//! A worker's own buffer before a sink, for what is logged of every request.
+//! A worker's buffer in front of a sink, for entries of every request.
 //!
-//! Lines gather in the buffer. When it is full, or has waited long enough, it goes to whoever
-//! delivers and comes back to be filled again: once the buffers are warm, nothing is allocated. When
-//! the other side does not keep up, a worker's lines wait up to [`Bounds::waiting`] bytes; those
-//! beyond are dropped and counted. Batches of one worker arrive in order and end with a whole line.
+//! Lines are gathered in the buffer. When it is full, or has waited long enough, it is sent to the
+//! deliverer and comes back for reuse: once there are enough buffers, nothing is allocated. If the
+//! deliverer is too slow, up to [`Bounds::waiting`] bytes of a worker wait; further lines are
+//! dropped and counted. Batches of one worker arrive in order and end with a complete line.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-use super::queue::{Parcel, Sink};
+use super::queue::{Packet, Sink};
 
-/// Batches of one outlet that are under way; what comes meanwhile gathers in its buffer.
+/// Maximum batches of one outlet in flight; meanwhile lines are gathered in its buffer.
 const UNDER_WAY: usize = 32;
 
-/// Empty buffers an outlet keeps.
+/// Maximum empty buffers kept by an outlet.
 const SPARE: usize = 4;
 
-/// How much may wait.
+/// The limits of an outlet.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// Bytes a worker gathers before it hands them over.
+    /// Bytes that a worker gathers before it sends them.
     pub buffer: usize,
-    /// Bytes of one worker that wait to be written; past it lines are dropped.
+    /// Maximum bytes of one worker that wait to be written; further lines are dropped.
     pub waiting: usize,
 }
 
-/// A worker's own part. It belongs to the worker's thread.
+/// A worker's outlet. It belongs to the worker's thread.
 #[derive(Debug)]
 pub struct Outlet {
     sink: Sink,
     bounds: Bounds,
     current: Vec<u8>,
     lines: usize,
-    /// Bytes handed over that have not come back, and in how many batches.
+    /// Bytes in flight, and the number of batches.
     waiting: usize,
     under_way: usize,
     spare: Vec<Vec<u8>>,
@@ -57,7 +57,7 @@ impl Outlet {
         }
     }
 
-    /// Adds a line, which `write` appends with its end to the bytes it is given.
+    /// Adds a line; `write` appends it, with its line end, to its argument.
     #[inline]
     pub fn line(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         if self.current.len() + self.waiting >= self.bounds.waiting && !self.made_room() {
@@ -74,7 +74,7 @@ impl Outlet {
         }
     }
 
-    /// Hands over what was gathered, if the other side has room for it.
+    /// Sends the gathered lines, if the queue has room.
     pub fn flush(&mut self) {
         self.collect();
         if self.lines == 0 {
@@ -86,8 +86,8 @@ impl Outlet {
         }
         let bytes = std::mem::take(&mut self.current);
         let size = bytes.len();
-        let parcel = Parcel { bytes, entries: self.lines, back: Some(self.back.clone()) };
-        match self.sink.put(parcel) {
+        let packet = Packet { bytes, entries: self.lines, back: Some(self.back.clone()) };
+        match self.sink.put(packet) {
             Ok(()) => {
                 self.lines = 0;
                 self.waiting += size;
@@ -98,7 +98,7 @@ impl Outlet {
         }
     }
 
-    /// Takes back what was written.
+    /// Collects returned buffers.
     fn collect(&mut self) {
         while let Ok(mut buffer) = self.returned.try_recv() {
             self.under_way -= 1;
@@ -118,7 +118,7 @@ impl Outlet {
 
     #[cold]
     fn fresh(&self) -> Vec<u8> {
-        // Room for the line that fills it.
+        // Room for the line that fills the buffer, too.
         Vec::with_capacity(self.bounds.buffer + self.bounds.buffer / 4)
     }
 }
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_come_in_order_and_whole() {
+    fn lines_arrive_complete_and_in_order() {
         let (sink, intake) = both();
         let mut outlet = sink.outlet(BOUNDS);
         let lines: Vec<String> = (0..50).map(|n| format!("line {n}\n")).collect();
@@ -182,20 +182,20 @@ mod tests {
     }
 
     #[test]
-    fn lines_go_out_for_as_long_as_somebody_takes_them() {
+    fn lines_are_sent_as_long_as_they_are_delivered() {
         let (sink, intake) = both();
         let mut outlet = sink.outlet(BOUNDS);
         for n in 0..100 {
             add(&mut outlet, &format!("line {n}\n"));
             outlet.flush();
-            let Some(Next::Entries(batch)) = intake.take() else { panic!("line {n} is not under way") };
+            let Some(Next::Entries(batch)) = intake.take() else { panic!("line {n} was not sent") };
             assert_eq!(batch.bytes(), format!("line {n}\n").as_bytes());
         }
         assert_eq!(sink.dropped(), 0);
     }
 
     #[test]
-    fn past_the_bound_lines_are_dropped_and_counted_until_there_is_room() {
+    fn lines_beyond_the_limit_are_dropped_and_counted() {
         let (sink, intake) = both();
         let mut outlet = sink.outlet(BOUNDS);
         for _ in 0..500 {
@@ -203,7 +203,7 @@ mod tests {
         }
         let kept = 500 - sink.dropped();
         assert!((900..=1100).contains(&(kept * 11)), "{kept} lines kept");
-        // There is room again for as many as were taken, and for no more.
+        // Now there is room for as many as were taken, and for no more.
         for _ in 0..5 {
             drop(intake.next());
         }
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_come_back() {
+    fn buffers_are_reused() {
         let (sink, intake) = both();
         let mut outlet = sink.outlet(BOUNDS);
         let mut seen = std::collections::HashSet::new();
@@ -247,7 +247,7 @@ mod tests {
             seen.insert(batch.bytes().as_ptr());
         }
         assert!(seen.len() <= 3, "{} buffers", seen.len());
-        // One huge line does not stay in memory.
+        // The buffer of one huge line is not kept.
         add(&mut outlet, &"x".repeat(5000));
         drop(intake.next());
         outlet.flush();
@@ -255,16 +255,16 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_seen_between_batches_and_the_end_after_them() {
+    fn reopening_comes_between_batches_and_the_end_after_them() {
         let (sink, intake) = both();
         let mut outlet = sink.outlet(BOUNDS);
         add(&mut outlet, "a\n");
         outlet.flush();
-        sink.call();
+        sink.reopen();
         add(&mut outlet, "b\n");
         add(&mut outlet, "c\n");
         outlet.flush();
-        assert!(matches!(intake.next(), Next::Called));
+        assert!(matches!(intake.next(), Next::Reopen));
         sink.end();
         let lines = || match intake.next() {
             Next::Entries(taken) => taken.entries(),
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_delivered_is_counted() {
+    fn undeliverable_lines_are_counted() {
         let (sink, intake) = both();
         let mut outlet = sink.outlet(BOUNDS);
         drop(intake);

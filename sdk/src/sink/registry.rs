@@ -1,4 +1,4 @@
-//! The sinks of the node: who shares one, what all of them hold, and what they tell.
+//! The sinks of the node: shares them, limits their total size, and reports on them.
 #![cfg_attr(
     not(test),
     expect(
@@ -16,33 +16,33 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use hashbrown::HashMap;
 
 use super::Spec;
-use super::queue::{self, Entrance, Intake, Shared, Sink};
+use super::queue::{self, Intake, Shared, Sink, SinkInner};
 
-/// Bytes that wait in all sinks of plugins together, unless the boot file says otherwise.
+/// The default limit of bytes waiting in all sinks of plugins together.
 const MOST: usize = 64 << 20;
 
-/// Takes the intake of a sink that has its first entry; must not wait.
+/// Receives the intake of a sink with its first entry; must not wait.
 pub type Start = dyn Fn(Intake) + Send + Sync;
 
-/// All sinks of plugins. A sink takes no thread, file or connection until its first entry.
+/// All sinks of plugins. A sink uses no thread, file or connection until its first entry.
 #[derive(Default)]
 pub struct Sinks {
-    /// None: there is nobody to deliver, as in a check.
+    /// `None` without delivery, as when the configuration is only checked.
     start: Option<Arc<Start>>,
     totals: Arc<Totals>,
-    open: Mutex<Open>,
+    open: Mutex<Registry>,
 }
 
 #[derive(Debug, Default)]
-struct Open {
-    sinks: HashMap<Spec, Weak<Entrance>>,
-    /// Those that are open, or still deliver.
+struct Registry {
+    sinks: HashMap<Spec, Weak<SinkInner>>,
+    /// Sinks that are open, or still deliver.
     shared: Vec<Weak<Shared>>,
     /// Dropped entries by plugin.
     dropped: BTreeMap<&'static str, Arc<AtomicU64>>,
 }
 
-/// What waits in all sinks together.
+/// The bytes waiting in all sinks together.
 #[derive(Debug)]
 pub(super) struct Totals {
     pub(super) bytes: AtomicUsize,
@@ -55,7 +55,7 @@ impl Default for Totals {
     }
 }
 
-/// Entries that are being gathered, by the labels of APISIX's `batch_process_entries`.
+/// Gathered entries, by the labels of APISIX's `batch_process_entries`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entries {
     pub name: String,
@@ -65,7 +65,8 @@ pub struct Entries {
 }
 
 impl Sinks {
-    /// Sinks that hold at most so many bytes together, and each at most a quarter of them.
+    /// Creates the registry. All sinks together hold at most `most` bytes, and each at most a
+    /// quarter of that.
     pub fn new(most: usize, start: impl Fn(Intake) + Send + Sync + 'static) -> Sinks {
         Sinks {
             start: Some(Arc::new(start)),
@@ -74,7 +75,7 @@ impl Sinks {
         }
     }
 
-    /// The open sink that fits, or a new one.
+    /// Opens the sink with this specification, or shares an open one.
     pub fn open(&self, spec: Spec, addresses: Arc<[SocketAddr]>) -> Sink {
         let mut open = self.lock();
         if let Some(sink) = open.sinks.get(&spec).and_then(Weak::upgrade) {
@@ -90,21 +91,21 @@ impl Sinks {
         sink
     }
 
-    /// Makes every sink's other side see [`super::Next::Called`].
-    pub fn call(&self) {
-        self.each(|shared| shared.call());
+    /// Makes the receivers of all sinks return [`super::Next::Reopen`].
+    pub fn reopen(&self) {
+        self.each(|shared| shared.reopen());
     }
 
-    /// The gateway ends: what was gathered is delivered now, if it can be.
+    /// Prepares the gateway's exit: gathered entries are delivered now, if possible.
     pub fn stop(&self) {
         self.each(|shared| shared.stop());
     }
 
-    /// What waits to become a batch.
+    /// Entries waiting to become a batch.
     pub fn gathered(&self) -> Vec<Entries> {
         let mut all = BTreeMap::<_, u64>::new();
         self.each(|shared| {
-            // APISIX has no such line for entries that are not gathered.
+            // APISIX has no such metric for entries that are not batched.
             if let Some((route, server)) = shared.first.get()
                 && shared.spec.batching.batch_max_size > 1
             {
@@ -122,7 +123,7 @@ impl Sinks {
         open.dropped.iter().map(|(plugin, count)| (*plugin, count.load(Ordering::Relaxed))).collect()
     }
 
-    /// Bytes that wait in all of them.
+    /// Bytes waiting in all sinks.
     pub fn waiting_bytes(&self) -> u64 {
         self.totals.bytes.load(Ordering::Relaxed) as u64
     }
@@ -132,7 +133,7 @@ impl Sinks {
         shared.iter().for_each(|shared| f(shared));
     }
 
-    fn lock(&self) -> MutexGuard<'_, Open> {
+    fn lock(&self) -> MutexGuard<'_, Registry> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -146,10 +147,10 @@ impl fmt::Debug for Sinks {
     }
 }
 
-/// Hands over the intake with the first entry.
+/// Passes the intake on with the first entry.
 pub(super) struct Starter {
     started: AtomicBool,
-    /// Locked once, by whoever starts it; nobody waits for that.
+    /// Locked once, by the thread that starts the delivery; no thread waits for it.
     intake: Mutex<Option<Intake>>,
     to: Option<Arc<Start>>,
 }
@@ -159,7 +160,7 @@ impl Starter {
         Starter { started: AtomicBool::new(false), intake: Mutex::new(Some(intake)), to }
     }
 
-    /// Somebody has the intake already.
+    /// For an intake that is already in use.
     pub(super) fn started() -> Starter {
         Starter { started: AtomicBool::new(true), intake: Mutex::default(), to: None }
     }
@@ -169,7 +170,7 @@ impl Starter {
         self.started.load(Ordering::Relaxed)
     }
 
-    /// False if there is nobody to deliver.
+    /// Starts the delivery with the first entry. False without delivery.
     #[cold]
     pub(super) fn start(&self) -> bool {
         let Some(to) = &self.to else { return false };
@@ -188,7 +189,7 @@ impl fmt::Debug for Starter {
     }
 }
 
-/// Where a server is. Changed by the control plane and read by whoever delivers.
+/// The addresses of a server. Set by the control plane and read by the deliverer.
 #[derive(Debug)]
 pub(super) struct Addresses(Mutex<Arc<[SocketAddr]>>);
 
@@ -241,13 +242,13 @@ mod tests {
     }
 
     #[test]
-    fn a_sink_is_shared_by_those_who_ask_for_the_same_and_closes_with_the_last() {
+    fn equal_specifications_share_a_sink_that_closes_with_the_last_handle() {
         let (sinks, started) = sinks(1000);
         let one = sinks.open(spec("a"), Arc::default());
         let same = sinks.open(spec("a"), Arc::default());
         let other = sinks.open(spec("b"), Arc::default());
         assert!(Arc::ptr_eq(&one.0, &same.0) && !Arc::ptr_eq(&one.0, &other.0));
-        assert!(started.try_recv().is_err(), "nothing is started before there is an entry");
+        assert!(started.try_recv().is_err(), "nothing starts before the first entry");
         let mut probe = Probe::default();
         let x = probe.exchange();
         one.push(&x, b"1".to_vec());
@@ -259,13 +260,13 @@ mod tests {
         assert!(intake.take().is_none());
         same.push(&x, b"3".to_vec());
         drop(same);
-        assert_eq!(texts(&intake), ["3"], "what was put in before the end comes out");
+        assert_eq!(texts(&intake), ["3"], "entries queued before the end are received");
         assert!(matches!(intake.take(), Some(Next::End)));
         assert!(matches!(intake.next(), Next::End));
     }
 
     #[test]
-    fn what_is_closed_is_forgotten_and_what_is_open_is_not() {
+    fn closed_sinks_are_removed_and_open_ones_kept() {
         let (sinks, _started) = sinks(1000);
         let kept = sinks.open(spec("kept"), Arc::default());
         for n in 0..10 {
@@ -273,22 +274,22 @@ mod tests {
         }
         assert!(Arc::ptr_eq(&kept.0, &sinks.open(spec("kept"), Arc::default()).0));
         let open = sinks.lock();
-        // The last one that was closed is forgotten with the next that opens.
+        // The last closed sink is removed when the next one opens.
         assert_eq!((open.sinks.len(), open.shared.len()), (2, 2));
     }
 
-    /// One thread waits for what another one puts in.
+    /// One thread waits for entries of another thread.
     #[test]
-    fn an_entry_wakes_who_waits_for_it() {
+    fn an_entry_wakes_a_waiting_receiver() {
         let (sinks, started) = sinks(1000);
         let (sink, intake) = used(&sinks, &started, "1");
-        let (tell, told) = channel();
+        let (sender, received) = channel();
         let thread = std::thread::spawn(move || {
             while let Next::Entries(taken) = intake.next() {
-                tell.send((taken.entries(), taken.bytes().to_vec())).unwrap();
+                sender.send((taken.entries(), taken.bytes().to_vec())).unwrap();
             }
         });
-        let next = || told.recv_timeout(std::time::Duration::from_secs(20)).unwrap();
+        let next = || received.recv_timeout(std::time::Duration::from_secs(20)).unwrap();
         assert_eq!(next(), (1, b"1".to_vec()));
         sink.push(&Probe::default().exchange(), b"2".to_vec());
         assert_eq!(next(), (1, b"2".to_vec()));
@@ -304,7 +305,7 @@ mod tests {
         }
     }
 
-    /// The sink `a` with its first entry, and who is to deliver it.
+    /// The sink `a` after its first entry, and its intake.
     fn used(sinks: &Sinks, started: &Receiver<Intake>, entry: &str) -> (Sink, Intake) {
         let sink = sinks.open(spec("a"), Arc::default());
         sink.push(&Probe::default().exchange(), entry.as_bytes().to_vec());
@@ -312,10 +313,10 @@ mod tests {
     }
 
     #[test]
-    fn whoever_delivers_is_told_of_the_end_and_of_new_addresses() {
+    fn the_intake_sees_the_end_and_new_addresses() {
         let (sinks, started) = sinks(1000);
         let (sink, intake) = used(&sinks, &started, "12");
-        let Some(Next::Entries(taken)) = intake.take() else { panic!("there is one") };
+        let Some(Next::Entries(taken)) = intake.take() else { panic!("one entry is queued") };
         assert_eq!((taken.bytes(), taken.entries()), (&b"12"[..], 1));
         drop(taken);
         intake.lost(3);
@@ -329,14 +330,14 @@ mod tests {
         let mut poll = || intake.poll_next(&mut cx, Room { entries: 1, bytes: 1 });
         assert!(poll().is_pending());
         drop(sink);
-        assert!(poll().is_pending() && woken.0.load(Ordering::Relaxed) == 0, "one is open still");
+        assert!(poll().is_pending() && woken.0.load(Ordering::Relaxed) == 0, "one handle is still open");
         drop(same);
         assert_eq!(woken.0.load(Ordering::Relaxed), 1);
         assert!(matches!(poll(), Poll::Ready(Next::End)));
     }
 
     #[test]
-    fn the_gateway_ends_for_all_of_them() {
+    fn stopping_reaches_all_sinks() {
         let (sinks, started) = sinks(1000);
         let (_sink, intake) = used(&sinks, &started, "1");
         assert!(!intake.is_stopping());
@@ -345,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_waits_for_what_comes() {
+    fn a_thread_waits_for_entries() {
         let (sinks, started) = sinks(1000);
         let (sink, intake) = used(&sinks, &started, "1");
         let waiting = std::thread::spawn(move || {
@@ -360,9 +361,9 @@ mod tests {
         assert_eq!(waiting.join().unwrap(), [b"1".to_vec(), b"2".to_vec()]);
     }
 
-    /// As APISIX has no line for what it does not gather.
+    /// APISIX has no metric for entries that are not batched.
     #[test]
-    fn what_goes_out_at_once_is_not_gathered() {
+    fn entries_sent_at_once_are_not_gathered() {
         let (sinks, _started) = sinks(1000);
         let one = sinks.open(Spec { batching: Batching::at_once("one"), ..spec("a") }, Arc::default());
         let three = sinks.open(spec("b"), Arc::default());
@@ -375,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_ones_leave_nothing_behind() {
+    fn closed_sinks_leave_no_entries() {
         let (sinks, _started) = sinks(1000);
         let kept = sinks.open(spec("kept"), Arc::default());
         for n in 0..20 {
@@ -387,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_is_dropped_and_counted() {
+    fn entries_without_room_are_dropped_and_counted() {
         let (sinks, started) = sinks(240);
         let [a, b, c] = ["a", "b", "c"].map(|path| sinks.open(spec(path), Arc::default()));
         let mut probe = Probe::default();
@@ -395,31 +396,31 @@ mod tests {
         for _ in 0..5 {
             a.push(&x, vec![b'a'; 10]);
         }
-        assert_eq!(sinks.dropped(), [("test", 1)], "by their number");
+        assert_eq!(sinks.dropped(), [("test", 1)], "limit of entries");
         b.push(&x, vec![b'b'; 61]);
-        assert_eq!(sinks.dropped(), [("test", 2)], "by the bytes of the sink: a quarter of all");
+        assert_eq!(sinks.dropped(), [("test", 2)], "limit of bytes per sink: a quarter of all");
         for sink in [&b, &c] {
             sink.push(&x, vec![b'b'; 60]);
         }
         let full = sinks.open(Spec { max_bytes: 20, ..spec("d") }, Arc::default());
         full.push(&x, vec![b'd'; 21]);
-        assert_eq!((a.dropped(), sinks.waiting_bytes()), (3, 160), "by the bytes its plugin allows it");
+        assert_eq!((a.dropped(), sinks.waiting_bytes()), (3, 160), "limit of bytes of its specification");
         let more = ["e", "f"].map(|path| sinks.open(spec(path), Arc::default()));
         for sink in &more {
             sink.push(&x, vec![b'e'; 60]);
         }
-        assert_eq!((a.dropped(), sinks.waiting_bytes()), (4, 220), "by the bytes of all sinks");
+        assert_eq!((a.dropped(), sinks.waiting_bytes()), (4, 220), "limit of bytes of all sinks");
         let first = started.try_recv().unwrap();
         let taken: Vec<_> = (0..4).map(|_| first.take()).collect();
         a.push(&x, b"x".to_vec());
-        assert_eq!(a.dropped(), 5, "what is taken out waits until it is done with");
+        assert_eq!(a.dropped(), 5, "received entries count until they are finished");
         drop(taken);
         a.push(&x, b"x".to_vec());
         assert_eq!((texts(&first), a.dropped(), sinks.waiting_bytes()), (vec!["x".to_owned()], 5, 180));
     }
 
     #[test]
-    fn nobody_is_woken_before_there_is_enough() {
+    fn the_receiver_is_woken_only_when_enough_is_queued() {
         let (sinks, started) = sinks(1000);
         let sink = sinks.open(spec("a"), Arc::default());
         let mut probe = Probe::default();
@@ -438,12 +439,12 @@ mod tests {
         assert_eq!((count(), texts(&intake)), (1, vec!["2".to_owned(), "3".to_owned()]));
         assert!(matches!(intake.poll_next(&mut cx, Room { entries: 2, bytes: 50 }), Poll::Pending));
         sink.push(&x, vec![b'4'; 50]);
-        assert_eq!(count(), 2, "by its size");
+        assert_eq!(count(), 2, "woken by its size");
         drop(intake.take());
         assert!(matches!(intake.poll_next(&mut cx, Room { entries: 2, bytes: 50 }), Poll::Pending));
-        sinks.call();
+        sinks.reopen();
         assert_eq!(count(), 3);
-        assert!(matches!(intake.take(), Some(Next::Called)));
+        assert!(matches!(intake.take(), Some(Next::Reopen)));
         assert!(matches!(intake.poll_next(&mut cx, Room { entries: 2, bytes: 50 }), Poll::Pending));
         sinks.stop();
         assert!(count() == 4 && intake.is_stopping());
@@ -451,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn the_metric_tells_what_is_gathered_and_not_what_is_on_its_way() {
+    fn the_metric_counts_gathered_entries_and_not_those_being_delivered() {
         let (sinks, started) = sinks(1000);
         let sink = sinks.open(spec("a"), Arc::default());
         assert_eq!(sinks.gathered(), []);
@@ -478,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn without_anybody_to_deliver_entries_are_dropped() {
+    fn without_delivery_entries_are_dropped() {
         let sinks = Sinks::default();
         let sink = sinks.open(spec("a"), Arc::default());
         let mut probe = Probe::default();

@@ -1,4 +1,4 @@
-//! Waiting for entries on a thread that has nothing else to do.
+//! Waits for entries on a dedicated thread.
 #![cfg_attr(not(test), expect(clippy::disallowed_methods, reason = "the thread is not a worker's"))]
 
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::thread::Thread;
 use super::queue::{Intake, Next, Room};
 
 impl Intake {
-    /// Waits, on a thread of its own, for whatever comes next. It must always be the same thread.
+    /// Waits for the next item, on a thread of its own. It must always be the same thread.
     pub fn next(&self) -> Next {
         let waker = self.thread.get_or_init(|| Waker::from(Arc::new(Unpark(std::thread::current()))));
         let mut cx = Context::from_waker(waker);

@@ -1,5 +1,5 @@
-//! Values in the request's body: forms, JSON, multipart. A body that cannot be read is never taken
-//! for one without the value: what depends on it is refused.
+//! Values in the request's body: forms, JSON, multipart. An unreadable body never counts as a body
+//! without the value: requests whose handling depends on it are rejected.
 
 use std::borrow::Cow;
 
@@ -8,14 +8,14 @@ use wire::Name;
 
 use super::charset::reads_as_ascii;
 use super::json::{self, Budget};
-use super::looked;
+use super::lookups;
 use super::multipart;
 use super::read::{self, Arg};
 use super::value::Value;
 use crate::exchange::{Body, Exchange};
 use crate::verdict::{Doubt, Unjudged};
 
-/// Values a path with wildcards may visit in one body.
+/// Maximum values that a path with wildcards visits in one body.
 const VISIT_LIMIT: usize = 100_000;
 
 /// `post_arg.<path>`.
@@ -23,13 +23,13 @@ const VISIT_LIMIT: usize = 100_000;
 pub(super) enum Path {
     /// `a.b.c`: members of objects.
     Members(Vec<Box<str>>),
-    /// A JSONPath with brackets, `*` or `..`; gives the list of all it finds.
+    /// A JSONPath with brackets, `*` or `..`; its value is the list of all matches.
     Query(Vec<Step>),
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Step {
-    /// `..`: here and anywhere below.
+    /// `..`: this value and all values below it.
     deep: bool,
     pick: Pick,
 }
@@ -51,8 +51,8 @@ pub(super) fn held<'a>(x: &'a Exchange<'_>) -> Result<Option<&'a [u8]>, Doubt> {
     }
 }
 
-/// The media type that says how to read the body; empty without one. Servers disagree about which
-/// of several holds, so none of them does; and what is compressed is not read.
+/// The media type that determines how to read the body; empty without one. Servers disagree about
+/// repeated fields, so a repeated one is an error; a compressed body is an error, too.
 pub(super) fn media_type<'a>(x: &'a Exchange<'_>) -> Result<&'a [u8], Doubt> {
     let fields = &x.request().fields;
     let mut types = fields.list().iter().filter(|field| {
@@ -70,19 +70,19 @@ pub(super) fn media_type<'a>(x: &'a Exchange<'_>) -> Result<&'a [u8], Doubt> {
         return Err(Unjudged::Unreadable.into());
     }
     let kind = fields.bytes(first.value);
-    // `application/json` in a parameter of another of these: servers differ on which is meant.
+    // A second of these types in a parameter: servers disagree about which one applies.
     if [JSON, FORM, MULTIPART].into_iter().filter(|name| is(kind, name)).count() > 1 {
         return Err(Unjudged::Unreadable.into());
     }
     Ok(kind)
 }
 
-/// An error if the body's bytes stand for other characters than it seems.
+/// Fails if a server may decode the body's bytes to other characters.
 pub(super) fn legible(kind: &[u8]) -> Result<(), Doubt> {
     if reads_as_ascii(kind, is(kind, FORM)) { Ok(()) } else { Err(Unjudged::Unreadable.into()) }
 }
 
-/// Whether a media type names this one, in any case and, as in APISIX, anywhere.
+/// Whether a media type contains this name, in any case and, as in APISIX, at any position.
 pub(super) fn is(kind: &[u8], name: &[u8]) -> bool {
     kind.windows(name.len()).any(|part| part.eq_ignore_ascii_case(name))
 }
@@ -101,16 +101,17 @@ pub(super) fn post_arg<'a>(x: &'a Exchange<'_>, name: &[u8]) -> Result<Option<Ar
         return Ok(None);
     }
     legible(kind)?;
-    Ok(held(x)?.and_then(|body| looked::form(x, body, name)))
+    Ok(held(x)?.and_then(|body| lookups::form(x, body, name)))
 }
 
-/// What a path leads to in the body, read by its media type. A body of another type holds nothing.
+/// Finds the value at a path in the body, which is read by its media type. A body of another type
+/// has no values.
 pub(super) fn find<'a>(x: &'a Exchange<'_>, path: &Path) -> Result<Option<Value<'a>>, Doubt> {
     if x.body_state() == Body::None {
         return Ok(None);
     }
     let kind = media_type(x)?;
-    looked::gone_through();
+    lookups::count_scan();
     if [JSON, FORM, MULTIPART].into_iter().any(|name| is(kind, name)) {
         legible(kind)?;
     }
@@ -133,8 +134,8 @@ pub(super) fn find<'a>(x: &'a Exchange<'_>, path: &Path) -> Result<Option<Value<
 }
 
 impl Path {
-    /// Parses members, `[0]`, `['name']`, `[*]`, `*` and `..`; filters and slices are not
-    /// understood, and such a path is no variable.
+    /// Parses members, `[0]`, `['name']`, `[*]`, `*` and `..`. `None` for an invalid path, and for
+    /// filters and slices, which are not supported.
     pub(super) fn parse(text: &str) -> Option<Path> {
         if !text.contains(['[', '*']) && !text.contains("..") {
             let members = text.split('.').filter(|part| !part.is_empty()).map(Into::into).collect();
@@ -194,7 +195,7 @@ impl Pick {
     }
 }
 
-/// All values the steps lead to.
+/// All values that match the steps.
 fn query<'a>(tree: &Json, steps: &[Step]) -> Result<Option<Value<'a>>, Unjudged> {
     let mut here = vec![tree];
     let mut visits = 0;
@@ -219,7 +220,7 @@ fn query<'a>(tree: &Json, steps: &[Step]) -> Result<Option<Value<'a>>, Unjudged>
     if here.is_empty() {
         return Ok(None);
     }
-    // What was found may lie within what was found.
+    // Matches may be nested in one another.
     let budget = Budget::new();
     let list = here.into_iter().map(|value| copy(value, &budget)).collect::<Result<_, _>>()?;
     Ok(Some(Value::Json(Cow::Owned(Json::Array(list)))))
@@ -241,7 +242,7 @@ fn copy(value: &Json, budget: &Budget) -> Result<Json, Unjudged> {
     })
 }
 
-/// A form; a name that comes again gives a list.
+/// Finds a value in a form; the value of a repeated name is a list.
 fn in_form<'a>(body: &'a [u8], path: &Path) -> Result<Option<Value<'a>>, Unjudged> {
     let budget = Budget::new();
     match path {
@@ -278,8 +279,8 @@ fn in_form<'a>(body: &'a [u8], path: &Path) -> Result<Option<Value<'a>>, Unjudge
     }
 }
 
-/// A multipart body. Of several parts with one name some servers take the first, some the last, so that
-/// none can be read.
+/// Finds a value in a multipart body. Of several parts with one name, some servers use the first,
+/// others the last, so the value is unreadable then.
 fn in_parts<'a>(kind: &[u8], body: &'a [u8], path: &Path) -> Result<Option<Value<'a>>, Unjudged> {
     let budget = Budget::new();
     let (mut found, mut map) = (None, Map::new());

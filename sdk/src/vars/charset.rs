@@ -1,6 +1,6 @@
-//! The charset that a media type names.
+//! The charset in a media type.
 
-/// Encodings in which ASCII bytes are ASCII characters and no others are. What a name begins with.
+/// Prefixes of encodings in which ASCII bytes are exactly the ASCII characters.
 const ASCII: [&[u8]; 12] = [
     b"utf-8",
     b"utf8",
@@ -16,22 +16,22 @@ const ASCII: [&[u8]; 12] = [
     b"tis-620",
 ];
 
-/// In these a second byte may be a letter or a quote, but none that divides a form.
+/// In these encodings a second byte may be a letter or a quote, but never a delimiter of a form.
 const OF_FORMS: [&[u8]; 9] =
     [b"gbk", b"gb2312", b"gb18030", b"big5", b"euc-", b"shift_jis", b"shift-jis", b"sjis", b"windows-31j"];
 
 const WORD: &[u8] = b"charset";
 
-/// Whether a name or value in ASCII is the same to servers that heed the charset of this media type as to
-/// those that do not. In UTF-7, UTF-16 or EBCDIC, other bytes stand for the same text. It is looked for
-/// anywhere, as servers do not agree on where a parameter begins.
+/// Whether an ASCII name or value reads the same for servers that honour this media type's charset
+/// as for those that ignore it. In UTF-7, UTF-16 or EBCDIC, other bytes encode the same text. The
+/// parameter is searched anywhere, as servers disagree about where parameters begin.
 pub(super) fn reads_as_ascii(kind: &[u8], form: bool) -> bool {
     let mut rest = kind;
     while let Some(at) = rest.windows(WORD.len()).position(|part| part.eq_ignore_ascii_case(WORD)) {
         rest = rest[at + WORD.len()..].trim_ascii_start();
         let value = match rest.first() {
             Some(b'=') => rest[1..].trim_ascii_start(),
-            // In another spelling (RFC 2231).
+            // In extended notation (RFC 2231).
             Some(b'*') => return false,
             _ => continue,
         };
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_ascii_to_all_is_told() {
+    fn ambiguous_charsets_are_recognised() {
         for (kind, json, form) in [
             ("a/b", true, true),
             ("a/b; charset", true, true),
@@ -71,8 +71,8 @@ mod tests {
             ("a/b; charset*=utf-8''ibm037", false, false),
             ("a/b charset=ibm037", false, false),
         ] {
-            let told = [false, true].map(|form| reads_as_ascii(kind.as_bytes(), form));
-            assert_eq!(told, [json, form], "{kind}");
+            let actual = [false, true].map(|form| reads_as_ascii(kind.as_bytes(), form));
+            assert_eq!(actual, [json, form], "{kind}");
         }
     }
 }

@@ -1,8 +1,7 @@
 //! The operation of a GraphQL request: its kind, its name, its root fields.
 //!
-//! This reads just enough of the grammar (GraphQL, October 2021, section 2) to
-//! find them; what is inside arguments and deeper selections is only skipped,
-//! with its brackets checked.
+//! This parses just enough of the grammar (GraphQL, October 2021, section 2) to find them;
+//! arguments and deeper selections are skipped, checking only their brackets.
 
 use std::borrow::Cow;
 
@@ -15,7 +14,7 @@ use crate::exchange::Exchange;
 use crate::verdict::{Doubt, Unjudged};
 use wire::Method;
 
-/// Brackets in brackets.
+/// Maximum depth of nested brackets.
 const MAX_DEPTH: usize = 128;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,14 +35,14 @@ impl Part {
     }
 }
 
-/// What an operation's definition says.
+/// The parts of an operation's definition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Operation {
     /// `query`, `mutation` or `subscription`.
     kind: &'static str,
-    /// Empty if it has none.
+    /// Empty without a name.
     name: String,
-    /// A JSON array of the names of fields and of fragments spread at the root.
+    /// A JSON array of the names of fields and spread fragments at the root.
     root_fields: Json,
 }
 
@@ -56,11 +55,11 @@ impl Operation {
         }
     }
 
-    /// The operation of this name, or without one the first.
+    /// The operation of this name, or without a name the first one.
     fn parse(document: &[u8], wanted: Option<&str>) -> Option<Operation> {
         let mut lexer = Lexer { rest: document };
         let mut found: Option<Operation> = None;
-        // Whatever follows what was looked for must be well formed, too.
+        // The rest of the document must be well-formed, too.
         while let Some(token) = lexer.next() {
             let Some(operation) = lexer.definition(token)? else { continue };
             let replaces = found.as_ref().is_none_or(|found| {
@@ -74,8 +73,8 @@ impl Operation {
     }
 }
 
-/// The operation of a GET's `query` argument or a POST's body. What is no GraphQL cannot be read;
-/// of several operations the request's `operationName` chooses one, else the first counts.
+/// The operation of a GET's `query` argument or a POST's body. Unreadable if it is not GraphQL; of
+/// several operations, the request's `operationName` selects one, else the first is used.
 pub(super) fn operation(x: &Exchange<'_>) -> Result<Option<Operation>, Doubt> {
     let unreadable = Doubt::from(Unjudged::Unreadable);
     let limit = x.world().bounds().graphql;
@@ -84,7 +83,7 @@ pub(super) fn operation(x: &Exchange<'_>) -> Result<Option<Operation>, Doubt> {
         Some(Arg::Text(name)) => Some(String::from_utf8_lossy(&name).into_owned()),
         _ => None,
     };
-    // Of two, servers take the first or the last, or that of the query before the body's.
+    // Servers disagree about repeated arguments, and about arguments in both query and body.
     if given("operationName") > 1 || given("query") > usize::from(x.method() == Method::Get) {
         return match x.method() {
             Method::Get | Method::Post => Err(unreadable),
@@ -141,7 +140,7 @@ enum Token<'a> {
     Spread,
     /// A number or a string.
     Literal,
-    /// Not GraphQL.
+    /// Invalid.
     Broken,
 }
 
@@ -150,7 +149,8 @@ struct Lexer<'a> {
 }
 
 impl<'a> Lexer<'a> {
-    /// Reads a definition, whose first token this is: an operation, or a fragment, which gives none.
+    /// Parses a definition that starts with this token: an operation, or a fragment, which yields
+    /// `None`.
     fn definition(&mut self, mut token: Token<'a>) -> Option<Option<Operation>> {
         let mut operation = Operation { kind: "query", name: String::new(), root_fields: Json::Null };
         let mut fragment = false;
@@ -272,7 +272,7 @@ impl<'a> Lexer<'a> {
         Some(())
     }
 
-    /// Skips `@name(...)` as often as it comes; gives the token after.
+    /// Skips any number of `@name(...)`; returns the token after them.
     fn skip_directives(&mut self, mut token: Token<'a>) -> Option<Token<'a>> {
         while token == Token::Mark(b'@') {
             let Token::Name(_) = self.next()? else { return None };
@@ -285,8 +285,8 @@ impl<'a> Lexer<'a> {
         Some(token)
     }
 
-    /// Collects the names of a selection set whose `{` was just read. The fields of an inline
-    /// fragment count as the root's own.
+    /// Collects the names of a selection set whose `{` was just read. Fields of inline fragments
+    /// count as fields of the root.
     fn selections(&mut self, fields: &mut Vec<Json>, depth: usize) -> Option<()> {
         let mut token = self.next()?;
         loop {
@@ -350,7 +350,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_operation_is_read() {
+    fn the_first_operation_is_parsed() {
         for (document, expected) in [
             ("{ a }", Some(("query", "", vec!["a"]))),
             (
@@ -382,11 +382,11 @@ mod tests {
             // Dots and comments.
             ("{ ..a b }", None),
             ("{ a # } %\n b # }\r c }", Some(("query", "", vec!["a", "b", "c"]))),
-            // Brackets within arguments and within what lies deeper.
+            // Brackets in arguments and in deeper selections.
             ("{ a { b(c: 1) } d }", Some(("query", "", vec!["a", "d"]))),
             ("{ a(b: ]) c }", None),
             ("{ a(b: {c: [(]}) }", None),
-            // Strings, and texts in blocks, which have one escape.
+            // Strings, and block strings, which have one escape.
             (r#"{ a(b: "\"}\t") c }"#, Some(("query", "", vec!["a", "c"]))),
             (r#"{ a(b: "\"") c }"#, Some(("query", "", vec!["a", "c"]))),
             (r#"{ a(b: """\"""}""") c }"#, Some(("query", "", vec!["a", "c"]))),
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_chooses_among_operations() {
+    fn operation_name_selects_an_operation() {
         let document = b"query A { a } mutation B { b } query A { c }";
         let kind = |wanted| Operation::parse(document, wanted).map(|found| (found.kind, found.name));
         assert_eq!(kind(None), Some(("query", "A".into())));

@@ -1,8 +1,7 @@
-//! Reading JSON without keeping what nobody asked for.
+//! Reads single values of JSON texts without building the whole tree.
 //!
-//! A path of members is followed through the text, so that a long body costs no
-//! memory beyond its own. Only what the path leads to becomes a tree, and no tree
-//! may take more than a bound.
+//! A path of members is followed through the text, so a long body costs no additional memory. Only
+//! the value at the path becomes a tree, and the size of trees is bounded.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -14,17 +13,17 @@ use serde_json::{Map, Value as Json};
 use super::value::Value;
 use crate::verdict::Unjudged;
 
-/// Bytes a tree may take. It lives while one condition is judged.
+/// Maximum bytes of a tree. It lives while one condition is evaluated.
 const TREE_LIMIT: usize = 64 << 20;
-/// What a value takes in a tree beside its text.
+/// Bytes of a value in a tree besides its text.
 const NODE: usize = size_of::<Json>();
-/// What a member of an object takes beside that: its name's header, its hash and its place.
+/// Additional bytes of an object's member: header, hash and slot of its name.
 const MEMBER: usize = 64;
 
-/// What is wrong with two members of one name.
-const TWICE: &str = "a member comes twice";
+/// The error for a repeated member name.
+const TWICE: &str = "repeated member name";
 
-/// What is left of [`TREE_LIMIT`].
+/// The rest of [`TREE_LIMIT`].
 #[derive(Debug)]
 pub(super) struct Budget(Cell<usize>);
 
@@ -40,14 +39,14 @@ impl Budget {
                 Ok(())
             }
             None => {
-                // Whatever fails from here on failed for this.
+                // Marks the budget as spent, so that the error has the right cause.
                 self.0.set(0);
                 Err(Unjudged::TooLarge)
             }
         }
     }
 
-    /// Takes for one more value with a text of so many bytes.
+    /// Takes the bytes of a value with a text of `text` bytes.
     pub(super) fn node(&self, text: usize) -> Result<(), Unjudged> {
         self.take(NODE + text)
     }
@@ -61,14 +60,14 @@ impl Budget {
     }
 }
 
-/// The value that members of objects lead to. Where the path meets two members of one name, nothing can
-/// be read: of these some servers take the first, some the last (RFC 8259 section 4).
+/// Finds the value at a path of members. If the path meets a repeated member name, the text is
+/// unreadable: some servers use the first member, some the last (RFC 8259 section 4).
 pub(super) fn at<'a>(text: &'a [u8], members: &[Box<str>]) -> Result<Option<Value<'a>>, Unjudged> {
     let budget = Budget::new();
     read(text, At { members, budget: &budget }).map_err(|_| budget.why())
 }
 
-/// All of it as a tree.
+/// Parses the whole text as a tree.
 pub(super) fn tree(text: &[u8]) -> Result<Json, Unjudged> {
     let budget = Budget::new();
     read(text, Tree(&budget)).map_err(|_| budget.why())
@@ -81,7 +80,7 @@ fn read<'a, S: DeserializeSeed<'a>>(text: &'a [u8], seed: S) -> serde_json::Resu
     Ok(found)
 }
 
-/// Follows members.
+/// Follows a path of members.
 #[derive(Clone, Copy)]
 struct At<'p> {
     members: &'p [Box<str>],
@@ -168,7 +167,7 @@ impl<'de> Visitor<'de> for At<'_> {
     }
 }
 
-/// Whether a name is this one.
+/// Compares a name.
 struct Is<'p>(&'p str);
 
 impl<'de> DeserializeSeed<'de> for Is<'_> {
@@ -299,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_json_is_not_read() {
+    fn invalid_json_is_unreadable() {
         for text in [
             "",
             " ",
@@ -327,13 +326,13 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_is_bounded_and_what_is_passed_over_is_not() {
+    fn trees_are_bounded_and_skipped_values_are_not() {
         let many = format!(r#"{{"m":[{}0],"a":1}}"#, "0,".repeat(TREE_LIMIT / NODE));
         assert_eq!(found(&many, "m"), Err(Unjudged::TooLarge));
         assert_eq!(found(&many, "a"), Ok(Some("1".into())));
         assert_eq!(tree(many.as_bytes()), Err(Unjudged::TooLarge));
         assert_eq!(tree(many.replace('0', "null").as_bytes()), Err(Unjudged::TooLarge));
-        // A long name takes what it is long.
+        // A long name counts with its length.
         assert!(tree(format!("{{\"{}\":0}}", "n".repeat(TREE_LIMIT / 4)).as_bytes()).is_ok());
         assert!(tree(format!("{{\"{}\":0}}", "n".repeat(TREE_LIMIT)).as_bytes()).is_err());
         let names: String = (0..TREE_LIMIT / (NODE + MEMBER)).map(|i| format!("\"{i}\":0,")).collect();

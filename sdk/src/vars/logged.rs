@@ -1,15 +1,14 @@
 //! hot path
 //!
-//! Variables in a line of an access log, where some read otherwise than in the middle of an
-//! exchange.
+//! Variables in access log lines, where some read differently than during the exchange.
 
-use super::{Found, Kind, Plain, Stamp, Var, time};
+use super::{Kind, Plain, ReadResult, Stamp, Var, time};
 use crate::exchange::Exchange;
 use crate::log_format::is_plain_text;
 
 impl Var {
-    /// Appends its text as a log has it: times from `stamp`, and bytes of others through `escape`.
-    /// Says whether it was there.
+    /// Appends the variable's text for a log: times from `stamp`, other values escaped by `escape`.
+    /// Returns whether it is present.
     #[inline(always)]
     pub(crate) fn write_logged(
         &self,
@@ -25,9 +24,9 @@ impl Var {
             Kind::Plain(Plain::UpstreamAddr) if x.tried().is_empty() && x.upstream_addr().is_some() => {
                 out.extend_from_slice(stamp.server());
             }
-            // An address holds nothing to escape.
+            // An address needs no escaping.
             Kind::Plain(Plain::RemoteAddr) => out.extend_from_slice(x.client().ip_text()),
-            // To NGINX it is empty until something rewrites it (APISIX 3.18's `set $upstream_uri`).
+            // Empty until a rewrite, as in NGINX (APISIX 3.18's `set $upstream_uri`).
             Kind::Plain(Plain::UpstreamUri) => {
                 if let Some(uri) = x.rewritten_uri() {
                     escape(uri, out);
@@ -38,7 +37,7 @@ impl Var {
         true
     }
 
-    /// As [`Var::write_logged`], where there is no request, but bytes that were refused.
+    /// As [`Var::write_logged`], for a request line that was rejected, so without a request.
     #[cold]
     pub(crate) fn write_refused(
         &self,
@@ -66,13 +65,13 @@ impl Var {
     ) -> bool {
         let start = out.len();
         match self.read_here(x, out) {
-            Found::Nothing => return false,
-            Found::Borrowed(text) => escape(text, out),
-            Found::Value(value) => escape(&value.into_text(), out),
-            Found::Plain => {}
-            // Rarely is there anything to escape in what was written.
-            Found::Written if is_plain_text(&out[start..]) => {}
-            Found::Written => {
+            ReadResult::Absent => return false,
+            ReadResult::Borrowed(text) => escape(text, out),
+            ReadResult::Value(value) => escape(&value.into_text(), out),
+            ReadResult::Plain => {}
+            // Written values rarely need escaping.
+            ReadResult::Written if is_plain_text(&out[start..]) => {}
+            ReadResult::Written => {
                 let written = out.split_off(start);
                 escape(&written, out);
             }
@@ -80,7 +79,7 @@ impl Var {
         true
     }
 
-    /// Whether it has a value where there is no request, but bytes that were refused.
+    /// Whether it has a value without a request, after a rejected request line.
     fn is_of_connection(&self) -> bool {
         use Plain::{
             BinaryRemoteAddr, BodyBytesSent, BytesSent, Hostname, Https, PeerAddr, PeerPort, Pid,
@@ -120,8 +119,8 @@ impl Var {
 }
 
 impl Plain {
-    /// Whether APISIX's nginx.conf sets it for each request, so that it is empty, not absent, where
-    /// there is none.
+    /// Whether APISIX's nginx.conf sets it for each request, so that it is empty instead of absent
+    /// without a value.
     fn is_set_for_requests(self) -> bool {
         matches!(self, Plain::UpstreamScheme | Plain::UpstreamHost | Plain::UpstreamUri | Plain::RequestId)
     }

@@ -1,6 +1,6 @@
 //! The named parts of a `multipart/form-data` body (RFC 7578).
 //!
-//! Strict: where servers would find different parts, none is given.
+//! Strict: a body that servers may split differently is an error.
 
 use memchr::memmem;
 
@@ -9,10 +9,10 @@ use crate::verdict::Unjudged;
 
 const BROKEN: Unjudged = Unjudged::Unreadable;
 
-/// Calls `each` with every part's name and value, in order, and gives the boundary between them.
+/// Calls `each` with every part's name and value, in order, and returns the boundary.
 ///
 /// # Errors
-/// A body of which servers would read different parts, or what `each` said.
+/// Servers would disagree about the parts of the body, or `each` failed.
 pub fn parts<'k, 'a>(
     kind: &'k [u8],
     body: &'a [u8],
@@ -22,18 +22,19 @@ pub fn parts<'k, 'a>(
     let delimiter = [b"--", boundary].concat();
     let mut from = None;
     let mut closed = false;
-    // Whether lines end with CR and LF: to those who want both, one alone ends nothing.
+    // Whether lines end with CR LF. Parsers that require it ignore a lone LF, so line ends must not
+    // be mixed.
     let mut with_cr = None;
     let mut ends = |cr: bool| if *with_cr.get_or_insert(cr) == cr { Ok(()) } else { Err(BROKEN) };
     for mark in memmem::find_iter(body, &delimiter) {
         if mark > 0 && body[mark - 1] != b'\n' {
-            // Some find the first of them anywhere.
+            // Some parsers accept the first delimiter anywhere.
             if from.is_none() {
                 return Err(BROKEN);
             }
             continue;
         }
-        // Not all stop at the end.
+        // Some parsers continue after the closing delimiter.
         if closed {
             return Err(BROKEN);
         }
@@ -46,7 +47,7 @@ pub fn parts<'k, 'a>(
         }
         let rest = &body[mark + delimiter.len()..];
         if let Some(rest) = rest.strip_prefix(b"--") {
-            // With more on its line it is not the end to all.
+            // Further text on its line: not the closing delimiter for all parsers.
             let blanks = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
             if !matches!(&rest[blanks..], [] | [b'\n', ..] | [b'\r', b'\n', ..]) {
                 return Err(BROKEN);
@@ -54,7 +55,7 @@ pub fn parts<'k, 'a>(
             closed = true;
             continue;
         }
-        // Blanks may follow, then the line ends; a longer word is another boundary to some.
+        // Blanks, then the end of the line; some parsers take a longer word for another boundary.
         let blanks = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
         let end = match &rest[blanks..] {
             [b'\r', b'\n', ..] => 2,
@@ -68,7 +69,7 @@ pub fn parts<'k, 'a>(
     if closed { Ok(boundary) } else { Err(BROKEN) }
 }
 
-/// Name and value of the text between two delimiters.
+/// The name and the value of a part, given the text between two delimiters.
 fn part(text: &[u8]) -> Result<(&[u8], &[u8]), Unjudged> {
     let mut rest = text;
     let mut name = None;
@@ -86,7 +87,7 @@ fn part(text: &[u8]) -> Result<(&[u8], &[u8]), Unjudged> {
         }
         let (field, content) = (line[..colon].trim_ascii(), line[colon + 1..].trim_ascii());
         if field.eq_ignore_ascii_case(b"content-transfer-encoding") {
-            // Some servers decode it, which RFC 7578 section 4.7 does away with.
+            // Some servers decode it, although RFC 7578 section 4.7 deprecates it.
             let plain: [&[u8]; 3] = [b"7bit", b"8bit", b"binary"];
             if !plain.iter().any(|plain| content.eq_ignore_ascii_case(plain)) {
                 return Err(BROKEN);
@@ -103,7 +104,7 @@ fn part(text: &[u8]) -> Result<(&[u8], &[u8]), Unjudged> {
             file = !matches!(parameter(content, b"filename"), Ok(None));
         }
     }
-    // What a file holds is no field's text.
+    // The charset of a file is irrelevant: it is not the text of a field.
     if recoded && !file {
         return Err(BROKEN);
     }
@@ -111,7 +112,7 @@ fn part(text: &[u8]) -> Result<(&[u8], &[u8]), Unjudged> {
     Ok((name.ok_or(BROKEN)?, value.unwrap_or(rest)))
 }
 
-/// The value of a parameter behind the first `;`.
+/// The value of a parameter after the first `;`.
 fn parameter<'a>(text: &'a [u8], wanted: &[u8]) -> Result<Option<&'a [u8]>, Unjudged> {
     let mut found = None;
     let mut rest = &text[memchr::memchr(b';', text).unwrap_or(text.len())..];
@@ -135,7 +136,8 @@ fn parameter<'a>(text: &'a [u8], wanted: &[u8]) -> Result<Option<&'a [u8]>, Unju
         if !rest.is_empty() && rest[0] != b';' {
             return Err(BROKEN);
         }
-        // In a second spelling (RFC 5987), in pieces (RFC 2231), or twice: which one holds is anybody's choice.
+        // Extended (RFC 5987), continued (RFC 2231) or repeated: servers disagree about which one
+        // applies.
         let plain = name.split(|&byte| byte == b'*').next().unwrap_or(name);
         let extended = plain.len() < name.len() && plain.eq_ignore_ascii_case(wanted);
         let same = name.eq_ignore_ascii_case(wanted);
@@ -143,7 +145,7 @@ fn parameter<'a>(text: &'a [u8], wanted: &[u8]) -> Result<Option<&'a [u8]>, Unju
             return Err(BROKEN);
         }
         if same {
-            // Some take the backslash out, some do not.
+            // Some servers unescape backslashes, some do not.
             if value.contains(&b'\\') {
                 return Err(BROKEN);
             }
@@ -153,7 +155,7 @@ fn parameter<'a>(text: &'a [u8], wanted: &[u8]) -> Result<Option<&'a [u8]>, Unju
     Ok(found)
 }
 
-/// What stands before the closing quote, and what behind it.
+/// Splits at the closing quote.
 fn quoted_text(text: &[u8]) -> Result<(&[u8], &[u8]), Unjudged> {
     let mut at = 0;
     loop {
@@ -209,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_servers_read_in_different_ways_is_not_read() {
+    fn ambiguous_bodies_are_rejected() {
         let whole = "--b\r\nContent-Disposition: form-data; name=a\r\n\r\n1\r\n--b--";
         for (kind, body) in [
             ("multipart/form-data", whole),

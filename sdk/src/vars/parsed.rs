@@ -1,4 +1,4 @@
-//! What is found in a request's body, kept for those who look for the same.
+//! A cache of values found in a request's body.
 
 use std::cell::{Cell, OnceCell, RefCell};
 
@@ -8,30 +8,30 @@ use super::value::Value;
 use crate::exchange::Exchange;
 use crate::verdict::{Doubt, Unjudged};
 
-/// A value longer than this is found again instead of being kept.
+/// Longer values are not cached.
 const KEEP_TEXT: usize = 64 << 10;
-/// Lists and objects of longer bodies are found again instead of being kept.
+/// Lists and objects of longer bodies are not cached.
 const KEEP_TREES_OF: usize = 1 << 20;
 
-/// A body is searched for each path that a condition names. So many paths are looked for in a body of
-/// any length …
+/// A body is searched for each path in the conditions. This number of paths is searched in a body
+/// of any length …
 const PATHS: usize = 4;
-/// … and further ones as long as all searches together read at most so many bytes.
+/// … and further ones until all searches together have read this many bytes.
 const SEARCHED: usize = 64 << 20;
 
-type Found = Result<Option<Value<'static>>, Doubt>;
+type Lookup = Result<Option<Value<'static>>, Doubt>;
 
-/// What variables found in a body so far; a note on the exchange while conditions are judged.
+/// Values that variables found in a body; a note on the exchange while conditions are evaluated.
 #[derive(Debug, Default)]
 pub(super) struct Parsed {
-    found: RefCell<Vec<(Path, Found)>>,
+    found: RefCell<Vec<(Path, Lookup)>>,
     searches: Cell<usize>,
     searched: Cell<usize>,
     operation: OnceCell<Result<Option<Operation>, Doubt>>,
 }
 
 impl Parsed {
-    /// Counts a search through so many bytes, unless it would be one too many.
+    /// Counts a search through `bytes` bytes, if the limits allow it.
     fn may_search(&self, bytes: usize) -> bool {
         let searches = self.searches.get() + 1;
         let searched = self.searched.get().saturating_add(bytes);
@@ -44,7 +44,7 @@ impl Parsed {
     }
 }
 
-/// What a path leads to.
+/// Finds the value at a path.
 pub(super) fn at<'a>(x: &'a Exchange<'_>, path: &Path) -> Result<Option<Value<'a>>, Doubt> {
     let Some(parsed) = x.note::<Parsed>() else { return body::find(x, path) };
     if let Some((_, known)) = parsed.found.borrow().iter().find(|(known, _)| known == path) {

@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! The variables whose name says all.
+//! Variables without a parameter in their name.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -9,17 +9,17 @@ use std::sync::LazyLock;
 use wire::Name;
 use wire::proxy_protocol::Ends;
 
-use super::{Found, Value, read, ssl, time};
+use super::{ReadResult, Value, read, ssl, time};
 use crate::exchange::{Exchange, Source};
 use crate::stream::{Call, Stream};
 
 macro_rules! plain {
     ($($variant:ident = $($name:literal)|+,)*) => {
-        /// A variable whose name says all.
+        /// A variable without a parameter in its name.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(super) enum Plain { $($variant,)* }
 
-        /// The names that stand for one variable each.
+        /// The names of these variables.
         pub(super) const NAMES: &[&str] = &[$($($name),+),*];
 
         impl Plain {
@@ -119,33 +119,33 @@ plain! {
     Uri = "uri" | "document_uri",
 }
 
-/// The maker of the answer: `gateway`, `upstream` or a plugin's name.
-fn by<'a>(x: &Exchange<'_>) -> Found<'a> {
+/// The origin of the response: `gateway`, `upstream` or a plugin's name.
+fn by<'a>(x: &Exchange<'_>) -> ReadResult<'a> {
     let engine = x.engine();
-    Found::Borrowed(match engine.source {
+    ReadResult::Borrowed(match engine.source {
         Source::Plugin if engine.answered_by.is_empty() => b"plugin",
         Source::Plugin => engine.answered_by.as_bytes(),
         Source::Upstream => b"upstream",
         Source::Gateway => b"gateway",
-        Source::None if engine.reason.is_empty() => return Found::Nothing,
+        Source::None if engine.reason.is_empty() => return ReadResult::Absent,
         Source::None => b"gateway",
     })
 }
 
 impl Plain {
-    /// What lines of a log are made of is read here, so that reading it costs no call; all else by
+    /// Variables that are common in log lines are read here, inlined; all others by
     /// [`Plain::read_other`].
     #[inline(always)]
-    pub(super) fn read<'a>(self, x: &'a Exchange<'_>, out: &mut Vec<u8>) -> Found<'a> {
+    pub(super) fn read<'a>(self, x: &'a Exchange<'_>, out: &mut Vec<u8>) -> ReadResult<'a> {
         let head = x.request();
         match self {
             Plain::BodyBytesSent => number(out, x.timing().body_sent),
             Plain::RemoteUser => {
                 let field = head.fields.get(Name::Authorization);
                 if field.is_some_and(|value| read::user(value, out)) {
-                    Found::Written
+                    ReadResult::Written
                 } else {
-                    Found::Nothing
+                    ReadResult::Absent
                 }
             }
             Plain::RequestLine if x.refused_line().is_some() => {
@@ -155,21 +155,21 @@ impl Plain {
                 for part in [method(x), b" ", head.target(), b" ", head.version.as_str().as_bytes()] {
                     out.extend_from_slice(part);
                 }
-                Found::Written
+                ReadResult::Written
             }
             Plain::RequestTime => {
                 time::seconds(x.timing().total_us / 1000, out);
-                Found::Plain
+                ReadResult::Plain
             }
             Plain::RequestUri => request_uri(x, out),
-            Plain::Scheme => Found::Borrowed(x.client().scheme().as_bytes()),
+            Plain::Scheme => ReadResult::Borrowed(x.client().scheme().as_bytes()),
             Plain::Status => {
                 let digit = |by: u16| b'0' + (x.status() / by % 10) as u8;
                 out.extend_from_slice(&[digit(100), digit(10), digit(1)]);
-                Found::Plain
+                ReadResult::Plain
             }
             Plain::UpstreamHost => {
-                Found::Borrowed(match x.engine().forward.host.or(x.engine().forward.server_host) {
+                ReadResult::Borrowed(match x.engine().forward.host.or(x.engine().forward.server_host) {
                     Some(span) => head.fields.bytes(span),
                     None => head.authority(),
                 })
@@ -182,34 +182,34 @@ impl Plain {
                     last = last.saturating_sub(tried.took_us);
                 }
                 time::seconds(last / 1000, out);
-                Found::Plain
+                ReadResult::Plain
             }
-            Plain::UpstreamResponseTime => Found::Nothing,
-            Plain::UpstreamStatus if x.upstream_statuses(out) => Found::Plain,
-            Plain::UpstreamStatus => Found::Nothing,
-            Plain::UpstreamScheme if x.engine().forward.scheme.is_empty() => Found::Borrowed(b"http"),
-            Plain::UpstreamScheme => Found::Borrowed(x.engine().forward.scheme.as_bytes()),
-            Plain::Uri => Found::Borrowed(head.path()),
+            Plain::UpstreamResponseTime => ReadResult::Absent,
+            Plain::UpstreamStatus if x.upstream_statuses(out) => ReadResult::Plain,
+            Plain::UpstreamStatus => ReadResult::Absent,
+            Plain::UpstreamScheme if x.engine().forward.scheme.is_empty() => ReadResult::Borrowed(b"http"),
+            Plain::UpstreamScheme => ReadResult::Borrowed(x.engine().forward.scheme.as_bytes()),
+            Plain::Uri => ReadResult::Borrowed(head.path()),
             _ => self.read_other(x, out),
         }
     }
 
     #[inline(never)]
-    fn read_other<'a>(self, x: &'a Exchange<'_>, out: &mut Vec<u8>) -> Found<'a> {
+    fn read_other<'a>(self, x: &'a Exchange<'_>, out: &mut Vec<u8>) -> ReadResult<'a> {
         let head = x.request();
         let fields = &head.fields;
         match self {
-            Plain::BalancerIp => x.upstream_addr().map_or(Found::Nothing, |addr| write(out, addr.ip())),
+            Plain::BalancerIp => x.upstream_addr().map_or(ReadResult::Absent, |addr| write(out, addr.ip())),
             Plain::BalancerPort => match x.upstream_addr() {
-                Some(addr) => Found::Value(Value::Number(f64::from(addr.port()))),
-                None => Found::Nothing,
+                Some(addr) => ReadResult::Value(Value::Number(f64::from(addr.port()))),
+                None => ReadResult::Absent,
             },
             Plain::BinaryRemoteAddr => {
                 match x.client().ip() {
                     std::net::IpAddr::V4(ip) => out.extend_from_slice(&ip.octets()),
                     std::net::IpAddr::V6(ip) => out.extend_from_slice(&ip.octets()),
                 }
-                Found::Written
+                ReadResult::Written
             }
             Plain::BytesReceived => of_stream(x, |_| number(out, x.timing().received)),
             Plain::BytesSent => number(out, x.timing().sent),
@@ -219,65 +219,67 @@ impl Plain {
             Plain::ContentLength => fields.get(Name::ContentLength).into(),
             Plain::ContentType => fields.get(Name::ContentType).into(),
             // A request without a host is served by the server named `_`, as in nginx.
-            Plain::Host if head.host().is_empty() => Found::Borrowed(b"_"),
-            Plain::Host => Found::Borrowed(head.host()),
-            Plain::Hostname => Found::Borrowed(HOSTNAME.as_bytes()),
-            Plain::Https => Found::Borrowed(if x.client().tls { b"on" } else { b"" }),
-            Plain::IsArgs => Found::Borrowed(if head.query().is_empty() { b"" } else { b"?" }),
+            Plain::Host if head.host().is_empty() => ReadResult::Borrowed(b"_"),
+            Plain::Host => ReadResult::Borrowed(head.host()),
+            Plain::Hostname => ReadResult::Borrowed(HOSTNAME.as_bytes()),
+            Plain::Https => ReadResult::Borrowed(if x.client().tls { b"on" } else { b"" }),
+            Plain::IsArgs => ReadResult::Borrowed(if head.query().is_empty() { b"" } else { b"?" }),
             Plain::MatchedHost => filled(x.matched_host()),
             Plain::MatchedUri => filled(x.matched_uri()),
             Plain::MqttClientId => of_stream(x, |stream| stream.mqtt_client_id.as_deref().into()),
             Plain::Msec => {
                 time::seconds(x.world().now_ms(), out);
-                Found::Written
+                ReadResult::Written
             }
             Plain::PeerAddr => write(out, x.client().peer.ip().to_canonical()),
             Plain::PeerPort => write(out, x.client().peer.port()),
-            // Where only the address was told, nginx has an empty port.
-            Plain::RemotePort if x.client().port() == 0 => Found::Borrowed(b""),
+            // If only the address was sent, the port is empty in nginx.
+            Plain::RemotePort if x.client().port() == 0 => ReadResult::Borrowed(b""),
             Plain::RemotePort => number(out, x.client().port().into()),
             Plain::Pid => write(out, std::process::id()),
             Plain::ProxyAddXForwardedFor => {
-                for told in fields.all(b"x-forwarded-for") {
-                    out.extend_from_slice(told);
+                for value in fields.all(b"x-forwarded-for") {
+                    out.extend_from_slice(value);
                     out.extend_from_slice(b", ");
                 }
                 out.extend_from_slice(x.client().ip_text());
-                Found::Written
+                ReadResult::Written
             }
-            Plain::Protocol => of_stream(x, |stream| Found::Borrowed(stream.protocol.as_str().as_bytes())),
-            Plain::ProxyProtocolAddr => told_end(x, out, |ends| ends.source, false),
-            Plain::ProxyProtocolPort => told_end(x, out, |ends| ends.source, true),
-            Plain::ProxyProtocolServerAddr => told_end(x, out, |ends| ends.destination, false),
-            Plain::ProxyProtocolServerPort => told_end(x, out, |ends| ends.destination, true),
+            Plain::Protocol => {
+                of_stream(x, |stream| ReadResult::Borrowed(stream.protocol.as_str().as_bytes()))
+            }
+            Plain::ProxyProtocolAddr => proxied_end(x, out, |ends| ends.source, false),
+            Plain::ProxyProtocolPort => proxied_end(x, out, |ends| ends.source, true),
+            Plain::ProxyProtocolServerAddr => proxied_end(x, out, |ends| ends.destination, false),
+            Plain::ProxyProtocolServerPort => proxied_end(x, out, |ends| ends.destination, true),
             Plain::QueryString => head.has_query.then(|| head.query()).into(),
-            Plain::RealRequestUri => Found::Borrowed(head.target()),
+            Plain::RealRequestUri => ReadResult::Borrowed(head.target()),
             Plain::RedisCmdLine => of_call(x, |call| call.redis_line.as_deref().into()),
-            Plain::RemoteAddr => Found::Borrowed(x.client().ip_text()),
+            Plain::RemoteAddr => ReadResult::Borrowed(x.client().ip_text()),
             Plain::RequestBody => Some(x.body()).filter(|body| !body.is_empty()).into(),
             Plain::RequestId => {
                 let [high, low] = x.unique();
                 let digits = [high >> 32, high, low >> 32, low].map(|part| hex(part as u32));
                 out.extend_from_slice(digits.as_flattened());
-                Found::Plain
+                ReadResult::Plain
             }
             Plain::RequestLength => number(out, x.timing().received),
-            Plain::RequestMethod => Found::Borrowed(method(x)),
-            Plain::RouteId => x.route().map_or(Found::Nothing, |route| filled(&route.id)),
-            Plain::RouteName => x.route().map_or(Found::Nothing, |route| filled(&route.name)),
-            // A number of seconds to compare with, whole milliseconds as in APISIX.
+            Plain::RequestMethod => ReadResult::Borrowed(method(x)),
+            Plain::RouteId => x.route().map_or(ReadResult::Absent, |route| filled(&route.id)),
+            Plain::RouteName => x.route().map_or(ReadResult::Absent, |route| filled(&route.name)),
+            // Seconds as a number, in whole milliseconds as in APISIX.
             Plain::RpcTime => {
-                of_call(x, |call| Found::Value(Value::Number((call.took_us / 1000) as f64 / 1000.0)))
+                of_call(x, |call| ReadResult::Value(Value::Number((call.took_us / 1000) as f64 / 1000.0)))
             }
             Plain::ServerAddr => write(out, x.client().local.ip().to_canonical()),
-            Plain::ServerName => Found::Borrowed(b"_"),
+            Plain::ServerName => ReadResult::Borrowed(b"_"),
             Plain::ServerPort => write(out, x.client().local.port()),
-            Plain::ServerProtocol => Found::Borrowed(head.version.as_str().as_bytes()),
-            Plain::ServiceId => x.route().map_or(Found::Nothing, |route| filled(&route.service_id)),
-            Plain::ServiceName => x.route().map_or(Found::Nothing, |route| filled(&route.service_name)),
+            Plain::ServerProtocol => ReadResult::Borrowed(head.version.as_str().as_bytes()),
+            Plain::ServiceId => x.route().map_or(ReadResult::Absent, |route| filled(&route.service_id)),
+            Plain::ServiceName => x.route().map_or(ReadResult::Absent, |route| filled(&route.service_name)),
             Plain::SessionTime => of_stream(x, |_| {
                 time::seconds(x.timing().total_us / 1000, out);
-                Found::Plain
+                ReadResult::Plain
             }),
             Plain::SluiceBy => by(x),
             Plain::SluiceReason => filled(x.engine().reason),
@@ -300,15 +302,15 @@ impl Plain {
             | Plain::SslReused
             | Plain::SslServerName => match &x.client().session {
                 Some(session) => ssl::read(self, session, x.world().now_ms() / 1000, out),
-                None => Found::Nothing,
+                None => ReadResult::Absent,
             },
             Plain::TimeIso8601 => {
                 time::iso8601(x.world().now_ms(), out);
-                Found::Written
+                ReadResult::Written
             }
             Plain::TimeLocal => {
                 time::local(x.world().now_ms(), out);
-                Found::Written
+                ReadResult::Written
             }
             Plain::UpstreamAddr => match x.upstream_addr() {
                 Some(addr) => {
@@ -318,23 +320,23 @@ impl Plain {
                     }
                     address(out, addr)
                 }
-                None => Found::Nothing,
+                None => ReadResult::Absent,
             },
             Plain::UpstreamBytesReceived => of_stream(x, |stream| number(out, stream.upstream_received)),
             Plain::UpstreamBytesSent => of_stream(x, |stream| number(out, stream.upstream_sent)),
             Plain::UpstreamConnectTime => of_stream(x, |stream| match stream.connect_us {
                 Some(micros) => {
                     time::seconds(micros / 1000, out);
-                    Found::Plain
+                    ReadResult::Plain
                 }
-                None => Found::Nothing,
+                None => ReadResult::Absent,
             }),
             Plain::UpstreamUnresolvedHost => {
                 x.engine().forward.server.map(|span| host_of(fields.bytes(span))).into()
             }
             Plain::UpstreamUri => {
                 x.upstream_uri(out);
-                Found::Written
+                ReadResult::Written
             }
             // Read above.
             Plain::BodyBytesSent
@@ -348,25 +350,25 @@ impl Plain {
             | Plain::UpstreamResponseTime
             | Plain::UpstreamStatus
             | Plain::UpstreamScheme
-            | Plain::Uri => Found::Nothing,
+            | Plain::Uri => ReadResult::Absent,
         }
     }
 }
 
-pub(super) fn write<'a>(out: &mut Vec<u8>, value: impl std::fmt::Display) -> Found<'a> {
+pub(super) fn write<'a>(out: &mut Vec<u8>, value: impl std::fmt::Display) -> ReadResult<'a> {
     // Writing to a Vec cannot fail. These are numbers and addresses.
     let _ = write!(out, "{value}");
-    Found::Plain
+    ReadResult::Plain
 }
 
-/// The same for a whole number, at a fraction of the cost.
-fn number<'a>(out: &mut Vec<u8>, value: u64) -> Found<'a> {
+/// As [`write`], for a whole number, at a fraction of the cost.
+fn number<'a>(out: &mut Vec<u8>, value: u64) -> ReadResult<'a> {
     wire::h1::encode::decimal(value, out);
-    Found::Plain
+    ReadResult::Plain
 }
 
-/// The same for an address and a port.
-fn address<'a>(out: &mut Vec<u8>, addr: std::net::SocketAddr) -> Found<'a> {
+/// As [`write`], for an address and a port.
+fn address<'a>(out: &mut Vec<u8>, addr: std::net::SocketAddr) -> ReadResult<'a> {
     let std::net::SocketAddr::V4(v4) = addr else { return write(out, addr) };
     for (at, octet) in v4.ip().octets().into_iter().enumerate() {
         if at > 0 {
@@ -378,21 +380,26 @@ fn address<'a>(out: &mut Vec<u8>, addr: std::net::SocketAddr) -> Found<'a> {
     number(out, v4.port().into())
 }
 
-/// What only a stream has.
-fn of_stream<'a>(x: &'a Exchange<'_>, read: impl FnOnce(&'a Stream) -> Found<'a>) -> Found<'a> {
-    x.stream().map_or(Found::Nothing, read)
+/// Reads a value that only streams have.
+fn of_stream<'a>(x: &'a Exchange<'_>, read: impl FnOnce(&'a Stream) -> ReadResult<'a>) -> ReadResult<'a> {
+    x.stream().map_or(ReadResult::Absent, read)
 }
 
-/// What only a call within a stream has.
-fn of_call<'a>(x: &'a Exchange<'_>, read: impl FnOnce(&'a Call) -> Found<'a>) -> Found<'a> {
-    of_stream(x, |stream| stream.call.as_ref().map_or(Found::Nothing, read))
+/// Reads a value that only calls within a stream have.
+fn of_call<'a>(x: &'a Exchange<'_>, read: impl FnOnce(&'a Call) -> ReadResult<'a>) -> ReadResult<'a> {
+    of_stream(x, |stream| stream.call.as_ref().map_or(ReadResult::Absent, read))
 }
 
-/// The address or the port of an end of the connection that a PROXY protocol header told of; as in nginx
-/// an empty text where there was none.
-fn told_end<'a>(x: &Exchange<'_>, out: &mut Vec<u8>, end: fn(&Ends) -> SocketAddr, port: bool) -> Found<'a> {
+/// The address or the port of one end of the connection in a PROXY protocol header; as in nginx an
+/// empty text without such a header.
+fn proxied_end<'a>(
+    x: &Exchange<'_>,
+    out: &mut Vec<u8>,
+    end: fn(&Ends) -> SocketAddr,
+    port: bool,
+) -> ReadResult<'a> {
     match x.client().ends().map(end) {
-        None => Found::Borrowed(b""),
+        None => ReadResult::Borrowed(b""),
         Some(end) if port => number(out, end.port().into()),
         Some(end) => write(out, end.ip().to_canonical()),
     }
@@ -407,23 +414,23 @@ fn host_of(authority: &[u8]) -> &[u8] {
     &authority[..end]
 }
 
-/// Eight digits of a number, found for all at once.
+/// Eight hexadecimal digits, computed together.
 #[inline]
 pub(super) fn hex(value: u32) -> [u8; 8] {
     const ONES: u64 = 0x0101_0101_0101_0101;
-    // A byte for each four bits, the highest first.
+    // One byte per four bits, the highest first.
     let mut spread = u64::from(value);
     spread = (spread | (spread << 16)) & 0x0000_FFFF_0000_FFFF;
     spread = (spread | (spread << 8)) & 0x00FF_00FF_00FF_00FF;
     spread = (spread | (spread << 4)) & 0x0F0F_0F0F_0F0F_0F0F;
-    // 1 where a letter is needed, which lies 39 behind the digit.
+    // 1 for digits from `a` on, which are 39 code points above the decimal digits.
     let letters = ((spread + 6 * ONES) >> 4) & ONES;
     (spread + u64::from(b'0') * ONES + letters * 39).to_be_bytes()
 }
 
-/// Text that counts as absent when it is empty.
-fn filled(text: &str) -> Found<'_> {
-    if text.is_empty() { Found::Nothing } else { Found::Borrowed(text.as_bytes()) }
+/// An empty text counts as absent.
+fn filled(text: &str) -> ReadResult<'_> {
+    if text.is_empty() { ReadResult::Absent } else { ReadResult::Borrowed(text.as_bytes()) }
 }
 
 pub(super) fn method<'a>(x: &'a Exchange<'_>) -> &'a [u8] {
@@ -433,15 +440,15 @@ pub(super) fn method<'a>(x: &'a Exchange<'_>) -> &'a [u8] {
     }
 }
 
-/// The normal form of the path and the query. APISIX gives this and not what the client sent,
-/// so that rules cannot be led around by another spelling; that is in `real_request_uri`.
-fn request_uri<'a>(x: &'a Exchange<'_>, out: &mut Vec<u8>) -> Found<'a> {
+/// The normalized path and the query. As in APISIX, not the text the client sent, so that another
+/// spelling cannot bypass rules; that text is in `real_request_uri`.
+fn request_uri<'a>(x: &'a Exchange<'_>, out: &mut Vec<u8>) -> ReadResult<'a> {
     let head = x.request();
     let (path, query) = (head.path(), head.query());
     match head.target().strip_prefix(path) {
-        Some(b"") if query.is_empty() => return Found::Borrowed(path),
+        Some(b"") if query.is_empty() => return ReadResult::Borrowed(path),
         Some([b'?', rest @ ..]) if !query.is_empty() && rest == query => {
-            return Found::Borrowed(head.target());
+            return ReadResult::Borrowed(head.target());
         }
         _ => {}
     }
@@ -450,7 +457,7 @@ fn request_uri<'a>(x: &'a Exchange<'_>, out: &mut Vec<u8>) -> Found<'a> {
         out.push(b'?');
         out.extend_from_slice(query);
     }
-    Found::Written
+    ReadResult::Written
 }
 
 /// This machine's name, read when the first configuration that uses it is built.

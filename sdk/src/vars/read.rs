@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! Reading arguments, cookies and headers where they lie.
+//! Reads arguments, cookies and headers without copying.
 
 use std::borrow::Cow;
 
@@ -29,7 +29,7 @@ pub(super) fn arg<'a>(query: &'a [u8], name: &[u8]) -> Option<Arg<'a>> {
     args(query).find(|(key, _)| **key == *name).map(|(_, value)| value)
 }
 
-/// Resolves `%XX` and `+`; borrows when there are none. A `%` without two hex digits stays.
+/// Decodes `%XX` and `+`; borrows if there are none. A `%` without two hex digits is kept.
 pub(super) fn decode(text: &[u8]) -> Cow<'_, [u8]> {
     if !text.iter().any(|&byte| byte == b'%' || byte == b'+') {
         return Cow::Borrowed(text);
@@ -57,7 +57,7 @@ fn hex(digit: u8) -> Option<u8> {
     (digit as char).to_digit(16).map(|value| value as u8)
 }
 
-/// The value of a cookie; of several with one name the last, as lua-resty-cookie gives it.
+/// The value of a cookie; the last one of several with the same name, as in lua-resty-cookie.
 pub(crate) fn cookie<'a>(fields: &'a Fields, name: &[u8]) -> Option<&'a [u8]> {
     fields
         .list()
@@ -73,7 +73,7 @@ pub(crate) fn cookie<'a>(fields: &'a Fields, name: &[u8]) -> Option<&'a [u8]> {
         })
 }
 
-/// Appends the name of `Authorization: Basic` (RFC 7617 section 2); says whether there is one.
+/// Appends the user of `Authorization: Basic` (RFC 7617 section 2); returns whether there is one.
 pub(super) fn user(value: &[u8], out: &mut Vec<u8>) -> bool {
     let start = out.len();
     let Some((scheme, mut text)) = value.split_at_checked(6) else { return false };
@@ -96,7 +96,7 @@ pub(super) fn user(value: &[u8], out: &mut Vec<u8>) -> bool {
             }
         }
     }
-    // No colon, no name: and it may be a secret that stands there.
+    // Without a colon there is no user, and the text may be a secret.
     out.truncate(start);
     false
 }
@@ -113,7 +113,7 @@ fn sextet(byte: u8) -> Option<u32> {
     }))
 }
 
-/// A header as nginx's `$http_x` names it: `x_real_ip` means `X-Real-IP` and `X_Real_IP`.
+/// A header as named by nginx's `$http_x`: `x_real_ip` matches `X-Real-IP` and `X_Real_IP`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Header {
     id: Name,
@@ -127,7 +127,7 @@ impl Header {
         Header { id: Name::from_bytes(&text), text }
     }
 
-    /// Its value; several are joined, as nginx does since 1.23.
+    /// The value; several are joined, as in nginx since 1.23.
     #[inline]
     pub(super) fn value<'a>(&self, fields: &'a Fields) -> Option<Cow<'a, [u8]>> {
         let list = fields.list();
@@ -140,7 +140,7 @@ impl Header {
         Some(Cow::Borrowed(first))
     }
 
-    /// The first value and those of its name among the rest.
+    /// The first value and the further ones of the same name.
     #[cold]
     fn joined(&self, first: &[u8], fields: &Fields, rest: &[Field]) -> Vec<u8> {
         let separator: &[u8] = if self.id == Name::Cookie { b"; " } else { b", " };

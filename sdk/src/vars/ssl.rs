@@ -1,27 +1,27 @@
 //! hot path
 //!
-//! `$ssl_…`: what is known of the client's TLS session, as nginx has it.
+//! `$ssl_…`: the client's TLS session, as in nginx.
 
-use super::{Found, Plain};
+use super::{Plain, ReadResult};
 use crate::client::{ClientCertificate, TlsSession, Verdict};
 
-pub(super) fn read<'a>(which: Plain, session: &'a TlsSession, now: u64, out: &mut Vec<u8>) -> Found<'a> {
+pub(super) fn read<'a>(which: Plain, session: &'a TlsSession, now: u64, out: &mut Vec<u8>) -> ReadResult<'a> {
     let certificate = session.certificate.as_deref();
     let of = |part: fn(&ClientCertificate) -> &str| certificate.map(part).into();
     match which {
         Plain::SslAlpn => filled(session.alpn),
-        Plain::SslCipher => Found::Borrowed(session.cipher.as_bytes()),
-        Plain::SslCurve => Found::Borrowed(session.curve.as_bytes()),
-        Plain::SslProtocol => Found::Borrowed(session.protocol.as_bytes()),
-        Plain::SslReused => Found::Borrowed(if session.reused { b"r" } else { b"." }),
+        Plain::SslCipher => ReadResult::Borrowed(session.cipher.as_bytes()),
+        Plain::SslCurve => ReadResult::Borrowed(session.curve.as_bytes()),
+        Plain::SslProtocol => ReadResult::Borrowed(session.protocol.as_bytes()),
+        Plain::SslReused => ReadResult::Borrowed(if session.reused { b"r" } else { b"." }),
         Plain::SslServerName => session.server_name.as_deref().into(),
         Plain::SslClientVerify => match &session.verdict {
-            Verdict::None => Found::Borrowed(b"NONE"),
-            Verdict::Success => Found::Borrowed(b"SUCCESS"),
+            Verdict::None => ReadResult::Borrowed(b"NONE"),
+            Verdict::Success => ReadResult::Borrowed(b"SUCCESS"),
             Verdict::Failed(why) => {
                 out.extend_from_slice(b"FAILED:");
                 out.extend_from_slice(why.as_bytes());
-                Found::Written
+                ReadResult::Written
             }
         },
         Plain::SslClientSubject => of(|certificate| &certificate.subject),
@@ -35,14 +35,14 @@ pub(super) fn read<'a>(which: Plain, session: &'a TlsSession, now: u64, out: &mu
                 let days =
                     certificate.ends.saturating_sub(i64::try_from(now).unwrap_or(i64::MAX)).max(0) / 86_400;
                 out.extend_from_slice(days.to_string().as_bytes());
-                Found::Written
+                ReadResult::Written
             }
-            None => Found::Nothing,
+            None => ReadResult::Absent,
         },
         Plain::SslClientRaw => {
             pem(certificate, out, |pem, out| out.extend_from_slice(pem.trim_end().as_bytes()))
         }
-        // As the value of a header that may have several lines.
+        // Formatted as a header value with continuation lines.
         Plain::SslClientCert => pem(certificate, out, |pem, out| {
             out.extend_from_slice(pem.trim_end().replace('\n', "\n\t").as_bytes());
         }),
@@ -54,7 +54,7 @@ pub(super) fn read<'a>(which: Plain, session: &'a TlsSession, now: u64, out: &mu
                 }
             }
         }),
-        _ => Found::Nothing,
+        _ => ReadResult::Absent,
     }
 }
 
@@ -62,18 +62,18 @@ fn pem<'a>(
     certificate: Option<&ClientCertificate>,
     out: &mut Vec<u8>,
     write: impl FnOnce(&str, &mut Vec<u8>),
-) -> Found<'a> {
+) -> ReadResult<'a> {
     match certificate {
         Some(certificate) => {
             write(&certificate.pem(), out);
-            Found::Written
+            ReadResult::Written
         }
-        None => Found::Nothing,
+        None => ReadResult::Absent,
     }
 }
 
-fn filled(text: &str) -> Found<'_> {
-    if text.is_empty() { Found::Nothing } else { Found::Borrowed(text.as_bytes()) }
+fn filled(text: &str) -> ReadResult<'_> {
+    if text.is_empty() { ReadResult::Absent } else { ReadResult::Borrowed(text.as_bytes()) }
 }
 
 #[cfg(test)]
@@ -101,8 +101,8 @@ mod tests {
     }
 
     #[test]
-    fn they_tell_of_the_session() {
-        assert_eq!(read_all(None), [const { None::<String> }; 6], "without TLS there is nothing to tell");
+    fn session_variables_are_read() {
+        assert_eq!(read_all(None), [const { None::<String> }; 6], "without TLS all are absent");
         let text = |text: &str| Some(text.to_owned());
         let anonymous = TlsSession { protocol: "TLSv1.3", reused: true, ..TlsSession::default() };
         assert_eq!(read_all(Some(anonymous)), [text("TLSv1.3"), None, text("r"), text("NONE"), None, None]);

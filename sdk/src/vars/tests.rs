@@ -23,7 +23,7 @@ fn every_variable_is_in_the_documentation() {
 }
 
 #[test]
-fn a_request_s_variables() {
+fn request_variables() {
     let mut probe = Probe::request(
         "POST",
         "/a/b?x=1%202&X=3&flag&x=4",
@@ -95,7 +95,7 @@ fn a_request_s_variables() {
 }
 
 #[test]
-fn what_lies_in_the_exchange_is_not_copied() {
+fn values_in_the_exchange_are_borrowed() {
     let mut probe = Probe::request("GET", "/a?b=c", &[("Host", "h"), ("X-A", "1"), ("Cookie", "k=v")]);
     let x = probe.exchange();
     for name in
@@ -107,7 +107,7 @@ fn what_lies_in_the_exchange_is_not_copied() {
 }
 
 #[test]
-fn a_response_s_variables() {
+fn response_variables() {
     let mut probe = Probe::get("/");
     let mut x = probe.exchange();
     x.engine_mut().upstream_addr = Some("10.0.0.2:80".parse().unwrap());
@@ -135,12 +135,12 @@ fn a_response_s_variables() {
 }
 
 #[test]
-fn tries_are_lists() {
+fn attempts_are_lists() {
     let mut probe = Probe::get("/");
     let mut x = probe.exchange();
     let addr = |n: u8| std::net::SocketAddr::from(([10, 0, 0, n], 80));
     x.engine_mut().upstream_addr = Some(addr(1));
-    assert_eq!(text(&x, "upstream_status"), None, "it was not asked yet");
+    assert_eq!(text(&x, "upstream_status"), None, "not contacted yet");
     x.engine_mut().tried.push(Try { addr: addr(1), status: 502, took_us: 5_999 });
     x.engine_mut().tried.push(Try { addr: addr(2), status: 504, took_us: 1_000_000 });
     x.engine_mut().upstream_addr = Some(addr(3));
@@ -156,7 +156,7 @@ fn tries_are_lists() {
 }
 
 #[test]
-fn request_ids_differ_and_stay() {
+fn request_ids_differ_and_are_stable() {
     let mut probe = Probe::get("/");
     let first = {
         let x = probe.exchange();
@@ -168,7 +168,7 @@ fn request_ids_differ_and_stay() {
 }
 
 #[test]
-fn the_match_s_variables() {
+fn route_match_variables() {
     let mut probe = Probe::get("/user/7/x");
     let mut x = probe.exchange();
     let start = x.request().path_span.start;
@@ -201,7 +201,7 @@ fn posted(kind: &str, body: &str, name: &str) -> Option<String> {
 }
 
 #[test]
-fn bodies_are_looked_into() {
+fn body_variables() {
     let form = "application/x-www-form-urlencoded; charset=utf-8";
     let multipart = "multipart/form-data; boundary=\"xyz\"";
     let parts = "--xyz\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\n1\r\n2\r\n--xyz\r\n\
@@ -235,7 +235,7 @@ fn bodies_are_looked_into() {
         assert_eq!(posted(kind, body, name).as_deref(), expected, "{name} of {body}");
     }
     for (kind, body, name, expected) in [
-        // Numbers below nothing, and nothing at all.
+        // Negative numbers, and null.
         ("application/json", r#"{"a":-7}"#, "post_arg.a", Some("-7")),
         ("application/json", r#"{"a":[-7,null]}"#, "post_arg.a", Some("[-7,null]")),
         ("application/json", r#"{"a":[-7,null]}"#, "post_arg.a.*", Some("[-7,null]")),
@@ -246,7 +246,7 @@ fn bodies_are_looked_into() {
         (multipart, parts, "post_arg.", Some(r#"{"a":"1\r\n2","b":"--xy"}"#)),
         (multipart, parts, "post_arg.['b']", Some(r#"["--xy"]"#)),
         (multipart, parts, "post_arg.a.b", None),
-        // A delimiter begins a line.
+        // A delimiter starts a line.
         (
             multipart,
             "--xyz\r\nContent-Disposition: form-data; name=a\r\n\r\n1--xyz\r\n2\r\n--xyz--",
@@ -269,7 +269,7 @@ fn bodies_are_looked_into() {
     }
 }
 
-/// What a variable of a POST with these fields and this body comes to in a condition.
+/// The value of a variable in a condition, for a POST with these fields and this body.
 fn judged(fields: &[(&str, &str)], body: &[u8], name: &str) -> Result<Option<String>, Doubt> {
     let mut probe = Probe::request("POST", "/", fields);
     let mut x = probe.exchange();
@@ -284,7 +284,7 @@ fn judged(fields: &[(&str, &str)], body: &[u8], name: &str) -> Result<Option<Str
 }
 
 #[test]
-fn what_is_remembered_of_a_long_request_is_what_is_read_anew() {
+fn cached_lookups_equal_uncached_ones() {
     for pad in [0, 400] {
         let of = |sep: &str, more: &str| format!("n=1{sep}{}{more}", format!("pad=x{sep}").repeat(pad));
         let query = of("&", "bare&e=&x=%41+b&y=plain&x=2&%6e=3");
@@ -302,7 +302,7 @@ fn what_is_remembered_of_a_long_request_is_what_is_read_anew() {
         );
         let mut x = probe.exchange();
         with_body(&mut x, form.as_bytes());
-        // More names than are remembered.
+        // More names than the cache holds.
         let names = ["n", "bare", "e", "x", "y", "z", "none", "pad"];
         let vars: Vec<Var> = ["arg_", "cookie_", "post_arg_"]
             .iter()
@@ -319,31 +319,31 @@ fn what_is_remembered_of_a_long_request_is_what_is_read_anew() {
         let together = reading(&mut x, |x| [read(x), read(x)]);
         assert_eq!(together, [alone.clone(), alone]);
         x.set_query(b"x=new");
-        assert_eq!(text(&x, "arg_x").as_deref(), Some("new"), "what changes later is read as it is then");
+        assert_eq!(text(&x, "arg_x").as_deref(), Some("new"), "changes after the conditions are visible");
     }
 }
 
-/// The texts of a long request are gone through once for each name while conditions are judged, and those of a short
-/// one each time.
+/// Long texts of a request are scanned once per name while conditions are evaluated, and short ones
+/// each time.
 #[test]
-fn a_long_request_is_gone_through_once_for_each_name() {
+fn a_long_request_is_scanned_once_per_name() {
     for (pad, expected) in [(0, 6), (400, 2)] {
         let mut probe = Probe::get(&format!("/?a=1&b=2{}", "&pad=x".repeat(pad)));
         let mut x = probe.exchange();
         let [a, b] = ["arg_a", "arg_b"].map(Var::parse);
-        crate::testing::LOOKS.set(0);
+        crate::testing::SCANS.set(0);
         reading(&mut x, |x| {
             for _ in 0..3 {
                 let texts = [&a, &b].map(|var| var.value(x).map(|value| value.into_text().into_owned()));
                 assert_eq!(texts, [Some(b"1".to_vec()), Some(b"2".to_vec())]);
             }
         });
-        assert_eq!(crate::testing::LOOKS.get(), expected, "with {pad} further arguments");
+        assert_eq!(crate::testing::SCANS.get(), expected, "with {pad} further arguments");
     }
 }
 
 #[test]
-fn what_cannot_be_read_is_not_absent() {
+fn unreadable_values_are_not_absent() {
     let unreadable = Err(Doubt::Unjudged(Unjudged::Unreadable));
     let found = |text: &str| Ok(Some(text.to_owned()));
     let json = [("Content-Type", "application/json")];
@@ -415,7 +415,7 @@ fn what_cannot_be_read_is_not_absent() {
 }
 
 #[test]
-fn graphql_in_a_query_and_its_longest_document() {
+fn graphql_in_a_query_and_its_size_limit() {
     let operation = |probe: &mut Probe, body: Option<&[u8]>| {
         let mut x = probe.exchange();
         body.into_iter().for_each(|body| with_body(&mut x, body));
@@ -430,9 +430,9 @@ fn graphql_in_a_query_and_its_longest_document() {
     assert_eq!(get(&format!("{two}&operationName=B")), found("mutation"));
     assert_eq!(get("operationName=B"), Ok(None));
     assert_eq!(get("query"), Err(Doubt::Unjudged(Unjudged::Unreadable)));
-    // Other arguments may come as often as they like.
+    // Other arguments may be repeated.
     assert_eq!(get(&format!("{two}&x=1&x=2&y=3")), found("query"));
-    // Of two documents, or two names, servers take one or the other.
+    // Servers disagree about repeated documents and names.
     let unreadable = Err(Doubt::Unjudged(Unjudged::Unreadable));
     let post = |query: &str, body: &str| {
         let fields = [("Content-Type", "application/json")];
@@ -451,7 +451,7 @@ fn graphql_in_a_query_and_its_longest_document() {
     }
     assert_eq!(get(&format!("{two}&query=%7Ba%7D")), unreadable);
     let put = format!("/?{two}&{two}");
-    assert_eq!(operation(&mut Probe::request("PUT", &put, &[]), None), Ok(None), "no request of GraphQL");
+    assert_eq!(operation(&mut Probe::request("PUT", &put, &[]), None), Ok(None), "not a GraphQL request");
     let limit = Probe::default().exchange().world().bounds().graphql;
     let too_large = Err(Doubt::Unjudged(Unjudged::TooLarge));
     for (length, expected) in [(limit, found("query")), (limit + 1, too_large)] {
@@ -462,7 +462,7 @@ fn graphql_in_a_query_and_its_longest_document() {
 }
 
 #[test]
-fn the_body_is_asked_for_only_by_what_reads_it() {
+fn only_body_variables_need_the_body() {
     for (method, kind, name, expected) in [
         ("POST", "application/json", "post_arg.a", Err(Doubt::NeedsBody)),
         ("POST", "text/plain", "post_arg.a", Ok(None)),
@@ -493,18 +493,18 @@ fn wildcard_paths_are_bounded() {
     let many = [("Content-Type", "application/json")];
     let too_large = Err(Doubt::Unjudged(Unjudged::TooLarge));
     assert_eq!(judged(&many, body.as_bytes(), "post_arg...*..*..*"), too_large);
-    // So is a long way that leads to nothing; one that leads to much is none.
+    // A long path without a match is bounded, too; one with many matches is an error.
     let objects = |count: usize| format!("[{}]", vec![r#"{"a":1}"#; count].join(","));
     assert_eq!(judged(&many, objects(60_000).as_bytes(), "post_arg.*..z"), too_large);
     let found = judged(&many, objects(1_000).as_bytes(), "post_arg.*.a");
     assert_eq!(found, Ok(Some(format!("[{}]", vec!["1"; 1_000].join(",")))));
-    // A list that lies in a hundred others would be copied a hundred times.
+    // A list nested in a hundred others would be copied a hundred times.
     let nested = format!("{}{}{}", "[".repeat(100), "0,".repeat(60_000) + "0", "]".repeat(100));
     assert_eq!(judged(&many, nested.as_bytes(), "post_arg...[0]"), too_large);
 }
 
 #[test]
-fn long_bodies_are_not_searched_for_every_path_there_is() {
+fn searches_of_long_bodies_are_limited() {
     let searched = |length: usize, paths: usize| {
         let body = format!("{{\"a\":1,{}\"b\":1}}", " ".repeat(length));
         let mut probe = Probe::request("POST", "/", &[("Content-Type", "application/json")]);
@@ -512,20 +512,20 @@ fn long_bodies_are_not_searched_for_every_path_there_is() {
         with_body(&mut x, body.as_bytes());
         let vars: Vec<Var> = (0..paths).map(|path| Var::parse(&format!("post_arg.k{path}.x"))).collect();
         super::reading_body(&mut x, |x| {
-            // What was found once is not searched for again.
+            // A cached value is not searched again.
             assert_eq!(vars[0].judge(x), vars[0].judge(x));
             vars.iter().filter(|var| var.judge(x) == Ok(None)).count()
         })
     };
-    assert_eq!(searched(17 << 20, 6), 4, "as many as are looked for in any body");
-    assert_eq!(searched(1 << 20, 80), 63, "64 MiB in all");
+    assert_eq!(searched(17 << 20, 6), 4, "the number of paths for any length");
+    assert_eq!(searched(1 << 20, 80), 63, "64 MiB in total");
     assert_eq!(searched(100, 80), 80);
 }
 
-/// `Plain::read` and what it leaves to `read_other` and to `ssl::read` read every name between them: on an
-/// exchange of which everything is known, none is without a value.
+/// `Plain::read`, `read_other` and `ssl::read` together read every name: with a complete exchange,
+/// every variable has a value.
 #[test]
-fn every_variable_is_read_somewhere() {
+fn every_variable_can_have_a_value() {
     let mut probe = Probe::request(
         "POST",
         "/a/b?x=1",
@@ -614,7 +614,7 @@ fn every_variable_is_read_somewhere() {
 }
 
 #[test]
-fn a_question_mark_without_a_query_is_not_told() {
+fn an_empty_query_has_no_question_mark() {
     for (target, expected) in [("/a", "/a"), ("/a?b=c", "/a?b=c"), ("/a?b?c", "/a?b?c"), ("/a?", "/a")] {
         let mut probe = Probe::get(target);
         assert_eq!(text(&probe.exchange(), "request_uri").as_deref(), Some(expected), "{target}");
@@ -622,7 +622,7 @@ fn a_question_mark_without_a_query_is_not_told() {
 }
 
 #[test]
-fn a_user_s_name_is_read_from_all_digits_of_base64() {
+fn user_names_decode_all_base64_digits() {
     for credentials in ["Basic Pj4+Pz8/Ong=", "basic  Pj4-Pz8_Ong"] {
         let mut probe = Probe::request("GET", "/", &[("Authorization", credentials)]);
         assert_eq!(text(&probe.exchange(), "remote_user").as_deref(), Some(">>>???"), "{credentials}");
@@ -630,30 +630,30 @@ fn a_user_s_name_is_read_from_all_digits_of_base64() {
 }
 
 #[test]
-fn a_request_without_a_host_has_a_name_for_it() {
+fn requests_without_a_host_have_the_default_server_name() {
     let mut probe = Probe::request("GET", "/", &[]);
     assert_eq!(text(&probe.exchange(), "host").as_deref(), Some("_"));
 }
 
-/// What a proxy in front says counts, and where it says nothing what the client asked for itself.
+/// The header of a proxy in front takes precedence over the client's own request.
 #[test]
-fn what_was_forwarded_is_told_by_the_header_or_by_the_request() {
-    let told = |headers: &[(&str, &str)]| {
+fn forwarded_variables_come_from_the_header_or_the_request() {
+    let values = |headers: &[(&str, &str)]| {
         let mut probe = Probe::request("GET", "/", headers);
         let x = probe.exchange();
         ["http_x_forwarded_proto", "http_x_forwarded_host"].map(|name| text(&x, name))
     };
-    let found = |text: &str| Some(text.to_owned());
-    assert_eq!(told(&[("Host", "a.test:81")]), [found("http"), found("a.test:81")]);
-    assert_eq!(told(&[]), [found("http"), None]);
+    let some = |text: &str| Some(text.to_owned());
+    assert_eq!(values(&[("Host", "a.test:81")]), [some("http"), some("a.test:81")]);
+    assert_eq!(values(&[]), [some("http"), None]);
     let empty = [("Host", "a.test"), ("X-Forwarded-Proto", ""), ("X-Forwarded-Host", "")];
-    assert_eq!(told(&empty), [found("http"), found("a.test")]);
+    assert_eq!(values(&empty), [some("http"), some("a.test")]);
     let both = [("Host", "a.test"), ("X-Forwarded-Proto", "https"), ("X-Forwarded-Host", "b.test")];
-    assert_eq!(told(&both), [found("https"), found("b.test")]);
+    assert_eq!(values(&both), [some("https"), some("b.test")]);
 }
 
 #[test]
-fn an_answer_of_the_gateway_has_no_headers_of_an_upstream() {
+fn responses_of_the_gateway_have_no_upstream_headers() {
     let mut probe = Probe::get("/");
     let mut x = probe.exchange();
     respond(&mut x, 403, &[("X-Cache", "HIT")]);
@@ -671,14 +671,14 @@ fn names_of_variables() {
 }
 
 #[test]
-fn numbers_are_written_in_eight_digits() {
+fn hex_has_eight_digits() {
     for value in [0, 1, 9, 10, 15, 16, 0x0123_4567, 0x89ab_cdef, 0xfedc_ba98, 0xa0b0_c0d0, u32::MAX] {
         assert_eq!(plain::hex(value), *format!("{value:08x}").as_bytes());
     }
 }
 
 #[test]
-fn what_cannot_be_judged_is_refused_as_what_it_is() {
+fn undecidable_conditions_have_a_status_and_a_text() {
     let all = [Unjudged::TooLarge, Unjudged::Unreadable, Unjudged::Spent];
     assert_eq!(all.map(Unjudged::status), [413, 400, 400]);
     let texts: std::collections::BTreeSet<_> = all.map(Unjudged::as_str).into_iter().collect();
@@ -686,7 +686,7 @@ fn what_cannot_be_judged_is_refused_as_what_it_is() {
 }
 
 #[test]
-fn a_request_s_number_is_128_bits_in_hexadecimal() {
+fn request_ids_have_128_bits_in_hexadecimal() {
     let mut probe = Probe::get("/");
     let x = probe.exchange();
     let [high, low] = x.unique();
@@ -694,8 +694,8 @@ fn a_request_s_number_is_128_bits_in_hexadecimal() {
 }
 
 #[test]
-fn long_names_and_texts_cost_their_length_alone() {
-    // A thousand members whose names are as long, with texts as long: far within what a tree may take.
+fn long_names_and_texts_are_counted_by_their_length() {
+    // A thousand members with long names and texts: far below the limit of a tree.
     let long = "n".repeat(1000);
     let members: Vec<_> = (0..1000).map(|at| format!("\"{long}{at}\":\"{long}\"")).collect();
     let body = format!("{{\"a\":{{{}}},\"null\":null}}", members.join(","));

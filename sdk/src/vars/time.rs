@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! Points in time as nginx's log variables write them, in UTC.
+//! Times as in nginx's log variables, in UTC.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -10,7 +10,7 @@ const MONTHS: [&str; 12] =
 
 struct Moment {
     year: u64,
-    /// From 1.
+    /// Starts at 1.
     month: u64,
     day: u64,
     hour: u64,
@@ -51,8 +51,8 @@ pub(super) fn seconds(milliseconds: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(&rest);
 }
 
-/// What lines of a log have in common with the line before: their time, whose texts are made once a
-/// second, and mostly the server that was asked.
+/// Values that consecutive log lines share: their time, formatted once per second, and mostly the
+/// upstream server.
 #[derive(Debug, Clone, Default)]
 pub struct Stamp {
     unix_ms: u64,
@@ -63,7 +63,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// Takes Unix milliseconds.
+    /// Sets the time in Unix milliseconds.
     #[inline]
     pub fn set(&mut self, unix_ms: u64) {
         let same_second = self.unix_ms / 1000 == unix_ms / 1000 && !self.local.is_empty();
@@ -76,7 +76,7 @@ impl Stamp {
         }
     }
 
-    /// Takes the server that was asked.
+    /// Sets the contacted server.
     #[inline]
     pub fn set_server(&mut self, addr: Option<SocketAddr>) {
         if self.addr != addr {
@@ -89,7 +89,7 @@ impl Stamp {
         }
     }
 
-    /// The server as text; empty if none was asked.
+    /// The server as text; empty if none was contacted.
     pub(super) fn server(&self) -> &[u8] {
         &self.server
     }
@@ -107,8 +107,8 @@ impl Stamp {
     }
 }
 
-/// Splits Unix seconds by the Gregorian calendar, counting years from March so that the
-/// leap day is a year's last.
+/// Splits Unix seconds by the Gregorian calendar, with years that start in March, so that a leap
+/// day is the last day of its year.
 fn moment(seconds: u64) -> Moment {
     let days = seconds / 86_400 + 719_468;
     let of_era = days % 146_097;
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_are_the_calendar_s() {
+    fn dates_follow_the_calendar() {
         for (seconds, expected) in [
             (0, "1970-01-01T00:00:00+00:00"),
             (951_782_399, "2000-02-28T23:59:59+00:00"),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stamp_follows_the_second() {
+    fn a_stamp_is_updated_every_second() {
         let mut stamp = Stamp::default();
         for (ms, expected) in
             [(0, "00:00:00"), (1_999, "00:00:01"), (1_000, "00:00:01"), (61_000, "00:01:01")]

@@ -1,19 +1,19 @@
-//! What a variable comes to.
+//! Values of variables.
 
 use std::borrow::Cow;
 
-/// A value with its type, which expressions tell apart as Lua does.
+/// A value with its type; expressions distinguish types as Lua does.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value<'a> {
     Text(Cow<'a, [u8]>),
     Number(f64),
     Bool(bool),
-    /// An array, an object or null of a body.
+    /// An array, an object or null in a body.
     Json(Cow<'a, serde_json::Value>),
 }
 
 impl Value<'_> {
-    /// As text: numbers in decimal, arrays and objects as JSON.
+    /// Formats as text: numbers in decimal, arrays and objects as JSON.
     pub(super) fn into_text<'a>(self) -> Cow<'a, [u8]>
     where
         Self: 'a,
@@ -27,7 +27,7 @@ impl Value<'_> {
         }
     }
 
-    /// The same, of no other's memory.
+    /// Copies borrowed text.
     pub(super) fn into_owned<'a>(self) -> Value<'a> {
         match self {
             Value::Text(text) => Value::Text(Cow::Owned(text.into_owned())),
