@@ -11,10 +11,10 @@ use crate::mixture::{self, Object};
 use crate::probe::Client;
 use crate::process::Process;
 
-/// Objects of one batch.
+/// Objects per batch.
 const BATCH: usize = 500;
 
-/// How long the answer to a batch may take.
+/// Timeout of a batch request.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Admin {
@@ -24,19 +24,19 @@ pub struct Admin {
 
 impl Admin {
     /// # Errors
-    /// When the Admin API cannot be reached.
+    /// The Admin API is not reachable.
     pub fn connect(place: &Place) -> Result<Self> {
         let client = Client::connect(&Target::plain(([127, 0, 0, 1], place.admin_port).into(), 0))?;
         client.be_patient(PATIENCE)?;
-        // Not every use needs it.
+        // Optional: not every use needs it.
         let control = Client::connect(&Target::plain(([127, 0, 0, 1], place.control_port).into(), 0)).ok();
         Ok(Self { client, control })
     }
 
-    /// The same for a gateway that is about to start.
+    /// As [`Admin::connect`], for a gateway that is starting.
     ///
     /// # Errors
-    /// When it ends, or has no Admin API after 15 seconds.
+    /// The gateway ends, or its Admin API is not reachable after 15 seconds.
     pub fn await_connect(process: &mut Process, place: &Place) -> Result<Self> {
         let deadline = Instant::now() + Duration::from_secs(15);
         loop {
@@ -52,19 +52,19 @@ impl Admin {
         }
     }
 
-    /// Writes one object; gives the revision that has it.
+    /// Writes one object; returns its revision.
     ///
     /// # Errors
-    /// When it is refused.
+    /// The object is rejected.
     pub fn put(&mut self, object: &Object) -> Result<u64> {
         let path = format!("{}/{}", object.kind, object.id);
         self.send("PUT", &path, &object.value).with_context(|| format!("PUT of {path}"))
     }
 
-    /// Writes everything `setup` has.
+    /// Writes all objects of `setup`.
     ///
     /// # Errors
-    /// When something is refused.
+    /// An object is rejected.
     pub fn fill(&mut self, setup: &Setup, place: &Place) -> Result<()> {
         let mut operations = mixture::objects(setup, place.upstream_port)?.map(|object| {
             let path = format!("/{}/{}", object.kind, object.id);
@@ -79,17 +79,18 @@ impl Admin {
         }
     }
 
-    /// Waits until every worker runs `revision`, for at most `patience`.
+    /// Waits up to `patience` until every worker runs `revision`.
     ///
     /// # Errors
-    /// When they do not.
+    /// The time is up.
     pub fn wait_for(&mut self, revision: u64, patience: Duration) -> Result<()> {
         let control = self.control.as_mut().context("no control API")?;
         let deadline = Instant::now() + patience;
         loop {
             let (status, _, body) = control.ask_whole(b"GET /v1/snapshot HTTP/1.1\r\nHost: bench\r\n\r\n")?;
-            let snapshot: Value = serde_json::from_str(&body).context("the snapshot's answer")?;
-            let workers = snapshot["workers"].as_array().context("no workers in it")?;
+            let snapshot: Value =
+                serde_json::from_str(&body).context("the response to the snapshot request")?;
+            let workers = snapshot["workers"].as_array().context("no workers in the snapshot response")?;
             if status == 200 && workers.iter().all(|worker| worker["revision"].as_u64() >= Some(revision)) {
                 return Ok(());
             }

@@ -1,5 +1,5 @@
-//! The certificate that every gateway shows, and the TLS client of the drivers and probes: one
-//! ECDSA P-256 key for `localhost`, or one of RSA, made anew for each run, and TLS 1.3 by rustls.
+//! The gateways' certificate, and the TLS client of the drivers and probes: one ECDSA P-256 key for
+//! `localhost`, or an RSA key, generated for each run, and TLS 1.3 by rustls.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
@@ -13,7 +13,7 @@ use rustls::crypto::aws_lc_rs::{self, kx_group};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 
-/// The server name everyone asks for.
+/// The server name (SNI) of all clients.
 pub const NAME: &str = "localhost";
 
 /// A certificate with its key.
@@ -25,18 +25,18 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// A self-signed one for `name`.
+    /// Generates a self-signed certificate for `name`.
     ///
     /// # Errors
-    /// When no key can be made.
+    /// The key cannot be generated.
     pub fn new(name: &str) -> Result<Self> {
         Self::of(name, &rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)?)
     }
 
-    /// The same with a key of RSA, of 2048 bits.
+    /// As [`Identity::new`], with an RSA key of 2048 bits.
     ///
     /// # Errors
-    /// When no key can be made.
+    /// The key cannot be generated.
     pub fn rsa(name: &str) -> Result<Self> {
         Self::of(name, &rcgen::KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, rcgen::RsaKeySize::_2048)?)
     }
@@ -46,10 +46,10 @@ impl Identity {
         Ok(Self { certificate: certificate.pem(), key: key.serialize_pem(), der: certificate.der().clone() })
     }
 
-    /// Writes `tls.crt`, `tls.key`, and both in `tls.pem`, as HAProxy wants them.
+    /// Writes `tls.crt`, `tls.key`, and both in `tls.pem`, as HAProxy requires.
     ///
     /// # Errors
-    /// When a file cannot be written.
+    /// A file cannot be written.
     pub fn write(&self, folder: &Path) -> Result<()> {
         let write = |name: &str, text: &str| {
             std::fs::write(folder.join(name), text).with_context(|| format!("cannot write {name}"))
@@ -60,10 +60,10 @@ impl Identity {
     }
 }
 
-/// The first `count` of certificates that differ in name and key, made when they are first asked for.
+/// The first `count` of certificates with different names and keys, generated on first use.
 ///
 /// # Errors
-/// When no key can be made.
+/// A key cannot be generated.
 pub fn many(count: usize) -> Result<Arc<Vec<Identity>>> {
     static MANY: Mutex<Option<Arc<Vec<Identity>>>> = Mutex::new(None);
     let mut many = MANY.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,15 +74,15 @@ pub fn many(count: usize) -> Result<Arc<Vec<Identity>>> {
     Ok(many.insert(Arc::new(made?)).clone())
 }
 
-/// The name of certificate `index` of many.
+/// The name of certificate `index` of [`many`].
 pub fn name_of(index: usize) -> String {
     format!("s{index}.bench.test")
 }
 
-/// Whether the server at `address` shows `identity`, and no other certificate, for `name`.
+/// Whether the server at `address` presents `identity` for `name`, and not another certificate.
 ///
 /// # Errors
-/// When there is no server.
+/// There is no server.
 pub fn shows(address: SocketAddr, name: &str, identity: &Identity) -> Result<bool> {
     let mut roots = RootCertStore::empty();
     roots.add(identity.der.clone())?;
@@ -93,7 +93,7 @@ pub fn shows(address: SocketAddr, name: &str, identity: &Identity) -> Result<boo
     while connection.is_handshaking() {
         match connection.complete_io(&mut socket) {
             Ok(_) => {}
-            // rustls refuses another certificate, or the server the name.
+            // rustls rejects another certificate, or the server rejects the name.
             Err(error) if error.kind() == ErrorKind::InvalidData => return Ok(false),
             Err(error) => return Err(error.into()),
         }
@@ -101,10 +101,10 @@ pub fn shows(address: SocketAddr, name: &str, identity: &Identity) -> Result<boo
     Ok(connection.peer_certificates().is_some_and(|shown| shown.first() == Some(&identity.der)))
 }
 
-/// The one all gateways of this run show, with a key of RSA or of ECDSA.
+/// The certificate of all gateways of this run, with an RSA or an ECDSA key.
 ///
 /// # Errors
-/// When no key can be made.
+/// The key cannot be generated.
 pub fn shared(rsa: bool) -> Result<&'static Identity> {
     static SHARED: [OnceLock<Identity>; 2] = [const { OnceLock::new() }; 2];
     let cell = &SHARED[usize::from(rsa)];
@@ -117,29 +117,29 @@ pub fn shared(rsa: bool) -> Result<&'static Identity> {
     }
 }
 
-/// The name to ask for, as rustls takes it.
+/// The server name in the type of rustls.
 ///
 /// # Errors
-/// Never, since the name is one.
+/// Never: the name is valid.
 pub fn server_name() -> Result<ServerName<'static>> {
     Ok(ServerName::try_from(NAME)?)
 }
 
-/// How a client makes TLS connections.
+/// The options of a TLS client.
 #[derive(Clone, Copy, Debug)]
 pub struct Client {
     pub alpn: Option<&'static [u8]>,
-    /// Offer the post-quantum hybrid X25519MLKEM768 and nothing else; otherwise X25519 alone, which
-    /// every gateway speaks.
+    /// Offer only the post-quantum hybrid X25519MLKEM768; otherwise only X25519, which every
+    /// gateway supports.
     pub hybrid: bool,
     pub resume: bool,
 }
 
 impl Client {
-    /// TLS 1.3 that accepts the shared certificates and no other.
+    /// A TLS 1.3 client that accepts only the shared certificates.
     ///
     /// # Errors
-    /// When rustls refuses the settings.
+    /// rustls rejects the settings.
     pub fn config(self) -> Result<ClientConfig> {
         let mut roots = RootCertStore::empty();
         for rsa in [false, true] {
@@ -162,10 +162,10 @@ impl Client {
     }
 }
 
-/// For probes and idle connections: HTTP/1.1 or HTTP/2 over X25519, never resumed.
+/// The client of probes and idle connections: HTTP/1.1 or HTTP/2 over X25519, without resumption.
 ///
 /// # Errors
-/// When rustls refuses the settings.
+/// rustls rejects the settings.
 pub fn probe(http2: bool) -> Result<Arc<ClientConfig>> {
     static CONFIGS: [OnceLock<Arc<ClientConfig>>; 2] = [const { OnceLock::new() }; 2];
     let cell = &CONFIGS[usize::from(http2)];

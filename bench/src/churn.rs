@@ -1,5 +1,5 @@
-//! Configuration changes through the Admin API while a gateway is under load, and how long each
-//! takes to be live.
+//! Changes the configuration through the Admin API while a gateway is under load, and measures how
+//! long each change takes to be live.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,41 +13,41 @@ use serde::Serialize;
 use crate::admin::Admin;
 use crate::gateways::{Place, Setup};
 use crate::load::Target;
-use crate::mixture::{self, Sign};
+use crate::mixture::{self, Evidence};
 use crate::probe::Client;
-use crate::reload::{self, Written};
+use crate::reload::{self, RoutesFile};
 use crate::stats::Spread;
 
-/// Between two reloads, at least.
+/// Minimum time between two reloads.
 const RELOAD_PACE: Duration = Duration::from_secs(1);
 
-/// A change that is not live after this has failed.
+/// A change that is not live after this time has failed.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What the changes of one pass did.
+/// Results of the changes in one pass.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sample {
     pub changes: u64,
-    /// From the Admin API's answer to the first request served by the new route, in microseconds.
+    /// From the Admin API's response to the first request served by the new route, in microseconds.
     pub live_us: Option<Spread>,
-    /// From sending a change to the Admin API's answer, in microseconds.
+    /// From sending a change to the Admin API's response, in microseconds.
     pub answer_us: Option<Spread>,
-    /// CPU time of Sluice's threads outside the data path, per change, in microseconds.
+    /// CPU time of Sluice's threads outside the data path per change, in microseconds.
     pub control_us: Option<f64>,
 }
 
-/// Changes routes on a thread of its own until it is finished.
+/// Changes routes on its own thread until it is finished.
 pub struct Churn {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Result<Sample>>,
 }
 
 impl Churn {
-    /// `per_second` changes through the Admin API. Begins at once; stops by itself some time after
+    /// Starts `per_second` changes through the Admin API. Stops by itself some time after
     /// `duration`, so that a hanging load ends.
     ///
     /// # Errors
-    /// When there is no Admin API.
+    /// There is no Admin API.
     pub fn start(
         target: &Target,
         setup: &Setup,
@@ -64,9 +64,9 @@ impl Churn {
         Ok(Self::spawn(duration, move |stop, deadline| changer.run(stop, deadline)))
     }
 
-    /// The same for those that read everything again: once a second.
-    pub fn start_reloads(leader: Pid, written: Written, port: u16, duration: Duration) -> Self {
-        Self::spawn(duration, move |stop, deadline| reloads(&written, port, leader, stop, deadline))
+    /// As [`Churn::start`], for gateways that reload their whole configuration: once per second.
+    pub fn start_reloads(leader: Pid, routes_file: RoutesFile, port: u16, duration: Duration) -> Self {
+        Self::spawn(duration, move |stop, deadline| reloads(&routes_file, port, leader, stop, deadline))
     }
 
     fn spawn(
@@ -81,7 +81,7 @@ impl Churn {
     }
 
     /// # Errors
-    /// When a change was refused or did not become live.
+    /// A change was rejected or did not become live.
     pub fn finish(self) -> Result<Sample> {
         self.stop.store(true, Ordering::Relaxed);
         match self.thread.join() {
@@ -108,14 +108,14 @@ impl Changer {
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
             let asked = Instant::now();
             if number.is_multiple_of(2) {
-                // The route under load itself, changed in a way that must not be noticed.
+                // The route under load itself, changed without a visible effect.
                 self.admin.put(&mixture::same(&self.setup, number))?;
                 answers.push(asked.elapsed().as_secs_f64() * 1e6);
             } else {
                 let change = mixture::change(&self.setup, number)?;
                 self.admin.put(&change.object)?;
                 answers.push(asked.elapsed().as_secs_f64() * 1e6);
-                live.push(self.until_live(&change.sign)?.as_secs_f64() * 1e6);
+                live.push(self.until_live(&change.evidence)?.as_secs_f64() * 1e6);
             }
             number += 1;
         }
@@ -127,9 +127,11 @@ impl Changer {
         })
     }
 
-    /// Asks for what is new until it is served.
-    fn until_live(&mut self, sign: &Sign) -> Result<Duration> {
-        let Sign::Request { text, before } = sign else { bail!("only requests are watched under load") };
+    /// Sends requests until the change is visible.
+    fn until_live(&mut self, evidence: &Evidence) -> Result<Duration> {
+        let Evidence::Request { text, before } = evidence else {
+            bail!("only requests can verify a change under load")
+        };
         let answered = Instant::now();
         loop {
             let response = self.data.ask(text.as_bytes())?;
@@ -142,9 +144,9 @@ impl Changer {
     }
 }
 
-/// Adds a route to a gateway's configuration and has it read again, as often as it is due.
+/// Adds a route to a gateway's configuration and reloads it, at the reload interval.
 fn reloads(
-    written: &Written,
+    routes_file: &RoutesFile,
     port: u16,
     leader: Pid,
     stop: &AtomicBool,
@@ -158,11 +160,11 @@ fn reloads(
         let due = started + RELOAD_PACE.mul_f64(number as f64);
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         let begun = Instant::now();
-        reload::add_route(written, number)?;
-        if written.signalled {
+        reload::add_route(routes_file, number)?;
+        if routes_file.signalled {
             kill_process(leader, Signal::HUP)?;
         }
-        // The next one only when this one is live, or they would pile up.
+        // Start the next change only when this one is live, or they would pile up.
         while !stop.load(Ordering::Relaxed) && Instant::now() < deadline {
             if reload::is_live(address, number)? {
                 live.push(begun.elapsed().as_secs_f64() * 1e6);
@@ -185,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    /// Admin API and gateway in one: a PUT makes its `uri` known, other paths are 404.
+    /// Admin API and gateway in one: a PUT adds its `uri`, other paths are 404.
     fn serve() -> u16 {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -232,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_made_and_seen_to_be_live() {
+    fn changes_are_made_and_verified_to_be_live() {
         let port = serve();
         let sample = churn(port, port).unwrap();
         assert!(sample.changes >= 2, "{sample:?}");
@@ -240,8 +242,8 @@ mod tests {
     }
 
     #[test]
-    fn a_change_that_is_never_live_is_an_error() {
-        // Two that do not know each other: the second never learns of a route.
+    fn a_change_that_never_becomes_live_is_an_error() {
+        // Two independent servers: the second never gets a route.
         assert!(churn(serve(), serve()).is_err());
     }
 }

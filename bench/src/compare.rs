@@ -1,5 +1,5 @@
-//! `ab-test`: two binaries of Sluice against each other, for tuning. Rounds alternate in drawn
-//! order and the ratio is taken round by round, so that a busy machine disturbs both alike.
+//! `ab-test`: compares two binaries of Sluice, for tuning. Rounds alternate in random order, and
+//! ratios are computed per round, so that load from other programs disturbs both alike.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::run::{self, Arm, ArmResult, Plan, Sample};
 use crate::scenario::{self, Kind};
 use crate::stats::Spread;
 
-/// What to compare.
+/// The options of a comparison.
 pub struct Comparison {
     pub a: PathBuf,
     pub b: PathBuf,
@@ -28,12 +28,12 @@ pub struct Comparison {
 /// Runs the comparison and prints it.
 ///
 /// # Errors
-/// When a binary or the scenario does not exist, or one of the two gateways fails.
+/// A binary or the scenario does not exist, or one of the two gateways fails.
 pub fn run(comparison: &Comparison) -> Result<()> {
     let scenario = scenario::find(&comparison.scenario)
         .with_context(|| format!("no scenario {:?}", comparison.scenario))?;
     if matches!(scenario.kind, Kind::Idle | Kind::Scale) {
-        bail!("{} has nothing to compare by request", scenario.id);
+        bail!("{} has no requests to compare", scenario.id);
     }
     let tools = Tools::new(true);
     tools.basics()?;
@@ -61,7 +61,7 @@ pub fn run(comparison: &Comparison) -> Result<()> {
     let bar = ProgressBar::hidden();
     let folder = tools.root().join(format!("target/bench-run/{}", plan.port_base));
     let outcome = run::scenario(scenario, arms, &plan, &machine.cores, &folder, &bar)?;
-    let [a, b] = outcome.arms.as_slice() else { bail!("two arms were asked for") };
+    let [a, b] = outcome.arms.as_slice() else { bail!("expected two results") };
     for result in [a, b] {
         if let Some(failure) = &result.failure {
             bail!("{} ({}) failed: {failure}", result.arm.label, result.arm.program.path.display());
@@ -72,7 +72,7 @@ pub fn run(comparison: &Comparison) -> Result<()> {
 }
 
 fn arm(label: &str, binary: &Path, setup: Setup) -> Result<Arm> {
-    // The gateway is started in a folder of its own.
+    // The gateway starts in its own folder, so the path must be absolute.
     let path = std::fs::canonicalize(binary).with_context(|| format!("no binary {}", binary.display()))?;
     let version = version_of(&path, "version").unwrap_or_default();
     Ok(Arm {

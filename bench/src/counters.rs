@@ -1,4 +1,4 @@
-//! What a set of processes has cost: CPU time, memory, system calls.
+//! Resource usage of a set of processes: CPU time, memory, system calls.
 
 use std::fs;
 use std::path::Path;
@@ -27,7 +27,7 @@ pub struct Cpu {
 }
 
 impl CpuTime {
-    /// Sums over every thread of `pids`; a process that has ended counts as nothing.
+    /// Sums over every thread of `pids`; a process that has ended counts as 0.
     pub fn read(pids: &[u32]) -> Self {
         let mut sum = Self::default();
         for pid in pids {
@@ -42,14 +42,14 @@ impl CpuTime {
         sum
     }
 
-    /// What was used since `earlier`. The sum is exact to the nanosecond; how it divides into user
-    /// and system time follows the kernel's ticks.
+    /// CPU time used since `earlier`. The sum is exact to the nanosecond; its division into user
+    /// and system time is by the kernel's ticks.
     pub fn since(&self, earlier: &Self) -> Cpu {
         let user = self.user_ticks.saturating_sub(earlier.user_ticks) as f64;
         let system = self.system_ticks.saturating_sub(earlier.system_ticks) as f64;
         let by_ticks = (user + system) * 1e6 / rustix::param::clock_ticks_per_second() as f64;
         let by_threads = self.run_ns.saturating_sub(earlier.run_ns) as f64 / 1e3;
-        // A thread that ended took its nanoseconds along, while the ticks keep them.
+        // Nanoseconds of ended threads are lost, while the ticks include them.
         let total = if by_ticks > by_threads * 1.03 + 50_000.0 { by_ticks } else { by_threads };
         let user_share = if user + system > 0.0 { user / (user + system) } else { 0.0 };
         Cpu { user_us: total * user_share, system_us: total * (1.0 - user_share) }
@@ -60,14 +60,15 @@ fn threads_run_ns(pid: u32) -> u64 {
     run_ns(pid, |_| true)
 }
 
-/// CPU time that the threads of `pids` outside the data path have used so far, in microseconds:
-/// those that are not called `worker-…`, as Sluice's are.
+/// CPU time of the threads of `pids` outside the data path so far, in microseconds: threads whose
+/// names do not start with `worker-`, as Sluice's data path threads do.
 pub fn control_us(pids: &[u32]) -> f64 {
     let control = |name: &str| !name.starts_with("worker-");
     pids.iter().map(|pid| run_ns(*pid, control) as f64 / 1e3).sum()
 }
 
-/// CPU time of processes and of their children that have ended, in milliseconds, by the kernel's ticks.
+/// CPU time of processes and of their children that have ended, in milliseconds, by the kernel's
+/// ticks.
 pub fn with_children_ms(pids: &[u32]) -> f64 {
     let ticks = |pid: &u32| -> Option<u64> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -78,7 +79,7 @@ pub fn with_children_ms(pids: &[u32]) -> f64 {
     sum as f64 * 1e3 / rustix::param::clock_ticks_per_second() as f64
 }
 
-/// Time on a core of the threads whose names are `counted`.
+/// CPU time of the threads whose names satisfy `counted`.
 fn run_ns(pid: u32, counted: impl Fn(&str) -> bool) -> u64 {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return 0 };
     tasks
@@ -94,7 +95,8 @@ fn run_ns(pid: u32, counted: impl Fn(&str) -> bool) -> u64 {
 }
 
 /// Resident memory, summed over processes, in KiB. `rss` counts a page once per process that maps
-/// it, `pss` shares it out, so for several processes of one program `pss` is the fairer sum.
+/// it, `pss` divides it among them, so for several processes of one program `pss` is the fairer
+/// sum.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Memory {
     pub rss_kib: u64,
@@ -118,8 +120,8 @@ impl Memory {
     }
 }
 
-/// Counts the system calls of processes while it lives. Never used in a timed pass: both ways of
-/// counting slow the counted program down, strace by a factor.
+/// Counts the system calls of processes while it lives. Never used in a timed pass: both tools slow
+/// the counted program down, strace by a factor.
 pub struct SyscallCounter {
     child: Child,
     tool: Tool,
@@ -133,10 +135,10 @@ enum Tool {
 }
 
 impl SyscallCounter {
-    /// Attaches `perf stat` where tracepoints work, else `strace`.
+    /// Attaches `perf stat` if tracepoints work, else `strace`.
     ///
     /// # Errors
-    /// When neither can be started.
+    /// Neither tool can be started.
     pub fn attach(pids: &[u32], folder: &Path) -> Result<Self> {
         let tool = if perf_works() { Tool::Perf } else { Tool::Strace };
         let output = folder.join("syscalls.txt");
@@ -163,15 +165,15 @@ impl SyscallCounter {
             .stderr(Stdio::null())
             .spawn()
             .context("cannot count system calls: neither perf nor strace starts")?;
-        // Neither tool says when it has attached.
+        // Neither tool reports when it has attached.
         std::thread::sleep(Duration::from_millis(300));
         Ok(Self { child, tool, output })
     }
 
-    /// Detaches and returns how many calls were made.
+    /// Detaches and returns the number of calls.
     ///
     /// # Errors
-    /// When the tool's output holds no count.
+    /// The tool's output has no count.
     pub fn finish(mut self) -> Result<u64> {
         kill_process(Pid::from_child(&self.child), Signal::INT)?;
         self.child.wait()?;
@@ -200,16 +202,16 @@ fn perf_works() -> bool {
     )
 }
 
-/// The version a program prints, its first line that holds a digit.
+/// The version printed by a program: the first line with a digit.
 ///
 /// # Errors
-/// When the program cannot be run or prints none.
+/// The program cannot be run or prints no version.
 pub fn version_of(program: &Path, flag: &str) -> Result<String> {
     let output = Command::new(program).arg(flag).stdin(Stdio::null()).output()?;
     let text =
         format!("{}\n{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     match text.lines().find(|line| line.contains(|c: char| c.is_ascii_digit())) {
-        // Some print their own path first.
+        // Some programs print their own path first.
         Some(line) => Ok(line.replace(&*program.to_string_lossy(), "").trim().chars().take(80).collect()),
         None => bail!("{} {flag} prints no version", program.display()),
     }
@@ -230,12 +232,12 @@ mod tests {
     }
 
     #[test]
-    fn own_cpu_time_grows_by_what_is_burnt() {
+    fn own_cpu_time_grows_with_use() {
         let pids = [std::process::id()];
         let before = CpuTime::read(&pids);
         let started = std::time::Instant::now();
         let mut sum = 0u64;
-        // However busy the machine is, a core will be had at some time.
+        // Even on a busy machine, the thread gets a core at some time.
         let used = loop {
             for _ in 0..1_000_000 {
                 sum = std::hint::black_box(sum.wrapping_mul(31).wrapping_add(7));
@@ -249,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn own_memory_is_not_nothing() {
+    fn own_memory_is_not_zero() {
         let memory = Memory::read(&[std::process::id()]);
         assert!(memory.rss_kib >= memory.pss_kib && memory.pss_kib > 100, "{memory:?}");
     }

@@ -1,4 +1,4 @@
-//! What Sluice has set itself, and what a run says about it.
+//! Sluice's performance goals, and the results of a run against them.
 
 use serde::Serialize;
 
@@ -19,15 +19,15 @@ enum Measure {
     /// Resident memory at rest, MB (millions of bytes).
     RestMb,
     KibPerConnection,
-    /// Until a large configuration is served, seconds.
+    /// Time until a large configuration is served, seconds.
     LoadSeconds,
-    /// Memory of an object of it, KiB.
+    /// Memory of an object of a large configuration, KiB.
     KibPerObject,
     /// CPU time of a TLS handshake with many certificates as a ratio to that with one.
     HandshakeRatio,
     /// CPU time of the control plane for a change under load, milliseconds.
     ControlMs,
-    /// The latency that 99 % stay below, as a ratio to that of another arm.
+    /// The 99th percentile of the latency as a ratio to that of another arm.
     P99RatioTo(&'static str),
 }
 
@@ -115,13 +115,13 @@ const GOALS: &[Goal] = &[
     goal("idle", "Memory per idle keep-alive connection, KiB", KibPerConnection, 4.0),
 ];
 
-/// A goal with what was measured.
+/// A goal with the measured value.
 #[derive(Clone, Debug, Serialize)]
 pub struct Verdict {
     pub scenario: &'static str,
     pub text: &'static str,
     pub limit: f64,
-    /// `None` when the run does not say.
+    /// `None` if the run did not measure it.
     pub measured: Option<Spread>,
 }
 
@@ -129,14 +129,14 @@ impl Verdict {
     pub fn word(&self) -> &'static str {
         match self.measured {
             None => "not measured",
-            // As precise as it is printed.
+            // Compared with the precision of the report.
             Some(spread) if (spread.median * 1000.0).round() <= (self.limit * 1000.0).round() => "met",
             Some(_) => "missed",
         }
     }
 }
 
-/// Every goal, in order, with what `outcomes` say.
+/// Judges every goal, in order, by `outcomes`.
 pub fn judge(outcomes: &[Outcome]) -> Vec<Verdict> {
     GOALS
         .iter()

@@ -1,4 +1,4 @@
-//! Memory without load: of a gateway at rest, and what each idle keep-alive connection adds.
+//! Memory without load: of a gateway at rest, and of each idle keep-alive connection.
 
 use std::time::Duration;
 
@@ -10,30 +10,30 @@ use crate::load::Target;
 use crate::probe::Session;
 use crate::process::Process;
 
-/// How many connections are held.
+/// Number of open connections.
 const CONNECTIONS: usize = 10_000;
 
-/// Long enough for a gateway to give back what it wants to give back.
+/// Enough time for a gateway to release memory.
 const SETTLE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Sample {
-    /// Resident at rest, after a single request, summed over its processes, in KiB.
+    /// Resident memory at rest, after a single request, summed over its processes, in KiB (RSS).
     pub rest_rss_kib: u64,
-    /// The same with shared pages shared out, in KiB.
+    /// The same as PSS, in KiB.
     pub rest_pss_kib: u64,
-    /// With all connections open and idle, shared pages shared out, in KiB.
+    /// With all connections open and idle, as PSS, in KiB.
     pub held_pss_kib: u64,
     pub connections: usize,
-    /// User memory per connection, in KiB. What the kernel keeps for a socket is not in it.
+    /// User memory per connection, in KiB, without the kernel's memory for the socket.
     pub kib_per_connection: f64,
 }
 
-/// Opens connections one after the other, asks once on each, and leaves them open. Gives the
-/// memory at rest, before the first.
+/// Opens connections one by one, sends one request on each, and keeps them open. Returns the memory
+/// at rest, before the first.
 ///
 /// # Errors
-/// When a connection fails or a request on it is answered wrong.
+/// A connection fails or a response is wrong.
 pub fn measure(process: &mut Process, target: &Target) -> Result<(Memory, Sample)> {
     std::thread::sleep(SETTLE);
     let pids = process.pids();
@@ -55,7 +55,7 @@ pub fn measure(process: &mut Process, target: &Target) -> Result<(Memory, Sample
         connections: CONNECTIONS,
         kib_per_connection: (held.pss_kib as f64 - rest.pss_kib as f64) / CONNECTIONS as f64,
     };
-    // The connections must live until memory was read, and be seen to.
+    // The connections must stay open until memory was read, and this is verified.
     let mut last = clients.pop().context("no connection")?;
     last.ask(target, 0).context("the last connection did not stay open")?;
     Ok((rest, sample))

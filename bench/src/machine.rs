@@ -1,5 +1,4 @@
-//! The machine a run is made on: its cores, how they are shared out, and the facts a reader of a
-//! report needs to compare it with another.
+//! The machine of a run: its cores, their assignment, and the facts needed to compare reports.
 
 use std::fs;
 
@@ -16,7 +15,7 @@ impl Cores {
     }
 }
 
-/// Which cores run the gateway and which run upstream and load driver.
+/// The cores of the gateway, and those of upstream and load driver.
 #[derive(Clone, Debug, Serialize)]
 pub struct Layout {
     pub gateway: Cores,
@@ -24,8 +23,8 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// A gateway of `workers` workers gets that many cores of its own and the rest go to upstream
-    /// and load. Where nothing would be left, the load shares all cores with the gateway.
+    /// Assigns a gateway of `workers` workers that many cores of its own and the others to upstream
+    /// and load. If no core would be left, the load shares all cores with the gateway.
     pub fn new(available: &Cores, workers: usize) -> Self {
         let workers = workers.min(available.0.len());
         let (gateway, rest) = available.0.split_at(workers);
@@ -33,20 +32,20 @@ impl Layout {
         Self { gateway: Cores(gateway.to_vec()), load: Cores(load) }
     }
 
-    /// Whether a core is used by both sides, which makes latencies and rates depend on the driver.
+    /// Whether both sides use a core, so that latencies and rates depend on the driver.
     pub fn shared(&self) -> bool {
         self.gateway.0.iter().any(|core| self.load.0.contains(core))
     }
 }
 
-/// What a report says about the machine.
+/// Facts about the machine in a report.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     pub cpu: String,
     pub cores: Cores,
     pub memory_mib: u64,
     pub kernel: String,
-    /// Load average over one minute when the run began: anything well above zero disturbs.
+    /// Load average over one minute when the run began: a value well above 0 distorts results.
     pub load_average: f64,
 }
 
@@ -82,10 +81,10 @@ fn available_cores() -> Cores {
     }
 }
 
-/// Keeps the calling thread (a load driver) on `cores`.
+/// Pins the calling thread (a load driver) to `cores`.
 ///
 /// # Errors
-/// When the kernel refuses, for instance because a core is not there.
+/// The kernel refuses, for instance because a core does not exist.
 pub fn pin_this_thread(cores: &Cores) -> rustix::io::Result<()> {
     let mut set = rustix::thread::CpuSet::new();
     for core in &cores.0 {
@@ -98,8 +97,8 @@ pub fn pin_this_thread(cores: &Cores) -> rustix::io::Result<()> {
 pub fn raise_open_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
-    // A run works with the lower limit too, except for the scenario that holds idle connections,
-    // which then says which connection failed; so a refusal here is not an error.
+    // A run works with the lower limit, too, except for the scenario with idle connections, which
+    // then reports the failed connection; so this failure is ignored.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 

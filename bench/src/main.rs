@@ -1,5 +1,5 @@
-//! `bench`: measures sluice and its peers, side by side in one run. `bench/README.md` says what is
-//! measured and how to read it.
+//! `bench`: measures sluice and its peers, side by side in one run. `bench/README.md` describes the
+//! measurements.
 #![forbid(unsafe_code)]
 
 mod admin;
@@ -83,8 +83,8 @@ struct Run {
     port_base: u16,
 }
 
-/// Where the ports of a run may begin: below Linux's ephemeral ports (`ip_local_port_range`), with a thousand
-/// to come.
+/// The range of the first port: a thousand ports follow it, all below Linux's ephemeral ports
+/// (`ip_local_port_range`).
 const PORTS: std::ops::RangeInclusive<i64> = 1_024..=31_768;
 
 #[derive(Subcommand)]
@@ -161,7 +161,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             port_base: run.port_base,
         });
     }
-    suite::run(&suite::Order {
+    suite::run(&suite::Options {
         rounds: run.rounds.unwrap_or(if run.quick { 3 } else { 5 }).into(),
         duration: Duration::from_secs(run.duration.unwrap_or(if run.quick { 1 } else { 3 })),
         scenarios: run.scenarios,

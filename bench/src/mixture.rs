@@ -1,5 +1,5 @@
-//! Configurations as large ones are: routes with hosts, parameters and plugins mixed, or one route
-//! with many consumers; and the changes that are made to them.
+//! Realistic large configurations: routes with a mix of hosts, parameters and plugins, or one route
+//! with many consumers; and the changes made to them.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use crate::certificate::{self, Identity};
 use crate::gateways::Setup;
 
-/// Host names among the routes.
+/// Number of host names.
 const HOSTS: usize = 1_000;
 
-/// What Sluice is told, by the Admin API or in a file.
+/// A Sluice object for the Admin API or a file.
 pub struct Object {
     /// `routes`, `consumers` and so on.
     pub kind: &'static str,
@@ -18,17 +18,17 @@ pub struct Object {
     pub value: Value,
 }
 
-/// A change and how to see that it is live.
+/// A change, and how to verify that it is live.
 pub struct Change {
     pub object: Object,
-    pub sign: Sign,
+    pub evidence: Evidence,
 }
 
-/// What shows that something is served.
-pub enum Sign {
-    /// A request that gets 200 from then on, and until then `before`.
+/// Evidence that an object is served.
+pub enum Evidence {
+    /// A request that gets 200 when the object is served, and `before` until then.
     Request { text: String, before: u16 },
-    /// The certificate that is shown for a name.
+    /// The certificate presented for a name.
     Certificate { name: String, identity: Box<Identity> },
 }
 
@@ -46,7 +46,7 @@ pub fn path(index: usize) -> String {
     }
 }
 
-/// The same as the route has it: exact, a prefix, with a parameter.
+/// The pattern of route `index`: exact, a prefix, or with a parameter.
 fn pattern(index: usize) -> String {
     match index % 3 {
         0 => format!("/hello/{index}"),
@@ -55,15 +55,15 @@ fn pattern(index: usize) -> String {
     }
 }
 
-/// What shows that the last object of `setup` is served.
+/// Evidence that the last object of `setup` is served.
 ///
 /// # Errors
-/// When no certificate can be made.
-pub fn last(setup: &Setup) -> Result<Sign> {
+/// The certificate cannot be generated.
+pub fn last(setup: &Setup) -> Result<Evidence> {
     if setup.certificates > 0 {
         let index = setup.certificates - 1;
         let identity = Box::new(certificate::many(setup.certificates)?[index].clone());
-        return Ok(Sign::Certificate { name: certificate::name_of(index), identity });
+        return Ok(Evidence::Certificate { name: certificate::name_of(index), identity });
     }
     let text = if setup.consumers > 0 {
         keyed(&key(setup.consumers - 1))
@@ -72,13 +72,13 @@ pub fn last(setup: &Setup) -> Result<Sign> {
         let host = host(index).unwrap_or_else(|| "bench".to_owned());
         format!("GET {} HTTP/1.1\r\nHost: {host}\r\n\r\n", path(index))
     };
-    Ok(Sign::Request { text, before: 404 })
+    Ok(Evidence::Request { text, before: 404 })
 }
 
-/// Everything of `setup`, upstream first.
+/// All objects of `setup`, upstream first.
 ///
 /// # Errors
-/// When no certificate can be made.
+/// A certificate cannot be generated.
 pub fn objects(setup: &Setup, upstream_port: u16) -> Result<impl Iterator<Item = Object> + use<>> {
     let certificates = certificate::many(setup.certificates)?;
     let node = format!("127.0.0.1:{upstream_port}");
@@ -136,28 +136,32 @@ fn key(index: usize) -> String {
     format!("key-of-user-{index}")
 }
 
-/// Change number `number`: a new certificate for a name, a new key of a consumer, where there are
-/// such, else a new path of a route. They go over the whole configuration.
+/// Change number `number`: a new certificate for a name or a new key of a consumer if the setup has
+/// any, else a new path of a route. Changes cycle through the whole configuration.
 ///
 /// # Errors
-/// When no certificate can be made.
+/// The certificate cannot be generated.
 pub fn change(setup: &Setup, number: u64) -> Result<Change> {
     let step = (number as usize).wrapping_mul(7919);
     if setup.certificates > 0 {
         let index = step % setup.certificates;
         let name = certificate::name_of(index);
         let identity = Box::new(Identity::new(&name)?);
-        return Ok(Change { object: ssl(index, &identity), sign: Sign::Certificate { name, identity } });
+        return Ok(Change {
+            object: ssl(index, &identity),
+            evidence: Evidence::Certificate { name, identity },
+        });
     }
     if setup.consumers > 0 {
         let key = format!("changed-{number}");
         // The first consumer is under load.
         let index = 1 + step % setup.consumers.saturating_sub(1).max(1);
-        let sign = Sign::Request { text: keyed(&key), before: 401 };
-        return Ok(Change { object: consumer(index, &key), sign });
+        let evidence = Evidence::Request { text: keyed(&key), before: 401 };
+        return Ok(Change { object: consumer(index, &key), evidence });
     }
-    // The first half is under load.
-    // Few names where there are few, so that old routes are replaced as well as new ones added.
+    // The first half of the routes is under load.
+    // A small configuration has few names, so that existing routes are replaced as well as new ones
+    // added.
     let first = (setup.routes / 2).max(1);
     let index = first + step % setup.routes.saturating_sub(first).max(64);
     let mut object = route(setup.mixed, false, index, "");
@@ -167,24 +171,24 @@ pub fn change(setup: &Setup, number: u64) -> Result<Change> {
         value.remove("host");
     }
     let text = format!("GET {path} HTTP/1.1\r\nHost: bench\r\n\r\n");
-    Ok(Change { object, sign: Sign::Request { text, before: 404 } })
+    Ok(Change { object, evidence: Evidence::Request { text, before: 404 } })
 }
 
-/// The plugin that every mixed route has, with metadata that differ by `number`.
+/// The metadata of the plugin of every mixed route; it differs by `number`.
 pub fn metadata(number: u64) -> Object {
     let value = json!({ "allow_origins": { "shop": format!("https://shop{number}.test") } });
     Object { kind: "plugin_metadata", id: "cors".to_owned(), value }
 }
 
-/// A route that route 0 is replaced by without anybody noticing.
+/// A replacement of route 0 without a visible effect.
 pub fn same(setup: &Setup, number: u64) -> Object {
     route(setup.mixed, setup.consumers > 0, 0, &format!("change {number}"))
 }
 
-/// `apisix.yaml` with all of it, an object a line.
+/// An `apisix.yaml` with all objects, one per line.
 ///
 /// # Errors
-/// When no certificate can be made.
+/// A certificate cannot be generated.
 pub fn file(setup: &Setup, upstream_port: u16) -> Result<String> {
     let mut text = String::new();
     let mut kind = "";
@@ -218,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_leave_the_route_under_load_alone() {
+    fn changes_do_not_affect_the_route_under_load() {
         let setup = Setup { mixed: true, routes: 2, ..Setup::PLAIN };
         assert!((0..99).all(|number| change(&setup, number).unwrap().object.id != "under-load"));
     }

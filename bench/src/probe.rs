@@ -1,4 +1,4 @@
-//! Single requests that check a gateway before and after it is measured.
+//! Single requests that verify a gateway before and after it is measured.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ use crate::load::response::{Response, ResponseReader};
 use crate::load::{self, Call, Front, Target, echo, http2, http3};
 use crate::process::Process;
 
-/// A connection to a gateway that is kept open, whatever is spoken on it.
+/// A connection to a gateway that is kept open, in any protocol.
 pub enum Session {
     Http1(Client),
     Http2(http2::Client),
@@ -30,7 +30,7 @@ impl Session {
         })
     }
 
-    /// Asks for path number `index`; an echoed message counts as 200 with the right length.
+    /// Requests path number `index`; an echoed message counts as 200 with the right length.
     pub fn ask(&mut self, target: &Target, index: usize) -> Result<Response> {
         match self {
             Self::Http1(client) => client.ask(&target.request(index)),
@@ -69,7 +69,7 @@ impl Client {
         Ok(Self { stream, reader: ResponseReader::default() })
     }
 
-    /// Waits longer for answers than the usual five seconds.
+    /// Sets a longer timeout than the default of five seconds.
     pub fn be_patient(&self, patience: Duration) -> Result<()> {
         let socket = match &self.stream {
             Stream::Plain(socket) => socket,
@@ -78,12 +78,13 @@ impl Client {
         Ok(socket.set_read_timeout(Some(patience))?)
     }
 
-    /// Sends one request and reads its answer.
+    /// Sends one request and reads its response.
     pub fn ask(&mut self, request: &[u8]) -> Result<Response> {
         self.exchange(request, |_| ())
     }
 
-    /// The same, with the answer's head and body as they came; a body in chunks keeps their sizes.
+    /// As [`Client::ask`], returning head and body unchanged; a chunked body includes its chunk
+    /// sizes.
     pub fn ask_whole(&mut self, request: &[u8]) -> Result<(u16, String, String)> {
         let mut whole = Vec::new();
         let response = self.exchange(request, |bytes| whole.extend_from_slice(bytes))?;
@@ -104,7 +105,7 @@ impl Client {
                 Stream::Tls(stream) => stream.read(&mut bytes)?,
             };
             if count == 0 {
-                bail!("the connection was closed before the answer's end");
+                bail!("the connection was closed before the end of the response");
             }
             seen(&bytes[..count]);
             if let Some(response) = self.reader.feed(&bytes[..count])? {
@@ -114,7 +115,7 @@ impl Client {
     }
 }
 
-/// Sends `count` requests over one connection; all must be answered 200 with the right length.
+/// Sends `count` requests over one connection; all must get 200 with the right length.
 pub fn verify(target: &Target, count: usize) -> Result<()> {
     let mut session = Session::connect(target)?;
     for index in 0..count {
@@ -134,10 +135,11 @@ pub fn verify(target: &Target, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// Waits until `process` answers right.
+/// Waits until `process` responds correctly.
 ///
 /// # Errors
-/// When it ends, or has not answered right within `patience`; says what it answered and logged.
+/// It ends, or does not respond correctly within `patience`; the error has its response and its
+/// log.
 pub fn wait_ready(process: &mut Process, target: &Target, patience: Duration) -> Result<()> {
     let deadline = Instant::now() + patience;
     loop {

@@ -1,5 +1,5 @@
-//! Programs under measurement: started pinned to their cores in a process group of their own,
-//! paused, resumed, and always ended, also when this program dies first.
+//! Programs under measurement: started in a process group of their own and pinned to cores, paused,
+//! resumed, and always ended, even if this program dies first.
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::machine::Cores;
 
-/// How a program is started.
+/// The command that starts a program.
 #[derive(Clone, Debug)]
 pub struct Launch {
     pub program: PathBuf,
@@ -37,7 +37,7 @@ impl Launch {
     }
 }
 
-/// A running program and everything it started.
+/// A running program and its child processes.
 pub struct Process {
     name: String,
     child: Child,
@@ -46,14 +46,14 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `launch` on `cores`. What it prints goes to `output.log` in its folder.
+    /// Starts `launch` on `cores`. Its output is written to `output.log` in its folder.
     ///
     /// # Errors
-    /// When the program, `taskset` or `setpriv` cannot be started.
+    /// The program, `taskset` or `setpriv` cannot be started.
     pub fn start(name: &str, launch: &Launch, cores: &Cores) -> Result<Self> {
         let log = launch.folder.join("output.log");
         let output = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
-        // `setpriv` asks the kernel to end the child with this program, whatever ends it.
+        // `setpriv` makes the kernel kill the child when this program ends, for any reason.
         let child = Command::new("taskset")
             .args(["-c", &cores.list(), "setpriv", "--pdeathsig", "TERM", "--"])
             .arg(&launch.program)
@@ -70,15 +70,15 @@ impl Process {
         Ok(Self { name: name.to_owned(), child, group, log })
     }
 
-    /// The program's own number and those of all processes it started.
+    /// The process IDs of the program and its children.
     pub fn pids(&self) -> Vec<u32> {
         members(self.child.id())
     }
 
-    /// Fails with the end of its log when the program has ended.
+    /// Fails with the end of its log if the program has ended.
     pub fn must_run(&mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
-            bail!("{} ended by itself ({status}); its log ends with:\n{}", self.name, self.log_tail());
+            bail!("{} exited early ({status}); its log ends with:\n{}", self.name, self.log_tail());
         }
         Ok(())
     }
@@ -91,7 +91,7 @@ impl Process {
         lines[lines.len().saturating_sub(12)..].join("\n")
     }
 
-    /// Takes it off the processor without ending it, so that an idle rival costs nothing.
+    /// Stops it (SIGSTOP) without ending it, so that an idle rival uses no CPU.
     pub fn pause(&self) {
         let _ = kill_process_group(self.group, Signal::STOP);
     }
@@ -100,7 +100,7 @@ impl Process {
         self.group
     }
 
-    /// Asks it to read its configuration again.
+    /// Sends SIGHUP, to reload its configuration.
     pub fn hang_up(&self) {
         let _ = kill_process(self.group, Signal::HUP);
     }
@@ -111,13 +111,13 @@ impl Process {
 }
 
 impl Drop for Process {
-    /// At once and all of them: nothing here has anything to save, and some would drain for minutes.
+    /// Kills all processes at once: none has state to save, and some would drain for minutes.
     fn drop(&mut self) {
         let leader = self.child.id();
         let _ = kill_process_group(self.group, Signal::KILL);
         let _ = self.child.wait();
-        // A worker that closes thousands of connections listens until it has done so, on a port that
-        // the next gateway may want.
+        // A worker that closes thousands of connections keeps listening until it has finished, on a
+        // port that the next gateway may need.
         let deadline = Instant::now() + Duration::from_secs(5);
         while !members(leader).is_empty() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(5));
@@ -134,11 +134,10 @@ fn members(leader: u32) -> Vec<u32> {
         .collect()
 }
 
-/// The process group of `pid`, the fifth field of its `stat`; none when it has ended and only waits
-/// for its parent to notice.
+/// The process group of `pid`, the fifth field of its `stat`; `None` for a zombie.
 fn group_of(pid: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name stands in parentheses and may hold spaces: count from the last one.
+    // The name is in parentheses and may contain spaces, so count from the last parenthesis.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     if fields.next()? == "Z" {
         return None;
@@ -151,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn children_are_counted_and_ended_too() {
+    fn children_are_counted_and_killed() {
         let folder = std::env::temp_dir().join(format!("bench-process-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let launch = Launch::new("/bin/sh", &folder).arg("-c").arg("sleep 60 & echo started; sleep 60");
@@ -162,7 +161,7 @@ mod tests {
         }
         let pids = process.pids();
         drop(process);
-        // The children of an ended child are reaped by init, which takes a moment.
+        // Children of a killed process are reaped by init, which takes a moment.
         let gone = |pid: &u32| {
             fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| stat.contains(") Z "))
                 || !Path::new(&format!("/proc/{pid}")).exists()
@@ -174,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_is_reported_with_the_log() {
+    fn an_early_exit_is_reported_with_the_log() {
         let folder = std::env::temp_dir().join(format!("bench-process-end-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let launch = Launch::new("/bin/sh", &folder).arg("-c").arg("echo no such port; exit 3");

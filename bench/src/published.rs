@@ -1,5 +1,5 @@
-//! The figures the published comparisons give, to stand beside ours. They come from other machines
-//! and other versions: only what they say about one gateway against another can be compared.
+//! The figures of the published comparisons, shown beside ours. They come from other machines and
+//! versions: only their ratios between gateways are comparable.
 
 use serde::Serialize;
 
@@ -16,7 +16,7 @@ pub struct Figure {
     pub remark: &'static str,
 }
 
-/// Where the numbers come from.
+/// The sources of the figures.
 pub const SOURCES: &[(&str, &str)] = &[
     (
         "B1",
@@ -75,7 +75,7 @@ pub const FIGURES: &[Figure] = &[
         "nginx",
         12_507.0,
         75.43,
-        "200 connections at that rate are 16 ms each: the mean is ruled by a few outliers",
+        "200 connections at that rate are 16 ms each: the mean is dominated by a few outliers",
     ),
     figure("B9", "gateways-wrk", "Zuul 1", 6_517.0, 105.06, "with 3 or 4 time-outs"),
     figure("B9", "gateways-wrk", "Spring Cloud Gateway", 9_228.0, 21.83, ""),
@@ -100,7 +100,7 @@ mod tests {
     use crate::scenario;
 
     #[test]
-    fn every_figure_has_a_scenario_of_ours() {
+    fn every_figure_has_a_scenario() {
         for figure in FIGURES {
             let found = scenario::find(figure.scenario).unwrap();
             assert_eq!(found.id, figure.scenario);

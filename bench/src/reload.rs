@@ -1,5 +1,5 @@
-//! A change as nginx and Envoy take it here: the whole configuration is written anew and read again; nginx is told so, Envoy
-//! watches its file of routes.
+//! Configuration changes of nginx and Envoy: the whole configuration is rewritten and reloaded;
+//! nginx gets SIGHUP, Envoy watches its file of routes.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -16,24 +16,24 @@ use crate::process::Process;
 use crate::scale::{Sample, Subject, milliseconds};
 use crate::stats::Spread;
 
-/// Reloads that are measured.
+/// Number of measured reloads.
 const RELOADS: u64 = 3;
 
-/// How long one may take.
+/// Timeout of a reload.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The file that routes are added to.
 #[derive(Clone)]
-pub struct Written {
+pub struct RoutesFile {
     file: PathBuf,
-    /// The new route comes before this line.
+    /// The new route is inserted before this line.
     mark: &'static str,
     route: fn(u64) -> String,
-    /// Whether it is read again on SIGHUP alone.
+    /// Whether it is reloaded only on SIGHUP.
     pub signalled: bool,
 }
 
-impl Written {
+impl RoutesFile {
     /// `None` for a gateway that is not changed in this way.
     pub fn of(gateway: Gateway, place: &Place) -> Option<Self> {
         Some(match gateway {
@@ -59,15 +59,15 @@ impl Written {
     }
 }
 
-/// Adds routes one after the other. There is no answer to wait for: it is live when a new connection
-/// sees it.
+/// Adds routes one after the other. There is no response to wait for: a change is live when a new
+/// connection sees it.
 ///
 /// # Errors
-/// When a change does not become live.
+/// A change does not become live.
 pub fn changes(
     process: &mut Process,
     subject: &Subject,
-    written: &Written,
+    routes_file: &RoutesFile,
     sample: &mut Sample,
 ) -> Result<()> {
     let address = ([127, 0, 0, 1], subject.place.port).into();
@@ -75,8 +75,8 @@ pub fn changes(
     let mut live = Vec::new();
     for number in 0..RELOADS {
         let begun = Instant::now();
-        add_route(written, number)?;
-        if written.signalled {
+        add_route(routes_file, number)?;
+        if routes_file.signalled {
             process.hang_up();
         }
         while !is_live(address, number)? {
@@ -87,7 +87,7 @@ pub fn changes(
         }
         live.push(milliseconds(begun.elapsed()));
         // The old workers of nginx end.
-        while written.signalled
+        while routes_file.signalled
             && process.pids().len() > 1 + subject.setup.workers
             && begun.elapsed() < PATIENCE
         {
@@ -103,11 +103,11 @@ pub fn changes(
 /// Whether a new connection sees route `number`.
 ///
 /// # Errors
-/// When it is answered neither as one that is there nor as one that is not.
+/// The response is neither that of an existing route nor that of a missing one.
 pub fn is_live(address: SocketAddr, number: u64) -> Result<bool> {
     let request = format!("GET /hello/changed-{number} HTTP/1.1\r\nHost: bench\r\n\r\n");
     let mut client = Client::connect(&Target::plain(address, 0))?;
-    // Its workers answer nobody while they take a large configuration in.
+    // nginx's workers do not respond while they load a large configuration.
     client.be_patient(PATIENCE)?;
     match client.ask(request.as_bytes())?.status {
         200 => Ok(true),
@@ -119,13 +119,13 @@ pub fn is_live(address: SocketAddr, number: u64) -> Result<bool> {
 /// Writes the configuration with one more route.
 ///
 /// # Errors
-/// When the file cannot be read or written, or is not as expected.
-pub fn add_route(written: &Written, number: u64) -> Result<()> {
-    let Written { file, mark, route, .. } = written;
+/// The file cannot be read or written, or has unexpected content.
+pub fn add_route(routes_file: &RoutesFile, number: u64) -> Result<()> {
+    let RoutesFile { file, mark, route, .. } = routes_file;
     let text = fs::read_to_string(file)?;
     let (before, after) =
-        text.split_once(mark).with_context(|| format!("no place for changes in {}", file.display()))?;
-    // A reader never finds half a file.
+        text.split_once(mark).with_context(|| format!("no insertion point in {}", file.display()))?;
+    // A reader must never see a partial file.
     let fresh = file.with_extension("new");
     fs::write(&fresh, [before, &route(number), mark, after].concat())?;
     Ok(fs::rename(fresh, file)?)
@@ -152,20 +152,20 @@ mod tests {
             (Gateway::Nginx, "server {\n        # Changes.\n}\n"),
             (Gateway::Envoy, "[\n          { \"match\": { \"path\": \"/changes\" }, \"a\": 1 }\n]\n"),
         ] {
-            let written = Written::of(gateway, &place).unwrap();
-            fs::write(&written.file, text).unwrap();
-            add_route(&written, 1).unwrap();
-            add_route(&written, 2).unwrap();
-            let text = fs::read_to_string(&written.file).unwrap();
+            let routes_file = RoutesFile::of(gateway, &place).unwrap();
+            fs::write(&routes_file.file, text).unwrap();
+            add_route(&routes_file, 1).unwrap();
+            add_route(&routes_file, 2).unwrap();
+            let text = fs::read_to_string(&routes_file.file).unwrap();
             assert!(text.find("changed-1").unwrap() < text.find("changed-2").unwrap(), "{text}");
             if gateway == Gateway::Envoy {
                 let routes: serde_json::Value = serde_json::from_str(&text).unwrap();
                 assert_eq!(routes.as_array().map(Vec::len), Some(3), "{text}");
             }
-            fs::write(&written.file, "nothing").unwrap();
-            assert!(add_route(&written, 3).is_err());
+            fs::write(&routes_file.file, "nothing").unwrap();
+            assert!(add_route(&routes_file, 3).is_err());
         }
-        assert!(Written::of(Gateway::Sluice, &place).is_none());
+        assert!(RoutesFile::of(Gateway::Sluice, &place).is_none());
         fs::remove_dir_all(folder).unwrap();
     }
 }

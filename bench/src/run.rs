@@ -1,4 +1,4 @@
-//! One scenario: every arm in every round, in an order drawn anew each round, each measured alone.
+//! Runs one scenario: every arm in every round, in a random order per round, one arm at a time.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -15,28 +15,28 @@ use crate::load::{self, Driver, Load, Target};
 use crate::machine::{Cores, Layout};
 use crate::probe;
 use crate::process::Process;
-use crate::reload::Written;
+use crate::reload::RoutesFile;
 use crate::scenario::{Kind, Scenario};
 use crate::upstream::Upstream;
 use crate::{idle, scale, stats::Spread};
 
-/// How long and how often.
+/// Duration and number of passes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Plan {
     pub rounds: usize,
     pub duration: Duration,
-    /// Load before each timed pass; none in a quick run, where single requests warm up.
+    /// Load before each timed pass; zero in a quick run, where single requests warm up.
     pub warm: Duration,
-    /// The same for those on a Java machine, once after their start.
+    /// The same for gateways on a Java VM, once after their start.
     pub warm_java: Duration,
-    /// Part of ab's number of requests.
+    /// Fraction of ab's number of requests.
     pub share: f64,
-    /// Count system calls in a pass of its own.
+    /// Count system calls in a separate pass.
     pub syscalls: bool,
-    /// No new round begins after this.
+    /// No new round starts after this time.
     #[serde(skip)]
     pub deadline: Option<Instant>,
-    /// First of the thousand ports that are used.
+    /// First of the thousand ports of the run.
     pub port_base: u16,
 }
 
@@ -57,7 +57,7 @@ pub struct Arm {
     pub program: Program,
 }
 
-/// What one arm did in one round.
+/// Results of one arm in one round.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Sample {
     pub load: Load,
@@ -84,7 +84,7 @@ pub struct ArmResult {
     /// One entry per round; `None` when the round was not finished.
     pub samples: Vec<Option<Sample>>,
     pub syscalls_per_request: Option<f64>,
-    /// Why its numbers do not count, if so.
+    /// Why its numbers are invalid, if they are.
     pub failure: Option<String>,
 }
 
@@ -110,16 +110,16 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The arm of that label, if its numbers count.
+    /// The arm with this label, if its numbers are valid.
     pub fn arm(&self, label: &str) -> Option<&ArmResult> {
         self.arms.iter().find(|result| result.arm.label == label && result.failure.is_none())
     }
 }
 
-/// Measures `arms` in `scenario`. `folder` is emptied and used for everything that is written.
+/// Measures `arms` in `scenario`. `folder` is emptied and used for all files.
 ///
 /// # Errors
-/// When the upstream cannot be started. An arm that fails is reported in the outcome.
+/// The upstream cannot be started. A failed arm is reported in the outcome.
 pub fn scenario(
     scenario: &Scenario,
     arms: Vec<Arm>,
@@ -132,7 +132,7 @@ pub fn scenario(
     let _ = std::fs::remove_dir_all(folder);
     std::fs::create_dir_all(folder)?;
     let upstream = Upstream::start(&folder.join("upstream"), plan.port_base + 900, &layout.load)?;
-    let mut stage = Stage {
+    let mut run = ScenarioRun {
         scenario,
         driver: scenario.driver,
         plan,
@@ -153,12 +153,12 @@ pub fn scenario(
             failure: None,
         })
         .collect();
-    stage.kept.resize_with(results.len(), || None);
+    run.kept.resize_with(results.len(), || None);
     if let Driver::Quarter { connections } = scenario.driver {
         let first = &results.first().context("no gateway")?.arm;
-        let rate = stage.highest_rate(connections, first)? / 4.0;
-        // As precise as a reader wants it.
-        stage.driver = Driver::Paced { connections, rate: ((rate / 100.0) as u64 * 100).max(100) };
+        let rate = run.highest_rate(connections, first)? / 4.0;
+        // Rounded to a readable precision.
+        run.driver = Driver::Paced { connections, rate: ((rate / 100.0) as u64 * 100).max(100) };
     }
 
     for round in 0..plan.rounds {
@@ -171,12 +171,12 @@ pub fn scenario(
             let result = &mut results[index];
             bar.set_message(format!("{} · round {} · {}", scenario.id, round + 1, result.arm.label));
             if result.failure.is_none() {
-                match stage.measure(index, &result.arm) {
+                match run.measure(index, &result.arm) {
                     Ok(sample) => result.samples.push(Some(sample)),
                     Err(problem) => {
                         result.samples.push(None);
                         result.failure = Some(format!("{problem:#}"));
-                        stage.kept[index] = None;
+                        run.kept[index] = None;
                     }
                 }
             }
@@ -186,19 +186,19 @@ pub fn scenario(
     if plan.syscalls && scenario.kind == Kind::Load {
         for (index, result) in results.iter_mut().enumerate() {
             let countable = result.failure.is_none() && result.arm.gateway != Gateway::Direct;
-            // Sluice first: where time is short, at least its own number is there.
+            // Sluice first: if time runs out, at least its own number is there.
             if countable && (index == 0 || !plan.is_over()) {
                 bar.set_message(format!("{} · system calls · {}", scenario.id, result.arm.label));
-                result.syscalls_per_request = stage.count_syscalls(index, &result.arm).ok();
+                result.syscalls_per_request = run.count_syscalls(index, &result.arm).ok();
             }
         }
     }
-    let scenario = Scenario { driver: stage.driver, ..scenario.clone() };
+    let scenario = Scenario { driver: run.driver, ..scenario.clone() };
     Ok(Outcome { scenario, layout, arms: results, absent: Vec::new() })
 }
 
-/// What the arms of a scenario share.
-struct Stage<'s> {
+/// State shared by the arms of a scenario.
+struct ScenarioRun<'s> {
     scenario: &'s Scenario,
     driver: Driver,
     plan: &'s Plan,
@@ -207,11 +207,11 @@ struct Stage<'s> {
     folder: &'s Path,
     upstream: &'s Upstream,
     bar: &'s ProgressBar,
-    /// Gateways that start slowly, by arm: paused between their rounds instead of started anew.
+    /// Gateways that start slowly, by arm: paused between their rounds instead of restarted.
     kept: Vec<Option<Process>>,
 }
 
-impl Stage<'_> {
+impl ScenarioRun<'_> {
     fn measure(&mut self, index: usize, arm: &Arm) -> Result<Sample> {
         let target = self.target(index, arm);
         if arm.gateway == Gateway::Direct {
@@ -277,10 +277,10 @@ impl Stage<'_> {
             _ => None,
         };
         let duration = self.plan.duration;
-        let churn = match (per_second, Written::of(arm.gateway, place)) {
+        let churn = match (per_second, RoutesFile::of(arm.gateway, place)) {
             (None, _) => None,
-            (Some(_), Some(written)) => {
-                Some(Churn::start_reloads(process.leader(), written, place.port, duration))
+            (Some(_), Some(routes_file)) => {
+                Some(Churn::start_reloads(process.leader(), routes_file, place.port, duration))
             }
             (Some(rate), None) => Some(Churn::start(target, &arm.setup, place, rate, duration)?),
         };
@@ -297,7 +297,7 @@ impl Stage<'_> {
         process.must_run()?;
         let load = checked(load)?;
         probe::verify(target, 20).context("after the load")?;
-        // Workers of nginx that a reload has ended took their times along.
+        // CPU times of nginx workers that ended in a reload are counted with the parent.
         let known = per_second.is_none() || arm.gateway == Gateway::Sluice;
         let per_request = |us: f64| known.then_some(us / load.requests as f64);
         Ok(Sample {
@@ -310,7 +310,7 @@ impl Stage<'_> {
         })
     }
 
-    /// Starts an arm's gateway and waits until it answers right; warms a Java machine up.
+    /// Starts an arm's gateway and waits until it responds correctly; warms up a Java VM.
     fn start(&self, index: usize, arm: &Arm, target: &Target) -> Result<Process> {
         let place = self.place(index, arm);
         let launch = gateways::launch(arm.gateway, &arm.program.path, &arm.setup, &place)?;
@@ -331,7 +331,7 @@ impl Stage<'_> {
         Ok(process)
     }
 
-    /// How many requests a second `arm` could answer if its core did nothing else, closed loop.
+    /// The requests per second that `arm` could serve on a fully used core, closed loop.
     fn highest_rate(&self, connections: usize, arm: &Arm) -> Result<f64> {
         self.bar.set_message(format!("{} · highest rate", self.scenario.id));
         let target = self.target(0, arm);
@@ -389,17 +389,17 @@ impl Stage<'_> {
     }
 }
 
-/// Whether a gateway takes so long to start that it is kept from round to round.
+/// Whether a gateway starts so slowly that it is kept between rounds.
 fn keeps(arm: &Arm) -> bool {
     arm.gateway.is_java() || arm.setup.routes > 10_000 || arm.setup.consumers > 10_000
 }
 
-/// A pass with wrong answers has no result.
+/// Rejects a pass with wrong responses.
 fn checked(load: Load) -> Result<Load> {
     if load.errors > 0 || load.requests == 0 {
         let remark = load.remark.map(|remark| format!(": {remark}")).unwrap_or_default();
         bail!(
-            "{} answers were wrong, failed or missing, {} were counted{remark}",
+            "{} responses were wrong, failed or missing, {} were counted{remark}",
             load.errors,
             load.requests
         );
@@ -416,7 +416,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pass_with_wrong_answers_has_no_result() {
+    fn a_pass_with_wrong_responses_has_no_result() {
         assert!(checked(Load { requests: 10, errors: 1, ..Load::default() }).is_err());
         assert!(checked(Load::default()).is_err());
         assert!(checked(Load { requests: 10, ..Load::default() }).is_ok());

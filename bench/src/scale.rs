@@ -1,5 +1,5 @@
-//! Large configurations: how long one takes to load, what an object costs in memory, how long a
-//! change takes to be live on every worker, and what it costs.
+//! Large configurations: load time, memory per object, and how long a change takes to be live on
+//! every worker and how much CPU time it costs.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -13,49 +13,52 @@ use crate::counters::{CpuTime, Memory};
 use crate::gateways::{Gateway, Place, Setup};
 use crate::load::Target;
 use crate::machine::Cores;
-use crate::mixture::{self, Sign};
+use crate::mixture::{self, Evidence};
 use crate::probe::Client;
 use crate::process::{Launch, Process};
-use crate::reload::{self, Written};
+use crate::reload::{self, RoutesFile};
 use crate::stats::Spread;
 
-/// Changes whose way to every worker is watched, and as many whose CPU time is counted.
+/// Changes timed until every worker has them, and further ones whose CPU time is counted.
 const CHANGES: u64 = 50;
 
-/// Between two of them: 50 a second.
+/// Interval between changes: 50 per second.
 const PACE: Duration = Duration::from_millis(20);
 
-/// Connections that see a change, so that each worker has some.
+/// Connections that verify a change, enough to reach each worker.
 const WATCHERS: usize = 16;
 
-/// Until a change, or a whole configuration, must be live.
+/// Timeout for a change, or a whole configuration, to be live.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Until memory is read: allocators give back what loading used a second or two later.
+/// Delay before memory is read: allocators release memory used for loading a second or two later.
 const SETTLE: Duration = Duration::from_secs(4);
 
-/// Whose CPU time is counted, for names all over the table.
+/// Handshakes whose CPU time is counted, with names from the whole table.
 const HANDSHAKES: usize = 3_000;
 
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Sample {
     /// Routes, consumers or certificates.
     pub objects: usize,
-    /// From the start of the process to the first right answer of the last object, in milliseconds.
+    /// From the start of the process to the first correct response of the last object, in
+    /// milliseconds.
     pub load_ms: f64,
-    /// CPU time until then: what a busy machine does not distort.
+    /// CPU time until then, which load of other programs does not distort.
     pub load_cpu_ms: f64,
-    /// Resident with everything loaded, and with one object, in KiB, summed over its processes (PSS).
+    /// Resident memory with everything loaded, and with one object, in KiB, summed over its
+    /// processes (PSS).
     pub loaded_kib: u64,
     pub alone_kib: u64,
     pub kib_each: f64,
-    /// From sending a change to its answer, in milliseconds.
+    /// From sending a change to its response, in milliseconds.
     pub answer_ms: Option<Spread>,
-    /// From the answer to the first use on every connection, in milliseconds.
+    /// From the response to the first use on every connection, in milliseconds.
     pub live_ms: Option<Spread>,
-    /// CPU time of the whole gateway, without traffic, in milliseconds.
+    /// CPU time of the whole gateway per change, without traffic, in milliseconds.
     pub cpu_ms_per_change: Option<f64>,
-    /// A change of what every route depends on: from sending it until every worker has it; its CPU time.
+    /// A change that affects every route: time from sending it until every worker has it, and its
+    /// CPU time.
     pub metadata_ms: Option<Spread>,
     pub metadata_cpu_ms: Option<f64>,
     /// CPU time of a full TLS handshake with one certificate, and with all of them, in microseconds.
@@ -63,19 +66,19 @@ pub struct Sample {
     pub handshake_us: Option<f64>,
 }
 
-/// Where and how a gateway is started.
+/// How a gateway is started.
 pub struct Subject<'s> {
     pub label: &'s str,
     pub gateway: Gateway,
     pub setup: Setup,
     pub place: &'s Place,
     pub cores: &'s Cores,
-    /// Writes a configuration and says how the gateway is started with it.
+    /// Writes a configuration and returns the command that starts the gateway with it.
     pub launch: &'s dyn Fn(&Setup) -> Result<Launch>,
 }
 
 impl Subject<'_> {
-    /// Others are configured by files, whatever Sluice is.
+    /// Other gateways are always configured by files.
     fn has_admin(&self) -> bool {
         self.setup.admin && self.gateway == Gateway::Sluice
     }
@@ -88,12 +91,12 @@ impl Subject<'_> {
 /// Measures one gateway; starts and ends it several times.
 ///
 /// # Errors
-/// When it does not start, or a change does not become live.
+/// It does not start, or a change does not become live.
 pub fn measure(subject: &Subject) -> Result<Sample> {
     let setup = &subject.setup;
     let mut sample =
         Sample { objects: setup.routes.max(setup.consumers).max(setup.certificates), ..Sample::default() };
-    // Made beforehand: an Admin API does not wait for long.
+    // Generated in advance: the Admin API's timeout is short.
     certificate::many(setup.certificates)?;
     alone(subject, &mut sample).context("with one object")?;
     let launch = (subject.launch)(&subject.setup)?;
@@ -112,9 +115,9 @@ pub fn measure(subject: &Subject) -> Result<Sample> {
     sample.kib_each =
         (sample.loaded_kib as f64 - sample.alone_kib as f64) / sample.objects.saturating_sub(1).max(1) as f64;
     sample.handshake_us = handshake(&process, subject).context("a handshake")?;
-    let changed = match Written::of(subject.gateway, subject.place) {
+    let changed = match RoutesFile::of(subject.gateway, subject.place) {
         _ if subject.has_admin() => changes(&mut process, subject, &mut sample),
-        Some(written) => reload::changes(&mut process, subject, &written, &mut sample),
+        Some(routes_file) => reload::changes(&mut process, subject, &routes_file, &mut sample),
         None => Ok(()),
     };
     changed.with_context(|| format!("its log ends with:\n{}", process.log_tail()))?;
@@ -122,7 +125,7 @@ pub fn measure(subject: &Subject) -> Result<Sample> {
     Ok(sample)
 }
 
-/// With a single object.
+/// Measures with a single object.
 fn alone(subject: &Subject, sample: &mut Sample) -> Result<()> {
     let Setup { consumers, certificates, .. } = subject.setup;
     let setup =
@@ -149,7 +152,7 @@ fn handshake(process: &Process, subject: &Subject) -> Result<Option<f64>> {
     let (identities, address) = (certificate::many(count)?, target(subject).address);
     let before = CpuTime::read(&process.pids());
     for number in 0..HANDSHAKES {
-        // A prime: each time another part of the table.
+        // A prime step, to cover the whole table.
         let index = number * 7919 % count;
         let name = certificate::name_of(index);
         ensure!(certificate::shows(address, &name, &identities[index])?, "{name} got another certificate");
@@ -157,18 +160,18 @@ fn handshake(process: &Process, subject: &Subject) -> Result<Option<f64>> {
     Ok(Some(cpu_ms(&process.pids(), &before) * 1e3 / HANDSHAKES as f64))
 }
 
-/// Waits until what the last object serves is served.
+/// Waits until the last object is served.
 fn until_loaded(process: &mut Process, subject: &Subject) -> Result<()> {
-    let sign = mixture::last(&subject.setup)?;
+    let evidence = mixture::last(&subject.setup)?;
     let target = target(subject);
     let deadline = Instant::now() + PATIENCE;
     loop {
         process.must_run()?;
-        let seen = match &sign {
-            Sign::Request { text, .. } => Client::connect(&target)
+        let seen = match &evidence {
+            Evidence::Request { text, .. } => Client::connect(&target)
                 .and_then(|mut client| client.ask(text.as_bytes()))
                 .map(|answer| answer.status == 200),
-            Sign::Certificate { name, identity } => certificate::shows(target.address, name, identity),
+            Evidence::Certificate { name, identity } => certificate::shows(target.address, name, identity),
         };
         match seen {
             Ok(true) => return Ok(()),
@@ -185,10 +188,10 @@ fn target(subject: &Subject) -> Target {
     Target::plain(([127, 0, 0, 1], subject.place.port).into(), 0)
 }
 
-/// Who sees that a change is live: so many that each worker serves some of them.
+/// Connections that verify a change, enough to reach each worker.
 enum Watchers {
     Connections(Vec<Client>),
-    /// A certificate shows on new connections only.
+    /// A new certificate is visible on new connections only.
     NewConnections(SocketAddr),
 }
 
@@ -201,17 +204,17 @@ impl Watchers {
         Ok(Self::Connections((0..WATCHERS).map(|_| Client::connect(&target)).collect::<Result<_>>()?))
     }
 
-    /// How long after `answered` the last of them saw it. Those that are asked later and know of it
-    /// at once say nothing about when they did.
-    fn until_live(&mut self, sign: &Sign, answered: Instant) -> Result<Duration> {
+    /// Time from `answered` until the last connection saw the change. Connections that see it at
+    /// the first try give no measurement.
+    fn until_live(&mut self, evidence: &Evidence, answered: Instant) -> Result<Duration> {
         let mut last = None;
         let mut seen = |waited: bool| {
             if waited || last.is_none() {
                 last = Some(answered.elapsed());
             }
         };
-        match (self, sign) {
-            (Self::Connections(clients), Sign::Request { text, before }) => {
+        match (self, evidence) {
+            (Self::Connections(clients), Evidence::Request { text, before }) => {
                 for client in clients {
                     seen(until(answered, || match client.ask(text.as_bytes())?.status {
                         200 => Ok(true),
@@ -220,18 +223,18 @@ impl Watchers {
                     })?);
                 }
             }
-            (Self::NewConnections(address), Sign::Certificate { name, identity }) => {
+            (Self::NewConnections(address), Evidence::Certificate { name, identity }) => {
                 for _ in 0..WATCHERS {
                     seen(until(answered, || certificate::shows(*address, name, identity))?);
                 }
             }
-            _ => bail!("nobody watches for this"),
+            _ => bail!("no connections watch this kind of change"),
         }
-        last.context("nobody watches")
+        last.context("no connections watch for changes")
     }
 }
 
-/// Asks until it is so, and says whether it was not at first.
+/// Repeats `is_so` until true; returns whether it was false at first.
 fn until(answered: Instant, mut is_so: impl FnMut() -> Result<bool>) -> Result<bool> {
     let mut waited = false;
     while !is_so()? {
@@ -255,7 +258,7 @@ fn changes(process: &mut Process, subject: &Subject, sample: &mut Sample) -> Res
         admin.put(&change.object)?;
         let answered = Instant::now();
         answers.push(milliseconds(answered - sent));
-        live.push(milliseconds(watchers.until_live(&change.sign, answered)?));
+        live.push(milliseconds(watchers.until_live(&change.evidence, answered)?));
         Ok(())
     })?;
     drop(watchers);
@@ -269,7 +272,7 @@ fn changes(process: &mut Process, subject: &Subject, sample: &mut Sample) -> Res
         number += 1;
         admin.put(&change.object).map(drop)
     })?;
-    // The last of them is live before the reading.
+    // The last change must be live before the reading.
     let change = mixture::change(&subject.setup, number)?;
     let revision = admin.put(&change.object)?;
     admin.wait_for(revision, PATIENCE)?;
@@ -290,7 +293,7 @@ fn changes(process: &mut Process, subject: &Subject, sample: &mut Sample) -> Res
     Ok(())
 }
 
-/// Makes `count` changes at the constant rate; a late one is followed by the next at once.
+/// Makes `count` changes at the constant rate; after a late one, the next follows at once.
 fn paced(count: u64, mut change: impl FnMut() -> Result<()>) -> Result<()> {
     let started = Instant::now();
     for number in 0..count {

@@ -2,13 +2,13 @@
 
 use serde::Serialize;
 
-/// A set of rounds in one number, and how far the rounds lie apart.
+/// The median of a set of rounds, and its dispersion.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
     pub median: f64,
     pub min: f64,
     pub max: f64,
-    /// Median of the distances to the median.
+    /// Median of the absolute deviations from the median.
     pub mad: f64,
 }
 
@@ -24,7 +24,7 @@ impl Spread {
         Some(Self { median: middle, min, max, mad: median(&distances) })
     }
 
-    /// Of `a / b`, round by round: what disturbs a whole round falls out of it.
+    /// The spread of `a / b` per round: disturbances of a whole round cancel out.
     pub fn of_ratio(a: &[Option<f64>], b: &[Option<f64>]) -> Option<Self> {
         Self::of(
             a.iter()
@@ -36,7 +36,7 @@ impl Spread {
     }
 }
 
-/// Of sorted values that are not empty.
+/// The median of sorted values; must not be empty.
 fn median(sorted: &[f64]) -> f64 {
     let half = sorted.len() / 2;
     if sorted.len() % 2 == 1 { sorted[half] } else { (sorted[half - 1] + sorted[half]) / 2.0 }
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn ratios_are_taken_round_by_round() {
-        // Round 2 was twice as slow for both, round 3 lacks a partner.
+        // Round 2 was twice as slow for both, round 3 lacks a value.
         let ratio =
             Spread::of_ratio(&[Some(7.0), Some(14.0), Some(9.0)], &[Some(10.0), Some(20.0), None]).unwrap();
         assert_eq!((ratio.median, ratio.min, ratio.max), (0.7, 0.7, 0.7));

@@ -1,4 +1,4 @@
-//! A whole run: chooses scenarios and peers, shares out the time, measures, reports.
+//! A whole run: selects scenarios and peers, allots the time, measures, reports.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -15,12 +15,12 @@ use crate::report::{self, Report};
 use crate::run::{self, Arm, Outcome, Plan};
 use crate::scenario::{self, Scenario};
 
-/// What a `--quick` run may take, in seconds. The rest of its 5 minutes is for what overruns: a round
-/// that has begun is finished.
+/// Time limit of a `--quick` run in seconds. The rest of its 5 minutes is a reserve: a round that
+/// has started is finished.
 const QUICK_SECONDS: u64 = 245;
 
-/// What was asked for.
-pub struct Order {
+/// The options of a run.
+pub struct Options {
     /// Names of scenarios; all when empty.
     pub scenarios: Vec<String>,
     /// Names of peers; each scenario's own when empty.
@@ -28,7 +28,7 @@ pub struct Order {
     pub rounds: usize,
     pub duration: Duration,
     pub quick: bool,
-    /// Share this time out among the scenarios.
+    /// Divide this time among the scenarios.
     pub limit: Option<Duration>,
     /// Measure this binary instead of building one.
     pub binary: Option<PathBuf>,
@@ -37,20 +37,20 @@ pub struct Order {
     pub port_base: u16,
 }
 
-/// Every gateway with its program or the reason why there is none.
+/// Every gateway with its program, or the reason why it is not available.
 type Programs = Vec<(Gateway, Result<Program, String>)>;
 
 /// Measures and writes the report.
 ///
 /// # Errors
-/// When a name is unknown, or upstream and drivers cannot be had. A gateway that cannot be had or
-/// fails is in the report.
-pub fn run(order: &Order) -> Result<()> {
-    let mut chosen = choose(order)?;
-    // A quick run measures; it does not build for ten minutes first.
-    let tools = Tools::new(!order.quick);
+/// A name is unknown, or upstream and drivers are not available. A gateway that is not available or
+/// fails is listed in the report.
+pub fn run(options: &Options) -> Result<()> {
+    let mut chosen = choose(options)?;
+    // A quick run does not build for ten minutes first.
+    let tools = Tools::new(!options.quick);
     tools.basics()?;
-    let programs = programs(&chosen, &tools, order);
+    let programs = programs(&chosen, &tools, options);
     let machine = Machine::read();
     let mut skipped = Vec::new();
     chosen.retain(|(scenario, _)| {
@@ -66,16 +66,16 @@ pub fn run(order: &Order) -> Result<()> {
     }
 
     let started = Instant::now();
-    let limit = order.limit.or(order.quick.then_some(Duration::from_secs(QUICK_SECONDS)));
+    let limit = options.limit.or(options.quick.then_some(Duration::from_secs(QUICK_SECONDS)));
     let mut plan = Plan {
-        rounds: order.rounds,
-        duration: order.duration,
-        warm: if order.quick { Duration::ZERO } else { Duration::from_secs(1) },
-        warm_java: Duration::from_secs(if order.quick { 8 } else { 20 }),
-        share: if order.quick { 0.2 } else { 1.0 },
+        rounds: options.rounds,
+        duration: options.duration,
+        warm: if options.quick { Duration::ZERO } else { Duration::from_secs(1) },
+        warm_java: Duration::from_secs(if options.quick { 8 } else { 20 }),
+        share: if options.quick { 0.2 } else { 1.0 },
         syscalls: true,
         deadline: None,
-        port_base: order.port_base,
+        port_base: options.port_base,
     };
     let bar = ProgressBar::new(0);
     if let Ok(style) = ProgressStyle::with_template("{elapsed_precise} {bar:30} {pos}/{len} {msg}") {
@@ -85,20 +85,20 @@ pub fn run(order: &Order) -> Result<()> {
     let arms: Vec<_> = chosen.iter().map(|(scenario, peers)| arms(scenario, peers, &programs)).collect();
     bar.set_length(arms.iter().map(|(arms, _)| (arms.len() * plan.rounds) as u64).sum());
     let mut weight: usize = arms.iter().map(|(arms, _)| arms.len()).sum();
-    let folder = tools.root().join(format!("target/bench-run/{}", order.port_base));
+    let folder = tools.root().join(format!("target/bench-run/{}", options.port_base));
     for ((scenario, _), (arms, absent)) in chosen.iter().zip(arms) {
-        // What is left is shared out by the number of gateways still to be measured.
+        // The remaining time is divided by the number of gateways still to be measured.
         if let Some(limit) = limit {
             let left = limit.saturating_sub(started.elapsed());
             if left.is_zero() {
-                skipped.push((scenario.id.to_owned(), "the time was up".to_owned()));
+                skipped.push((scenario.id.to_owned(), "out of time".to_owned()));
                 continue;
             }
             plan.deadline = Some(Instant::now() + left.mul_f64(arms.len() as f64 / weight.max(1) as f64));
             weight -= arms.len();
         }
         if arms.is_empty() {
-            skipped.push((scenario.id.to_owned(), "none of its gateways could be had".to_owned()));
+            skipped.push((scenario.id.to_owned(), "none of its gateways is available".to_owned()));
             continue;
         }
         let end = bar.position() + (arms.len() * plan.rounds) as u64;
@@ -111,7 +111,7 @@ pub fn run(order: &Order) -> Result<()> {
     }
     bar.finish_and_clear();
 
-    let name = order.out.clone().unwrap_or_else(|| default_name(order).to_owned());
+    let name = options.out.clone().unwrap_or_else(|| default_name(options).to_owned());
     let report = Report {
         name,
         machine,
@@ -133,7 +133,7 @@ pub fn run(order: &Order) -> Result<()> {
 /// Installs and builds every rival.
 ///
 /// # Errors
-/// When one of the basics is missing. Rivals that cannot be had are printed.
+/// A basic tool is missing. Rivals that are not available are printed.
 pub fn prepare() -> Result<()> {
     let tools = Tools::new(true);
     tools.basics()?;
@@ -154,24 +154,24 @@ pub fn list() {
     }
 }
 
-fn default_name(order: &Order) -> &'static str {
-    match (order.quick, order.scenarios.is_empty() && order.against.is_empty()) {
+fn default_name(options: &Options) -> &'static str {
+    match (options.quick, options.scenarios.is_empty() && options.against.is_empty()) {
         (true, true) => "quick",
         (false, true) => "full",
         _ => "custom",
     }
 }
 
-fn choose(order: &Order) -> Result<Vec<(&'static Scenario, Vec<Gateway>)>> {
-    let scenarios: Vec<&'static Scenario> = if order.scenarios.is_empty() {
-        scenario::all().filter(|scenario| !order.quick || scenario.quick.is_some()).collect()
+fn choose(options: &Options) -> Result<Vec<(&'static Scenario, Vec<Gateway>)>> {
+    let scenarios: Vec<&'static Scenario> = if options.scenarios.is_empty() {
+        scenario::all().filter(|scenario| !options.quick || scenario.quick.is_some()).collect()
     } else {
         let find = |name: &String| {
             scenario::find(name).with_context(|| format!("no scenario {name:?}; --list shows them"))
         };
-        order.scenarios.iter().map(find).collect::<Result<_>>()?
+        options.scenarios.iter().map(find).collect::<Result<_>>()?
     };
-    let against: Vec<Gateway> = order
+    let against: Vec<Gateway> = options
         .against
         .iter()
         .map(|name| {
@@ -184,14 +184,14 @@ fn choose(order: &Order) -> Result<Vec<(&'static Scenario, Vec<Gateway>)>> {
             return against.iter().copied().filter(|gateway| *gateway != Gateway::Sluice).collect();
         }
         match scenario.quick {
-            Some(peers) if order.quick => peers.to_vec(),
+            Some(peers) if options.quick => peers.to_vec(),
             _ => scenario.peers.to_vec(),
         }
     };
     Ok(scenarios.into_iter().map(|scenario| (scenario, peers(scenario))).collect())
 }
 
-fn programs(chosen: &[(&Scenario, Vec<Gateway>)], tools: &Tools, order: &Order) -> Programs {
+fn programs(chosen: &[(&Scenario, Vec<Gateway>)], tools: &Tools, options: &Options) -> Programs {
     let wanted = |gateway| {
         gateway == Gateway::Sluice
             || chosen.iter().any(|(scenario, peers)| {
@@ -206,7 +206,7 @@ fn programs(chosen: &[(&Scenario, Vec<Gateway>)], tools: &Tools, order: &Order) 
         .filter(|gateway| wanted(*gateway))
         .map(|gateway| {
             spinner.set_message(format!("getting {gateway}"));
-            let program = match (&order.binary, gateway) {
+            let program = match (&options.binary, gateway) {
                 (Some(binary), Gateway::Sluice) => tools.given(binary),
                 _ => tools.obtain(gateway),
             };
@@ -220,7 +220,7 @@ fn programs(chosen: &[(&Scenario, Vec<Gateway>)], tools: &Tools, order: &Order) 
     programs
 }
 
-/// The arms of a scenario, and the peers that are not among them with the reason.
+/// The arms of a scenario, and the excluded peers with the reason.
 fn arms(scenario: &Scenario, peers: &[Gateway], programs: &Programs) -> (Vec<Arm>, Vec<(String, String)>) {
     let mut arms = Vec::new();
     let mut absent = Vec::new();
@@ -234,7 +234,7 @@ fn arms(scenario: &Scenario, peers: &[Gateway], programs: &Programs) -> (Vec<Arm
                 arms.push(Arm { label: label.to_owned(), gateway, setup, churn, program: program.clone() });
             }
             Some((_, Err(reason))) => absent.push((label.to_owned(), reason.clone())),
-            None => absent.push((label.to_owned(), "was not asked for".to_owned())),
+            None => absent.push((label.to_owned(), "not selected".to_owned())),
         }
     };
     let churn = matches!(scenario.kind, scenario::Kind::Churn { .. });
@@ -257,8 +257,8 @@ fn now() -> u64 {
 mod tests {
     use super::*;
 
-    fn order() -> Order {
-        Order {
+    fn options() -> Options {
+        Options {
             scenarios: Vec::new(),
             against: Vec::new(),
             rounds: 1,
@@ -273,13 +273,13 @@ mod tests {
 
     #[test]
     fn names_are_checked() {
-        assert!(choose(&Order { scenarios: vec!["b9".to_owned()], ..order() }).is_ok());
-        assert!(choose(&Order { scenarios: vec!["b11".to_owned()], ..order() }).is_err());
-        assert!(choose(&Order { against: vec!["apache".to_owned()], ..order() }).is_err());
+        assert!(choose(&Options { scenarios: vec!["b9".to_owned()], ..options() }).is_ok());
+        assert!(choose(&Options { scenarios: vec!["b11".to_owned()], ..options() }).is_err());
+        assert!(choose(&Options { against: vec!["apache".to_owned()], ..options() }).is_err());
     }
 
     #[test]
-    fn a_peer_that_cannot_take_part_is_named_with_the_reason() {
+    fn an_excluded_peer_is_listed_with_the_reason() {
         let scenario = scenario::find("rate-limit").unwrap();
         let program = Program { path: PathBuf::from("p"), version: "1".to_owned() };
         let programs = vec![

@@ -1,14 +1,14 @@
-//! Configuration files are Jinja templates, so that they stay readable as what they become.
+//! Configuration files as Jinja templates, which resemble the resulting files.
 
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use minijinja::{Environment, UndefinedBehavior, Value};
 
-/// Fills `template` with `values` and writes it to `path`.
+/// Renders `template` with `values` and writes it to `path`.
 ///
 /// # Errors
-/// When a name in the template has no value, or the file cannot be written.
+/// A name in the template has no value, or the file cannot be written.
 pub fn write(path: &Path, template: &str, values: Value) -> Result<()> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);

@@ -22,7 +22,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// What a proxy makes of a head is a head, with the same path, host and framing.
+/// A proxied head is a valid head, with the same path, host and framing.
 fn written_again(head: &mut RequestHead) {
     if head.method == wire::Method::Connect {
         return;

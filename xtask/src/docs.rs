@@ -27,7 +27,7 @@ pub fn check() -> Result<()> {
     Ok(())
 }
 
-/// What stands in `](...)` outside code, without links to the network.
+/// The targets of `](...)` outside code, without network links.
 fn targets(text: &str) -> Vec<&str> {
     let mut fenced = false;
     let mut found = Vec::new();

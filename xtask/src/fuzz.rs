@@ -25,7 +25,7 @@ pub fn command(args: &[String]) -> Result<()> {
     fuzz(target, seconds)
 }
 
-/// Sends random bytes from both sides of a worker, in so many exchanges.
+/// Sends random bytes from both sides of a worker, in `exchanges` exchanges.
 pub fn exchanges(args: &[String]) -> Result<()> {
     let count = match args {
         [] => "1000000",

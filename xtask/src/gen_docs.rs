@@ -67,7 +67,7 @@ fn write() -> Result<()> {
     Ok(())
 }
 
-/// What `sluice schema` says of one plugin.
+/// The output of `sluice schema` for one plugin.
 #[derive(Deserialize)]
 struct Plugin {
     priority: i64,
@@ -77,7 +77,7 @@ struct Plugin {
     consumer_schema: Option<Value>,
     #[serde(default)]
     metadata_schema: Option<Value>,
-    /// What its file says first; not printed by the gateway.
+    /// The introduction in the plugin's source file; not printed by the gateway.
     #[serde(skip)]
     doc: String,
     /// Its page under `plugins/pages`.
@@ -89,16 +89,16 @@ struct Plugin {
     of_routes: Option<String>,
 }
 
-/// What the names of plugins of streams begin with.
+/// The prefix of the names of stream plugins.
 const STREAM: &str = "stream/";
 
 impl Plugin {
-    /// What the page has under a heading.
+    /// The text of the page under a heading.
     fn part(&self, heading: &str) -> Option<&str> {
         part(&self.words, heading)
     }
 
-    /// What the page says a field means.
+    /// The page's description of a field.
     fn meaning(&self, heading: &str, field: &str) -> Option<&str> {
         if field == "_meta" {
             return Some("common to all plugins: `disable`, `priority`, `filter`, `error_response`");

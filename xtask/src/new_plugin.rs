@@ -188,7 +188,7 @@ steps:
     )
 }
 
-/// What the generated page takes over; its example is run as two cases.
+/// The text for the generated page; its example is run as two cases.
 fn page_text(name: &str) -> String {
     format!(
         r#"# {name}

@@ -75,7 +75,7 @@ fn etcd() -> Result<()> {
     unpacked("etcd", &["etcd-server", "etcd-client"], &[("usr/bin", "etcd"), ("usr/bin", "etcdctl")])
 }
 
-/// What sets a process another clock, for the goal `clock`.
+/// A library that gives a process another clock, for the goal `clock`.
 fn faketime() -> Result<()> {
     let place = format!("usr/lib/{}-linux-gnu/faketime", std::env::consts::ARCH);
     unpacked("libfaketime", &["libfaketime"], &[(&place, "libfaketimeMT.so.1")])

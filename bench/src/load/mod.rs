@@ -1,6 +1,6 @@
-//! Load drivers: wrk and ab as the published comparisons used them, h2load for HTTP/2, and our own
-//! for a constant rate, TLS handshakes, HTTP/3 and WebSocket. Each says what it sent, what came back
-//! and how long that took.
+//! Load drivers: wrk and ab as in the published comparisons, h2load for HTTP/2, and our own for a
+//! constant rate, TLS handshakes, HTTP/3 and WebSocket. Each reports its requests, their results
+//! and their latencies.
 
 mod ab;
 pub mod echo;
@@ -26,27 +26,27 @@ use crate::machine::Cores;
 pub use runtime::wait;
 pub use target::{Call, Front, GRPC_PATH, Target, grpc_message};
 
-/// How load is made.
+/// The kind of load.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "driver")]
 pub enum Driver {
-    /// Closed loop: each connection sends as soon as it has its answer.
+    /// Closed loop: each connection sends as soon as it has its response.
     Wrk { threads: usize, connections: usize },
-    /// Closed loop, HTTP/1.0, a new connection per request, `requests` in all.
+    /// Closed loop, HTTP/1.0, a new connection per request, `requests` in total.
     Ab { connections: usize, requests: u64 },
-    /// Open loop: requests are due at a constant rate (per second) whatever the answers do, and a
-    /// latency counts from the moment its request was due.
+    /// Open loop: requests are due at a constant rate (per second), independent of the responses;
+    /// latencies count from the time a request was due.
     Paced { connections: usize, rate: u64 },
-    /// The same at a quarter of what Sluice's core could do, which is measured when the scenario
+    /// Open loop at a quarter of the rate that Sluice's core can serve, measured when the scenario
     /// begins, closed loop.
     Quarter { connections: usize },
-    /// Closed loop of HTTP/2 requests, `streams` of them under way on each connection.
+    /// Closed loop of HTTP/2 requests, `streams` of them in flight on each connection.
     H2load { connections: usize, streams: usize },
-    /// The same over HTTP/3 by our own driver.
+    /// As `H2load`, over HTTP/3 with our own driver.
     Http3 { connections: usize, streams: usize },
-    /// TLS 1.3 handshakes one after the other in each thread, on a new connection each.
+    /// TLS 1.3 handshakes one after the other in each thread, each on a new connection.
     Handshakes { threads: usize, resumed: bool },
-    /// WebSocket messages that are echoed, one under way on each connection.
+    /// WebSocket messages that are echoed, one in flight on each connection.
     Echo { connections: usize },
 }
 
@@ -78,7 +78,7 @@ impl Driver {
         }
     }
 
-    /// What is counted.
+    /// The unit of counts.
     pub fn unit(&self) -> &'static str {
         match self {
             Self::Handshakes { .. } => "handshake",
@@ -88,14 +88,15 @@ impl Driver {
     }
 }
 
-/// What a driver saw. Latencies in microseconds; `None` where the driver does not tell.
+/// The measurements of a driver. Latencies in microseconds; `None` if the driver does not report
+/// them.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Load {
     pub requests: u64,
     pub seconds: f64,
-    /// Answers that were not 2xx, had the wrong length or never came.
+    /// Responses that were not 2xx, had the wrong length or never arrived.
     pub errors: u64,
-    /// What was wrong with them, where the driver can tell.
+    /// Details of the errors, if the driver reports them.
     pub remark: Option<String>,
     pub mean_us: Option<f64>,
     pub p50_us: Option<f64>,
@@ -106,7 +107,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// What came of requests that were timed one by one, in microseconds.
+    /// Results of requests that were timed one by one, in microseconds.
     pub fn timed(latencies: &Histogram<u64>, seconds: f64, errors: u64, remark: Option<String>) -> Load {
         let quantile = |q: f64| Some(latencies.value_at_quantile(q) as f64);
         Load {
@@ -130,7 +131,7 @@ impl Load {
     }
 }
 
-/// What our own drivers count.
+/// Counts of our own drivers.
 struct Tally {
     latencies: Histogram<u64>,
     errors: u64,
@@ -163,12 +164,12 @@ impl Tally {
     }
 }
 
-/// Runs `driver` against `target` for `duration` (ab: for its number of requests, scaled by
-/// `share` for shorter passes) on `cores`. `folder` takes the files a driver writes.
+/// Runs `driver` against `target` for `duration` (ab: for its number of requests, scaled by `share`
+/// for shorter passes) on `cores`. `folder` takes the driver's files.
 ///
 /// # Errors
-/// When the driver cannot be started or its output cannot be read. Wrong answers are no error here:
-/// they are counted.
+/// The driver cannot be started or its output cannot be parsed. Wrong responses are not an error
+/// here: they are counted.
 pub fn run(
     driver: &Driver,
     target: &Target,
@@ -186,7 +187,7 @@ pub fn run(
             ab::run(*connections, requests, target, cores, folder)
         }
         Driver::Paced { connections, rate } => open_loop::run(*connections, *rate, target, duration, cores),
-        Driver::Quarter { .. } => bail!("the rate of this scenario has not been found out"),
+        Driver::Quarter { .. } => bail!("the rate of this scenario has not been measured"),
         Driver::H2load { connections, streams } => {
             h2load::run(*connections, *streams, target, duration, cores, folder)
         }

@@ -1,13 +1,13 @@
 //! Our own driver: an open loop at a constant rate.
 //!
 //! Request number k is due at `start + k / rate`, on connection `k % connections`, whether or not
-//! earlier answers have come. A late answer therefore delays those behind it on its connection and
-//! their waiting counts: a latency is the time from when a request was due to the last byte of its
-//! answer. A closed-loop driver would simply send less while a gateway stalls and never see the
-//! stall (coordinated omission). Latencies go to an HdrHistogram.
+//! earlier responses have arrived. A late response therefore delays those behind it on its
+//! connection, and their waiting time counts: a latency is the time from when a request was due to
+//! the last byte of its response. A closed-loop driver would simply send less while a gateway
+//! stalls and never see the stall (coordinated omission). Latencies go to an HdrHistogram.
 //!
-//! One thread, one epoll, and one timerfd for the pace, since epoll's own time-outs are whole
-//! milliseconds. What that thread itself is late by counts too, the same for every gateway.
+//! One thread, one epoll, and one timerfd for the pace, since epoll's own timeouts are whole
+//! milliseconds. Delays of that thread count too, the same for every gateway.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -29,13 +29,13 @@ use crate::machine::{Cores, pin_this_thread};
 /// The epoll key of the timer; connections have their index.
 const TIMER: u64 = u64::MAX;
 
-/// How long after the last request was due an answer may still come.
+/// How long after the last due time a response may still arrive.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Sends `rate` requests a second for `duration`.
+/// Sends `rate` requests per second for `duration`.
 ///
 /// # Errors
-/// When the first connections fail. Later failures are counted as errors and reconnected.
+/// The first connections fail. Later failures are counted as errors and reconnected.
 pub fn run(
     connections: usize,
     rate: u64,
@@ -45,7 +45,7 @@ pub fn run(
 ) -> Result<Load> {
     let target = target.clone();
     let cores = cores.clone();
-    // A thread of its own, since pinning is for good.
+    // A dedicated thread, since pinning is permanent.
     let driver = std::thread::spawn(move || {
         pin_this_thread(&cores).context("cannot pin the load driver")?;
         Driver::new(connections, rate, target, duration)?.run()
@@ -64,7 +64,7 @@ struct Driver {
     epoll: OwnedFd,
     timer: OwnedFd,
     interval: Duration,
-    /// Requests to send in all.
+    /// Total number of requests.
     total: u64,
     latencies: Histogram<u64>,
     errors: u64,
@@ -73,9 +73,9 @@ struct Driver {
 struct Connection {
     stream: TcpStream,
     reader: ResponseReader,
-    /// When the request under way was due.
+    /// When the request in flight was due.
     under_way: Option<Instant>,
-    /// Requests that are due and wait for the one under way.
+    /// Due requests that wait for the one in flight.
     waiting: VecDeque<(Instant, usize)>,
 }
 
@@ -116,7 +116,7 @@ impl Driver {
     }
 
     fn run(mut self) -> Result<Load> {
-        // No finer than 50 us: below that the timer would cost more than it gives.
+        // At least 50 us: below that the timer would cost more than it gains.
         let tick = self.interval.max(Duration::from_micros(50));
         let spec = timespec(tick);
         let timing = Itimerspec { it_interval: spec, it_value: spec };
@@ -162,12 +162,12 @@ impl Driver {
         let unanswered: usize =
             self.connections.iter().map(|c| c.waiting.len() + usize::from(c.under_way.is_some())).sum();
         let seconds = start.elapsed().min(end - start).as_secs_f64();
-        let remark =
-            (unanswered > 0).then(|| format!("{unanswered} were still waiting {PATIENCE:?} after the end"));
+        let remark = (unanswered > 0)
+            .then(|| format!("{unanswered} were still unanswered {PATIENCE:?} after the end"));
         Ok(Load::timed(&self.latencies, seconds, self.errors + unanswered as u64, remark))
     }
 
-    /// Sends the next waiting request of a connection that has none under way.
+    /// Sends the next waiting request of a connection that has none in flight.
     fn send_next(&mut self, index: usize) {
         let connection = &mut self.connections[index];
         if connection.under_way.is_some() {
@@ -175,7 +175,7 @@ impl Driver {
         }
         let Some((due, request)) = connection.waiting.pop_front() else { return };
         connection.under_way = Some(due);
-        // A request of some hundred bytes into an empty socket buffer is always taken whole.
+        // A request of some hundred bytes always fits into an empty socket buffer.
         match connection.stream.write(&self.requests[request]) {
             Ok(written) if written == self.requests[request].len() => {}
             _ => self.fail(index),
@@ -205,7 +205,7 @@ impl Driver {
         }
     }
 
-    /// Counts the request under way as failed and goes on with a new connection.
+    /// Counts the request in flight as failed and opens a new connection.
     fn fail(&mut self, index: usize) {
         if self.connections[index].under_way.take().is_some() {
             self.errors += 1;
@@ -215,7 +215,7 @@ impl Driver {
                 let waiting = std::mem::take(&mut self.connections[index].waiting);
                 self.connections[index] = Connection { waiting, ..fresh };
             }
-            // Whatever waits is lost with it, and counted, so that this ends.
+            // Waiting requests are lost with it, and counted, so that this ends.
             Err(_) => {
                 self.errors += self.connections[index].waiting.len() as u64;
                 self.connections[index].waiting.clear();
@@ -234,7 +234,8 @@ mod tests {
 
     use super::*;
 
-    /// Answers each request on each connection, and sleeps once for `stall` before answer number 20.
+    /// Responds to each request on each connection, and sleeps once for `stall` before response
+    /// number 20.
     fn serve(stall: Duration) -> std::net::SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -263,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn sends_what_is_due() {
+    fn sends_all_due_requests() {
         let load = drive(serve(Duration::ZERO), 2);
         assert_eq!((load.requests, load.errors), (100, 0));
     }
@@ -272,7 +273,7 @@ mod tests {
     fn a_stall_counts_for_every_request_that_was_due_in_it() {
         let load = drive(serve(Duration::from_millis(200)), 2);
         assert_eq!((load.requests, load.errors), (100, 0));
-        // 40 requests were due in those 200 ms: a closed loop would have seen one slow answer.
+        // 40 requests were due in those 200 ms: a closed loop would have seen one slow response.
         assert!(load.p90_us > Some(60_000.0), "{load:?}");
     }
 

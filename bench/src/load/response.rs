@@ -1,15 +1,15 @@
-//! Reads HTTP/1.1 responses out of a byte stream as they arrive, to check status and length.
+//! Parses HTTP/1.1 responses from a byte stream as they arrive, to check status and length.
 
 use anyhow::{Result, bail};
 
-/// Longest head (or chunk-size line) that is read, in bytes.
+/// Maximum length of a head (or chunk-size line), in bytes.
 const LONGEST_HEAD: usize = 64 * 1024;
 
-/// One response at a time; after [`ResponseReader::feed`] returned it, the next may follow.
+/// Parses one response at a time; after [`ResponseReader::feed`] returned it, the next may follow.
 #[derive(Default)]
 pub struct ResponseReader {
-    state: State,
-    /// Bytes of a head or line that is not whole yet.
+    state: ParseState,
+    /// Bytes of an incomplete head or line.
     pending: Vec<u8>,
     status: u16,
     body: u64,
@@ -24,80 +24,80 @@ pub struct Response {
 }
 
 #[derive(Default, Clone, Copy)]
-enum State {
+enum ParseState {
     #[default]
     Head,
-    /// Body bytes still to come.
+    /// Remaining body bytes.
     Length(u64),
     ChunkSize,
-    /// Bytes of chunk data still to come, then CRLF.
+    /// Remaining bytes of chunk data, then CRLF.
     ChunkData(u64),
     ChunkEnd,
     Trailer,
 }
 
 impl ResponseReader {
-    /// Takes bytes that arrived. Returns the response they completed, if any. Bytes after its end
-    /// are an error: no driver here pipelines.
+    /// Parses received bytes. Returns the response they complete, if any. Bytes after its end are
+    /// an error: no driver here pipelines.
     ///
     /// # Errors
-    /// When the bytes are no HTTP/1.1 response of known length.
+    /// The bytes are not an HTTP/1.1 response of known length.
     pub fn feed(&mut self, mut bytes: &[u8]) -> Result<Option<Response>> {
         while !bytes.is_empty() {
             match self.state {
-                State::Head => {
+                ParseState::Head => {
                     let Some(taken) = self.take_until(bytes, b"\r\n\r\n")? else { return Ok(None) };
                     bytes = &bytes[taken..];
                     self.begin()?;
                 }
-                State::Length(left) => bytes = self.skip(bytes, left, State::Length),
-                State::ChunkSize => {
+                ParseState::Length(left) => bytes = self.skip(bytes, left, ParseState::Length),
+                ParseState::ChunkSize => {
                     let Some(taken) = self.take_until(bytes, b"\r\n")? else { return Ok(None) };
                     bytes = &bytes[taken..];
                     let line = std::mem::take(&mut self.pending);
                     let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
                     let digits = std::str::from_utf8(&line[..digits])?;
                     self.state = match u64::from_str_radix(digits, 16)? {
-                        0 => State::Trailer,
-                        size => State::ChunkData(size),
+                        0 => ParseState::Trailer,
+                        size => ParseState::ChunkData(size),
                     };
                 }
-                State::ChunkData(left) => {
-                    bytes = self.skip(bytes, left, State::ChunkData);
-                    if matches!(self.state, State::ChunkData(0)) {
-                        self.state = State::ChunkEnd;
+                ParseState::ChunkData(left) => {
+                    bytes = self.skip(bytes, left, ParseState::ChunkData);
+                    if matches!(self.state, ParseState::ChunkData(0)) {
+                        self.state = ParseState::ChunkEnd;
                     }
                 }
-                State::ChunkEnd => {
+                ParseState::ChunkEnd => {
                     let Some(taken) = self.take_until(bytes, b"\r\n")? else { return Ok(None) };
                     if self.pending != b"\r\n" {
                         bail!("a chunk is longer than its size says");
                     }
                     bytes = &bytes[taken..];
                     self.pending.clear();
-                    self.state = State::ChunkSize;
+                    self.state = ParseState::ChunkSize;
                 }
-                State::Trailer => {
+                ParseState::Trailer => {
                     let Some(taken) = self.take_until(bytes, b"\r\n")? else { return Ok(None) };
                     bytes = &bytes[taken..];
                     if std::mem::take(&mut self.pending) == b"\r\n" {
-                        self.state = State::Length(0);
+                        self.state = ParseState::Length(0);
                     }
                 }
             }
-            if matches!(self.state, State::Length(0)) {
+            if matches!(self.state, ParseState::Length(0)) {
                 if !bytes.is_empty() {
                     bail!("{} bytes follow the end of a response", bytes.len());
                 }
-                self.state = State::Head;
+                self.state = ParseState::Head;
                 return Ok(Some(Response { status: self.status, body: std::mem::take(&mut self.body) }));
             }
         }
         Ok(None)
     }
 
-    /// Moves bytes up to and with `end` to `pending`; returns how many, or `None` when `end` has
-    /// not come yet (then all were moved).
+    /// Moves bytes up to and including `end` to `pending`; returns how many, or `None` if `end` has
+    /// not arrived (then all were moved).
     fn take_until(&mut self, bytes: &[u8], end: &[u8]) -> Result<Option<usize>> {
         let before = self.pending.len();
         self.pending.extend_from_slice(bytes);
@@ -113,14 +113,14 @@ impl ResponseReader {
         }
     }
 
-    fn skip<'b>(&mut self, bytes: &'b [u8], left: u64, state: fn(u64) -> State) -> &'b [u8] {
+    fn skip<'b>(&mut self, bytes: &'b [u8], left: u64, state: fn(u64) -> ParseState) -> &'b [u8] {
         let taken = left.min(bytes.len() as u64);
         self.body += taken;
         self.state = state(left - taken);
         &bytes[taken as usize..]
     }
 
-    /// Reads the head in `pending` and decides how the body is framed.
+    /// Parses the head in `pending` and determines the body's framing.
     fn begin(&mut self) -> Result<()> {
         let head = std::mem::take(&mut self.pending);
         let mut fields = [httparse::EMPTY_HEADER; 64];
@@ -136,11 +136,11 @@ impl ResponseReader {
         };
         self.state =
             if value("transfer-encoding").is_some_and(|coding| coding.eq_ignore_ascii_case(b"chunked")) {
-                State::ChunkSize
+                ParseState::ChunkSize
             } else if let Some(length) = value("content-length") {
-                State::Length(std::str::from_utf8(length)?.parse()?)
+                ParseState::Length(std::str::from_utf8(length)?.parse()?)
             } else if matches!(self.status, 204 | 304) {
-                State::Length(0)
+                ParseState::Length(0)
             } else {
                 bail!("a response with status {} has neither Content-Length nor chunks", self.status);
             };
@@ -152,7 +152,7 @@ impl ResponseReader {
 mod tests {
     use super::*;
 
-    /// Feeds `text` in pieces of every size and checks that the answer never depends on it.
+    /// Feeds `text` in pieces of every size and checks that the result never depends on it.
     fn whole(text: &str) -> Response {
         let mut last = None;
         for size in 1..=text.len() {
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_has_no_length_or_too_much() {
+    fn rejects_responses_without_length_or_with_extra_bytes() {
         assert!(ResponseReader::default().feed(b"HTTP/1.1 200 OK\r\n\r\nx").is_err());
         assert!(ResponseReader::default().feed(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nxy").is_err());
         let chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nxy\r\n";

@@ -1,5 +1,5 @@
-//! Where asynchronous clients run: those of a load on a thread of their own, pinned to its cores;
-//! those of probes and idle connections in the background.
+//! Runtimes of asynchronous clients: load drivers run on a dedicated thread, pinned to its cores;
+//! probes and idle connections run in the background.
 
 use std::future::Future;
 use std::sync::OnceLock;
@@ -10,13 +10,13 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::machine::{Cores, pin_this_thread};
 
-/// How long a probe's connection or answer may take.
+/// Timeout of a probe's connection or response.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Runs what `make` gives on a pinned thread of its own.
+/// Runs the future that `make` returns on a dedicated, pinned thread.
 ///
 /// # Errors
-/// When the thread cannot be pinned, and those of the future.
+/// The thread cannot be pinned, or the future fails.
 pub fn alone<T, F>(cores: &Cores, make: impl FnOnce() -> F + Send + 'static) -> Result<T>
 where
     T: Send + 'static,
@@ -33,10 +33,10 @@ where
     }
 }
 
-/// Waits for something short in the background runtime, which goes on driving what was begun in it.
+/// Waits for a short task in the background runtime, which keeps driving the tasks started in it.
 ///
 /// # Errors
-/// When it takes more than five seconds, and those of the future.
+/// It takes more than five seconds, or the future fails.
 pub fn wait<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
     static BACKGROUND: OnceLock<Runtime> = OnceLock::new();
     let runtime = match BACKGROUND.get() {

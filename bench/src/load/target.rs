@@ -1,4 +1,4 @@
-//! What a driver asks for: where, in which protocol, and what must come back.
+//! The target of a driver: address, protocol, and the expected response.
 
 use std::net::SocketAddr;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::{certificate, mixture};
 
-/// What clients speak to a gateway.
+/// The protocol between clients and a gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Front {
@@ -32,30 +32,31 @@ impl Front {
     }
 }
 
-/// What a client asks for.
+/// The kind of a client's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Call {
     Get,
-    /// A unary gRPC call, to an upstream that speaks it.
+    /// A unary gRPC call, to a gRPC upstream.
     Grpc,
-    /// A WebSocket whose messages come back.
+    /// A WebSocket whose messages are echoed.
     WebSocket,
 }
 
-/// What is asked for and what must come back.
+/// The requests of a driver and the expected response.
 #[derive(Clone, Debug)]
 pub struct Target {
     pub address: SocketAddr,
     pub front: Front,
     pub call: Call,
-    /// How many different paths are asked in turn: `/hello` when 1, else `/hello/0`, `/hello/1`, ...
+    /// Number of different paths, requested in turn: `/hello` if 1, else `/hello/0`, `/hello/1`,
+    /// ...
     pub paths: usize,
-    /// Sent as `apikey` when there is one.
+    /// Sent as `apikey` if present.
     pub key: Option<&'static str>,
-    /// Bytes of a right answer's body.
+    /// Bytes of a correct response's body.
     pub body: u64,
-    /// The paths and hosts of `mixture.rs` instead.
+    /// Use the paths and hosts of `mixture.rs` instead.
     pub mixed: bool,
     /// Offer the post-quantum key exchange instead of X25519.
     pub hybrid: bool,
@@ -85,7 +86,7 @@ impl Target {
         }
     }
 
-    /// A whole GET request for path number `index`.
+    /// A complete GET request for path number `index`.
     pub fn request(&self, index: usize) -> Vec<u8> {
         let key = self.key.map(|key| format!("apikey: {key}\r\n")).unwrap_or_default();
         let own = if self.mixed { mixture::host(index % self.paths) } else { None };
@@ -93,7 +94,7 @@ impl Target {
         format!("GET {} HTTP/1.1\r\nHost: {host}\r\n{key}\r\n", self.path(index)).into_bytes()
     }
 
-    /// The same for tools; over TLS with the name that the certificate has.
+    /// The URL for tools; over TLS with the certificate's name.
     pub fn url(&self) -> String {
         let scheme = if self.front.tls() { "https" } else { "http" };
         format!("{scheme}://{}{}", self.host(), self.path(0))
@@ -126,7 +127,7 @@ impl Target {
 /// The method of gRPC calls.
 pub const GRPC_PATH: &str = "/bench.Echo/Unary";
 
-/// The message of a gRPC call and of its answer: 100 bytes, not compressed.
+/// The message of a gRPC call and of its response: 100 bytes, not compressed.
 pub fn grpc_message() -> Vec<u8> {
     let mut message = vec![0, 0, 0, 0, 100];
     message.resize(105, b'x');

@@ -1,4 +1,4 @@
-//! wrk, with a script that lets it walk over many paths and print exact numbers.
+//! wrk, with a script that requests many paths and prints exact numbers.
 
 use std::path::Path;
 use std::process::Command;
@@ -18,9 +18,9 @@ struct Summary {
     requests: u64,
     seconds: f64,
     bytes: u64,
-    /// Answers with a status above 399.
+    /// Responses with a status above 399.
     status: u64,
-    /// Connections refused, reads and writes that failed, answers that took too long.
+    /// Refused connections, failed reads and writes, and timeouts.
     socket: u64,
     mean: f64,
     p50: f64,
@@ -79,15 +79,15 @@ pub fn run(
     })
 }
 
-/// wrk does not compare bodies, but counts bytes: an average answer must be as long as a body with
-/// a plausible head. Returns all requests as wrong when it is not.
+/// wrk does not compare bodies, but counts bytes: an average response must be as long as a body
+/// with a plausible head. Otherwise returns all requests as wrong.
 fn wrong_length(summary: &Summary, target: &Target) -> u64 {
     if summary.requests == 0 {
         return 1;
     }
     let average = summary.bytes as f64 / summary.requests as f64;
     let least = target.body as f64 + 20.0;
-    // The counter also holds answers that were still on their way at the end.
+    // The counter also includes responses that were incomplete at the end.
     let most = target.body as f64 * 1.05 + 1_500.0;
     if (least..most).contains(&average) { 0 } else { summary.requests }
 }

@@ -7,14 +7,15 @@ use crate::scenario::Kind;
 use crate::stats::Spread;
 
 const WIDTH: f64 = 760.0;
-/// Where bars begin; labels stand left of it.
+/// The left end of bars; labels are left of it.
 const LEFT: f64 = 190.0;
-/// Room right of the longest bar for its number.
+/// Room to the right of the longest bar for its number.
 const RIGHT: f64 = 130.0;
 const BAR: f64 = 18.0;
 const STEP: f64 = 25.0;
 
-/// First part (user time, or the only one) and second part (system time) of a bar.
+/// The colours of the first part (user time, or the only one) and the second part (system time) of
+/// a bar.
 const OURS: [&str; 2] = ["#0b6e4f", "#5fb49c"];
 const THEIRS: [&str; 2] = ["#5c6b7a", "#a9b4bf"];
 
@@ -71,7 +72,7 @@ fn cpu_panel(outcome: &Outcome) -> Panel {
     let row = |result: &ArmResult| {
         let (user, system) = (result.spread(|s| s.user_us)?, result.spread(|s| s.system_us)?);
         let total = result.spread(Sample::cpu_us)?;
-        // Medians of parts need not add up to the median of the sum: the sum leads.
+        // Medians of parts need not add up to the median of the sum: the sum takes precedence.
         let scale = total.median / (user.median + system.median).max(f64::MIN_POSITIVE);
         Some((vec![user.median * scale, system.median * scale], total))
     };
@@ -123,7 +124,7 @@ fn draw(title: &str, panels: &[Panel]) -> String {
 }
 
 fn draw_panel(svg: &mut String, panel: &Panel, top: f64) {
-    // Writing to a String cannot fail, so these results say nothing.
+    // Writing to a String cannot fail, so the results are ignored.
     let _ = writeln!(
         svg,
         "<text x=\"16\" y=\"{}\" font-weight=\"600\">{}</text>",

@@ -28,7 +28,7 @@ pub fn page(report: &Report) -> String {
     line(
         &mut page,
         format!(
-            "Up to {} rounds of {} s in an order drawn anew each round; the gateway alone on its core, upstream and load on the others. \
+            "Up to {} rounds of {} s in a random order per round; the gateway alone on its core, upstream and load on the others. \
         Numbers are medians over the rounds with the smallest and largest round in brackets; ratios are taken round by round. \
         [How to read this](../../README.md).",
             report.plan.rounds,
@@ -37,7 +37,7 @@ pub fn page(report: &Report) -> String {
     );
     page.push_str("\n## Goals\n\n");
     page.push_str(&goals(report));
-    page.push_str("\n## Who took part\n\n| gateway | version |\n|---|---|\n");
+    page.push_str("\n## Gateways\n\n| gateway | version |\n|---|---|\n");
     for found in &report.gateways {
         let version = match (&found.version, &found.missing) {
             (Some(version), _) => version.clone(),
@@ -75,7 +75,7 @@ pub fn goals(report: &Report) -> String {
     table
 }
 
-/// A scenario in a line, for the terminal while a run goes on.
+/// A scenario in one line, for the terminal during a run.
 pub fn one_line(outcome: &Outcome) -> String {
     let mut text = format!("{}:", outcome.scenario.id);
     for result in &outcome.arms {
@@ -186,7 +186,7 @@ fn load_table(outcome: &Outcome) -> String {
     table
 }
 
-/// The published lines of a scenario, each as a ratio to the first, like ours beside them.
+/// The published lines of a scenario, each as a ratio to the first, like ours.
 fn published(outcome: &Outcome) -> String {
     let figures: Vec<_> = FIGURES.iter().filter(|figure| figure.scenario == outcome.scenario.id).collect();
     if figures.is_empty() {

@@ -1,4 +1,4 @@
-//! Writes what a run found: JSON with everything, Markdown to read, SVG charts.
+//! Writes the results of a run: JSON with everything, Markdown to read, SVG charts.
 
 mod chart;
 pub mod markdown;
@@ -26,7 +26,7 @@ pub struct Report {
     /// When it ended, seconds since 1970, and how long it took.
     pub ended: u64,
     pub took_seconds: f64,
-    pub gateways: Vec<Found>,
+    pub gateways: Vec<GatewayEntry>,
     pub goals: Vec<Verdict>,
     pub outcomes: Vec<Outcome>,
     /// Scenarios that were not run, with the reason.
@@ -34,19 +34,19 @@ pub struct Report {
     pub published: &'static [Figure],
 }
 
-/// A gateway's version, or why there is none.
+/// A gateway's version, or why it is missing.
 #[derive(Serialize)]
-pub struct Found {
+pub struct GatewayEntry {
     pub gateway: Gateway,
     pub version: Option<String>,
     pub missing: Option<String>,
 }
 
 /// Versions and reasons, for a report.
-pub fn found(programs: &[(Gateway, Result<Program, String>)]) -> Vec<Found> {
+pub fn found(programs: &[(Gateway, Result<Program, String>)]) -> Vec<GatewayEntry> {
     programs
         .iter()
-        .map(|(gateway, program)| Found {
+        .map(|(gateway, program)| GatewayEntry {
             gateway: *gateway,
             version: program.as_ref().ok().map(|program| program.version.clone()),
             missing: program.as_ref().err().cloned(),
@@ -61,7 +61,7 @@ pub fn found(programs: &[(Gateway, Result<Program, String>)]) -> Vec<Found> {
 pub fn write(report: &Report, reports: &Path) -> Result<PathBuf> {
     let folder = reports.join(&report.name);
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    // Charts of scenarios that an earlier run of that name had and this one has not.
+    // Remove charts of scenarios that are only in an earlier run of that name.
     for entry in fs::read_dir(&folder)? {
         let path = entry?.path();
         if path.extension().is_some_and(|extension| extension == "svg") {

@@ -1,4 +1,4 @@
-//! Tables of the scenarios that are not about load alone.
+//! Tables of the scenarios that measure more than load.
 
 use super::markdown::{line, with_range};
 use crate::run::{ArmResult, Outcome};
@@ -28,7 +28,7 @@ pub fn idle(outcome: &Outcome) -> String {
     table
 }
 
-/// What changes under load did.
+/// Results of changes under load.
 pub fn churn(outcome: &Outcome) -> String {
     let mut table = "\n| | changes | refused or lost | live after the answer, ms | slowest, ms | Admin API's answer, ms | control CPU a change, ms |\n|---|---|---|---|---|---|---|\n".to_owned();
     for result in &outcome.arms {

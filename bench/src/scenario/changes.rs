@@ -1,4 +1,4 @@
-//! Configurations that are large, and that change.
+//! Large configurations, and changes of them.
 
 use super::{BASE, Kind, Reference, Scenario};
 use crate::gateways::{Gateway, Setup};

@@ -1,4 +1,4 @@
-//! HTTP/1.1 in clear text: what a request costs, alone and with plugins, routes and changes.
+//! HTTP/1.1 in plaintext: the cost of a request, alone and with plugins, routes and changes.
 
 use super::{BASE, Kind, Reference, Scenario};
 use crate::gateways::{Gateway, Setup};
@@ -8,16 +8,16 @@ use crate::upstream::Answer;
 use Gateway::{Apisix, Caddy, Direct, Envoy, Haproxy, Kong, Linkerd, Nginx, Pingora, SpringCloud, Zuul1};
 
 pub(super) const NATIVE: &[Gateway] = &[Nginx, Haproxy, Envoy, Pingora, Caddy, Apisix, Kong];
-const EVERYONE: &[Gateway] =
+const ALL_PEERS: &[Gateway] =
     &[Nginx, Haproxy, Envoy, Pingora, Caddy, SpringCloud, Zuul1, Apisix, Kong, Linkerd, Direct];
 
-/// Enough to say where Sluice stands, in the time a quick run has.
+/// Enough to compare Sluice in the time of a quick run.
 const QUICK: &[Gateway] = &[Nginx, Haproxy, Envoy, Pingora];
 
 const PLAIN: Setup = Setup::PLAIN;
 const OWN_PLAIN: &[Reference] =
     &[Reference { label: "sluice, plain", gateway: Gateway::Sluice, setup: PLAIN, churn: false }];
-/// The official script's, which the ARM64 article used.
+/// The official script's driver, as used by the ARM64 article.
 const SCRIPT: Driver = Driver::Wrk { threads: 2, connections: 16 };
 
 pub(super) const SCENARIOS: &[Scenario] = &[
@@ -166,8 +166,8 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         also: &["B9"],
         title: "Gateways over HTTP/1.1, 10 threads and 200 connections",
         driver: Driver::Wrk { threads: 10, connections: 200 },
-        peers: EVERYONE,
-        quick: Some(EVERYONE),
+        peers: ALL_PEERS,
+        quick: Some(ALL_PEERS),
         ..BASE
     },
     Scenario {
@@ -175,9 +175,10 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         also: &["B10"],
         title: "Gateways over HTTP/1.0, 200 at once, 50,000 requests, a connection each",
         driver: Driver::Ab { connections: 200, requests: 50_000 },
-        // Some rivals send chunks to HTTP/1.0 clients, which those take for part of the body.
+        // Some rivals send chunked responses to HTTP/1.0 clients, which treat the chunk sizes as
+        // content.
         setup: Setup { answer: Answer::Length4000, ..PLAIN },
-        peers: EVERYONE,
+        peers: ALL_PEERS,
         ..BASE
     },
     Scenario {
@@ -185,7 +186,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         also: &["open-loop"],
         title: "Latency at 1,000 requests/s, open loop",
         driver: Driver::Paced { connections: 50, rate: 1_000 },
-        peers: EVERYONE,
+        peers: ALL_PEERS,
         quick: Some(QUICK),
         ..BASE
     },

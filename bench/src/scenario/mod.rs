@@ -1,5 +1,5 @@
-//! What is measured. The names B1 to B10 are the published comparisons' scenarios, see
-//! `published.rs`; the others are ours.
+//! The scenarios. B1 to B10 are those of the published comparisons, see `published.rs`; the others
+//! are ours.
 
 mod changes;
 mod http1;
@@ -10,26 +10,26 @@ use serde::Serialize;
 use crate::gateways::{Gateway, Setup};
 use crate::load::Driver;
 
-/// One comparison: the same load on several gateways that do the same.
+/// One comparison: the same load on several gateways with the same task.
 #[derive(Clone, Debug, Serialize)]
 pub struct Scenario {
     pub id: &'static str,
-    /// Other names it answers to, among them those of the published scenarios it repeats.
+    /// Other names, including those of the published scenarios it repeats.
     pub also: &'static [&'static str],
     pub title: &'static str,
     pub kind: Kind,
     pub driver: Driver,
-    /// What Sluice and every peer are asked to do.
+    /// The tasks of Sluice and every peer.
     pub setup: Setup,
     /// Further measurements of Sluice in the same run, to compare with.
     #[serde(skip)]
     pub references: &'static [Reference],
     #[serde(skip)]
     pub peers: &'static [Gateway],
-    /// The peers of a `--quick` run; without any it is no part of one.
+    /// The peers of a `--quick` run; `None` excludes the scenario from it.
     #[serde(skip)]
     pub quick: Option<&'static [Gateway]>,
-    /// Cores below which it says nothing.
+    /// Minimum number of cores.
     pub cores: usize,
 }
 
@@ -38,15 +38,15 @@ pub struct Scenario {
 pub enum Kind {
     /// Load and its cost.
     Load,
-    /// The same while the configuration changes, so often through Sluice's Admin API.
+    /// Load while the configuration changes, `per_second` times through Sluice's Admin API.
     Churn { per_second: u32 },
-    /// What a large configuration costs, and a change of it.
+    /// The cost of a large configuration, and of a change of it.
     Scale,
     /// Memory without load: at rest, and per idle keep-alive connection.
     Idle,
 }
 
-/// Another setup within a scenario, as a rule of Sluice.
+/// Another setup within a scenario, usually of Sluice.
 #[derive(Clone, Copy, Debug)]
 pub struct Reference {
     pub label: &'static str,
@@ -56,7 +56,7 @@ pub struct Reference {
     pub churn: bool,
 }
 
-/// What every scenario has unless it says otherwise.
+/// The defaults of scenarios.
 const BASE: Scenario = Scenario {
     id: "",
     also: &[],

@@ -1,5 +1,5 @@
-//! What clients speak besides HTTP/1.1 in clear text: TLS, HTTP/2, gRPC, WebSocket, bytes, HTTP/3;
-//! and HTTP/1.1 at a rate at which a gateway really lives.
+//! Protocols besides plaintext HTTP/1.1: TLS, HTTP/2, gRPC, WebSocket, TCP, HTTP/3; and HTTP/1.1 at
+//! a realistic rate.
 
 use super::{BASE, Kind, Reference, Scenario};
 use crate::gateways::{Gateway, Setup};
@@ -16,8 +16,8 @@ const H2: Setup = Setup { front: Front::H2, ..TLS };
 const H2C: Setup = Setup { front: Front::H2c, ..TLS };
 const SLOW: Setup = Setup { answer: Answer::Slow4000, ..Setup::PLAIN };
 
-/// Without Envoy: its TLS library sends session tickets with the first answer, so that a client that
-/// asks for nothing does not see when its handshake is over.
+/// Without Envoy: its TLS library sends session tickets with the first response, so a client
+/// without a request cannot see when its handshake has finished.
 const SHAKING: &[Gateway] = &[Nginx, Haproxy, Caddy];
 
 const STREAMS: Driver = Driver::H2load { connections: 4, streams: 100 };

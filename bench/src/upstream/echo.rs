@@ -10,13 +10,13 @@ use super::origin::Origin;
 use crate::load::echo::{ACCEPT, KEY};
 use crate::machine::Cores;
 
-/// Longest request head that is read, in bytes.
+/// Maximum length of a request head, in bytes.
 const LONGEST_HEAD: usize = 16 * 1024;
 
 /// # Errors
-/// When nothing can listen on `address`.
+/// The address is not available.
 pub fn start(address: SocketAddr, cores: &Cores) -> Result<Origin> {
-    // A connection that fails is the gateway's to report.
+    // The gateway reports failed connections.
     Origin::start_tasks(address, cores, |socket| {
         tokio::spawn(serve(socket));
     })
@@ -56,11 +56,12 @@ async fn serve(mut socket: TcpStream) -> Result<()> {
     }
 }
 
-/// Appends the answer to the first frame of `bytes`, if it is whole, and says how long that was.
+/// Appends the echo of the first frame of `bytes`, if it is complete, and returns the frame's
+/// length.
 fn echo(bytes: &[u8], out: &mut Vec<u8>) -> Result<Option<usize>> {
     let [first, second, ..] = bytes else { return Ok(None) };
     let length = usize::from(second & 0x7f);
-    ensure!(second & 0x80 != 0 && length < 126, "only short masked frames are understood here");
+    ensure!(second & 0x80 != 0 && length < 126, "only short masked frames are supported");
     let Some(frame) = bytes.get(2..6 + length) else { return Ok(None) };
     let (mask, payload) = frame.split_at(4);
     out.extend([*first, length as u8]);

@@ -14,16 +14,17 @@ use crate::load::GRPC_PATH;
 use crate::machine::Cores;
 
 /// # Errors
-/// When nothing can listen on `address`.
+/// The address is not available.
 pub fn start(address: SocketAddr, cores: &Cores) -> Result<Origin> {
-    // A connection that fails is the gateway's to report.
+    // The gateway reports failed connections.
     Origin::start_tasks(address, cores, |socket| {
         tokio::spawn(serve(socket));
     })
 }
 
 async fn serve(socket: TcpStream) -> Result<()> {
-    // Gateways end streams and connections whenever their clients do, at the end of each pass: no reason to end theirs.
+    // Gateways reset streams and close connections when their clients do, at the end of each pass:
+    // not a reason to close the others.
     let mut connection = server::Builder::new()
         .max_concurrent_streams(10_000)
         .max_pending_accept_reset_streams(100_000)

@@ -1,4 +1,4 @@
-//! The servers behind every gateway: Debian's nginx with its echo module, and some of our own.
+//! The servers behind every gateway: Debian's nginx with its echo module, and our own.
 
 pub mod echo;
 pub mod grpc;
@@ -23,10 +23,10 @@ use origin::Origin;
 
 const CONFIG: &str = include_str!("../../load/upstream.conf");
 
-/// Where Debian's package `libnginx-mod-http-echo` puts the module.
+/// Path of the module in Debian's package `libnginx-mod-http-echo`.
 pub const ECHO_MODULE: &str = "/usr/lib/nginx/modules/ngx_http_echo_module.so";
 
-/// What the upstream answers.
+/// The response of the upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
@@ -42,7 +42,7 @@ pub enum Answer {
     Slow4000,
     /// A gRPC message, with trailers.
     Grpc,
-    /// What was sent, by WebSocket.
+    /// The echo of a WebSocket message.
     Echo,
 }
 
@@ -78,10 +78,11 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// Starts them on `cores`, nginx with one worker per core, on `first_port` and the next six.
+    /// Starts the servers on `cores`, nginx with one worker per core, on `first_port` and the next
+    /// six ports.
     ///
     /// # Errors
-    /// When one does not start or does not answer as it should.
+    /// A server does not start or does not respond as expected.
     pub fn start(folder: &Path, first_port: u16, cores: &Cores) -> Result<Self> {
         if !Path::new(ECHO_MODULE).exists() {
             bail!("{ECHO_MODULE} is missing: apt-get install libnginx-mod-http-echo");

@@ -1,4 +1,4 @@
-//! Upstreams of our own, for what Debian's nginx does not answer: threads of this program on the
+//! Our own upstreams, for responses that Debian's nginx cannot send: threads of this program on the
 //! load's cores.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -21,7 +21,7 @@ impl Origin {
     /// Calls `serve` on a pinned thread for each connection.
     ///
     /// # Errors
-    /// When nothing can listen on `address`.
+    /// The address is not available.
     pub fn start(
         address: SocketAddr,
         cores: &Cores,
@@ -42,7 +42,7 @@ impl Origin {
     /// Calls `serve` in a runtime of one pinned thread, to start a task for each connection.
     ///
     /// # Errors
-    /// When nothing can listen on `address`.
+    /// The address is not available.
     pub fn start_tasks(
         address: SocketAddr,
         cores: &Cores,
@@ -76,7 +76,7 @@ impl Origin {
         let stop = Arc::new(AtomicBool::new(false));
         let (stopped, cores) = (stop.clone(), cores.clone());
         let thread = std::thread::spawn(move || {
-            // Without it, it would only be slower.
+            // Pinning is optional: without it, the server is only slower.
             let _ = pin_this_thread(&cores);
             run(listener, &stopped);
         });
@@ -92,7 +92,7 @@ impl Origin {
 impl Drop for Origin {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // It waits for a connection.
+        // The thread waits for a connection.
         let _ = TcpStream::connect(self.address);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

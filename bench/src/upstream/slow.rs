@@ -1,5 +1,4 @@
-//! An upstream that takes its time: 4,000 bytes with Content-Length, the second half of them some
-//! time after the first.
+//! A slow upstream: 4,000 bytes with Content-Length, the second half some time after the first.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,18 +9,18 @@ use anyhow::{Result, ensure};
 use super::origin::Origin;
 use crate::machine::Cores;
 
-/// Between the halves. The kernel adds about 60 microseconds of its own.
+/// Delay between the halves. The kernel adds about 60 microseconds.
 pub const PAUSE: Duration = Duration::from_micros(200);
 
-/// Longest request head that is read, in bytes.
+/// Maximum length of a request head, in bytes.
 const LONGEST_HEAD: usize = 16 * 1024;
 
 /// # Errors
-/// When nothing can listen on `address`.
+/// The address is not available.
 pub fn start(address: SocketAddr, cores: &Cores) -> Result<Origin> {
     Origin::start(address, cores, |socket| {
-        // A thread each: only they can sleep for so short a time. A connection that fails is the
-        // gateway's to report.
+        // One thread per connection: only threads can sleep for such a short time. The gateway
+        // reports failed connections.
         std::thread::spawn(move || serve(socket));
     })
 }

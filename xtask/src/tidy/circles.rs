@@ -112,7 +112,8 @@ impl Names {
         }
         let path = self.absolute(&path);
         if public {
-            // Passing a name on is no need of its own: whoever uses it is counted as using its file.
+            // A re-export is not a dependency of its own: its users are counted as using the
+            // re-exported file.
             self.exported.insert(seen_as.to_string(), path);
         } else {
             self.mentioned.push(path);

@@ -14,7 +14,7 @@ pub struct Rules {
     pub ban: Vec<Ban>,
 }
 
-/// What one room may see.
+/// The dependencies that one room may have.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Room {

@@ -111,11 +111,11 @@ mod tests {
 
     #[test]
     fn statements_count_and_questions_do_not() {
-        assert!(opens_statement("/// What a node holds.", "What"));
-        assert!(opens_statement("Done. Who asks waits.", "Who"));
-        assert!(!opens_statement("## What is it?", "What"));
-        assert!(!opens_statement("say What it is", "What"));
-        assert!(!opens_statement("/// Whatever", "What"));
+        assert!(opens_statement("/// Which a node holds.", "Which"));
+        assert!(opens_statement("Done. Whose turn waits.", "Whose"));
+        assert!(!opens_statement("## Which is it?", "Which"));
+        assert!(!opens_statement("say Which it is", "Which"));
+        assert!(!opens_statement("/// Whichever", "Which"));
     }
 
     #[test]

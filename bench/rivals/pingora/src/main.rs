@@ -25,7 +25,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Requests of a client address within the current minute.
 static SEEN: LazyLock<Rate> = LazyLock::new(|| Rate::new(Duration::from_secs(60)));
 
-/// What the command line asked for.
+/// Options of the command line.
 #[derive(Default)]
 struct Options {
     listen: String,
