@@ -10,7 +10,7 @@ use std::time::Duration;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
-    /// What is proved, in a sentence.
+    /// The behaviour under test, in a sentence.
     pub about: String,
     /// Runs alone, after all others.
     #[serde(default)]
@@ -115,7 +115,7 @@ pub struct Step {
     pub trailers: Option<Headers>,
     /// A body of one text many times.
     pub many: Option<Many>,
-    /// Sends the body in chunks of so many bytes.
+    /// Sends the body in chunks of this size in bytes.
     pub chunk_size: Option<usize>,
     /// `1.1` (default) or `1.0`.
     pub version: Option<String>,
@@ -139,7 +139,7 @@ pub struct Step {
     pub expect: Expect,
 }
 
-/// What must hold after a step; nothing said, nothing asked.
+/// The expectations after a step; absent fields are not checked.
 #[derive(Deserialize, Default, Clone)]
 #[serde(deny_unknown_fields, default)]
 pub struct Expect {
@@ -169,7 +169,7 @@ pub struct Expect {
     pub at_most: Option<Duration>,
     /// Exit code of `shell` (0 unless said), `sluice` and `wait_exit`.
     pub exit: Option<i32>,
-    /// What fake upstreams saw.
+    /// The requests that fake upstreams received.
     pub seen: IndexMap<String, Seen>,
     /// Regular expressions found in what the gateway wrote.
     pub log: Option<OneOrMany<String>>,
@@ -177,7 +177,7 @@ pub struct Expect {
     pub log_lacks: Option<OneOrMany<String>>,
 }
 
-/// What one fake upstream must have seen, since the start of the case.
+/// The expected requests of one fake upstream, since the start of the case.
 #[derive(Deserialize, Default, Clone)]
 #[serde(deny_unknown_fields, default)]
 pub struct Seen {

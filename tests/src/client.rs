@@ -1,4 +1,4 @@
-//! The runner's own HTTP/1 client: sends what it is told, well formed or not.
+//! The runner's own HTTP/1 client: sends bytes exactly as given, well-formed or not.
 
 use crate::http::{Message, Reader};
 use crate::talk::PATIENCE;
@@ -36,7 +36,7 @@ pub struct Call {
     pub watch_close: Option<bool>,
 }
 
-/// What came back.
+/// A response.
 #[derive(Clone, Default, Debug)]
 pub struct Answer {
     pub message: Message,
@@ -118,7 +118,7 @@ impl Client {
         Ok(Answer { message, elapsed, closed })
     }
 
-    /// Sends bytes on a fresh connection and reads so many answers.
+    /// Sends bytes on a new connection and reads a number of responses.
     pub fn raw(
         &mut self,
         address: &str,
@@ -189,7 +189,7 @@ fn finish(connection: &mut Connection, head: Message, method: &str) -> Result<Me
     connection.response(method)
 }
 
-/// Whether the server ends the connection; bytes nobody asked for are an error.
+/// Whether the server closes the connection; unexpected bytes are an error.
 fn closes(connection: &mut Connection, expected: bool) -> Result<bool> {
     let patience = if expected { PATIENCE } else { Duration::from_millis(150) };
     connection.inner().set_read_timeout(Some(patience))?;

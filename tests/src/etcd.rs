@@ -1,4 +1,4 @@
-//! A real etcd for a case: one member or several, with whatever stands between them and the gateway.
+//! A real etcd for a case: one member or several, and the relays between them and the gateway.
 
 use crate::ports;
 use crate::relay::{Relay, Way};
@@ -113,12 +113,12 @@ impl Etcd {
         ports.into_iter().map(|port| format!("{scheme}://127.0.0.1:{port}")).collect()
     }
 
-    /// What makes it the store of a gateway, laid over the runner's configuration.
+    /// The settings that make it a gateway's store, merged into the runner's configuration.
     pub fn provides(&self) -> Value {
         json!({"deployment": {"role_traditional": {"config_provider": "etcd"}, "etcd": {"host": self.hosts()}}})
     }
 
-    /// What a shell types to ask the cluster itself, past any relay.
+    /// The shell command that contacts the cluster directly, bypassing any relay.
     pub fn ctl(&self) -> Result<String> {
         let scheme = if self.tls { "https" } else { "http" };
         let ports = self.members.iter().map(|member| format!("{scheme}://127.0.0.1:{}", member.port));

@@ -1,9 +1,9 @@
-//! The examples on the plugins' pages (`plugins/pages`, which the generated ones take over word for
-//! word), as cases: what a reader is told to type is what is run.
+//! The examples on the plugins' pages (`plugins/pages`, which are included in the generated ones
+//! verbatim) as cases: the documented commands are executed.
 //!
 //! An example has four blocks: commands for the Admin API, the same as `apisix.yaml`, commands that
-//! try it, and what these say. It is run twice, by the first block and by the second. Where it needs
-//! something of `config.yaml`, such as the port of a stream, a block with that stands before them.
+//! try it, and their output. It is run twice, with the first block and with the second. If it needs
+//! settings in `config.yaml`, such as the port of a stream, a block with them comes first.
 
 use crate::case::Case;
 use anyhow::{Context, Result, bail};
@@ -65,7 +65,7 @@ fn value(page: &str, by: By) -> Result<Value> {
         "upstreams": {
             "behind": {"body": "hello from behind\n", "headers": {"Content-Type": "text/plain"}},
             "second": {"body": "unseen"},
-            // Two that can be told apart.
+            // Two distinguishable servers.
             "broker": {"talk": [{"read": "MQTT"}, {"send": "\u{20}\u{2}\u{0}\u{0}"}, "read_end"]},
             "other-broker": {"talk": [{"read": "MQTT"}, {"send": "\u{20}\u{2}\u{1}\u{0}"}, "read_end"]},
             "stream": "closed",

@@ -191,7 +191,7 @@ impl Gateway {
         self.folder.join("sluice.log")
     }
 
-    /// What the control plane says of its snapshots.
+    /// The control plane's report on its snapshots.
     pub fn snapshot(&self) -> Result<Snapshot> {
         let address = format!("127.0.0.1:{}", self.listen.control);
         let answer = Client::default().call(&address, &Call::new("GET", "/v1/snapshot"))?;

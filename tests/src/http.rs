@@ -182,7 +182,7 @@ impl<R: Read> Reader<R> {
         }
     }
 
-    /// Appends so many bytes; false when the stream ends first.
+    /// Appends `wanted` bytes; false if the stream ends first.
     fn exactly(&mut self, mut wanted: usize, into: &mut Vec<u8>) -> Result<bool> {
         if wanted > MOST {
             bail!("a body of {wanted} bytes is more than a test sends");

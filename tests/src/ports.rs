@@ -10,7 +10,7 @@ const COUNT: u16 = 1_000;
 /// Where the next search starts; processes start at different places.
 static NEXT: AtomicU16 = AtomicU16::new(0);
 
-/// A port on loopback that nobody listens on, given out once per round.
+/// A loopback port without a listener, given out once per round.
 pub fn free() -> Result<u16> {
     for _ in 0..COUNT {
         let turn = NEXT.fetch_add(1, Ordering::Relaxed);

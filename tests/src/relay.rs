@@ -13,7 +13,7 @@ use std::time::Duration;
 /// How soon another way, a break or an end is noticed.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What each piece is late by, where they are.
+/// The delay of each piece, if there are delays.
 const LATE: Duration = Duration::from_millis(40);
 
 /// Bytes of a crumb, and how many of them go on their own: one by one, a large answer would take minutes.
@@ -104,7 +104,7 @@ impl Relay {
         self.state.breaks.fetch_add(1, Ordering::SeqCst);
         let mut open = self.state.open.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         for stream in open.drain(..).flatten() {
-            // The last descriptor is closed by whoever copies.
+            // The thread that copies closes the last descriptor.
             let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
         }
     }
@@ -154,7 +154,7 @@ fn connect(client: TcpStream, to: u16, state: &Arc<State>) {
     let Ok(server) = TcpStream::connect(("127.0.0.1", to)) else { return };
     if let (Ok(client), Ok(server)) = (client.try_clone(), server.try_clone()) {
         let mut open = state.open.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        // What has ended needs not be broken.
+        // Closed connections need not be broken.
         open.retain(|[client, _]| client.peer_addr().is_ok());
         open.push([client, server]);
     }

@@ -14,12 +14,12 @@ use indexmap::IndexMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-/// A case stops after so many failures; more would not be read.
+/// A case stops after this many failures, since more are not useful.
 const MOST_FAILURES: usize = 12;
 /// Lines of the gateway's log shown with a failure.
 const LOG_LINES: usize = 25;
 
-/// What the steps of a case share.
+/// State shared by the steps of a case.
 pub struct World {
     pub names: Names,
     pub gateway: Gateway,
@@ -117,7 +117,7 @@ impl World {
         Ok(())
     }
 
-    /// What helps to understand a failure: the end of the log, upstreams' troubles.
+    /// Information that helps to understand a failure: the end of the log, errors of upstreams.
     fn evidence(&mut self) -> Vec<String> {
         let log = self.gateway.log();
         let lines: Vec<_> = log.lines().collect();

@@ -1,8 +1,8 @@
-//! What the gateway promises about lasting, measured: each goal of `docs/reliability.md`.
+//! Long-running checks of the gateway's reliability: each goal of `docs/reliability.md`.
 //!
-//! A goal starts a gateway of its own, does to it what the promise is about, and says what was
-//! measured against what was promised. It has two sizes. The short form (`--short`, in CI) judges
-//! only what is true or false on any machine: nothing lost, nothing leaked, others served. Times
+//! A goal starts its own gateway, puts it under the conditions of the goal, and compares
+//! measurements with the goal. There are two sizes. The short form (`--short`, in CI) judges only
+//! what is true or false on any machine: nothing lost, nothing leaked, other requests served. Times
 //! and rates are figures: the long form judges them, on a machine that is otherwise idle.
 
 mod bulk;
@@ -36,9 +36,13 @@ use std::time::{Duration, Instant};
 
 /// Every goal, in the order they are run.
 pub static GOALS: [Goal; 21] = [
-    Goal { name: "mutations", about: "damaged requests reach nobody", run: mutations::run },
-    Goal { name: "changes", about: "changes under load disturb nobody", run: changes::run },
-    Goal { name: "changes-with-etcd", about: "so do those that come by etcd", run: changes::run_with_etcd },
+    Goal { name: "mutations", about: "malformed requests reach no upstream", run: mutations::run },
+    Goal { name: "changes", about: "configuration changes under load affect no request", run: changes::run },
+    Goal {
+        name: "changes-with-etcd",
+        about: "changes through etcd affect no request",
+        run: changes::run_with_etcd,
+    },
     Goal { name: "kills", about: "SIGKILL loses nothing and the start is quick", run: kills::run },
     Goal {
         name: "kills-with-etcd",
@@ -56,9 +60,9 @@ pub static GOALS: [Goal; 21] = [
     Goal { name: "clients", about: "slow clients, and clients that leave", run: clients::run },
     Goal { name: "clock", about: "a clock that is set ends nothing and holds nothing", run: clock::run },
     Goal { name: "bulk", about: "large bodies take no memory", run: bulk::run },
-    Goal { name: "streams", about: "streams are whole, whatever changes meanwhile", run: streams::run },
-    Goal { name: "fair", about: "a fat stream starves nobody", run: fair::run },
-    Goal { name: "unread", about: "who reads nothing takes no memory", run: unread::run },
+    Goal { name: "streams", about: "streams are complete during changes", run: streams::run },
+    Goal { name: "fair", about: "a large stream does not starve others", run: fair::run },
+    Goal { name: "unread", about: "clients that do not read use no memory", run: unread::run },
     Goal { name: "overload", about: "too much is refused, the rest served", run: overload::run },
     Goal { name: "steady", about: "steady traffic fails nothing and grows nothing", run: steady::run },
 ];

@@ -18,7 +18,7 @@ pub struct Upstream {
     shared: Arc<Shared>,
 }
 
-/// What connections share.
+/// State shared by connections.
 struct Shared {
     spec: Spec,
     port: u16,
@@ -66,7 +66,7 @@ impl Upstream {
         self.shared.connections.load(Ordering::SeqCst)
     }
 
-    /// What went wrong on its side, for a failing case's report.
+    /// Errors of the upstream, for the report of a failing case.
     pub fn problems(&self) -> Vec<String> {
         self.shared.problems.lock().expect("no holder panics").clone()
     }

@@ -19,8 +19,9 @@ const PAUSE: Duration = Duration::from_millis(20);
 const PROGRAM: Duration = Duration::from_secs(600);
 /// `within` is never shorter: it waits for what comes later, and on a busy machine that is later.
 const WITHIN: Duration = Duration::from_secs(30);
-/// Before a script: what failed is told. On the script's first line, so that line numbers stay.
-const TOLD: &str = r#"trap 'echo "line $LINENO ended with $?: $BASH_COMMAND" >&2' ERR; "#;
+/// Prefix of a script that reports the failed command. On the script's first line, to keep line
+/// numbers.
+const REPORT_FAILURE: &str = r#"trap 'echo "line $LINENO ended with $?: $BASH_COMMAND" >&2' ERR; "#;
 
 /// Runs a step; with `within`, again and again until it holds.
 pub fn run(world: &mut World, step: &Step) -> Result<()> {
@@ -34,7 +35,7 @@ pub fn run(world: &mut World, step: &Step) -> Result<()> {
     }
 }
 
-/// A line of a script that bash passes over whatever it gives: a negated command before the last one.
+/// A line of a script whose failure bash ignores: a negated command before the last one.
 fn unseen(script: &str) -> Option<&str> {
     let mut lines = script.trim_end().lines().map(str::trim);
     lines.next_back();
@@ -97,7 +98,7 @@ fn once(world: &mut World, step: &Step) -> Result<()> {
         }
         let mut command = Command::new("bash");
         // Every command counts, not only the last one; the one that failed is named.
-        command.args(["-e", "-c"]).arg(format!("{TOLD}{}", world.names.fill_shell(script)?));
+        command.args(["-e", "-c"]).arg(format!("{REPORT_FAILURE}{}", world.names.fill_shell(script)?));
         program(world, step, command, Some(0))?;
     }
     if let Some(args) = &step.sluice {
@@ -124,7 +125,7 @@ fn once(world: &mut World, step: &Step) -> Result<()> {
         ensure!(code == wanted, "exit code: expected {wanted}, got {code}");
     }
     seen(world, &step.expect)?;
-    // What is tried again is not waited for so long that there is no time for another try.
+    // A repeated step waits only briefly each time, to leave time for another try.
     log(world, &step.expect, if step.within.is_some() { WITHIN / 10 } else { WITHIN })
 }
 

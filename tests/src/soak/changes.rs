@@ -97,7 +97,7 @@ struct Changes {
     seen: Vec<Duration>,
 }
 
-/// Makes so many changes, one every 10 ms, each followed to every probe.
+/// Makes `count` changes, one every 10 ms, and checks each with every probe.
 fn change(site: &mut Site, count: u64, first: u64, mut tell: impl FnMut(u64)) -> Result<Changes> {
     let mut writer = site.writer();
     let mut changes = Changes::default();

@@ -86,7 +86,7 @@ fn slow(trial: &Trial, site: &Site, limit: Duration) -> Result<Vec<Row>> {
     Ok(rows.into_iter().flatten().collect())
 }
 
-/// Whether the server has ended the connection. What it says before is read away.
+/// Whether the server has closed the connection. Data sent before is discarded.
 fn is_over(stream: &mut TcpStream) -> bool {
     let mut part = [0; 4096];
     loop {

@@ -1,8 +1,9 @@
-//! R17: the wall clock is set, an hour and a year back and forth, while the gateway runs with traffic.
+//! R17: the wall clock is set forward and back by an hour and by a year while the gateway runs with
+//! traffic.
 //!
-//! What the gateway counts by itself (limits, bans, ages in memory, leases, the time to confirm a change) goes on as if
-//! nothing had happened: nothing of it ends at once, and nothing lasts for ever. Dates follow the clock. The clock is
-//! that of one process alone: libfaketime stands between it and the system's.
+//! Durations of the gateway (limits, bans, ages in memory, leases, the time to confirm a change)
+//! are unaffected: none ends at once, and none lasts for ever. Dates follow the clock. The clock is
+//! set for one process only: libfaketime replaces the system's clock.
 
 use super::load::{Load, RATE};
 use super::site::Site;
@@ -18,7 +19,7 @@ const HOUR: i64 = 3600;
 const YEAR: i64 = 365 * 24 * HOUR;
 /// How far the clock is off, one after the other.
 const STEPS: [i64; 8] = [-HOUR, 0, HOUR, 0, YEAR, 0, -YEAR, 0];
-/// What has not ended by then never will.
+/// Timeout for durations to end.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How exactly a date has to follow: much less than any step, much more than any machine waits.
 const EXACT: i64 = 900;
@@ -139,7 +140,7 @@ fn status(site: &mut Site, target: &str) -> Result<u16> {
     Ok(site.get(target, "one")?.message.status())
 }
 
-/// What of the things that are to stay is gone.
+/// Lists the durations that should continue and have ended.
 fn kept(site: &mut Site) -> Result<Vec<String>> {
     let mut gone = Vec::new();
     let mut look = |what: &str, there: bool| {
@@ -187,7 +188,7 @@ impl Begun {
         Ok(Begun)
     }
 
-    /// What of them does not end.
+    /// Lists the durations that do not end.
     fn ends(self, site: &mut Site) -> Result<Vec<&'static str>> {
         let mut stuck = Vec::new();
         for (what, target, end) in [
@@ -195,7 +196,7 @@ impl Begun {
             ("the pace of one a second", "/pace", 200),
             ("the ban of a broken upstream", "/ban", 502),
             ("the route with a lease of a second", "/short", 404),
-            ("the change that nobody confirmed", "/unconfirmed", 404),
+            ("the unconfirmed change", "/unconfirmed", 404),
         ] {
             let until = Instant::now() + PATIENCE;
             while status(site, target)? != end {

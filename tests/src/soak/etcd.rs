@@ -17,17 +17,17 @@ use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// What is not the same by then never will be.
+/// Timeout for the versions to agree.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What is done to the cluster or the gateway.
+/// A fault of the cluster or the gateway.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     Stop,
     Kill,
     Cut,
     CutAndCompact,
-    /// What is sent arrives, and no answer does.
+    /// Requests arrive, but responses are lost.
     HalfCut,
     Late,
     /// Answers come three bytes at a time.
@@ -56,7 +56,7 @@ const FAULTS: [Fault; 12] = [
     Fault::MoveLeader,
 ];
 
-/// What is known of a route.
+/// The known versions of a route.
 #[derive(Default, Clone, Copy)]
 struct Known {
     /// The newest version that was sent; a deletion is one, too.
@@ -65,8 +65,8 @@ struct Known {
     acknowledged: u64,
     /// The newest that was served.
     seen: u64,
-    /// A write was answered by nobody and may still be made, so that nothing is written for so many rounds:
-    /// what comes late would be older than what came after it.
+    /// Number of rounds without writes, after a write without a response that may still be applied:
+    /// if it is applied late, it would be older than a later write.
     rests: u8,
 }
 
@@ -82,7 +82,7 @@ struct Run {
     failed: Vec<String>,
     /// When the connection of the probes was used last: how long it was idle belongs to a failure.
     asked: Instant,
-    /// Versions that nobody wrote, or older than one seen before.
+    /// Versions that were never written, or older than one seen before.
     wrong: Vec<String>,
 }
 
@@ -158,7 +158,7 @@ fn suffer_all(trial: &Trial, wanted: &Wanted, what: &str, users: bool) -> Result
         ),
         Row::new(
             "R10",
-            &format!("versions nobody wrote, or older than one seen{what}"),
+            &format!("versions that were never written, or older than one seen{what}"),
             "0",
             format!("{}, seed {seed} {first}", wrong.len()),
             wrong.is_empty(),
@@ -260,7 +260,7 @@ impl Run {
         }
     }
 
-    /// Puts or deletes a route, by the Admin API or past it. What becomes of it may stay unknown.
+    /// Puts or deletes a route, through the Admin API or directly. The result may stay unknown.
     fn write(&mut self, random: &mut fastrand::Rng) {
         let number = random.usize(..self.routes.len());
         // Another one in the same transaction, or none.
@@ -373,7 +373,7 @@ impl Run {
         Ok(self.routes.iter().enumerate().filter(is_missing).count())
     }
 
-    /// What etcd holds: versions by id.
+    /// The versions in etcd, by id.
     fn held(&self) -> Result<BTreeMap<String, u64>> {
         let until = Instant::now() + PATIENCE;
         let text = loop {
@@ -417,7 +417,7 @@ impl Run {
     }
 }
 
-/// What a shell command prints.
+/// The output of a shell command.
 fn asked(command: &str) -> Result<String> {
     let asked = Command::new("bash").arg("-c").arg(command).output()?;
     ensure!(asked.status.success(), "{command}: {}", String::from_utf8_lossy(&asked.stderr));

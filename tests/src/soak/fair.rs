@@ -1,5 +1,5 @@
-//! P7: a fat stream starves nobody. Small requests beside downloads that never end, on one worker: each on a
-//! connection of its own over HTTP/1.1, and all on one connection over HTTP/2.
+//! P7: a large stream does not starve others. Small requests beside endless downloads, on one
+//! worker: each on its own connection over HTTP/1.1, and all on one connection over HTTP/2.
 
 use super::load::Caller;
 use super::origin::{BULK, answer_to};
@@ -32,7 +32,7 @@ pub fn run(trial: &Trial) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// What became of small requests.
+/// Results of small requests.
 #[derive(Default)]
 struct Small {
     times: Vec<Duration>,
@@ -68,7 +68,7 @@ fn rows(over: &str, mut alone: Small, mut beside: Small, moved: u64) -> Vec<Row>
     };
     let mut time = |part| (quantile(&mut alone.times, part), quantile(&mut beside.times, part));
     let (half, most) = (time(0.5), time(0.99));
-    let told =
+    let summary =
         format!("half in {}, 99 % in {} (alone {} and {})", ms(half.1), ms(most.1), ms(half.0), ms(most.0));
     let bound = (most.0 * 10).max(Duration::from_millis(100));
     vec![
@@ -84,7 +84,7 @@ fn rows(over: &str, mut alone: Small, mut beside: Small, moved: u64) -> Vec<Row>
             "P7",
             &format!("{over}: their times"),
             &format!("99 % in {}", ms(bound)),
-            told,
+            summary,
             most.1 <= bound,
         ),
     ]
@@ -171,7 +171,7 @@ const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-/// What may be on its way on one stream, and much more than all of them need on the connection.
+/// Window of one stream; the connection's window is far larger than all streams need.
 const STREAM_WINDOW: u32 = 1 << 20;
 const WINDOW: u32 = 1 << 30;
 
@@ -181,11 +181,11 @@ struct H2 {
     next: u32,
     /// Bytes that came on the streams that never end.
     fat: HashMap<u32, u64>,
-    /// Of a stream and of the connection: what came since it was told that more may come.
+    /// Bytes received on a stream and on the connection since the last window update.
     untold: HashMap<u32, u32>,
 }
 
-/// A frame that matters to whoever asked.
+/// A frame of interest to the caller.
 struct Came {
     kind: u8,
     ends: bool,

@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 const PROTOCOLS: usize = 9;
-/// What it may grow by for having been busy: spare buffers, pages of the allocator.
+/// Allowed growth under load: spare buffers, pages of the allocator.
 const GROWTH_KIB: u64 = 24 << 10;
 /// Sessions of UDP are over after this time.
 const SESSIONS: Duration = Duration::from_secs(5);
@@ -69,7 +69,7 @@ pub fn run(trial: &Trial) -> Result<Vec<Row>> {
     let each = faults(0, upstream, &addresses)?;
     let log = site.log();
     let missing: Vec<_> = REASONS.iter().filter(|reason| !log.contains(**reason)).collect();
-    // What is there after some requests is there for good.
+    // Memory in use after some requests stays in use.
     faults(trial.pick(150, 3000), upstream, &addresses)?;
     settled(0, || active(&site))?;
     // Sessions of UDP end by themselves.
@@ -109,7 +109,7 @@ pub fn run(trial: &Trial) -> Result<Vec<Row>> {
 fn two_ports() -> Result<u16> {
     let mut port = ports::free()?;
     for _ in 0..100 {
-        // Both are given out, so that nobody else gets the second.
+        // Both are reserved, so that the second is not given out again.
         let next = ports::free()?;
         if next == port + 1 {
             return Ok(port);

@@ -40,7 +40,7 @@ fn kept_alive(trial: &Trial, count: u32) -> Result<Vec<Row>> {
         ensure!(caller.is_kept(), "connection {number} is closed after its first request");
         trial.progress(f64::from(number) / f64::from(count), "connections");
     }
-    // What the requests needed is given back a moment after the last of them.
+    // The memory of requests is released a moment after the last of them.
     std::thread::sleep(Duration::from_secs(1));
     let each = settled(allowed_kib(trial, 4.0), || Ok(kib_each(before, site.rss_kib()?, count)))?;
     let opening = load.take();
@@ -135,7 +135,7 @@ fn allowed_kib(trial: &Trial, most: f64) -> f64 {
     most * trial.pick(2.0, 1.0)
 }
 
-/// Lets this process, and the gateways it starts from now on, have so many files open.
+/// Raises the limit on open files of this process, and of the gateways it starts from now on.
 pub(super) fn allow_descriptors(wanted: u64) -> Result<()> {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_some_and(|current| current < wanted) {

@@ -17,7 +17,7 @@ const ROUTES: usize = 5;
 /// From exec to the first right answer.
 const START: Duration = Duration::from_millis(300);
 
-/// What has not been caught up with by then never will be.
+/// Timeout for catching up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// For each route the newest version that was answered, and the newest that was sent.

@@ -54,7 +54,7 @@ struct Shared {
     stopped: AtomicBool,
 }
 
-/// What was done since it was last asked for.
+/// Results since the last read.
 #[derive(Default, Clone)]
 pub struct Tally {
     pub requests: u64,
@@ -83,7 +83,8 @@ impl Broken {
 }
 
 impl Load {
-    /// Sends so many requests a second to `address`, to all `paths` in turn, from clients that look.
+    /// Sends `rate` requests per second to `address`, to all `paths` in turn, from clients that
+    /// check whether their connection is open.
     pub fn start(address: &str, paths: &[String], rate: u32) -> Load {
         Load::with(address, paths, Style { rate: Some(rate), clients: CLIENTS, looks: true })
     }
@@ -104,13 +105,13 @@ impl Load {
         Load { shared, clients }
     }
 
-    /// What was done since the last call.
+    /// Results since the last call.
     pub fn take(&self) -> Tally {
         std::mem::take(&mut *self.shared.tally.lock().expect("no holder panics"))
     }
 
-    /// What is done from now on for so many slices of time, and what [`calmest`] makes of the times
-    /// under which 99 % of each slice's requests are.
+    /// Results of the next `slices` slices of time, and the [`calmest`] of the slices' 99th
+    /// percentiles.
     pub fn watch(&self, slices: u32) -> (Tally, Duration) {
         self.take();
         let mut all = Tally::default();
@@ -178,8 +179,8 @@ impl Tally {
     }
 }
 
-/// Of one figure a slice, that of the calmer slices: a quarter of them is below. What else the
-/// machine does spoils the rest, and says nothing of the gateway.
+/// The lower quartile of figures of slices: the other slices are distorted by other load of the
+/// machine, which is not the gateway's fault.
 pub fn calmest(figures: &mut [Duration]) -> Duration {
     quantile(figures, 0.25)
 }
@@ -209,7 +210,7 @@ fn client(shared: &Shared, number: u32) {
             if tally.failures.len() < KEPT {
                 tally.failures.push(text.clone());
             }
-            // Whoever asks when it was looks at few failures.
+            // Times are only examined if there are few failures.
             if tally.broken.len() < KEPT_WITH_TIME {
                 let post = is_post(name);
                 tally.broken.push(Broken { during: began..=Instant::now(), post, text });
@@ -247,7 +248,8 @@ impl Caller {
         Ok(())
     }
 
-    /// Sends bytes and reads an answer, right or not, whole or not. An error is none at all.
+    /// Sends bytes and reads a response, correct or not, complete or not. An error means no
+    /// response.
     pub fn exchange(&mut self, method: &str, target: &str, bytes: &[u8]) -> Result<Message> {
         let mut connection = match self.kept.take().filter(|kept| !self.looks || is_open(kept.inner())) {
             Some(connection) => connection,
@@ -294,8 +296,8 @@ fn request(target: &str, number: u32) -> (&'static str, Vec<u8>, Vec<u8>) {
     (method, bytes, body)
 }
 
-/// Whether an idle connection still stands. A server may close one when it likes, and a client
-/// that is told so in time opens another; one closed while a request is on its way is a failure.
+/// Whether an idle connection is still open. A server may close one at any time, and a client that
+/// sees that in time opens another; one closed during a request is a failure.
 fn is_open(stream: &TcpStream) -> bool {
     let looked = stream.set_nonblocking(true).and_then(|()| stream.peek(&mut [0]));
     let waits = looked.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);

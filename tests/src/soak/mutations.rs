@@ -1,7 +1,8 @@
-//! S5 over the wire: damaged requests, with a strict origin behind the gateway.
+//! S5 over the wire: malformed requests, with a strict origin behind the gateway.
 //!
-//! Whatever reaches the origin must be in its only form; every answer must be HTTP; nothing may
-//! hang; the gateway must live. The damage is drawn from a seed, so that a finding comes again.
+//! Requests that reach the origin must be in canonical form; every response must be HTTP; nothing
+//! may hang; the gateway must survive. The mutations are drawn from a seed, so that findings are
+//! reproducible.
 
 use super::site::Site;
 use super::{Row, Trial};

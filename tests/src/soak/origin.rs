@@ -1,7 +1,7 @@
-//! The upstream behind every goal: reads strictly, answers what can be foretold.
+//! The upstream behind every goal: a strict parser with predictable responses.
 //!
-//! Whatever is not a request in its only form is noted as a violation: this is what stands behind
-//! the gateway when damaged requests are sent to it. It shares no code with the gateway.
+//! Requests that are not in canonical form are recorded as violations: this server is behind the
+//! gateway when malformed requests are sent. It shares no code with the gateway.
 
 use super::sick::Sickness;
 use anyhow::{Context, Result};
@@ -18,11 +18,12 @@ use std::time::{Duration, Instant};
 const KEPT: usize = 20;
 /// No request of a goal is larger.
 const MOST: usize = 4 << 20;
-/// A path under this ends in a number of bytes: so many are sent, or those that come are only counted.
+/// A path below this ends in a number of bytes: that many are sent, or the received ones are only
+/// counted.
 pub const BULK: &str = "/bulk/";
 /// Bytes moved at a time then.
 const PART: usize = 256 << 10;
-/// A GET is answered with so many bytes.
+/// Size of the response to a GET, in bytes.
 const SIZE: usize = 4000;
 
 /// A running origin; dropping it frees its port.
@@ -53,7 +54,7 @@ struct Shared {
     connections: Mutex<HashMap<u64, Arc<TcpStream>>>,
 }
 
-/// What the origin answers to a request, and what a client compares with.
+/// The origin's response to a request, which clients compare with.
 pub fn answer_to(method: &str, target: &str, body: &[u8]) -> Vec<u8> {
     let mut answer = format!("{method} {target}\n").into_bytes();
     match method {
@@ -213,7 +214,7 @@ impl Connection {
         }
     }
 
-    /// Takes or gives so many bytes without keeping them.
+    /// Receives or sends `size` bytes without storing them.
     fn bulk(&mut self, request: &Head, size: usize) -> Result<(), End> {
         if let Framing::Length(length @ 1..) = request.framing {
             let mut left = length - self.data.len().min(length);
@@ -239,7 +240,7 @@ impl Connection {
         Ok(())
     }
 
-    /// A head for so many bytes, and the first of them.
+    /// A head for `length` bytes, and the first of them.
     fn send(&mut self, length: usize, first: &[u8]) -> Result<(), End> {
         let mut answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n").into_bytes();
         answer.extend(first);

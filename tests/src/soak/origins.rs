@@ -33,9 +33,9 @@ pub fn run(trial: &Trial) -> Result<Vec<Row>> {
     std::thread::sleep(AWAY * 2);
     one.add(alone.stop());
     let mut two = backed.stop();
-    // What the origin could not answer fails where there is no other, and only that.
+    // A request that the origin could not serve fails only if there is no other origin.
     let within = one.excuse(|broken| away.iter().any(|death| broken.overlaps(&death.away)));
-    // Nobody may send a POST again that the origin may have taken: what became of it is not known.
+    // A POST that may have reached the origin must not be retried: its result is unknown.
     let died = two.excuse(|broken| broken.post && away.iter().any(|death| broken.overlaps(&death.dying)));
     let what = format!("failed requests, the origin away {deaths} x {} ms", AWAY.as_millis());
     Ok(vec![

@@ -1,8 +1,8 @@
-//! R15: ten times the rate the gateway can take, and no more memory than it is given.
+//! R15: ten times the rate that the gateway can serve, and no more memory than configured.
 //!
-//! Each request is a connection of its own that is given up after [`PATIENCE`], and arrives when
-//! it is due, whatever became of those before. The route's plugins make it dear, so that one
-//! driver can overload the worker without being the one that is short of processor time.
+//! Each request has its own connection, is abandoned after [`PATIENCE`], and starts when it is due,
+//! independent of earlier ones. The route's plugins make it expensive, so that one driver can
+//! overload the worker without running out of processor time itself.
 
 use super::site::Site;
 use super::{Row, Trial, ms, quantile};
@@ -157,7 +157,7 @@ impl Tally {
     }
 }
 
-/// So many clients, each with its next request when it has its answer.
+/// Clients that each send the next request after a response.
 async fn closed(address: SocketAddr, length: Duration, patience: Duration) -> Tally {
     let tally = Rc::new(RefCell::new(Tally::default()));
     let began = Instant::now();
@@ -176,7 +176,7 @@ async fn closed(address: SocketAddr, length: Duration, patience: Duration) -> Ta
     tally.take()
 }
 
-/// Requests at a rate, whatever becomes of them.
+/// Requests at a constant rate, independent of responses.
 async fn open(
     address: SocketAddr,
     rate: f64,
@@ -215,7 +215,7 @@ async fn open(
             }
         })
         .await;
-    // What was answered counts in the time it was offered in; the last are given their patience.
+    // Responses count in the time in which their requests were sent; the last ones are awaited.
     let took = began.elapsed();
     tally.borrow_mut().took = took;
     let _ = tokio::time::timeout(patience * 2, clients).await;

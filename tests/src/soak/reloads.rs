@@ -1,7 +1,7 @@
-//! R7 and R9: the process is told to read its files again, and to end, under load.
+//! R7 and R9: the process reloads its files, and exits, under load.
 //!
-//! Half of the load looks whether its connection is still open before it sends, as most clients
-//! do; the other half sends without looking, and meets a connection that is just being closed.
+//! Half of the load checks whether its connection is still open before it sends, as most clients
+//! do; the other half sends without checking, and may meet a connection that is just being closed.
 
 use super::load::{Load, RATE, Style};
 use super::site::Site;

@@ -1,8 +1,8 @@
-//! R6: one in twenty of an origin's answers comes late, not at all, or breaks off.
+//! R6: one in twenty of an origin's responses is late, missing or aborted.
 //!
-//! What is broken off must not look whole to the client, and who asks for something else must not
-//! notice. The sick requests have clients of their own, since a client that waits for one cannot
-//! send the next, but share the origin and its kept connections with all others.
+//! An aborted response must not look complete to the client, and other requests must not be
+//! affected. The failing requests have their own clients, since a client that waits for one cannot
+//! send the next, but share the origin and its pooled connections with all others.
 
 use super::load::{Caller, Load, RATE, SLICE, Style, Tally, calmest};
 use super::site::Site;
@@ -15,16 +15,16 @@ use std::time::{Duration, Instant};
 
 /// One in twenty.
 const SICK_RATE: u32 = RATE / 20;
-/// So many that all may wait for late answers.
+/// Enough for all late responses to be awaited at once.
 const CLIENTS: u32 = 20;
 /// How late a late answer is.
 const LATE: Duration = Duration::from_millis(500);
 /// A client that knows nothing by then hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What the others' time may grow by even if it is less than a fifth.
+/// Allowed growth of other requests' times, even if it is more than a fifth.
 const NOISE: Duration = Duration::from_micros(300);
 
-/// What an origin does to a request whose path says so: `/sick/KIND/NUMBER`.
+/// The fault of an origin for a path `/sick/KIND/NUMBER`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sickness {
     kind: Kind,
@@ -133,7 +133,7 @@ pub fn run(trial: &Trial) -> Result<Vec<Row>> {
     ])
 }
 
-/// What became of the sick requests.
+/// Results of the failing requests.
 #[derive(Default)]
 struct Sick {
     asked: u32,

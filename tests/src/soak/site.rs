@@ -163,7 +163,7 @@ impl Site {
     pub fn get(&mut self, target: &str, connection: &str) -> Result<Answer> {
         let call = Call { connection: Some(connection.to_owned()), ..Call::new("GET", target) };
         let answer = self.client.call(&self.proxy, &call)?;
-        // After so many requests a gateway ends a connection, and says so.
+        // After a number of requests a gateway closes a connection, and announces it.
         if answer.message.first("connection").is_some_and(|text| text.eq_ignore_ascii_case("close")) {
             self.client.forget();
         }
@@ -240,8 +240,8 @@ impl Writer {
     }
 }
 
-/// Reads a number again until it is at most `bound`, for up to so long, and gives the last reading.
-/// What a gateway has to give back it gives back in its own time, and later on a busy machine.
+/// Repeats a reading until it is at most `bound`, up to a timeout, and returns the last one. A
+/// gateway releases memory with a delay, which is longer on a busy machine.
 pub fn settled<T: PartialOrd + Copy>(bound: T, mut read: impl FnMut() -> Result<T>) -> Result<T> {
     const PATIENCE: Duration = Duration::from_secs(20);
     let until = Instant::now() + PATIENCE;

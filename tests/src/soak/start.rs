@@ -43,7 +43,7 @@ pub fn run(trial: &Trial) -> Result<Vec<Row>> {
     ])
 }
 
-/// Writes so many routes, each with an upstream and a plugin of its own.
+/// Writes `routes` routes, each with its own upstream and plugin.
 fn fill(site: &Site, trial: &Trial, routes: u32) -> Result<()> {
     let next = AtomicU32::new(0);
     std::thread::scope(|scope| {

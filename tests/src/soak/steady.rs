@@ -70,7 +70,7 @@ pub fn run(trial: &Trial) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The rate at which nobody ever waits, and whose processor time it took.
+/// The highest rate without waiting, and the processor time it costs.
 fn highest(trial: &Trial, site: &Site) -> Result<(u32, Row)> {
     trial.progress(0.0, "looking for the highest rate");
     let style = Style { rate: None, clients: CLIENTS, looks: false };

@@ -51,7 +51,7 @@ pub fn run(trial: &Trial) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     let descriptors = site.descriptors()?;
     let size: u64 = trial.pick(32 << 20, 1 << 30);
-    // What is there after some streams is there for good.
+    // Memory in use after some streams stays in use.
     both_ways(tcp, 1 << 20, false)?;
     let memory = site.rss_kib()?;
     let stop = AtomicBool::new(false);
@@ -241,7 +241,7 @@ fn answer(stream: &TcpStream) -> Result<bool> {
     Ok(whole)
 }
 
-/// Streams of a few bytes until it is told to stop: how many there were, and what went wrong with those that did.
+/// Opens streams of a few bytes until `stop`; returns their number, and the errors of failed ones.
 fn briefly(port: u16, stop: &AtomicBool) -> (u64, Vec<String>) {
     let (mut count, mut wrong) = (0, Vec::new());
     while !stop.load(Ordering::Relaxed) {
@@ -253,7 +253,7 @@ fn briefly(port: u16, stop: &AtomicBool) -> (u64, Vec<String>) {
     (count, wrong)
 }
 
-/// Writes routes until it is told to stop, and counts that.
+/// Writes routes until `stop`, and counts them.
 fn change(
     site: &Site,
     stop: &AtomicBool,

@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use super::origin::BULK;
 
-/// What a worker may hold of bodies that plugins need whole (`held_bodies`).
+/// Memory that a worker may use for bodies that plugins buffer (`held_bodies`).
 const HELD_MIB: u64 = 32;
 /// The gateway may grow by this beside what is accounted for.
 const GROWTH_KIB: u64 = 16 << 10;
-/// What the kernel and the allocator are given to settle.
+/// Time for the kernel and the allocator to settle.
 const PAUSE: Duration = Duration::from_millis(500);
 
 pub fn run(trial: &Trial) -> Result<Vec<Row>> {
@@ -40,7 +40,7 @@ fn pieces(trial: &Trial) -> Result<Row> {
     Ok(row(&format!("{} downloads through gzip", clients.count), &clients))
 }
 
-/// What a crowd cost.
+/// The cost of many clients.
 struct Crowd {
     count: usize,
     grown: u64,
@@ -102,7 +102,8 @@ fn scrapers(trial: &Trial) -> Result<Row> {
     Ok(row(&format!("20 scrapers of a page of {} KiB", page.len() >> 10), &crowd))
 }
 
-/// Who may not use the Admin API sends it much: it is turned away before anything is kept.
+/// Clients without access to the Admin API send it large bodies: it rejects them without storing
+/// anything.
 fn strangers(trial: &Trial) -> Result<Row> {
     let (count, size): (usize, usize) = (200, trial.pick(512 << 10, 1 << 20));
     let config = json!({
@@ -154,7 +155,7 @@ fn crowd(
         );
     }
     drop(inside);
-    // What they held is free again for others.
+    // Their memory is available to others again.
     let after = settled(before + allowed, || site.rss_kib())?;
     ensure!(site.lives(), "the gateway is gone:\n{}", site.log());
     Ok(Crowd { count, grown: most.max(after).saturating_sub(before), allowed })

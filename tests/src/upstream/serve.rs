@@ -154,7 +154,7 @@ fn body(port: u16, request: &Message, reply: &Reply) -> Vec<u8> {
     }
 }
 
-/// What was received, names in lower case, a repeated field joined by `, `.
+/// The received request, names in lower case, repeated fields joined by `, `.
 fn echo(port: u16, request: &Message) -> Value {
     let mut headers = Map::new();
     for (name, value) in &request.headers {

@@ -1,4 +1,4 @@
-//! What a case says of a fake upstream.
+//! The specification of a fake upstream in a case.
 
 use crate::case::{Headers, Many, Move, parse_duration};
 use anyhow::{Context, Result, bail};
@@ -44,7 +44,7 @@ pub struct Reply {
     pub early: bool,
     /// Bytes instead of an answer, each character one byte.
     pub raw: Option<String>,
-    /// Sends only so many bytes of the body, then closes.
+    /// Sends only this many bytes of the body, then closes.
     pub cut: Option<usize>,
     /// Body without a length, ended by closing.
     pub until_close: bool,
