@@ -402,10 +402,10 @@ fn many_conditions_read_a_long_request_as_often_as_one() {
             let mut probe = Probe::request("POST", &target, &[("Host", "h"), form, ("Cookie", cookie)]);
             let mut x = probe.exchange();
             sdk::testing::with_body(&mut x, body.as_bytes());
-            sdk::testing::LOOKS.set(0);
+            sdk::testing::SCANS.set(0);
             let found = router.find(&mut x).plan().map(|plan| &*plan.info.id);
             assert_eq!(found, expected, "{name}, {} bytes", text.len());
-            let looks = sdk::testing::LOOKS.get();
+            let looks = sdk::testing::SCANS.get();
             assert!((1..=most).contains(&looks), "{name}, {} bytes: {looks} looks", text.len());
         }
     }
@@ -420,10 +420,10 @@ fn an_unreadable_body_is_scanned_twice_for_all_conditions() {
     let mut probe = Probe::request("POST", "/s", &[("Host", "h"), ("Content-Type", "application/json")]);
     let mut x = probe.exchange();
     sdk::testing::with_body(&mut x, br#"{"model":"#);
-    sdk::testing::LOOKS.set(0);
+    sdk::testing::SCANS.set(0);
     assert!(matches!(router.find(&mut x), RouteLookup::Refused(_)));
     // One scan finds that it is unreadable, and one finds the rule that would match an empty body.
-    assert_eq!(sdk::testing::LOOKS.get(), 2);
+    assert_eq!(sdk::testing::SCANS.get(), 2);
 }
 
 #[test]
