@@ -180,7 +180,7 @@ pub enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Prints the schemas of all plugins as JSON
+    /// Prints the schemas of all plugins and the settings of config.yaml as JSON
     #[command(hide = true)]
     Schema,
 }

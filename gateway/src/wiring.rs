@@ -423,7 +423,7 @@ pub fn background_threads(boot: &Boot, workers: usize) -> usize {
     }
 }
 
-/// Prints every built plugin's schemas, for the documentation.
+/// Prints the schemas of every built plugin and the settings of config.yaml, for the documentation.
 ///
 /// # Errors
 /// A plugin's schema that does not compile.
@@ -451,7 +451,7 @@ pub fn print_schemas() -> anyhow::Result<()> {
         }
         all.insert(format!("{folder}{}", about.name), one);
     }
-    crate::say::out(serde_json::to_string_pretty(&all)?);
+    crate::say::out(serde_json::to_string_pretty(&json!({"plugins": all, "settings": boot::tables()}))?);
     Ok(())
 }
 

@@ -36,6 +36,7 @@ pub use etcd::Etcd;
 use findings::Findings;
 pub(crate) use findings::{stands_at_top, unknown_plugins, unknown_stream_plugins};
 pub use http::{AccessLog, Http, Http2, Http3, LogEscape, RealIp, UpstreamKeepalive};
+pub use keys::tables;
 use listen::wildcard;
 pub use listen::{Listen, Tls};
 pub use shape::{size, time};
@@ -283,12 +284,6 @@ impl Boot {
         findings.check();
         findings.finish(|| read::boot(&document.value, lookup))
     }
-}
-
-/// Every key a boot file may hold, names joined with dots, `*` being any name;
-/// with it why it has no effect, for those that have none.
-pub fn known_keys() -> impl Iterator<Item = (&'static str, Option<&'static str>)> {
-    keys::ROWS.iter().map(|row| (row.path, row.idle))
 }
 
 impl Default for Boot {

@@ -1,8 +1,10 @@
-//! `cargo x gen`: the plugin pages under `docs/plugins`, from what the gateway says of itself.
+//! `cargo x gen`: the plugin pages under `docs/plugins` and the tables of `docs/configuration.md`, from
+//! what the gateway says of itself.
 //!
-//! The gateway prints its plugins' schemas (`sluice schema`), each plugin's file
+//! The gateway prints its plugins' schemas and the settings of config.yaml (`sluice schema`), each plugin's file
 //! says in its first lines what it is for, and its page under `plugins/pages` what a field
-//! means, with an example; nothing about a plugin is written here.
+//! means, with an example; nothing about a plugin is written here. The tables of settings are
+//! [written between marks](settings) in a page that is otherwise written by hand.
 
 use crate::shell::{cargo, output, root};
 use anyhow::{Context, Result, bail};
@@ -12,6 +14,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
+
+mod settings;
 
 pub fn command(args: &[String]) -> Result<()> {
     match args {
@@ -34,14 +38,14 @@ fn built_here() -> Command {
 }
 
 fn check_with(gateway: &mut Command) -> Result<()> {
-    let folder = root().join("docs/plugins");
+    let (docs, folder) = (root().join("docs"), root().join("docs/plugins"));
     let pages = pages(gateway)?;
     let mut stale: Vec<_> = pages
         .iter()
-        .filter(|(name, text)| std::fs::read_to_string(folder.join(name)).ok().as_ref() != Some(text))
+        .filter(|(name, text)| std::fs::read_to_string(docs.join(name)).ok().as_ref() != Some(text))
         .map(|(name, _)| name.clone())
         .collect();
-    for (place, prefix) in [(folder.clone(), ""), (folder.join("stream"), STREAM)] {
+    for (place, prefix) in [(folder.clone(), "plugins/"), (folder.join("stream"), "plugins/stream/")] {
         for entry in std::fs::read_dir(&place).with_context(|| format!("{}", place.display()))? {
             let entry = entry?;
             let name = format!("{prefix}{}", entry.file_name().to_string_lossy());
@@ -51,18 +55,18 @@ fn check_with(gateway: &mut Command) -> Result<()> {
         }
     }
     if !stale.is_empty() {
-        bail!("stale in docs/plugins: {}; run `cargo x gen`", stale.join(", "));
+        bail!("stale in docs: {}; run `cargo x gen`", stale.join(", "));
     }
     println!("{} generated pages are up to date", pages.len());
     Ok(())
 }
 
 fn write() -> Result<()> {
-    let folder = root().join("docs/plugins");
-    std::fs::create_dir_all(folder.join("stream"))?;
+    let docs = root().join("docs");
+    std::fs::create_dir_all(docs.join("plugins/stream"))?;
     for (name, text) in pages(&mut built_here())? {
-        std::fs::write(folder.join(&name), text).with_context(|| format!("writing {name}"))?;
-        println!("docs/plugins/{name}");
+        std::fs::write(docs.join(&name), text).with_context(|| format!("writing {name}"))?;
+        println!("docs/{name}");
     }
     Ok(())
 }
@@ -115,9 +119,17 @@ fn part<'p>(page: &'p str, heading: &str) -> Option<&'p str> {
     Some(rest.split("\n## ").next().unwrap_or(rest).trim())
 }
 
+/// The output of `sluice schema`.
+#[derive(Deserialize)]
+struct Printed {
+    plugins: BTreeMap<String, Plugin>,
+    settings: settings::Tables,
+}
+
+/// Every generated page by its path below `docs`.
 fn pages(gateway: &mut Command) -> Result<BTreeMap<String, String>> {
     let printed = output(gateway.arg("schema"))?;
-    let mut plugins: BTreeMap<String, Plugin> =
+    let Printed { mut plugins, settings } =
         serde_json::from_str(&printed).context("reading what `sluice schema` printed")?;
     if plugins.is_empty() {
         bail!("`sluice schema` names no plugin");
@@ -135,9 +147,11 @@ fn pages(gateway: &mut Command) -> Result<BTreeMap<String, String>> {
     }
     let mut pages = BTreeMap::new();
     for (name, plugin) in &plugins {
-        pages.insert(format!("{name}.md"), page(name, plugin)?);
+        pages.insert(format!("plugins/{name}.md"), page(name, plugin)?);
     }
-    pages.insert("README.md".into(), index(&plugins));
+    pages.insert("plugins/README.md".into(), index(&plugins));
+    let page = std::fs::read_to_string(root().join("docs").join(settings::PAGE))?;
+    pages.insert(settings::PAGE.into(), settings::filled(&page, &settings)?);
     Ok(pages)
 }
 

@@ -58,7 +58,7 @@ pub(super) fn etcd(file: File<'_>) -> Result<Etcd, Invalid> {
             }
         }
     };
-    let time = |name: &str, default| match etcd.time(name, default) {
+    let time = |name: &str| match etcd.time(name) {
         Duration::ZERO => Err(Invalid::new("a time of 0 leaves etcd no chance to answer")
             .at(format!("/deployment/etcd{name}"))
             .expected("a time above 0")
@@ -66,18 +66,18 @@ pub(super) fn etcd(file: File<'_>) -> Result<Etcd, Invalid> {
         time => Ok(time),
     };
     Ok(Etcd {
-        hosts: etcd.read("/host", hosts).unwrap_or_else(|| vec!["http://127.0.0.1:2379".to_owned()]),
-        prefix: etcd.read("/prefix", prefix).unwrap_or("/apisix").to_owned(),
-        timeout: time("/timeout", 30)?,
-        startup_retry: u32::try_from(etcd.count("/startup_retry", 2)).unwrap_or(u32::MAX),
+        hosts: etcd.value("/host", hosts),
+        prefix: etcd.value("/prefix", prefix).to_owned(),
+        timeout: time("/timeout")?,
+        startup_retry: u32::try_from(etcd.count("/startup_retry")).unwrap_or(u32::MAX),
         user: both("/user", "/password")?,
         certificate: both("/tls/cert", "/tls/key")?.map(|(cert, key)| (cert.into(), key.into())),
-        verify: etcd.bool("/tls/verify", true),
+        verify: etcd.bool("/tls/verify"),
         sni: etcd.text("/tls/sni").map(str::to_owned),
-        progress_interval: time("/progress_interval", 2)?,
-        progress_timeout: time("/progress_timeout", 2)?,
-        max_size: etcd.read("/max_size", shape::size).unwrap_or(512 << 20),
-        keep_copy: etcd.bool("/keep_copy", true),
+        progress_interval: time("/progress_interval")?,
+        progress_timeout: time("/progress_timeout")?,
+        max_size: etcd.size("/max_size"),
+        keep_copy: etcd.bool("/keep_copy"),
     })
 }
 

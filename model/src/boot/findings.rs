@@ -34,13 +34,13 @@ impl<'a> Findings<'a> {
 
     /// Networks that may use the Admin API, and cannot: by itself it listens on this machine alone.
     fn check_reach(&mut self) {
-        let file = File(&self.document.value);
+        let file = File::of(&self.document.value);
         let listens =
-            file.text("/deployment/role") != Some("data_plane") && file.bool("/apisix/enable_admin", true);
-        let elsewhere = file.bool("/apisix/enable_admin_on_node_listen", false)
+            file.text("/deployment/role") != Some("data_plane") && file.bool("/apisix/enable_admin");
+        let elsewhere = file.bool("/apisix/enable_admin_on_node_listen")
             || file.get("/deployment/admin/admin_listen/ip").is_some();
         let pointer = "/deployment/admin/allow_admin";
-        let allowed = file.read(pointer, |value| shape::list(value, shape::network)).unwrap_or_default();
+        let allowed = file.value(pointer, |value| shape::list(value, shape::network));
         if listens && !elsewhere && allowed.iter().any(|network| !network.addr().is_loopback()) {
             let told = "`deployment.admin.allow_admin` allows other machines, which cannot reach the Admin API: it \
                         listens on 127.0.0.1, where APISIX listens on 0.0.0.0";
@@ -91,8 +91,8 @@ impl<'a> Findings<'a> {
             let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
             let mut pointer = pointer.to_owned();
             push_pointer(&mut pointer, name);
-            let below = keys::ROWS.iter().any(|row| is_prefix(&path, row.path));
-            match keys::ROWS.iter().find(|row| matches(&path, row.path)) {
+            let below = keys::rows().any(|row| is_prefix(&path, row.path));
+            match keys::rows().find(|row| matches(&path, row.path)) {
                 _ if below => self.check_map(value, &path, &pointer),
                 Some(row) => self.check_row(row, value, &path, pointer),
                 None => {
@@ -325,7 +325,7 @@ pub fn stands_at_top(name: &str) -> bool {
 /// The names known beside the last of `path`.
 fn siblings(path: &str) -> impl Iterator<Item = &'static str> {
     let parent = path.rsplit_once('.').map_or("", |(parent, _)| parent).to_owned();
-    keys::ROWS.iter().filter_map(move |row| {
+    keys::rows().filter_map(move |row| {
         let rest = if parent.is_empty() {
             row.path
         } else {
@@ -346,12 +346,12 @@ mod tests {
 
     #[test]
     fn no_key_is_in_the_table_twice() {
-        for (at, row) in keys::ROWS.iter().enumerate() {
-            assert!(keys::ROWS[..at].iter().all(|other| other.path != row.path), "{}", row.path);
+        for (at, row) in keys::rows().enumerate() {
+            assert!(keys::rows().take(at).all(|other| other.path != row.path), "{}", row.path);
         }
         for (old, new) in keys::MOVED {
-            assert!(keys::ROWS.iter().all(|row| row.path != *old), "{old}");
-            assert!(keys::ROWS.iter().any(|row| row.path == *new || is_prefix(new, row.path)), "{new}");
+            assert!(keys::rows().all(|row| row.path != *old), "{old}");
+            assert!(keys::rows().any(|row| row.path == *new || is_prefix(new, row.path)), "{new}");
         }
     }
 }

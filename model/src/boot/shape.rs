@@ -46,6 +46,8 @@ pub enum Shape {
     Time,
     /// nginx's: `10m`, `8k`, `1g`; a number is of bytes.
     Size,
+    /// The same; a smaller or larger one counts as the least or the most.
+    Within(u64, u64),
     /// nginx's `large_client_header_buffers`: `4 8k`.
     Buffers,
     Workers,
@@ -98,7 +100,7 @@ impl Shape {
             Shape::Networks => list(value, network).map(drop),
             Shape::RealIpFrom => list(value, real_ip_from).map(drop),
             Shape::Time => time(value).map(drop),
-            Shape::Size => size(value).map(drop),
+            Shape::Size | Shape::Within(..) => size(value).map(drop),
             Shape::Buffers => buffers(value).map(drop),
             Shape::Workers => workers(value).map(drop),
             Shape::Listen => listen(value).map(drop),
@@ -122,6 +124,51 @@ impl Shape {
         }
     }
 
+    /// The type in the documentation; empty where the meaning of the setting explains it.
+    pub fn kind(self) -> String {
+        let bytes = |bytes: u64| match bytes {
+            bytes if bytes % (1 << 20) == 0 => format!("{}m", bytes >> 20),
+            bytes => format!("{}k", bytes >> 10),
+        };
+        match self {
+            Shape::Bool => "boolean".to_owned(),
+            Shape::Switch => "`on`, `off`".to_owned(),
+            Shape::Text | Shape::LogPath | Shape::AccessLog | Shape::LongKey => "text".to_owned(),
+            Shape::Texts => "list of texts".to_owned(),
+            Shape::HeaderName => "header name".to_owned(),
+            Shape::OneOf(names) => {
+                names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+            }
+            Shape::Count { min, max } if max < 1 << 32 => format!("{min} to {max}"),
+            Shape::Count { min, .. } => format!("{min} or more"),
+            Shape::Port => "port".to_owned(),
+            Shape::Ip => "IP address".to_owned(),
+            Shape::Networks | Shape::RealIpFrom => "list of networks".to_owned(),
+            Shape::Time => "time".to_owned(),
+            Shape::Size => "size".to_owned(),
+            Shape::Within(least, most) => format!("size, {} to {}", bytes(least), bytes(most)),
+            Shape::Buffers => "number and size".to_owned(),
+            Shape::Workers => "`auto`, 1 to 1024".to_owned(),
+            Shape::TlsProtocols => "names".to_owned(),
+            Shape::Provider | Shape::FileProvider => "`embedded`, `etcd`, `yaml`, `json`".to_owned(),
+            Shape::EtcdHosts => "list of URLs".to_owned(),
+            Shape::EtcdPrefix => "path".to_owned(),
+            Shape::Buckets => "list of numbers".to_owned(),
+            Shape::Any
+            | Shape::Listen
+            | Shape::TcpPorts
+            | Shape::UdpPorts
+            | Shape::TlsListen
+            | Shape::Zones
+            | Shape::AdminKeys
+            | Shape::Keyring
+            | Shape::Labels
+            | Shape::Protocols
+            | Shape::NoRegistry
+            | Shape::Id => String::new(),
+        }
+    }
+
     /// The keys that maps within the value may have, where they are known.
     pub fn members(self) -> Option<&'static [&'static str]> {
         match self {
@@ -140,7 +187,6 @@ pub fn boolean(value: &Value) -> Result<bool, Invalid> {
     value.as_bool().ok_or_else(|| wrong_type("boolean", value))
 }
 
-/// A token (RFC 9110 section 5.1).
 /// Bytes of a key that nobody guesses.
 const LONG: usize = 16;
 
@@ -156,6 +202,7 @@ pub fn long_key(value: &Value) -> Result<&str, Invalid> {
     Ok(key)
 }
 
+/// A token (RFC 9110 section 5.1).
 fn header_name(value: &Value) -> Result<&str, Invalid> {
     let name = text(value)?;
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);

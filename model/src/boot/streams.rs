@@ -82,22 +82,16 @@ impl ProxyMode {
     }
 }
 
-pub const PROXY_MODES: &[&str] = &["http", "stream", "http&stream"];
-
 /// Ports that may be listened on for streams, each with a socket a worker.
 const MOST_PORTS: usize = 8192;
 
-/// nginx's own format for streams, as APISIX sets it.
-const ACCESS_LOG_FORMAT: &str =
-    "$remote_addr [$time_local] $protocol $status $bytes_sent $bytes_received $session_time";
-
-pub(super) fn proxy_mode(apisix: File<'_>) -> ProxyMode {
-    match apisix.text("/proxy_mode") {
+pub(super) fn proxy_mode(file: File<'_>) -> ProxyMode {
+    match file.text("/apisix/proxy_mode") {
         Some("stream") => ProxyMode::Stream,
         Some("http&stream") => ProxyMode::HttpAndStream,
         Some(_) => ProxyMode::Http,
         // APISIX before 3.2 had a switch within `stream_proxy`.
-        None => match apisix.get("/stream_proxy/only").and_then(Value::as_bool) {
+        None => match file.get("/apisix/stream_proxy/only").and_then(Value::as_bool) {
             Some(true) => ProxyMode::Stream,
             Some(false) => ProxyMode::HttpAndStream,
             None => ProxyMode::Http,
@@ -105,8 +99,8 @@ pub(super) fn proxy_mode(apisix: File<'_>) -> ProxyMode {
     }
 }
 
-pub(super) fn proxy_protocol(apisix: File<'_>) -> ProxyProtocol {
-    let at = apisix.below("/proxy_protocol");
+pub(super) fn proxy_protocol(file: File<'_>) -> ProxyProtocol {
+    let at = file.below("/apisix/proxy_protocol");
     ProxyProtocol {
         http: at.read("/listen_http_port", shape::port),
         https: at.read("/listen_https_port", shape::port),
@@ -117,9 +111,9 @@ pub(super) fn proxy_protocol(apisix: File<'_>) -> ProxyProtocol {
 pub(super) fn streams(file: File<'_>) -> Result<Streams, Invalid> {
     let (apisix, stream) = (file.below("/apisix"), file.below("/nginx_config/stream"));
     let (mut tcp, mut udp) = (Vec::new(), Vec::new());
-    if proxy_mode(apisix).serves_streams() {
-        let global = |name: &str| apisix.bool(&format!("/proxy_protocol/{name}"), false);
-        let (taken, sent) = (global("enable_tcp_pp"), global("enable_tcp_pp_to_upstream"));
+    if proxy_mode(file).serves_streams() {
+        let taken = apisix.bool("/proxy_protocol/enable_tcp_pp");
+        let sent = apisix.bool("/proxy_protocol/enable_tcp_pp_to_upstream");
         for port in apisix.read("/stream_proxy/tcp", tcp_ports).into_iter().flatten() {
             tcp.extend(port.addresses.map(|address| TcpPort {
                 address,
@@ -146,19 +140,14 @@ pub(super) fn streams(file: File<'_>) -> Result<Streams, Invalid> {
             .map(str::to_owned)
             .collect(),
         real_ip_from: from.into_iter().flatten().flatten().collect(),
-        access_log: match stream.bool("/enable_access_log", false) {
-            true => {
-                read::access_log(stream, "/nginx_config/stream", "logs/access_stream.log", ACCESS_LOG_FORMAT)?
-            }
-            false => None,
-        },
-        connect_timeout: stream.time("/proxy_connect_timeout", 60),
-        idle_timeout: stream.time("/proxy_timeout", 600),
-        preread_timeout: stream.time("/preread_timeout", 30),
-        proxy_protocol_timeout: stream.time("/proxy_protocol_timeout", 10),
-        udp_idle_timeout: stream.time("/udp_timeout", 60),
-        max_udp_sessions: stream.count("/max_udp_sessions", 16_384),
-        udp_queue: stream.read("/udp_queue", shape::size).unwrap_or(256 << 10),
+        access_log: read::access_log(stream)?,
+        connect_timeout: stream.time("/proxy_connect_timeout"),
+        idle_timeout: stream.time("/proxy_timeout"),
+        preread_timeout: stream.time("/preread_timeout"),
+        proxy_protocol_timeout: stream.time("/proxy_protocol_timeout"),
+        udp_idle_timeout: stream.time("/udp_timeout"),
+        max_udp_sessions: stream.count("/max_udp_sessions"),
+        udp_queue: stream.size("/udp_queue"),
     })
 }
 
@@ -331,7 +320,7 @@ mod tests {
     }
 
     fn read(value: Value) -> Result<Streams, Invalid> {
-        streams(File(&value))
+        streams(File::of(&value))
     }
 
     #[test]
@@ -376,7 +365,7 @@ mod tests {
 
     #[test]
     fn the_mode_says_what_is_served() {
-        let mode = |apisix: Value| proxy_mode(File(&apisix));
+        let mode = |apisix: Value| proxy_mode(File::of(&json!({ "apisix": apisix })));
         assert_eq!(mode(json!({})), ProxyMode::Http);
         assert_eq!(mode(json!({"proxy_mode": "stream"})), ProxyMode::Stream);
         assert_eq!(mode(json!({"proxy_mode": "http&stream"})), ProxyMode::HttpAndStream);

@@ -1,7 +1,9 @@
 //! Whole files, and what is said of bad ones.
 
 use proptest::prelude::*;
+use serde_json::json;
 
+use super::shape::Shape;
 use super::*;
 use crate::Severity;
 
@@ -50,6 +52,61 @@ fn an_empty_file_has_the_defaults() {
     assert_eq!(boot.prometheus.export.map(|at| at.to_string()).as_deref(), Some("127.0.0.1:9091"));
     assert_eq!(boot.plugins, None);
     assert_eq!(boot.proxy_cache.zones.len(), 2);
+}
+
+/// A file in which every optional part is on.
+fn everything_on() -> Value {
+    json!({
+        "apisix": {"status": {"port": 7086}, "stream_proxy": {"only": false, "tcp": [9100], "udp": [9200]}},
+        "nginx_config": {"stream": {"enable_access_log": true}},
+        "deployment": {
+            "admin": {"https_admin": true, "admin_api_mtls": {"admin_ssl_cert": "c", "admin_ssl_cert_key": "k"}},
+            "etcd": {"user": "u", "password": "p", "tls": {"cert": "c", "key": "k"}},
+            "role_data_plane": {"config_provider": "yaml"},
+        },
+        "sluice": {
+            "acme": {"accept_terms": true, "eab": {"kid": "i", "hmac_key": "k"}},
+            "explain": {"key": "0123456789abcdef"},
+        },
+    })
+}
+
+/// A value of the setting that differs from `now`.
+fn another(shape: Shape, now: &Value) -> Option<Value> {
+    Some(match shape {
+        Shape::Bool | Shape::Switch => json!(!shape::switch(now).unwrap_or(false)),
+        Shape::Count { min, max } => json!(if now.as_u64() == Some(max) { min } else { max }),
+        Shape::Time => json!("7s"),
+        Shape::Size => {
+            json!(size(now).ok().filter(|bytes| *bytes > 0).map_or(32 << 10, |bytes| 2 * bytes))
+        }
+        Shape::Within(least, _) => json!(least),
+        Shape::Text | Shape::LogPath => json!("https://another.test"),
+        Shape::HeaderName => json!("X-Another"),
+        Shape::Port => json!(4242),
+        Shape::Ip => json!("127.0.0.9"),
+        Shape::OneOf(names) => json!(names.iter().find(|name| *now != **name)),
+        Shape::Workers => json!(3),
+        Shape::Networks => json!(["10.0.0.0/8"]),
+        _ => return None,
+    })
+}
+
+#[test]
+fn every_setting_is_read() {
+    let read = |value: &Value| read::boot(value, &|_| None).map_err(|invalid| invalid.reason);
+    let base = read(&everything_on()).unwrap();
+    let mut changed = 0;
+    for row in keys::rows().filter(|row| row.idle.is_none() && !row.path.contains('*')) {
+        let mut file = everything_on();
+        let setting = row.path.split('.').fold(&mut file, |at, name| &mut at[name]);
+        let now = if setting.is_null() { keys::find(row.path).unwrap().1 } else { &*setting };
+        let Some(other) = another(row.shape, now) else { continue };
+        *setting = other;
+        assert!(read(&file).as_ref() != Ok(&base), "{} is not read", row.path);
+        changed += 1;
+    }
+    assert!(changed > 150, "{changed}");
 }
 
 #[test]

@@ -49,7 +49,7 @@ fn refusals_say_which_item() {
     let invalid = list(&json!(["127.0.0.1", "10.0.0.0/33"]), network).unwrap_err();
     assert_eq!(invalid.pointer, "/1");
     assert_eq!(invalid.got.as_deref(), Some("`10.0.0.0/33`"));
-    let invalid = one_of(&json!("radixtree_urii"), super::super::keys::ROUTERS).unwrap_err();
+    let invalid = one_of(&json!("radixtree_urii"), &["radixtree_host_uri", "radixtree_uri"]).unwrap_err();
     assert_eq!(invalid.hint.as_deref(), Some("did you mean `radixtree_uri`?"));
     let invalid = zones(&json!([{"name": "a", "memory_size": "1m"}, {"name": "a", "memory_size": "1m"}]));
     assert_eq!(invalid.unwrap_err().pointer, "/1/name");

@@ -1,0 +1,74 @@
+//! Plugins, and what they share. Settings under `plugin_attr` that no other part reads are read by the plugin.
+
+use super::row::{Row, row};
+use crate::boot::shape::Shape;
+
+#[rustfmt::skip]
+pub const PLUGINS: &[Row] = &[
+    row("plugins", Shape::Texts, "",
+        "plugins that may be used; a resource that uses another is refused; a list in [apisix.yaml](#apisixyaml) takes \
+         precedence").words("all"),
+    row("sluice.strict_plugins", Shape::Bool, "false",
+        "also refuse missing plugins whose absence changes no answer (loggers, tracers); see [From \
+         APISIX](from-apisix.md#plugins-that-are-not-built)").ours(),
+    row("apisix.proxy_cache.cache_ttl", Shape::Time, "10s",
+        "how long responses on disk are fresh that do not say so themselves"),
+    row("apisix.proxy_cache.disk_read_timeout", Shape::Time, "5s",
+        "if reading a cached response takes longer, the request goes to the upstream instead").ours(),
+    row("apisix.proxy_cache.zones", Shape::Zones,
+        "[{name: disk_cache_one, memory_size: 50m, disk_size: 1g, disk_path: /tmp/disk_cache_one, cache_levels: \"1:2\"}, \
+         {name: memory_cache, memory_size: 50m}]",
+        "list of `{name, memory_size, disk_size, disk_path, cache_levels}`"),
+    row("plugin_attr.prometheus.enable_export_server", Shape::Bool, "true",
+        "`false`: no separate listener; a route with [public-api](plugins/public-api.md) serves the metrics"),
+    row("plugin_attr.prometheus.export_addr.ip", Shape::Ip, "127.0.0.1", "address of the metrics"),
+    row("plugin_attr.prometheus.export_addr.port", Shape::Port, "9091", "their port"),
+    row("plugin_attr.prometheus.export_uri", Shape::Text, "/apisix/prometheus/metrics", "their path"),
+    row("plugin_attr.prometheus.metric_prefix", Shape::Text, "apisix_", "what the names of metrics begin with"),
+    row("plugin_attr.prometheus.max_series", Shape::Count { min: 1, max: 1 << 32 }, "200000",
+        "series that request labels may create; near the limit, label sets idle for a minute are evicted; requests \
+         without room count under the route `__overflow__`").ours(),
+    row("plugin_attr.prometheus.forget_after", Shape::Count { min: 0, max: 86_400 }, "30",
+        "seconds the series of a deleted route are still shown").ours(),
+    row("plugin_attr.prometheus.max_connections", Shape::Count { min: 1, max: 10_000 }, "32", "concurrent scrapers")
+        .ours(),
+    row("plugin_attr.prometheus.send_timeout", Shape::Time, "10s", "time a scraper has to read 64 KiB").ours(),
+    row("plugin_attr.prometheus.metrics.*.extra_labels", Shape::Labels, "",
+        "labels added to `http_status`, `http_latency` or `bandwidth`: list of `NAME: $variable`"),
+    row("plugin_attr.prometheus.metrics.*.expire", Shape::Count { min: 0, max: 86_400 * 365 }, "",
+        "seconds after which a series without new values is removed").words("never"),
+    row("plugin_attr.prometheus.default_buckets", Shape::Buckets, "",
+        "upper bounds of latencies in milliseconds, in rising order").words("APISIX's"),
+    row("plugin_attr.file-logger.allowed_paths", Shape::Texts, "[logs, /var/log]",
+        "folders in which `file-logger` may write, besides `/dev/stdout` and `/dev/stderr`; a relative one lies in the \
+         data folder. The gateway's own files are refused in any of them: its logs, the rest of the data folder, the \
+         folder of `config.yaml`, the zones of `proxy-cache`. Symbolic links below these folders are not followed").ours(),
+    row("plugin_attr.forward-auth.max_resp_body_size", Shape::Size, "1m",
+        "a longer answer of the server counts as a failure").ours(),
+    row("plugin_attr.proxy-mirror.timeout.connect", Shape::Time, "60s", "for connecting to a mirror"),
+    row("plugin_attr.proxy-mirror.timeout.send", Shape::Time, "60s",
+        "for sending a mirrored request, which ends after `send` plus `read` at the latest"),
+    row("plugin_attr.proxy-mirror.timeout.read", Shape::Time, "60s", "for its answer"),
+    row("plugin_attr.proxy-mirror.max_body_size", Shape::Size, "1m",
+        "a request with a longer body is not mirrored, and counted as dropped").ours(),
+    row("plugin_attr.ocsp-stapling.timeout", Shape::Time, "10s",
+        "for an OCSP responder; see [ocsp-stapling](plugins/ocsp-stapling.md)").ours(),
+    row("plugin_attr.ocsp-stapling.max_resp_body_size", Shape::Size, "64k", "size of its answer").ours(),
+    row("plugin_attr.redirect.https_port", Shape::Port, "443",
+        "port in the location that `http_to_https` redirects to"),
+    row("plugin_attr.server-info.report_ttl", Shape::Count { min: 3, max: 86_400 }, "60",
+        "seconds an instance stays in etcd after its last report, see [server-info](plugins/server-info.md)"),
+    row("plugin_attr.proxy-cache.purge_allow", Shape::Any, "[127.0.0.0/8, \"::1/128\"]",
+        "addresses and networks that may `PURGE`; others get 403").ours(),
+    row("plugin_attr.batch-requests.uri", Shape::Any, "/apisix/batch-requests", "path of the endpoint"),
+    row("plugin_attr.batch-requests.max_response_size", Shape::Any, "", "bytes of all answers of a batch together")
+        .words("64 MiB").ours(),
+    row("plugin_attr.body-transformer.max_output_size", Shape::Any, "", "bytes that a template may write")
+        .words("64 MiB").ours(),
+    row("plugin_attr.body-transformer.max_steps", Shape::Any, "100000",
+        "steps that one run of a template may take, about 10 ms; beyond that the request gets 503, or the response stays \
+         as it is, and the error log says so. Templates that go through long lists need more. The worker does what takes \
+         about a millisecond: bodies of up to 64 KiB, read into up to 2 MiB of values, and 10,000 steps. Longer work runs \
+         on a background thread (`background_threads`)").ours(),
+    row("plugin_attr.*", Shape::Any, "", ""),
+];
