@@ -15,7 +15,7 @@ use crate::ROWS;
 use crate::catalog::{blame, or_empty, unknown, with_meta};
 use crate::meta::{self, Parts};
 
-/// Checks what nobody here runs. Schemas are compiled when the first configuration asks for them.
+/// A plugin of APISIX that does not run here; its schema is compiled when a configuration first uses it.
 pub(crate) struct Absent {
     /// Whether all are refused.
     pub strict: bool,
@@ -59,9 +59,9 @@ impl Absent {
             let invalid = blame(known.name, invalid);
             match unseen {
                 Some(_) => invalid,
-                // Whoever mends the settings would learn it only then.
+                // Without this hint the operator would correct the settings first and learn it only then.
                 None => invalid.hint(format!(
-                    "remove it: this version does not have the plugin {}, whatever its settings",
+                    "remove it: this version does not have the plugin {}; no settings make it work",
                     known.name
                 )),
             }
@@ -140,8 +140,8 @@ mod tests {
             let known = Absent::find(name).expect("absent");
             Absent::default().check(known, &json!({}), place).unwrap_err().hint
         };
-        let told = hint("opa", Place::Route).expect("it says what correct settings would meet");
-        assert!(told.contains("this version does not have the plugin opa"), "{told}");
+        let text = hint("opa", Place::Route).expect("it says what correct settings would meet");
+        assert!(text.contains("this version does not have the plugin opa"), "{text}");
         assert_eq!(hint("zipkin", Place::Route), None, "which is accepted once it fits");
         assert_eq!(check("ldap-auth", json!({"user_dn": "cn=a"}), Place::Consumer), Ok(()));
         let wrong = json!({"user_dn": 1});

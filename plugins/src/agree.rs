@@ -1,8 +1,8 @@
 //! Settings that a plugin's schema accepts are settings that its type takes: both are written down
 //! once each, and this holds them together.
 //!
-//! Settings are made of each plugin's schema, at its bounds and beyond them. What the schema refuses
-//! is of no interest; what it accepts must become the plugin's `Config`.
+//! The settings are generated from each plugin's schema, at its bounds and beyond them. Settings that
+//! the schema refuses do not matter; all that it accepts must become the plugin's `Config`.
 
 use model::Schema;
 use sdk::instance::Factory;
@@ -50,7 +50,7 @@ const TEXTS: &[&str] = &[
     "sha-256",
 ];
 
-/// What a key of an object of which the schema says nothing more may be.
+/// Keys to try in objects whose schema leaves the keys open.
 const KEYS: &[&str] = &["a", "X-A", "Content-Type", "200", "a b", "$b"];
 
 struct Maker(fastrand::Rng);
@@ -202,7 +202,7 @@ impl Maker {
     }
 }
 
-/// What of a plugin's settings its type does not take, and how many were looked at.
+/// Lists the settings that the schema accepts and the type rejects, and counts the settings tried.
 fn disagreements(row: &dyn Factory, typed: fn(Value) -> Result<(), String>) -> (usize, Vec<String>) {
     let document = row.schema();
     let schema = Schema::new(&document).expect("a schema");

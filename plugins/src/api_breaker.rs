@@ -66,7 +66,7 @@ struct Healthy {
     successes: u64,
 }
 
-/// What is kept of an API.
+/// The counters of an API.
 #[derive(Debug, Clone, Copy)]
 enum Of {
     Failures,
@@ -196,7 +196,7 @@ impl ApiBreaker {
         for (name, template) in &self.headers {
             value.clear();
             template.render(x, &mut value);
-            // What a variable made unfit for a head is left out. Of a Content-Type there is one.
+            // Values that a variable made unfit for a head are left out. Content-Type occurs once.
             let _ = match name.as_str().eq_ignore_ascii_case("content-type") {
                 true => x.set_response_header(name, &value),
                 false => x.add_response_header(name.as_str(), &value),

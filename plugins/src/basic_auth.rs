@@ -223,7 +223,7 @@ mod tests {
         let config = json!({"anonymous_consumer": "jack", "hide_credentials": true});
         assert_eq!(ask(None, config.clone()), Ok("jack".into()));
         assert_eq!(ask(None, json!({"anonymous_consumer": "no"})), Err("Invalid user authorization".into()));
-        let header = basic("nobody:x");
+        let header = basic("stranger:x");
         let mut probe = Probe::request("GET", "/", &[("Authorization", &header)])
             .consumer::<BasicAuth>("jack", json!({"username": "foo", "password": "bar"}));
         let stage: BasicAuth = probe.stage(config).unwrap();
@@ -231,7 +231,7 @@ mod tests {
         assert!(matches!(stage.rewrite(&mut x), Step::Next));
         assert_eq!(x.header("Authorization"), None);
         drop(x);
-        // Who is not to hide them passes them on.
+        // Without `hide_credentials` they are passed on.
         let stage: BasicAuth = probe.stage(json!({"anonymous_consumer": "jack"})).unwrap();
         let mut x = probe.exchange();
         x.set_header("Authorization", header.as_bytes()).unwrap();

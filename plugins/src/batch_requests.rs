@@ -31,7 +31,7 @@ pub struct BatchRequests {
 #[derive(Debug, Deserialize)]
 pub struct Config {}
 
-/// What a client asks for.
+/// The batch that a client sends.
 #[derive(Debug, Deserialize)]
 struct Batch {
     #[serde(default)]
@@ -56,9 +56,9 @@ struct Item {
 const DEFAULT_PATH: &str = "/apisix/batch-requests";
 const MAX_BODY: u64 = 1 << 20;
 const MAX_ITEMS: u64 = 1000;
-/// So much more of a body is read as its length is not told, so that an answer can say what it was.
+/// Bytes read beyond the limit of a body without Content-Length, so that the answer can name its size.
 const BEYOND: usize = 64 << 10;
-/// What the batch adds to the head of one request: fields, arguments, and bytes of either. Headers and the
+/// Bounds for the parts a batch adds to the head of one request: fields, arguments, and bytes of either. Headers and the
 /// query of a batch are copied into each of its requests, so a short body could ask for gigabytes.
 const MAX_FIELDS: usize = 256;
 const MAX_HEAD: usize = 64 << 10;
@@ -115,7 +115,7 @@ impl Plugin for BatchRequests {
         if x.client().is_subrequest() {
             return refuse(400, "a batch cannot stand in a batch".to_owned());
         }
-        // A body whose length is told is refused before it is sent.
+        // A body with a Content-Length is refused before it is sent.
         let told = x.request().fields.get(Name::ContentLength);
         let told = told.and_then(|length| std::str::from_utf8(length).ok()?.parse::<u64>().ok());
         if told.is_some_and(|length| length > self.max_body as u64) {
@@ -253,7 +253,7 @@ fn refuse(status: u16, words: String) -> Step {
 }
 
 /// One request of the batch: its own headers and query go before those of the batch, and these before
-/// the headers of the request that brought it. The error is what the client is told.
+/// the headers of the request that brought it. The error is the text for the client.
 fn request(x: &Exchange<'_>, batch: &Batch, item: &Item) -> Result<Fetch, &'static str> {
     const INVALID: &str = "invalid header";
     const TOO_LONG: &str = "too many headers or arguments, or too long ones";
@@ -294,7 +294,7 @@ fn request(x: &Exchange<'_>, batch: &Batch, item: &Item) -> Result<Fetch, &'stat
     let own = item.query.iter();
     let shared = batch.query.iter().filter(|(name, _)| !item.query.contains_key(*name));
     for (name, value) in own.chain(shared) {
-        // What is false is left out, and what is true has no value, as NGINX writes arguments.
+        // `false` leaves the argument out, and `true` writes it without a value, as NGINX writes arguments.
         let mut add = |value: Option<&str>| {
             uri.push(std::mem::replace(&mut mark, b'&'));
             encode(name, &mut uri);
@@ -479,18 +479,21 @@ mod tests {
 
     #[test]
     fn what_cannot_be_asked_is_told() {
-        let told = |body: &str| {
+        let answer = |body: &str| {
             let (status, out, sent) = ask(body.as_bytes(), Vec::new());
             assert!(sent.is_empty());
             (status, out["error_msg"].as_str().unwrap().to_owned())
         };
-        assert_eq!(told(""), (400, "no request body, you should give at least one pipeline setting".into()));
+        assert_eq!(
+            answer(""),
+            (400, "no request body, you should give at least one pipeline setting".into())
+        );
         let shared =
             |what: &str, of: &str| format!(r#"{{"{what}": {{{of}}}, "pipeline": [{{"path": "/"}}]}}"#);
         let fields =
             |count: usize| (0..count).map(|n| format!(r#""a{n}": "1""#)).collect::<Vec<_>>().join(",");
         let words = "invalid request body: no, err: Expected value but found invalid token at character 1";
-        assert_eq!(told("no"), (400, words.into()));
+        assert_eq!(answer("no"), (400, words.into()));
         for (body, words) in [
             ("{}", "bad request body: object matches none of the required"),
             (
@@ -519,17 +522,17 @@ mod tests {
                 "request failed: too many headers",
             ),
         ] {
-            let (status, told) = told(body);
-            assert!(status == 400 && told.contains(words), "{body}: {told}");
+            let (status, answer) = answer(body);
+            assert!(status == 400 && answer.contains(words), "{body}: {answer}");
         }
         // Those that are passed over count, too.
         let over: Vec<_> = (0..257).map(|n| format!(r#""X-Forwarded-{n}": "1""#)).collect();
-        let (status, words) = told(&shared("headers", &over.join(",")));
+        let (status, words) = answer(&shared("headers", &over.join(",")));
         assert_eq!(
             (status, &*words),
             (400, "request failed: too many headers or arguments, or too long ones")
         );
-        // So many may be, and so long.
+        // The bounds themselves still pass.
         let goes = |body: &str| ask(body.as_bytes(), Vec::new()).0;
         for body in [
             shared("headers", &fields(256)),
@@ -542,8 +545,8 @@ mod tests {
         }
         assert_eq!(goes(&shared("query", &format!(r#""a": "{}""#, "x".repeat(65_534)))), 400);
         let many = format!(r#"{{"pipeline": [{}]}}"#, vec![r#"{"path": "/"}"#; 1001].join(","));
-        assert_eq!(told(&many).1, "too many pipeline requests, 1001 exceeds the maximum of 1000");
-        let long = told(&" ".repeat((1 << 20) + 1));
+        assert_eq!(answer(&many).1, "too many pipeline requests, 1001 exceeds the maximum of 1000");
+        let long = answer(&" ".repeat((1 << 20) + 1));
         assert_eq!(
             long,
             (413, "request size 1048577 is greater than the maximum size 1048576 allowed".into())
@@ -598,12 +601,12 @@ mod tests {
         assert_eq!(asked("10", b"0123456789", None), "taken");
         assert_eq!(asked("11", b"", Some(Body::Streaming)).trim(), words(" 11"));
         assert_eq!(asked("10", b"", Some(Body::Streaming)), (10 + BEYOND).to_string());
-        // Its length was not told, or told wrongly.
+        // Without a length, or with a wrong one.
         assert_eq!(asked("", b"0123456789a", None).trim(), words(" 11"));
         assert_eq!(asked("", b"0123", Some(Body::TooLarge)).trim(), words(""));
     }
 
-    /// What the answers make together has a bound, and memory is taken for each before it is written.
+    /// The answers together have a bound, and memory is taken for each before it is written.
     #[test]
     fn answers_have_a_bound_together() {
         let asked = |most: usize, budget: usize, bodies: &[usize]| {

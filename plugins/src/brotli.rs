@@ -41,7 +41,7 @@ struct Work {
     /// Whose: the plugin may stand on a global rule and on the route.
     stage: usize,
     encoder: Encoder,
-    /// What it counts as in the worker's budget.
+    /// The memory that the encoder takes from the worker's budget.
     memory: sdk::budget::Held,
 }
 
@@ -210,7 +210,7 @@ impl Compressor for Encoder {
 /// Nanoseconds for a byte of JSON at each level.
 const COSTS: [u64; 12] = [5, 15, 20, 20, 25, 50, 60, 100, 150, 300, 1300, 3000];
 
-/// What the encoder gives out at once.
+/// The most bytes the encoder gives out at once.
 const BUFFER: usize = 4 << 10;
 
 /// Bytes a compressor with these settings takes, rounded up: the ring of the input, the tables in which
@@ -257,7 +257,7 @@ mod tests {
         out
     }
 
-    /// What a client reads of the first part of a stream, as far as it is sure to come.
+    /// Decodes the part of a stream that a client can read before its end has come.
     fn readable(coded: &[u8], length: usize) -> Vec<u8> {
         let mut out = vec![0; length];
         brotli::Decompressor::new(coded, 4096).read_exact(&mut out).unwrap();
@@ -354,14 +354,14 @@ mod tests {
         }
     }
 
-    /// Text as UTF-8, fonts and all else are looked at in different ways; what comes of it cannot be told from outside.
+    /// The compressor treats UTF-8 text, fonts and other content differently; its output does not show which mode it used.
     #[test]
     fn the_compressor_is_told_what_was_set() {
         for (mode, told) in [(0, 0), (1, 1), (2, 2)] {
             let config = json!({"mode": mode, "comp_level": 7, "lgblock": 18, "lgwin": 20});
             let params = Probe::get("/").stage::<Brotli>(config).unwrap().params;
             assert_eq!((params.mode as i32, params.quality, params.lgblock, params.lgwin), (told, 7, 18, 20));
-            assert_eq!(params.size_hint, 1 << 16, "whatever the first piece is");
+            assert_eq!(params.size_hint, 1 << 16, "independent of the first piece");
         }
     }
 

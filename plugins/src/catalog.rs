@@ -47,8 +47,8 @@ pub struct Catalog {
 /// Longer settings are not shared, in bytes: they are rarely repeated, and comparing them takes memory.
 const LONGEST_SHARED: usize = 1024;
 
-/// A plugin with its schemas. Each is compiled when it is first needed, and kept: most plugins are in
-/// nobody's configuration, and all schemas together are megabytes.
+/// A plugin with its schemas. Each is compiled when it is first needed, and kept: a configuration
+/// uses few of the plugins, and all schemas together are megabytes.
 struct Compiled {
     row: Row,
     schema: OnceLock<Schema>,
@@ -194,7 +194,7 @@ impl Catalog {
                 "this plugin is asked before any filter is: it holds for every request",
             )
             .at("/_meta/filter")
-            .hint("make two routes, told apart by vars"));
+            .hint("make two routes that differ in their vars"));
         }
         let others = Within { catalog: self, scope, depth };
         let asked = Cell::new(false);
@@ -286,7 +286,7 @@ impl sdk::Catalog for Catalog {
                 (Err(_), None) if meta::disabled(entry.config) && is_apisix(entry.name) => continue,
                 (found, _) => found.map_err(|invalid| invalid.within(entry.name))?,
             };
-            // What an auth plugin carries on a consumer is a credential, no stage.
+            // An auth plugin on a consumer carries a credential and is no stage.
             if plugin.row.is_auth() && matches!(entry.owner.collection, "consumers" | "credentials") {
                 continue;
             }
@@ -304,9 +304,9 @@ impl sdk::Catalog for Catalog {
                 Err(invalid) => return Err(blame(entry.name, invalid).within(entry.name)),
             }
         }
-        // Equal priorities run in the order of the list, whatever the order written.
+        // Equal priorities run in the order of the plugin list, not in the order written.
         stages.sort_by_key(|stage| (self.by_name.get(stage.name()).unwrap_or(&usize::MAX), stage.name()));
-        // A first chain of some instances is not shared: nobody else had them.
+        // A first chain of some instances is not shared: no other chain had them.
         let is_shared = disabled.is_empty() && stages.iter().all(|stage| Arc::strong_count(stage) > 1);
         if !is_shared {
             return Ok(Arc::new(Chain::new(stages, disabled)));
@@ -492,7 +492,7 @@ pub(crate) fn or_empty(config: &Value) -> Value {
     if config.is_null() { json!({}) } else { config.clone() }
 }
 
-/// What metadata must look like; any object for plugins that have none.
+/// Returns the schema of a plugin's metadata; any object for plugins that have none.
 fn metadata_schema(row: &dyn Factory) -> Value {
     row.metadata_schema().unwrap_or_else(|| json!({"type": "object"}))
 }

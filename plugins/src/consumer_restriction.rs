@@ -29,7 +29,7 @@ pub struct Config {
     rejected_msg: Option<String>,
 }
 
-/// What the lists name.
+/// The kind of name in the lists.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum By {

@@ -47,13 +47,13 @@ pub struct Config {
 enum Origins {
     /// `*`
     Any,
-    /// `**`: whatever the request says, and `*` where it says nothing.
+    /// `**`: the value of the request, or `*` if it has none.
     Echo,
     One(String),
     Several(Vec<String>),
 }
 
-/// What to put into the response.
+/// The value for the response.
 enum Answer<'a> {
     Any,
     Text(&'a str),
@@ -225,7 +225,7 @@ impl Config {
 }
 
 impl Cors {
-    /// The answer to a request of this origin, if it is let in. What metadata names comes
+    /// Returns the answer to a request of this origin, if it is let in. Origins named by metadata come
     /// first where the configuration asks for it, then the patterns, then the plain list.
     fn allowed(&self, own: Option<&[u8]>, searches: &Searches) -> Option<Answer<'_>> {
         let lets_in = |origins: &Origins| origins.answer(own).is_some_and(|answer| answer.fits(own));

@@ -40,11 +40,11 @@ pub struct Config {
     name: String,
 }
 
-/// What a token says.
+/// The contents of a token.
 #[derive(Debug, Deserialize)]
 struct Token {
     random: f64,
-    /// When it was made, in seconds, whatever the name says.
+    /// When it was made, in seconds; the name is APISIX's.
     expires: f64,
     sign: String,
 }
@@ -144,7 +144,7 @@ impl Csrf {
         write_number(random, &mut token);
         token.push_str(",\"expires\":");
         write_number(made, &mut token);
-        // Read back as whoever checks it will: fourteen digits are all there is of it.
+        // Read back as the check reads it: the text holds at most fourteen digits.
         let read: f64 =
             token[10..].split(',').next().and_then(|digits| digits.parse().ok()).unwrap_or(random);
         token.push_str(",\"sign\":\"");
@@ -199,7 +199,7 @@ mod tests {
     /// A token that APISIX made with the key `userkey`, in the year 2053.
     const THEIRS: &str = "eyJyYW5kb20iOjAuNDI5ODYzMTk3MTYxMzksInNpZ24iOiI0ODRlMDY4NTkxMWQ5NmJhMDc5YzQ1ZGI0OTE2NmZkYjQ0ODhjODVkNWQ0NmE1Y2FhM2UwMmFhZDliNjE5OTQ2IiwiZXhwaXJlcyI6MjY0MzExOTYyNH0=";
 
-    /// What a POST with these two is told; nothing if it passes.
+    /// Returns the message for a POST with these two; nothing if it passes.
     fn posted(config: &Value, header: Option<&str>, cookie: Option<&str>, later_s: u64) -> String {
         let mut headers = Vec::new();
         headers.extend(header.map(|token| ("apisix-csrf-token", token.to_owned())));

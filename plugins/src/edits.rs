@@ -6,7 +6,7 @@ use sdk::template::Template;
 use sdk::{Exchange, HeaderName};
 use serde_json::{Map, Value, json};
 
-/// What is done to one header.
+/// The kind of edit of a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verb {
     Add,
@@ -67,7 +67,7 @@ pub(crate) fn plain_schema() -> Value {
     })
 }
 
-/// Reads a plain map, whatever the names in it.
+/// Reads a plain map; names such as `set` have no meaning in it.
 pub(crate) fn plain(verb: Verb, map: &Map<String, Value>) -> Result<Vec<Edit>, Invalid> {
     let mut edits = Vec::new();
     of_map(verb, map, &mut edits)?;
@@ -84,7 +84,7 @@ pub(crate) fn on_response(edits: &[Edit], x: &mut Exchange<'_>) {
         }
         for template in &edit.values {
             let value = rendered(template, x, &[], &mut value);
-            // As nginx has it, an empty value is none.
+            // As in nginx, an empty value means no value.
             if value.is_empty() {
                 if edit.verb == Verb::Set {
                     x.remove_response_header(&edit.name);

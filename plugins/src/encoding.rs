@@ -45,7 +45,7 @@ impl Choice {
         })
     }
 
-    /// Whether the response whose head is here is one of those, whoever asks for it.
+    /// Whether the response whose head is here is one of those, for any client.
     pub(crate) fn takes(&self, x: &Exchange<'_>) -> bool {
         let fields = &x.response().fields;
         let Some(content_type) = fields.get(Name::ContentType) else { return false };
@@ -166,15 +166,15 @@ pub(crate) fn tell(x: &mut Exchange<'_>, coding: &str) {
         (true, true) => {}
         (true, false) => {
             let weak = [b"W/", tag].concat();
-            // What could stand in a head still can.
+            // The tag came in a head, so it fits into one.
             let _ = x.set_response_header("ETag", &weak);
         }
-        // What is no tag cannot be made a weak one.
+        // An invalid tag cannot be made a weak one.
         (false, _) => x.remove_response_header("ETag"),
     }
 }
 
-/// What a request says of a coding (RFC 9110 section 12.5.3).
+/// How a request accepts a coding (RFC 9110 section 12.5.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Accepted {
     /// It is named, and wanted or not.

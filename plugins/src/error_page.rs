@@ -115,7 +115,7 @@ impl ErrorPage {
     }
 }
 
-/// The pages of metadata that is switched on. A page without text is none, and below 404 there are none.
+/// The pages of metadata that is switched on. Pages without text and for statuses below 404 are ignored.
 fn pages(metadata: &Map<String, Value>) -> Vec<Page> {
     if metadata.get("enable") != Some(&Value::Bool(true)) {
         return Vec::new();
@@ -142,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    /// What becomes of `before` as an answer with this status, and its Content-Type.
+    /// Returns the text and Content-Type of an answer with this status whose text was `before`.
     fn answer(metadata: &Value, status: u16, source: Source) -> (String, String) {
         let mut probe = Probe::get("/");
         let stage: ErrorPage =

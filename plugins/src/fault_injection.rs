@@ -114,7 +114,7 @@ impl Plugin for FaultInjection {
     }
 
     fn rewrite(&self, x: &mut Exchange<'_>) -> Step {
-        // Both conditions are judged before any dice are thrown: one that wants the body starts anew.
+        // Both conditions are judged before any dice are thrown: one that wants the body makes the phase run again.
         let conditions = (
             self.abort.as_ref().map_or(Ok(false), |abort| abort.when.holds(x)),
             self.delay.as_ref().map_or(Ok(false), |delay| delay.when.holds(x)),

@@ -164,7 +164,7 @@ impl Plugin for ForwardAuth {
             }
             Ok(answer) => self.refuse(x, answer),
             Err(_) if self.config.allow_degradation => {
-                // Nobody has judged the request, so nobody vouches for what the client says of itself.
+                // The request was not judged, so the client's own values for these headers are not trusted.
                 pass_on(x, &self.config.upstream_headers, &Fetched::default());
                 Step::Next
             }
@@ -257,8 +257,8 @@ impl ForwardAuth {
     }
 }
 
-/// Sets `upstream_headers` from the server's answer. What the client sent under these names is removed,
-/// even if the answer has no such header, and so is what looks like them.
+/// Sets `upstream_headers` from the server's answer. The client's own headers of these names are removed,
+/// even if the answer has no such header, and so are lookalikes.
 fn pass_on(x: &mut Exchange<'_>, names: &[String], answer: &Fetched) {
     for name in names {
         x.remove_lookalikes(name);

@@ -165,7 +165,7 @@ fn decode(body: &[u8]) -> Option<Vec<u8>> {
     let body = body.trim_ascii_end();
     let mut out = Vec::with_capacity(body.len() / 4 * 3);
     for part in body.split_inclusive(|&byte| byte == b'=') {
-        // What is left of padding of two.
+        // Left over from padding of two.
         if part == b"=" {
             continue;
         }
@@ -177,7 +177,7 @@ fn decode(body: &[u8]) -> Option<Vec<u8>> {
 
 const STANDARD_BARE: base64::engine::GeneralPurpose = base64::engine::general_purpose::STANDARD_NO_PAD;
 
-/// What the `*` at the end of the route's URI stands for is the path of the call.
+/// Sets the path of the call to the part that the `*` at the end of the route's URI stands for.
 fn set_path(x: &mut Exchange<'_>) {
     let Some(prefix) = x.matched_uri().strip_suffix('*') else { return };
     let head = x.request();

@@ -42,7 +42,7 @@ enum Concat {
     NewLine,
 }
 
-/// What stands for the route of a request that found none.
+/// The route's name in the entry of a request that matched no route.
 const UNMATCHED: &str = "no-matched";
 
 impl Plugin for HttpLogger {
@@ -152,7 +152,7 @@ fn server(uri: &str) -> Option<Server> {
     if !https && !scheme.eq_ignore_ascii_case("http") {
         return None;
     }
-    // A fragment is for whoever reads the answer.
+    // A fragment is not sent to the server.
     let rest = rest.split('#').next().unwrap_or_default();
     let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
     let (host, port) = split_authority(authority, if https { 443 } else { 80 })?;

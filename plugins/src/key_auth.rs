@@ -28,7 +28,7 @@ pub struct Config {
     anonymous_consumer: Option<String>,
 }
 
-/// What is wrong with a request's credential.
+/// Why a request's credential is rejected.
 #[derive(Debug, Clone, Copy)]
 enum Denied {
     Missing,
@@ -86,7 +86,7 @@ impl Plugin for KeyAuth {
     fn credential(consumer_config: &Value) -> Result<Option<Credential>, Invalid> {
         auth::filled(consumer_config, &["key"])?;
         let key = consumer_config.get("key").and_then(Value::as_str);
-        // Who knows the key needs no further proof.
+        // A client that knows the key needs no further proof.
         Ok(key.map(|key| Credential { key: key.into(), secret: None }))
     }
 
@@ -118,7 +118,7 @@ impl Plugin for KeyAuth {
 }
 
 impl KeyAuth {
-    /// Who the request is from, and whether its key stood in the header.
+    /// Identifies the consumer, and whether its key stood in the header.
     fn identify(&self, x: &Exchange<'_>) -> Result<(Identity, bool), Denied> {
         let find = |key: &[u8]| x.consumers().find(Self::NAME, key).cloned().ok_or(Denied::Unknown);
         if let Some(key) = x.header(&self.config.header) {
@@ -234,7 +234,7 @@ mod tests {
             assert_eq!(x.header("apikey"), None);
             assert_eq!(upstream_uri(x), "/");
         });
-        run(probe("/", &[]), json!({"anonymous_consumer": "nobody"}), |step, x| {
+        run(probe("/", &[]), json!({"anonymous_consumer": "absent"}), |step, x| {
             refused(step, "Invalid user authorization", "key");
             assert!(x.consumer().is_none());
         });

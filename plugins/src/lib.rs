@@ -146,8 +146,8 @@ pub fn names() -> Vec<&'static str> {
     ROWS.iter().map(|row| row.name()).collect()
 }
 
-/// A status as a schema without an upper bound lets it through. What is none becomes one that the
-/// plugin refuses, with its pointer.
+/// Reads a status that a schema without an upper bound lets through. An invalid one becomes a status
+/// that the plugin refuses, with its pointer.
 fn any_status<'de, D: serde::Deserializer<'de>>(from: D) -> Result<u16, D::Error> {
     let status: u64 = serde::Deserialize::deserialize(from)?;
     Ok(u16::try_from(status).unwrap_or(u16::MAX))
@@ -161,7 +161,7 @@ fn check_status(status: u16, pointer: &str) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// What a client is told that is refused: the operator's message, or the status alone.
+/// Returns the reply for a refused client: the operator's message, or the status alone.
 fn refusal(status: u16, message: Option<&str>) -> Reply {
     match message {
         Some(message) => Reply::json(status, &json!({ "error_msg": message })),

@@ -27,7 +27,7 @@ pub struct LimitConn {
     /// The rules are a list: one that does not apply, or cannot be read, is passed over.
     listed: bool,
     gauges: Arc<Gauges>,
-    /// What all keys of this stage begin with.
+    /// The beginning of all keys of this plugin instance.
     scope: CounterKey,
     /// Seconds that one more than allowed has to wait; one more than twice as many, twice as long.
     delay: f64,
@@ -61,7 +61,7 @@ struct Progress {
     applied: bool,
 }
 
-/// What the rules say next.
+/// The next step by the rules.
 enum Verdict {
     Done(Step),
     Wait(Duration),
@@ -142,7 +142,7 @@ impl LimitConn {
                     let times = if within > conn { (within - 1) / conn } else { 0 };
                     let delay = self.delay * times as f64;
                     if delay >= 0.001 {
-                        // What no duration can hold is no shorter than for ever.
+                        // A delay too long for a duration is as good as endless.
                         return Verdict::Wait(Duration::try_from_secs_f64(delay).unwrap_or(Duration::MAX));
                     }
                 }

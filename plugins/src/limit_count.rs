@@ -29,7 +29,7 @@ use rule::{Limit, Rule};
 pub struct LimitCount {
     rules: Vec<Rule>,
     counters: Arc<Counters>,
-    /// What all keys of this stage begin with.
+    /// The beginning of all keys of this plugin instance.
     scope: CounterKey,
     sliding: bool,
     allow_degradation: bool,
@@ -157,7 +157,7 @@ impl Plugin for LimitCount {
 struct Unreadable;
 
 impl LimitCount {
-    /// What the rule says for this request; none if it does not apply.
+    /// Returns the limit and counter of the rule for this request; nothing if it does not apply.
     fn limit(&self, rule: &Rule, x: &Exchange<'_>) -> Result<Option<(Limit, CounterKey)>, Unreadable> {
         let Some(key) = rule.by.key(&self.counters, self.scope, x, &self.scratch) else { return Ok(None) };
         let read = |amount: &Amount| amount.read(x, 1, &self.scratch).ok_or(Unreadable);
@@ -165,7 +165,7 @@ impl LimitCount {
         Ok(Some((Limit { count, window_ms: seconds.saturating_mul(1000) }, key)))
     }
 
-    /// What cannot be counted is told, whatever becomes of the request.
+    /// Reports that the request cannot be counted, then lets it in or refuses it.
     fn degrade(&self, x: &Exchange<'_>, reason: &'static str) -> Step {
         x.complain(Self::NAME, reason);
         if self.allow_degradation { Step::Next } else { Step::Reply(Reply::status(500)) }

@@ -23,7 +23,7 @@ pub struct LimitReq {
     paces: Arc<Paces>,
     pace: Pace,
     by: By,
-    /// What all keys of this stage begin with.
+    /// The beginning of all keys of this plugin instance.
     scope: CounterKey,
     nodelay: bool,
     rejected: Reply,
@@ -204,7 +204,7 @@ mod tests {
         let mut probe = Probe::default();
         let first: LimitReq = probe.stage(config(0.1, 0.0)).unwrap();
         assert_eq!(hit(&first, &mut probe), Ok(0));
-        // Compiled anew, it goes on.
+        // Compiled again, it keeps its pace.
         let again: LimitReq = probe.stage(config(0.1, 0.0)).unwrap();
         assert_eq!(hit(&again, &mut probe), Err(503));
         let changed: LimitReq = probe.stage(config(0.2, 0.0)).unwrap();

@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! What the plugins that limit requests have in common: what they are counted by, amounts that may
+//! Code shared by the plugins that limit requests: keys to count by, amounts that may
 //! come from the request, and where it is counted.
 
 use model::Invalid;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// Where texts with variables are put together.
 pub(crate) type Scratch = WorkerState<Vec<u8>>;
 
-/// What the keys of a plugin begin with: a limit belongs to its resource and its settings.
+/// Returns the beginning of a plugin's keys: a limit belongs to its resource and its settings.
 pub(crate) fn scope(table: &Table, owner: &Owner, settings: &impl Serialize) -> Result<CounterKey, Invalid> {
     let settings = serde_json::to_string(settings).map_err(|error| Invalid::new(error.to_string()))?;
     let key = table.key().part(owner.collection.as_bytes()).part(owner.id.as_bytes());
@@ -33,7 +33,7 @@ pub(crate) fn only_local(policy: &str) -> Result<(), Invalid> {
         .hint("`policy: local` counts each node's requests separately"))
 }
 
-/// What tells those apart who are counted apart. Where it has no value, the client's address does.
+/// The value by which clients are counted separately. Without a value, the client's address serves.
 pub(crate) enum By {
     Constant(String),
     Var(Var),
@@ -101,7 +101,7 @@ fn parse(text: &[u8]) -> Option<u64> {
             if number.fract() != 0.0 {
                 return None;
             }
-            // What is beyond all integers becomes the largest.
+            // A number beyond all integers becomes the largest.
             number as u64
         }
     };

@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! What all loggers have in common: their options, the bodies they collect, and the entry they make
+//! Code shared by all loggers: their options, the bodies they collect, and the entry they make
 //! of an exchange, as in APISIX 3.18 (`apisix/utils/log-util.lua`).
 
 mod full;
@@ -66,7 +66,7 @@ struct Collected(Vec<Collecting>);
 
 struct Collecting {
     instance: usize,
-    /// The conditions hold, so that it is told even if it is empty.
+    /// The conditions hold, so the body is logged even if it is empty.
     logged: bool,
     /// There is no room for more of it.
     full: bool,
@@ -181,7 +181,7 @@ impl Logger {
             return;
         }
         if one.held.reserve(world.budget(), &mut one.bytes, more, wanted.most).is_err() {
-            // What was collected until now is logged.
+            // The part collected until now is logged.
             one.full = true;
             x.complain(
                 plugin,
@@ -203,7 +203,7 @@ impl Logger {
         out.push(b'{');
         match &self.format {
             Format::Own(format) => {
-                // Of a request that found its route, these are told in any case.
+                // The entry of a request that matched a route always has these.
                 let own = |name: &str| route.is_some() && matches!(name, "route_id" | "service_id");
                 let mut comma = format.write(x, bodies, own, false, &mut out);
                 let ids = match route {
@@ -240,13 +240,13 @@ impl Logger {
         out
     }
 
-    /// What was collected of the response's body, out of the upstream's coding.
+    /// Returns the part collected of the response's body, decoded from the upstream's coding.
     fn response_body(&self, x: &Exchange<'_>) -> Option<Vec<u8>> {
         let wanted = self.response.as_ref()?;
         let instance = std::ptr::from_ref(self).addr();
         let Collected(all) = x.note()?;
         let one = all.iter().find(|one| one.instance == instance && one.logged)?;
-        // What a plugin of ours codes, it codes behind all filters.
+        // Our own plugins compress behind all filters, so the collected bytes are plain.
         let coding = x.response_header("Content-Encoding").filter(|_| !x.codes_body());
         Some(decoded(coding, &one.bytes, wanted.most).unwrap_or_else(|| one.bytes.clone()))
     }
@@ -257,7 +257,7 @@ impl Logger {
 fn decoded(coding: Option<&[u8]>, bytes: &[u8], most: usize) -> Option<Vec<u8>> {
     let most = most as u64;
     let mut out = Vec::new();
-    // Of what breaks off, also because it was cut, the beginning is told.
+    // If decoding fails, also because the body was cut, the part before the failure is logged.
     let _ = match coding? {
         b"gzip" => MultiGzDecoder::new(bytes).take(most).read_to_end(&mut out),
         b"br" => brotli::Decompressor::new(bytes, 4096).take(most).read_to_end(&mut out),
@@ -272,7 +272,7 @@ impl Wanted {
     }
 }
 
-/// What is logged of the request's body.
+/// Returns the part of the request's body to log.
 fn request_body<'x>(x: &'x Exchange<'_>, most: usize) -> Option<&'x [u8]> {
     let body = x.body_prefix();
     (!body.is_empty()).then(|| &body[..body.len().min(most)])

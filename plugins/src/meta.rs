@@ -5,7 +5,7 @@ use sdk::chain::Meta;
 use sdk::expr::Expr;
 use serde_json::{Value, json};
 
-/// What stands before the mistake of a filter, in APISIX's words.
+/// The beginning of the message for a wrong filter, in APISIX's words.
 pub(crate) const WRONG_FILTER: &str = "failed to validate the 'vars' expression: ";
 
 /// All of `_meta` of one configuration.

@@ -30,7 +30,7 @@ pub struct Mocking {
 
 enum Body {
     Example(Template),
-    /// What is random in it is made anew for each request.
+    /// Its random values are made again for each request.
     Random(Shape, Form),
 }
 

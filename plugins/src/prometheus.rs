@@ -479,7 +479,7 @@ mod tests {
 
     #[test]
     fn it_is_told_who_made_the_answer() {
-        for (source, asked, told) in [
+        for (source, asked, label) in [
             (Source::Upstream, true, "upstream"),
             (Source::Gateway, true, "nginx"),
             (Source::Gateway, false, "apisix"),
@@ -497,7 +497,7 @@ mod tests {
             drop(x);
             let text = scrape(&probe);
             assert!(
-                text.contains(&format!(",response_source=\"{told}\"}} 1")),
+                text.contains(&format!(",response_source=\"{label}\"}} 1")),
                 "{source:?} {asked}:\n{text}"
             );
         }
@@ -535,7 +535,7 @@ mod tests {
         drop(x);
         let text = scrape(&probe);
         assert!(text.contains("route=\"route-1\"") && !text.contains("route=\"1\""), "{text}");
-        // A request that broke off before its header filter is counted by whoever comes first.
+        // A request that broke off before its header filter is counted by the first instance.
         probe.messages.clear();
         let mut x = probe.exchange();
         served(&mut x);
@@ -586,7 +586,7 @@ mod tests {
         assert!(series.iter().all(|line| line.ends_with("} 2")), "{text}");
     }
 
-    /// What its label does not show gives a value no series of its own.
+    /// Parts of a value that its label does not show make no series of their own.
     #[test]
     fn a_value_counts_as_far_as_its_label_shows_it() {
         let attr =

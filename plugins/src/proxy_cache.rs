@@ -240,8 +240,8 @@ impl ProxyCache {
         self.config.cache_strategy == Strategy::Disk
     }
 
-    /// What the ages of answers are counted by. What is in memory goes with the process, and no step of the
-    /// wall clock changes its age; files are read by later processes too.
+    /// Returns the clock for the ages of answers. Memory ends with the process, and no step of the
+    /// wall clock changes its ages; files are read by later processes too.
     fn now_ms(&self, x: &Exchange<'_>) -> u64 {
         if self.on_disk() { x.world().now_ms() } else { x.world().steady_ms() }
     }
@@ -262,7 +262,7 @@ impl ProxyCache {
         })
     }
 
-    /// What the cache says to the request with this key.
+    /// Looks the request up by its key.
     fn ask(&self, x: &mut Exchange<'_>, key: &[u8], scratch: &mut Vec<u8>) -> Step {
         if x.method() == Method::Purge {
             return Step::Reply(Reply::status(if self.zone.purge(key) { 200 } else { 404 }));
@@ -341,7 +341,7 @@ impl ProxyCache {
             let before = &content.fields.list()[..at];
             let again = before.iter().any(|one| content.fields.bytes(one.name).eq_ignore_ascii_case(name));
             let value = content.fields.bytes(field.value);
-            // What came as a field can stand as one.
+            // The value came as a field, so it is valid in one.
             let _ = match again {
                 false => x.set_response_header(text, value),
                 true => x.add_response_header(text, value),

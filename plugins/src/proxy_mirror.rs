@@ -40,7 +40,7 @@ struct Chosen {
     uri: Vec<u8>,
 }
 
-/// What a mirror's answer may hold; it is read only to keep the connection.
+/// The most bytes of a mirror's answer; it is read only to keep the connection.
 const MAX_ANSWER: usize = 1 << 20;
 
 impl Plugin for ProxyMirror {

@@ -140,7 +140,7 @@ impl Plugin for ProxyRewrite {
         if let Some(host) = &self.host {
             x.set_upstream_host(host.as_bytes());
         }
-        // What the client wrote must not pass for what is set here, whichever way it is spelled.
+        // The client's own headers must not pass for those set here, in any spelling.
         for edit in self.edits.iter().filter(|edit| edit.verb != Verb::Add) {
             x.remove_lookalikes(&edit.name);
         }
@@ -175,7 +175,7 @@ impl ProxyRewrite {
         } else {
             separates = separates || !uri.contains(&b'?');
             for (pattern, replacement) in &self.regex_uri {
-                // Whether the upstream was to see another path cannot be told.
+                // The pattern was not judged, so the path for the upstream is unknown.
                 let found =
                     pattern.captures(&uri, x.searches()).map_err(|Spent| Step::Refuse(Unjudged::Spent))?;
                 let Some(found) = found else { continue };
@@ -229,7 +229,7 @@ fn apply(x: &mut Exchange<'_>, edit: &Edit, captures: &[Vec<u8>], value: &mut Ve
     let is_host = edit.name.is(Name::Host);
     for (index, template) in edit.values.iter().enumerate() {
         let value = edits::rendered(template, x, captures, value);
-        // As nginx has it, an empty value is none; what the client wrote does not stand in for it.
+        // As in nginx, an empty value means no value; the client's own does not stand in for it.
         if value.is_empty() && !is_host {
             if edit.verb == Verb::Set && index == 0 {
                 x.remove_header(&edit.name);
@@ -450,7 +450,7 @@ mod tests {
             let values: Vec<_> = x.request().fields.all(b"X-A").map(<[u8]>::to_vec).collect();
             (matches!(step, Step::Next), values.join(&b'|'))
         };
-        // What the client wrote does not stand in for what was to be written.
+        // The client's own value does not stand in for the missing one.
         assert_eq!(edited(json!({"set": {"X-A": "$arg_h"}})), (true, b"".to_vec()));
         assert_eq!(edited(json!({"X-A": "$arg_h"})), (true, b"".to_vec()));
         assert_eq!(edited(json!({"set": {"X-A": ["ours", "$arg_h"]}})), (true, b"".to_vec()));

@@ -43,7 +43,7 @@ impl Plugin for PublicApi {
     fn access(&self, x: &mut Exchange<'_>) -> Step {
         let Some(served) = self.served(x) else { return Step::Reply(Reply::status(404)) };
         match served.chain.stages().next().map(|stage| stage.instance().serve(x)) {
-            // Who serves an endpoint has an answer.
+            // A plugin that serves an endpoint always answers.
             None | Some(Step::Next) => Step::Reply(Reply::status(404)),
             Some(step) => step,
         }

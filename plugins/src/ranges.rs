@@ -63,7 +63,7 @@ fn merge<T: Ord + Copy>(ranges: &mut Vec<(T, T)>, next: impl Fn(T) -> Option<T>)
     });
 }
 
-/// APISIX's `ip_def`: what an address looks like. What passes it is then parsed.
+/// APISIX's `ip_def`: the rough form of an address. Texts that pass it are then parsed.
 pub(crate) fn schemas() -> Value {
     let byte = "([0-9]|[1-9][0-9]|1[0-9]{2}|2[0-4][0-9]|25[0-5])";
     let v4 = [byte; 4].join("\\.");

@@ -100,7 +100,7 @@ impl RealIp {
         for address in lines.flat_map(|line| line.rsplit(|&byte| byte == b',')).map(<[u8]>::trim_ascii) {
             last = Some(address);
             let trusted = match (&self.trusted, self.recursive) {
-                // A trusted hop may be told with its port: as a client it would seem to come from within.
+                // The list may name a trusted hop with its port: as a client it would seem to come from within.
                 (Some(trusted), true) => {
                     parse(address).is_some_and(|(ip, _)| trusted.contain(ip.to_canonical()))
                 }
@@ -135,7 +135,7 @@ fn parse(text: &[u8]) -> Option<(IpAddr, Option<u16>)> {
     Some((ip.parse::<Ipv4Addr>().ok()?.into(), port))
 }
 
-/// A port from 1 on. What is no number is none, as Lua's `tonumber` has it.
+/// A port from 1 on. A text that is not a number means no port, as with Lua's `tonumber`.
 fn port(digits: &str) -> Option<Option<u16>> {
     if digits.is_empty() {
         return None;
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn an_address_is_taken_with_its_port() {
-        for (told, expected) in [
+        for (header, expected) in [
             ("1.1.1.1", "1.1.1.1|"),
             ("1.1.1.1:80", "1.1.1.1|80"),
             ("1.1.1.1:65535", "1.1.1.1|65535"),
@@ -178,7 +178,7 @@ mod tests {
             ("[::2]:7090", "::2|7090"),
             ("::ffff:1.2.3.4", "1.2.3.4|"),
         ] {
-            assert_eq!(seen(json!({"source": "http_xff"}), &[("XFF", told)]), expected, "{told}");
+            assert_eq!(seen(json!({"source": "http_xff"}), &[("XFF", header)]), expected, "{header}");
         }
         for bad in [
             "",
@@ -226,11 +226,11 @@ mod tests {
 
     #[test]
     fn only_a_trusted_peer_is_believed() {
-        let told = [("X-Forwarded-For", "1.1.1.1")];
+        let header = [("X-Forwarded-For", "1.1.1.1")];
         let config =
             |trusted: &str| json!({"source": "http_x_forwarded_for", "trusted_addresses": [trusted]});
-        assert_eq!(seen(config("192.128.0.0/16"), &told), "127.0.0.1|40000");
-        assert_eq!(seen(config("127.0.0.0/24"), &told), "1.1.1.1|");
+        assert_eq!(seen(config("192.128.0.0/16"), &header), "127.0.0.1|40000");
+        assert_eq!(seen(config("127.0.0.0/24"), &header), "1.1.1.1|");
     }
 
     #[test]
@@ -239,7 +239,7 @@ mod tests {
             "source": "http_x_forwarded_for", "recursive": true,
             "trusted_addresses": ["192.128.0.0/16", "127.0.0.0/24", "::1"],
         });
-        for (told, expected) in [
+        for (header, expected) in [
             ("1.1.1.1, 192.128.1.1, 127.0.0.1", "1.1.1.1|"),
             ("1.1.1.1, 2.2.2.2,192.128.1.1,   ::1", "2.2.2.2|"),
             ("192.128.9.9, 127.0.0.1", "192.128.9.9|"),
@@ -250,7 +250,7 @@ mod tests {
             ("10.0.0.1, 1.1.1.1 , 127.0.0.1", "1.1.1.1|"),
             ("::ffff:1.1.1.1, 127.0.0.1", "1.1.1.1|"),
         ] {
-            assert_eq!(seen(config.clone(), &[("X-Forwarded-For", told)]), expected, "{told}");
+            assert_eq!(seen(config.clone(), &[("X-Forwarded-For", header)]), expected, "{header}");
         }
     }
 

@@ -122,7 +122,7 @@ impl Plugin for Redirect {
                 match pattern.captures(x.path(), x.searches()) {
                     Ok(Some(found)) => found.replace(replacement, &mut uri),
                     Ok(None) => return Step::Next,
-                    // Whether the upstream was to see the request cannot be told.
+                    // The pattern was not judged, so it is unknown whether to redirect.
                     Err(Spent) => return Step::Refuse(Unjudged::Spent),
                 }
             }
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(to("$uri/x"), (301, "/hello/x".into()));
         assert_eq!(to("${uri}x?b=${arg_a}"), (301, "/hellox?b=1".into()));
         assert_eq!(answer(json!({"uri": "/x"}), "GET", "/", HOST).unwrap().0, 302);
-        // What would end the line, or cannot stand in it, is left out.
+        // Bytes that would end the line, or cannot stand in it, are left out.
         let config = json!({"uri": "$uri"});
         assert_eq!(answer(config, "GET", "/a\r\n\u{1f}\u{7f} b", HOST), Some((302, "/a b".into())));
         for (uri, target, location) in

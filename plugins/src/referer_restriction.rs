@@ -117,7 +117,7 @@ impl Hosts {
 /// The longest name DNS has, and the longest address.
 const LONGEST: usize = 253;
 
-/// The host of `http://host[:port]…`, in lower case; none where there is none that a list could name.
+/// The host of `http://host[:port]…`, in lower case; `None` without a host that a list could name.
 fn host_of(referer: &[u8]) -> Option<SmallVec<[u8; 64]>> {
     let scheme = ["http://", "https://"].into_iter().find(|scheme| {
         referer.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme.as_bytes()))

@@ -48,7 +48,7 @@ enum Algorithm {
 
 type Id = SmallVec<[u8; 64]>;
 
-/// A longer identifier serves nobody and would blow up each request.
+/// A longer identifier has no use and would blow up each request.
 const MAX_RANGE: usize = 1024;
 
 /// The one typed into APISIX's source, with `G` twice and without `J`.
@@ -223,7 +223,7 @@ mod tests {
 
     use super::*;
 
-    /// The identifier a request gets, and what the client is told.
+    /// The identifier that the upstream gets, and the one in the response.
     fn ids(config: Value, headers: &[(&str, &str)], upstream: &[(&str, &str)]) -> (String, Option<String>) {
         let mut probe = Probe::request("GET", "/", headers);
         let stage: RequestId = probe.stage(config).unwrap();

@@ -243,7 +243,7 @@ mod tests {
 
     use super::*;
 
-    /// What comes of a request: the body that goes on, or status and text of the answer.
+    /// Returns the body sent on, or status and text of the answer.
     fn outcome(config: Value, headers: &[(&str, &str)], body: &[u8]) -> Result<String, (u16, String)> {
         let mut probe = Probe::request("POST", "/", headers);
         let stage: RequestValidation = probe.stage(config).unwrap();

@@ -60,7 +60,7 @@ struct FilterConfig {
     options: String,
 }
 
-/// What the header filter decided, and the body gathered so far.
+/// The decision of the header filter, and the body gathered so far.
 struct Held {
     /// Whose: the plugin may stand on a global rule and on the route.
     stage: usize,
@@ -69,7 +69,7 @@ struct Held {
     coding: Option<Coding>,
     /// How long the upstream said the body is; 0 if it did not.
     announced: usize,
-    /// What it counts as in the worker's budget, until the client has taken it.
+    /// The memory it takes from the worker's budget, until the client has taken the body.
     memory: sdk::budget::Held,
     /// The body is longer than `max_resp_body_size`.
     cut: bool,
@@ -190,7 +190,7 @@ impl Plugin for ResponseRewrite {
         phases
     }
 
-    /// What `vars` reads of the request must be here, and readable, before there is a response.
+    /// The request's values that `vars` reads must be here, and readable, before there is a response.
     fn access(&self, x: &mut Exchange<'_>) -> Step {
         self.vars.as_ref().map_or(Step::Next, |vars| vars.check_early(x))
     }
@@ -335,9 +335,9 @@ fn grant(memory: &mut sdk::budget::Held, budget: &Budget, least: usize, wanted: 
     memory.resize(budget, wanted).or_else(|_| memory.resize(budget, least)).is_ok()
 }
 
-/// What a body is believed to need of which so much is here, and so much was announced. A body that is moved
-/// as it grows leaves its old places behind, so it is moved seldom; but whoever announces much has to send some
-/// of it before room is held for more.
+/// Returns the room to hold for a body from the bytes here and the length announced. A body that is moved
+/// as it grows leaves its old places behind, so it is moved seldom; but an upstream that announces a long
+/// body has to send some of it before room is held for more.
 fn believed(needed: usize, announced: usize) -> usize {
     const FIRST: usize = 1 << 20;
     needed.max(announced.min(needed.saturating_mul(8).max(FIRST)))

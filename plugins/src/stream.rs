@@ -63,7 +63,7 @@ mod tests {
         }
     }
 
-    /// What `model` says of the names in lists of them leaves no room for one that is not built.
+    /// The list of names in `model` has exactly the stream plugins that are built.
     #[test]
     fn there_are_those_of_apisix_and_no_others() {
         let known: Vec<&str> =

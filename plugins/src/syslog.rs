@@ -50,7 +50,7 @@ impl Config {
     /// Of settings of a stream, which have nothing about bodies.
     ///
     /// # Errors
-    /// What does not fit, which the schema of streams rules out.
+    /// Fails for settings that the schema of streams rules out.
     pub(crate) fn of_stream(mut stream: Value) -> Result<Config, Invalid> {
         stream["max_req_body_bytes"] = 1.into();
         stream["max_resp_body_bytes"] = 1.into();

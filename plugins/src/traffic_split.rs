@@ -183,7 +183,7 @@ impl Rule {
                     })?),
                     (None, None) => Goal::Own,
                 };
-            // What is named twice is one, with the last weight.
+            // An upstream named twice counts once, with the last weight.
             match goals.iter_mut().find(|(known, _)| known.is_same(&goal)) {
                 Some((_, weight)) => *weight = weighted.weight,
                 None => goals.push((goal, weighted.weight)),
@@ -294,7 +294,7 @@ mod tests {
         assert_eq!(shares(&[3, 2, 1], 600), [300, 200, 100]);
         assert_eq!(shares(&[1, 0], 10), [10, 0]);
         assert_eq!(shares(&[0, 5, 0], 10), [0, 10, 0]);
-        assert_eq!(shares(&[0], 3), [3], "a single goal is taken whatever its weight");
+        assert_eq!(shares(&[0], 3), [3], "a single goal is taken even with weight 0");
         assert_eq!(shares(&[0, 0], 10), [5, 5], "as with lua-resty-balancer");
         assert_eq!(shares(&[1_000_000, 1], 1000), [1000, 0]);
         assert_eq!(shares(&[u64::MAX, 1], 1000), [1000, 0]);

@@ -1,7 +1,7 @@
 //! Bodies read into values, as APISIX reads them: JSON with cjson's words for what is wrong, and forms.
 //!
-//! A tree takes many times the memory of its text, so whoever reads one asks [`weight`] first and
-//! counts that against the worker's budget.
+//! A tree takes many times the memory of its text, so plugins ask [`weight`] before they read one and
+//! count that against the worker's budget.
 
 use serde_json::{Map, Value};
 
@@ -33,7 +33,7 @@ pub(crate) fn read(text: &[u8]) -> Result<Value, String> {
 }
 
 /// The arguments of a form or a query: a text, `true` without `=`, a list where there are several.
-/// What is no UTF-8 is replaced.
+/// Invalid UTF-8 is replaced.
 pub(crate) fn form(text: &[u8]) -> Map<String, Value> {
     let mut all = Map::new();
     for pair in text.split(|&byte| byte == b'&') {
@@ -231,7 +231,7 @@ mod tests {
             ("\"\\u12g4\"", "Expected value but found invalid unicode escape code at character 2"),
             ("\"\\u0041\" x", "Expected the end but found invalid token at character 10"),
             ("\"\\u123", "Expected value but found invalid unicode escape code at character 2"),
-            // What stands before counts with all its bytes.
+            // Text before the mistake counts with all its bytes.
             ("[12.5e+3 x", "Expected comma or array end but found invalid token at character 10"),
             (
                 "[\"\\\"\\n\\u0041\\/z\" x",

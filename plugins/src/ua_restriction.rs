@@ -131,7 +131,7 @@ mod tests {
             assert_eq!(let_in(&allow, agents), listed, "{agents:?}");
             assert_eq!(let_in(&deny, agents), !listed, "{agents:?}");
         }
-        // What stands around a User-Agent is no part of it.
+        // Spaces around a User-Agent are no part of it.
         assert!(let_in(&json!({"allowlist": ["^bot$"]}), &[" bot\t"]));
     }
 

@@ -255,14 +255,14 @@ mod tests {
             (json!(["limit-count", {"count": 0}]), Some("failed to validate the 'limit-count' action: ")),
         ] {
             let config = json!({"rules": [{"actions": [right, action]}]});
-            let told = catalog.check("workflow", &config, sdk::catalog::Place::Route);
-            match (told, wrong) {
+            let result = catalog.check("workflow", &config, sdk::catalog::Place::Route);
+            match (result, wrong) {
                 (Ok(()), None) => {}
                 (Err(invalid), Some(words)) => {
                     assert!(invalid.reason.contains(words), "{invalid}");
                     assert!(invalid.pointer.starts_with("/rules/0/actions/1/"), "{}", invalid.pointer);
                 }
-                (told, _) => panic!("{action}: {told:?}"),
+                (result, _) => panic!("{action}: {result:?}"),
             }
         }
     }

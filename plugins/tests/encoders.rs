@@ -1,4 +1,4 @@
-//! What compressors count as in a worker's budget is no less than the memory they take, and not much more.
+//! The memory that compressors take from a worker's budget covers what they use, and is not much more.
 //!
 //! Alone in its process, as all of its memory is counted.
 #![expect(clippy::disallowed_methods, reason = "this test does the engine's part")]
@@ -36,7 +36,7 @@ fn taken<P: Plugin>(config: &Value, head: &[(&str, &str)], body: &[u8], piece: u
             now(stage.wait_body(&mut x, &mut chunk));
         }
         assert!(!chunk.refused);
-        // What stands for the body on its way is not the compressor's.
+        // The chunk for the body is not the compressor's memory.
         let now = dhat::HeapStats::get().curr_bytes;
         most = most.max(now.saturating_sub(before + chunk.data.capacity() + kept));
     }
@@ -73,7 +73,7 @@ fn memory_is_counted_in_full() {
     }
     let mut brotli = |level: i32, lgwin: i32, lgblock: i32| {
         let config = json!({"comp_level": level, "lgwin": lgwin, "lgblock": lgblock});
-        // The tables are most of it. What has none is counted as if it had; a body of less than the tables fills none.
+        // The tables are most of it. Levels without tables are counted as if they had them; a short body fills none.
         let over = match level {
             0 | 1 => 200.0,
             5..=9 => 1.2,

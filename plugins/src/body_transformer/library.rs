@@ -44,7 +44,7 @@ pub(super) const PIECE: usize = 64 << 10;
 
 pub(super) const REQUIRED: &str = "templates can require apisix.core, cjson and cjson.safe";
 
-/// What a module that templates may require is called within them.
+/// Returns the name that templates use for a module they may require.
 pub(super) fn module(name: &[u8]) -> Option<&'static str> {
     match name {
         b"apisix.core" => Some("core"),

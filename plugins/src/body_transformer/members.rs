@@ -1,6 +1,6 @@
 //! The named values of a table, in the order in which they were written.
 //!
-//! What is removed leaves an empty place, and the places are closed up once half of them are empty. Closed up at once,
+//! A removed value leaves an empty place, and the places are closed up once half of them are empty. Closed up at once,
 //! each removal would move all that follows, and a template that removes many values of a long body would hold its
 //! worker for minutes.
 
@@ -93,7 +93,7 @@ mod tests {
         }
         for index in 0..4 {
             members.remove(&[index]);
-            // What is not there leaves no place.
+            // Removing an absent value leaves no place.
             members.remove(&[index]);
         }
         assert_eq!((members.places(), members.empty_places()), (8, 4));

@@ -1,7 +1,7 @@
 //! Templates in the syntax of lua-resty-template, read into a tree.
 //!
 //! Of Lua, that is: `if`, `for` over numbers, `pairs` and `ipairs`, `local`, assignments, and expressions
-//! with calls of the functions that [`super::run`] has. What is not understood is refused when the
+//! with calls of the functions that [`super::run`] has. Anything else is refused when the
 //! configuration is checked, with its line.
 
 use std::sync::Arc;
@@ -51,7 +51,7 @@ const DEEPEST: usize = 100;
 
 impl Template {
     /// # Errors
-    /// What is not understood, and in which line.
+    /// Names the first part that is not understood, with its line.
     pub fn parse(text: &[u8]) -> Result<Template, Invalid> {
         let mut parser = Parser { tokens: tokens(text)?, at: 0, depth: 0, height: 0, vars: Vec::new() };
         let body = parser.block()?;

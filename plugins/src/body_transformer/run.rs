@@ -13,7 +13,7 @@ use super::value::{Parts, Table, Value, arithmetic, equal, get, less, name_of, p
 use crate::lua::write_number;
 use hashbrown::HashMap;
 
-/// What a template is run with.
+/// The request, values and bounds that a template runs with.
 pub(super) struct Input<'a> {
     pub request: Request<'a>,
     pub fields: Table,
@@ -36,7 +36,7 @@ pub(super) struct Request<'a> {
 pub(super) const TOO_MANY_STEPS: &str =
     "the template takes too many steps: more than plugin_attr.body-transformer.max_steps in config.yaml";
 
-/// So many variables are remembered.
+/// The number of variables remembered at most.
 pub(super) const MOST_VARS: usize = 64;
 
 /// Tables may stand in each other so deep.
@@ -45,7 +45,7 @@ pub(super) const DEEPEST: usize = 128;
 /// Runs a template.
 ///
 /// # Errors
-/// What went wrong, in Lua's words where it has some.
+/// Describes the failure, in Lua's words where it has some.
 pub(super) fn run(template: &Template, input: Input<'_>) -> Result<Vec<u8>, String> {
     let mut run = Run {
         request: input.request,
@@ -347,7 +347,7 @@ impl Run<'_> {
         })
     }
 
-    /// What APISIX lays beneath the fields.
+    /// The values and functions that APISIX puts beneath the fields.
     fn helper(&self, name: &[u8]) -> Option<Value> {
         match name {
             b"_ctx" => Some(Value::Context),

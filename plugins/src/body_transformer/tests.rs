@@ -132,7 +132,7 @@ fn statements() {
             "A+B",
         ),
     ] {
-        // What is not understood is refused below.
+        // An empty expectation means that the template is refused.
         if expected.is_empty() {
             assert!(Template::parse(template.as_bytes()).is_err());
             continue;
@@ -261,10 +261,10 @@ fn errors_are_told() {
         if words.is_empty() {
             continue;
         }
-        let (status, told) = json_in(template, "{}").unwrap_err();
+        let (status, message) = json_in(template, "{}").unwrap_err();
         assert!(
-            status == 503 && told.starts_with("request template rendering: ") && told.contains(words),
-            "{template}: {told}"
+            status == 503 && message.starts_with("request template rendering: ") && message.contains(words),
+            "{template}: {message}"
         );
     }
     // A table that is put into itself is copied.
@@ -360,7 +360,7 @@ fn expressions_are_bounded_in_depth() {
     assert!(probe.stage::<BodyTransformer>(json!({"request": {"template": statements(100)}})).is_err());
 }
 
-/// What opens without end is text, and looked for once: searched for from each place again, this would take minutes.
+/// A tag without an end is text, and the end is looked for once: searched for from each place again, this would take minutes.
 #[test]
 fn tags_that_nothing_closes_are_text() {
     let open = "{{".repeat(300_000);
@@ -395,7 +395,7 @@ fn removing_members_of_a_long_body_is_cheap() {
     assert_eq!(output(emptied, "{\"a\": 1, \"b\": 2}"), "{}");
 }
 
-/// What is at hand is looked for by name among all parts of a body, whose number the client chooses.
+/// Parts are looked up by name among all parts of a body, whose number the client chooses.
 #[test]
 fn looking_for_parts_is_paid_for() {
     let edit = |parts: usize, edit: &str| {
@@ -425,7 +425,7 @@ fn names_are_paid_for() {
     }
 }
 
-/// To find a variable costs a look at all that the client sent, once: so many are remembered.
+/// To find a variable costs a look at all that the client sent, once: the first 64 are remembered.
 #[test]
 fn variables_are_remembered() {
     let body = format!("{{\"a\": \"{}\"}}", "x".repeat(400_000));

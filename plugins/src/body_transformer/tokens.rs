@@ -192,7 +192,7 @@ fn string(text: &[u8]) -> Result<(Vec<u8>, usize), &'static str> {
     }
 }
 
-/// What is not understood, and in which line.
+/// Returns the error for a part that is not understood, with its line.
 pub(super) fn error(line: usize, words: impl AsRef<str>) -> Invalid {
     Invalid::new(format!("the template is not understood in line {line}: {}", words.as_ref()))
         .hint("of Lua, templates may use if, for, local, assignments and expressions")

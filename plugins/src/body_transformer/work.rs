@@ -269,7 +269,7 @@ fn read(format: Format, given: Given<'_>) -> Result<(Table, Option<Parts>), Stri
                 all.push((name.to_vec(), value.to_vec()));
                 Ok(())
             });
-            let boundary = boundary.map_err(|_| "the parts cannot be told apart")?.to_vec();
+            let boundary = boundary.map_err(|_| "no boundary separates the parts")?.to_vec();
             let mut fields = Table::default();
             for (name, value) in &all {
                 let value = text(value);

@@ -11,7 +11,7 @@ use quick_xml::events::{BytesStart, Event};
 
 use super::value::{Table, Value, table, text};
 
-/// What may stand in each other at most.
+/// The deepest nesting of elements.
 const DEEPEST: usize = 128;
 
 /// The most bytes that the tables of this text may take.
@@ -31,7 +31,7 @@ struct Element {
 }
 
 /// # Errors
-/// What is wrong with it.
+/// Describes the first fault in the document.
 pub(super) fn read(body: &[u8]) -> Result<Table, String> {
     let mut reader = Reader::from_reader(body);
     let mut stack = vec![Element::default()];
@@ -73,7 +73,7 @@ pub(super) fn read(body: &[u8]) -> Result<Table, String> {
     }
     match stack.pop() {
         Some(document) if stack.is_empty() && !document.children.is_empty() => Ok(document.members()),
-        _ => Err("an element has no end, or there is none".into()),
+        _ => Err("an element has no end, or the document has no element".into()),
     }
 }
 

@@ -49,7 +49,7 @@ impl Hosted {
 }
 
 impl Catalog {
-    /// Adds a hosted plugin, in the place of one of the same name. What names it is compiled again
+    /// Adds a hosted plugin, in the place of one of the same name. Resources that name it are compiled again
     /// with the next compile. It needs no entry in the list of plugins: to register it is to enable it.
     ///
     /// # Errors

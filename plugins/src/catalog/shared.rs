@@ -1,4 +1,4 @@
-//! What resources with the same settings have in common.
+//! Values shared by resources with the same settings.
 //!
 //! A large configuration says the same again and again: `cors: {}` on a hundred thousand routes is one
 //! instance, built once, and where that is all they have, one chain. Only what is pure
@@ -25,7 +25,7 @@ pub(super) struct Shared<K, T: ?Sized> {
 
 type Places<K, T> = Box<[ArcSwapOption<Kept<K, T>>]>;
 
-/// A value, as long as somebody has it.
+/// A value, kept as long as it is used elsewhere.
 struct Kept<K, T: ?Sized> {
     key: K,
     value: Weak<T>,
@@ -71,7 +71,7 @@ mod tests {
         assert!(shared.find("a").is_some_and(|found| Arc::ptr_eq(&found, &value)));
         assert!(shared.find("b").is_none());
         drop(value);
-        assert!(shared.find("a").is_none(), "nobody has it any more");
+        assert!(shared.find("a").is_none(), "it is not in use any more");
     }
 
     #[test]

@@ -135,7 +135,7 @@ fn a_filter_decides_once_a_request() {
         let mut x = probe.exchange();
         let step = chain.run(Phase::Rewrite, &mut 0, &mut x);
         assert_eq!(matches!(step, Step::Reply(_)), runs, "{target}");
-        // What the request looks like later does not matter any more.
+        // Later changes of the request do not matter any more.
         x.engine_mut().messages.request.query_span = x.intern(if runs { b"a=2" } else { b"a=1" });
         assert_eq!(matches!(chain.run(Phase::Rewrite, &mut 0, &mut x), Step::Reply(_)), runs);
     }
@@ -414,7 +414,7 @@ fn what_a_consumer_carries_is_a_credential_or_a_stage() {
         }
     }
     let off = json!({"_meta": {"disable": true}});
-    assert!(chain(&catalog, &[("no-such", off)]).is_err(), "a name that nobody knows");
+    assert!(chain(&catalog, &[("no-such", off)]).is_err(), "an unknown name");
 }
 
 #[test]

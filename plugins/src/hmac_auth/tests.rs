@@ -27,7 +27,7 @@ fn with_digest(digest: &str) -> String {
     authorization("hmac-sha256", "date digest", &sign(hmac::HMAC_SHA256, "my-secret", &text))
 }
 
-/// What a request comes to: nothing, or status and message of the refusal.
+/// Returns the status and message of the refusal, or nothing if the request passes.
 fn ask(method: &str, headers: &[(&str, &str)], config: Value) -> Option<(u16, String)> {
     let mut probe = Probe::request(method, "/hello?a=%20b", headers)
         .consumer::<HmacAuth>("jack", json!({"key_id": "user-key", "secret_key": "my-secret"}));
@@ -59,7 +59,7 @@ fn a_signed_request_passes_and_a_changed_one_does_not() {
     assert_eq!(ask("GET", &[own[0], own[1], ("X-Own", "2")], json!({})), wrong());
     assert_eq!(ask("GET", &[own[0], own[1]], json!({})), wrong());
     for (from, to) in
-        [("user-key", "nobody"), ("sha256", "sha512"), ("sha256", "md5"), ("date x", "x"), ("=\"", "=\"A")]
+        [("user-key", "stranger"), ("sha256", "sha512"), ("sha256", "md5"), ("date x", "x"), ("=\"", "=\"A")]
     {
         let changed = header.replacen(from, to, 1);
         assert_ne!(changed, header);
@@ -108,8 +108,8 @@ fn a_signed_header_that_is_missing_counts_as_nothing() {
 
 #[test]
 fn the_bound_of_a_body_holds_however_it_came() {
-    // A body that another stage had read, and the length that was told of it.
-    for (length, told, status) in
+    // A body that an earlier plugin had read, with and without its length declared.
+    for (length, has_length, status) in
         [(7, true, None), (8, true, None), (8, false, None), (9, true, Some(413)), (9, false, Some(413))]
     {
         let body = vec![b'a'; length];
@@ -118,7 +118,7 @@ fn the_bound_of_a_body_holds_however_it_came() {
         let mut probe =
             Probe::request("POST", "/", &[("Authorization", &header), ("Date", NOW), ("Digest", &sum)])
                 .consumer::<HmacAuth>("jack", json!({"key_id": "user-key", "secret_key": "my-secret"}));
-        if told {
+        if has_length {
             probe.messages.request.framing = Framing::Length(length as u64);
         }
         let stage: HmacAuth =
@@ -126,7 +126,7 @@ fn the_bound_of_a_body_holds_however_it_came() {
         let mut x = probe.exchange();
         with_body(&mut x, &body);
         let refused = if let Step::Reply(reply) = stage.rewrite(&mut x) { Some(reply.status) } else { None };
-        assert_eq!(refused, status, "{length} {told}");
+        assert_eq!(refused, status, "{length} {has_length}");
     }
 }
 
@@ -213,8 +213,8 @@ fn a_body_is_read_once_the_signature_holds_and_within_its_bound() {
     }
     let Step::Reply(reply) = run(&header, digest, Some(b"123456789")) else { panic!("it passed") };
     assert_eq!(reply.status, 413);
-    // Nobody makes the gateway hold a body with a signature that is wrong.
-    let Step::Reply(reply) = run(&header.replace("user-key", "nobody"), digest, None) else {
+    // A request with a wrong signature does not make the gateway hold a body.
+    let Step::Reply(reply) = run(&header.replace("user-key", "stranger"), digest, None) else {
         panic!("no reply")
     };
     assert_eq!(reply.status, 401);

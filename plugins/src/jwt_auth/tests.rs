@@ -49,7 +49,7 @@ fn run<T>(
     then(step, &mut x)
 }
 
-/// What a token in the header comes to: nothing if it is let through, else the refusal's message.
+/// Returns the refusal's message for a token in the header; nothing if it is let through.
 fn refused(token: &str, consumer: Value, config: Value) -> Option<String> {
     let probe = Probe::request("GET", "/", &[("Authorization", token)]);
     run(probe, consumer, config, |step, x| match step {
@@ -136,7 +136,7 @@ fn refusals_say_what_apisix_says() {
     for (payload, message) in [
         (json!({"sub": "user-key"}), "missing user key in JWT token"),
         (json!({"key": false}), "missing user key in JWT token"),
-        (json!({"key": "nobody"}), "Invalid user key in JWT token"),
+        (json!({"key": "stranger"}), "Invalid user key in JWT token"),
         (json!({"key": 1}), "Invalid user key in JWT token"),
         (json!({"key": null}), "Invalid user key in JWT token"),
     ] {
@@ -229,7 +229,7 @@ fn each_kind_of_key_verifies_its_own_tokens() {
     let public = pem("PUBLIC KEY", pair.public_key().as_der().unwrap().as_ref());
     check("EdDSA", &public, &|text| pair.sign(text).as_ref().to_vec());
 
-    // A key of another kind, or none at all, verifies nothing, and the operator is told why.
+    // A key of another kind, or none at all, verifies nothing, and the log says why.
     let sent = token(&json!({"alg": "EdDSA"}), &payload, |text| pair.sign(text).as_ref().to_vec());
     for (key, why) in [(spki.as_str(), "not an Ed25519 key"), ("somekey", "not a public key in PEM")] {
         let mut probe = Probe::request("GET", "/", &[("Authorization", &sent)])
@@ -339,7 +339,7 @@ fn no_token_breaks_it() {
         let old = bytes[at];
         bytes[at] = *rng.choice(b".AZaz09-_=+/ {").unwrap();
         let changed = String::from_utf8(bytes.clone()).unwrap();
-        // Bits behind the end of the signature are nobody's.
+        // Bits behind the end of the signature have no meaning.
         let same = bytes[at] == old || at + 1 == bytes.len();
         assert!(same || refused(&changed, shared(), json!({})).is_some(), "{changed}");
     }

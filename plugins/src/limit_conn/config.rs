@@ -67,7 +67,7 @@ pub(super) fn schema() -> Value {
 
 impl Config {
     /// # Errors
-    /// A text that comes to no number, whoever asks.
+    /// Fails for a text that is no number for any request.
     pub(super) fn check(&self) -> Result<(), Invalid> {
         let own = [(&self.conn, "/conn", 1), (&self.burst, "/burst", 0)];
         for (amount, at, least) in own {
@@ -83,7 +83,7 @@ impl Config {
     /// Of settings of a stream, which have no more than these.
     ///
     /// # Errors
-    /// What does not fit, which the schema of streams rules out.
+    /// Fails for settings that the schema of streams rules out.
     pub(crate) fn of_stream(mut stream: Value) -> Result<Config, Invalid> {
         stream["policy"] = "local".into();
         stream["rejected_code"] = 503.into();

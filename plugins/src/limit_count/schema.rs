@@ -71,7 +71,7 @@ pub(super) fn metadata() -> Value {
 }
 
 impl Config {
-    /// What the schema cannot say.
+    /// Checks the rules that the schema cannot express.
     pub(super) fn check(&self) -> Result<(), Invalid> {
         if self.rules.is_some() && (self.count.is_some() || self.time_window.is_some()) {
             return Err(

@@ -77,7 +77,7 @@ fn limits_belong_to_resource_and_settings_and_groups_to_neither() {
     let config = json!({"count": 1, "time_window": 60, "key": "k", "key_type": "constant"});
     let first = build(&probe, &owner("1"), &config, None).unwrap();
     assert_eq!(hit(&first, &mut probe).0, 0);
-    // The same resource and settings, compiled anew: the count goes on.
+    // The same resource and settings, compiled again: the count continues.
     assert_eq!(hit(&build(&probe, &owner("1"), &config, None).unwrap(), &mut probe).0, 503);
     assert_eq!(hit(&build(&probe, &owner("2"), &config, None).unwrap(), &mut probe).0, 0);
     let changed = json!({"count": 1, "time_window": 61, "key": "k", "key_type": "constant"});

@@ -188,7 +188,7 @@ fn the_request_s_body_is_read_as_far_as_it_is_logged() {
     std::rc::Rc::make_mut(&mut x.engine_mut().messages.body).truncate(3);
     assert!(
         matches!(plugin.access(&mut x), Step::Body(4)),
-        "somebody else asked for more, and it was not read"
+        "another plugin asked for more, and it was not read"
     );
 }
 
@@ -297,7 +297,7 @@ fn the_own_address_is_the_listener_s() {
     assert_eq!(get(&entry(&plugin, &probe.exchange(), None), "/request/url"), "https://example.com:6/");
 }
 
-/// What a logger puts into its sink of an exchange, and the sink it asked for.
+/// Returns the entry that a logger puts into its sink for an exchange, and the sink it asked for.
 fn logged<P: Plugin>(mut config: Value) -> (Spec, Value) {
     let options = json!({
         "include_resp_body": true, "include_resp_body_expr": [["status", "==", 200]],

@@ -9,7 +9,7 @@ use crate::lua::write_number;
 /// Values made for one answer at most: lists in lists grow with each level.
 const MOST_VALUES: usize = 10_000;
 
-/// What of a schema matters here.
+/// The parts of a schema that matter here.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Shape {
     Object(Vec<(String, Shape)>),
@@ -22,11 +22,11 @@ pub(super) enum Shape {
     /// The example, or a whole number up to ten thousand.
     Integer(Option<f64>),
     Bool(Option<bool>),
-    /// No value: a list without `items`, or a type that is none.
+    /// No value: a list without `items`, or an unknown type.
     Nothing,
 }
 
-/// What was made of a shape, on the way to a text.
+/// A value made from a shape, before it becomes a text.
 #[derive(Debug, Clone, PartialEq)]
 enum Made<'s> {
     Object(Vec<(&'s str, Made<'s>)>),
@@ -37,7 +37,7 @@ enum Made<'s> {
 }
 
 impl Shape {
-    /// The shape of an answer: an object, whatever the schema says it is.
+    /// The shape of an answer: an object, even if the schema has another type.
     pub(super) fn of_object(schema: &Value) -> Shape {
         let properties = schema.get("properties").and_then(Value::as_object);
         let fields = properties.into_iter().flatten();
@@ -287,7 +287,7 @@ mod tests {
         assert!(inside.lines().all(|line| line == "    <l>1</l>"), "{text}");
     }
 
-    /// Lists hold one to three elements; whatever their number, each stands at its depth.
+    /// Lists hold one to three elements, each at its own depth.
     #[test]
     fn lists_in_xml_stand_in_tags_of_their_name() {
         let of = |items: Value| shape(json!({"l": {"type": "array", "items": items}})).xml("data");

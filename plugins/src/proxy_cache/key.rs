@@ -1,4 +1,4 @@
-//! What tells one request's answers from another's.
+//! The cache key: it separates one request's answers from another's.
 
 use sdk::Exchange;
 use sdk::vars::Var;
@@ -15,7 +15,7 @@ use crate::auth::Vouched;
 /// the upstream could not tell them apart by what `cache_key` is about.
 pub(super) struct Key {
     parts: Vec<Part>,
-    /// What of the request as it is sent belongs to `cache_key`.
+    /// The parts of the request line as sent that belong to `cache_key`.
     sent: Vec<Sent>,
     with_consumer: bool,
     with_authorization: bool,
@@ -34,12 +34,12 @@ pub(super) enum Part {
 enum Sent {
     Authority,
     Path,
-    /// With its `?`, so that an empty query is told from none.
+    /// With its `?`, so that an empty query differs from no query.
     Query,
 }
 
 impl Sent {
-    /// What the variable of this name stands for.
+    /// Returns the parts that the variable of this name stands for.
     fn of(name: &str) -> &'static [Sent] {
         match name {
             "host" | "http_host" | "upstream_host" => &[Sent::Authority],
@@ -73,7 +73,7 @@ impl Sent {
                         _ => out.truncate(from + path),
                     }
                 });
-                // No query at all is the same request by `$uri` and by `$request_uri`. What stands before
+                // No query at all is the same request by `$uri` and by `$request_uri`. The part before it
                 // is a path, and begins otherwise, so nothing else reads like this.
                 if self == Sent::Query && out.len() == at + 4 {
                     out.truncate(at);

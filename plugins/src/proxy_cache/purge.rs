@@ -1,4 +1,4 @@
-//! Who may remove answers with `PURGE`.
+//! Clients that may remove answers with `PURGE`.
 
 use std::net::IpAddr;
 
@@ -7,8 +7,8 @@ use model::{Invalid, network};
 use sdk::Reply;
 use serde_json::{Value, json};
 
-/// The clients whose `PURGE` is heard. APISIX hears everybody's; here a stranger could so have the
-/// upstream asked for everything anew.
+/// The clients whose `PURGE` is accepted. APISIX accepts all; here a stranger could so make the
+/// gateway fetch every answer from the upstream again.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct MayPurge(Vec<IpNet>);
 
@@ -24,7 +24,7 @@ impl MayPurge {
             Invalid::new(format!("{AT} in config.yaml must be a list of addresses"))
                 .expected("IPv4 or IPv6 addresses, alone or with a prefix length")
                 .got(got.to_string())
-                .hint("an empty list means that nobody may purge")
+                .hint("an empty list means that no client may purge")
         };
         let list = value.as_array().ok_or_else(|| wrong(value))?;
         let nets = list.iter().map(|one| one.as_str().and_then(network::parse).ok_or_else(|| wrong(one)));

@@ -4,7 +4,7 @@ use sdk::Fields;
 
 use super::rules;
 
-/// What a request wants of an answer of some length.
+/// The part of an answer of some length that a request wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
     Whole,

@@ -1,4 +1,4 @@
-//! What HTTP says of caching (RFC 9111), as far as a shared cache needs it.
+//! The rules of HTTP caching (RFC 9111), as far as a shared cache needs them.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -63,7 +63,7 @@ pub(super) fn lifetime(fields: &Fields, control: &CacheControl, now_ms: u64) -> 
         return Some(seconds);
     }
     let expires = fields.all(b"expires").last()?;
-    // What is no date, such as `0`, has expired (section 5.3).
+    // An invalid date, such as `0`, has expired (section 5.3).
     Some(date(expires).map_or(0, |at| (at.saturating_sub(now_ms / 1000)).min(MAX_SECONDS)))
 }
 
@@ -82,13 +82,13 @@ pub(super) fn age(fields: &Fields) -> u32 {
     fields.get_named(b"age").map_or(0, |value| seconds(Some(value)) as u32)
 }
 
-/// What the gateway tells an upstream of the client. It is not in the request that the next client's is compared
-/// with, so an answer that varies on it suits nobody else.
-const TOLD: [&str; 5] =
+/// Headers that the gateway adds about the client. They are not in the request that the next client's is
+/// compared with, so an answer that varies on them fits no other client.
+const FORWARDED: [&str; 5] =
     ["x-forwarded-for", "x-forwarded-host", "x-forwarded-port", "x-forwarded-proto", "x-real-ip"];
 
 /// The request fields an answer varies on: lower case, sorted, each once. `None` if it
-/// can answer no other request (`*`, [`TOLD`]), or names too many.
+/// can answer no other request (`*`, [`FORWARDED`]), or names too many.
 pub(super) fn vary(fields: &Fields) -> Option<Vec<Box<[u8]>>> {
     let mut names: Vec<Box<[u8]>> = Vec::new();
     for line in fields.all(b"vary") {
@@ -96,7 +96,9 @@ pub(super) fn vary(fields: &Fields) -> Option<Vec<Box<[u8]>>> {
             match name {
                 b"" => {}
                 b"*" => return None,
-                name if TOLD.iter().any(|told| name.eq_ignore_ascii_case(told.as_bytes())) => return None,
+                name if FORWARDED.iter().any(|field| name.eq_ignore_ascii_case(field.as_bytes())) => {
+                    return None;
+                }
                 name => names.push(name.to_ascii_lowercase().into()),
             }
         }
@@ -131,7 +133,7 @@ pub(super) fn is_of_the_message(name: &[u8]) -> bool {
         "transfer-encoding",
         "upgrade",
         "content-length",
-        // Made anew at each answer.
+        // Made again for each answer.
         "age",
         "apisix-cache-status",
     ];

@@ -20,7 +20,7 @@ struct Site {
     now: u64,
 }
 
-/// What the upstream would answer.
+/// The upstream's answer.
 struct Origin<'a> {
     status: u16,
     headers: &'a [(&'a str, &'a str)],
@@ -357,7 +357,7 @@ fn conditions_keep_requests_and_answers_out() {
     let ask = |target: &str| site.get(target, origin(&[], &["x"])).cache().to_owned();
     assert_eq!((ask("/?b=0"), ask("/?b=0")), ("MISS".into(), "HIT".into()));
     assert_eq!((ask("/?b=1"), ask("/?b=1")), ("BYPASS".into(), "BYPASS".into()));
-    // What passes the cache by is not put into it either.
+    // Requests that bypass the cache are not stored either.
     assert_eq!(site.ask("GET", "/", &[("B", "1")], origin(&[], &["x"])).cache(), "BYPASS");
     assert_eq!(ask("/"), "MISS");
     assert_eq!((ask("/?n=1"), ask("/?n=1")), ("MISS".into(), "MISS".into()));

@@ -66,7 +66,7 @@ fn memory_is_held_for_what_comes_and_not_for_what_is_announced() {
         filter(&stage, &mut x, &mut chunk(&vec![b'a'; piece], false));
         assert_eq!(x.world().budget().taken(), held);
     }
-    // What was announced is not exceeded where all of it has come.
+    // The room does not exceed the announced length once all of it has come.
     assert_eq!(
         [believed(1, 5), believed(5, 5), believed(9, 5), believed(1 << 20, 2 << 20)],
         [5, 5, 9, 2 << 20]
@@ -74,7 +74,7 @@ fn memory_is_held_for_what_comes_and_not_for_what_is_announced() {
     assert_eq!([believed(1, 2 << 20), believed(1 << 18, 9 << 20)], [1 << 20, 2 << 20]);
 }
 
-/// Room is made once for a body that was announced, and where there is none for it, for what comes.
+/// An announced body gets its room once; if the budget has too little, room is made for the bytes as they come.
 #[test]
 fn a_body_that_was_announced_is_moved_once() {
     for (most, held) in [(1 << 20, 50_000), (30_000, 20_000)] {
@@ -302,7 +302,7 @@ fn some_bodies_are_left_alone() {
         assert_eq!((text.as_deref(), coded), (Ok("hello"), true));
         assert!(complaints.len() == 1 && complaints[0].contains(told), "{complaints:?}");
     }
-    // As the upstream answered, whatever the status becomes.
+    // The variable is the upstream's status, not the new one.
     let mut probe = Probe::get("/hello");
     let stage: ResponseRewrite =
         probe.stage(json!({"status_code": 200, "filters": [{"regex": "a", "replace": "b"}]})).unwrap();

@@ -26,7 +26,7 @@ pub(super) struct Found {
     pub(super) undecided: bool,
     /// The decoded body is longer than it may be.
     pub(super) cut: bool,
-    /// The body is not what its coding says, so there is none.
+    /// The body does not fit its coding, so it is dropped.
     pub(super) broken: bool,
 }
 

@@ -24,10 +24,10 @@ pub struct Config {
     protocol_level: i64,
 }
 
-/// What is known of a CONNECT.
+/// The outcome of reading a CONNECT.
 #[derive(Debug, PartialEq, Eq)]
 enum Read<'a> {
-    /// So many bytes are needed.
+    /// The number of bytes needed.
     More(usize),
     Connect(Connect<'a>),
 }
@@ -78,7 +78,7 @@ impl Plugin for MqttProxy {
                 if *connect.protocol != *self.name || i64::from(connect.level) != self.level {
                     return refused();
                 }
-                // Without a name of its own, a client is told apart by its address.
+                // Clients without an id of their own are identified by their address.
                 (!connect.client_id.is_empty()).then(|| connect.client_id.into())
             }
             Err(Malformed) => return refused(),
@@ -150,7 +150,7 @@ mod tests {
     const V4: &[u8] = b"\x10\x0f\x00\x04MQTT\x04\x02\x00\x3c\x00\x03foo";
     const V5: &[u8] = b"\x10\x15\x00\x04MQTT\x05\x02\x00\x3c\x05\x11\0\0\0\x0a\x00\x03foo";
 
-    /// What becomes of a client that sends so many bytes, and its id.
+    /// Returns the result for a client that sends these bytes, and its id.
     fn run(level: i64, bytes: &[u8]) -> (Result<(), u16>, Option<Box<[u8]>>) {
         let mut probe = Probe::stream();
         let plugin: MqttProxy = probe.stage(json!({"protocol_level": level})).unwrap();

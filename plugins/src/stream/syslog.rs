@@ -59,7 +59,7 @@ impl Plugin for Syslog {
         if self.has_format {
             self.http.log(x);
         } else {
-            x.complain(Self::NAME, "it has no log_format, without which nothing is told of a stream");
+            x.complain(Self::NAME, "it has no log_format, without which no stream is logged");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Whether it is run so many times before its steps are spent.
+/// Whether `body` runs `times` times before the template's steps are spent.
 fn runs(times: usize, before: &str, body: &str, given: &str) -> bool {
     let template = format!("{{% {before} for i = 1, {times} do %}}{body}{{% end %}}");
     match json_in(&template, given) {

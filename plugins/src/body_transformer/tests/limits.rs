@@ -88,7 +88,7 @@ fn a_response_body_has_a_bound() {
     }
 }
 
-/// What came of a response is held by the worker, and counts.
+/// The body made of a response is held by the worker, and counts.
 #[test]
 fn what_comes_of_a_response_counts() {
     let mut probe = Probe::get("/");
@@ -102,7 +102,7 @@ fn what_comes_of_a_response_counts() {
     assert!(chunk.refused);
 }
 
-/// The plugin may stand on a route and on a global rule: each has its own body, and a second head begins anew.
+/// The plugin may stand on a route and on a global rule: each has its own body, and a second head starts over.
 #[test]
 fn two_of_them_do_not_meet() {
     let mut probe = Probe::get("/");
@@ -132,7 +132,7 @@ fn two_of_them_do_not_meet() {
     }
 }
 
-/// What the tables of a query could take is taken from the budget before it is read.
+/// The memory that the tables of a query could need is taken from the budget before it is read.
 #[test]
 fn a_query_is_paid_for() {
     for (values, status) in [(100, 200), (2000, 503)] {
@@ -176,7 +176,7 @@ fn what_is_made_has_a_bound() {
     }
 }
 
-/// What is escaped on its way out is not made whole before it is seen to be too long: that alone would take all steps.
+/// Escaped output is checked for its length before it is made whole: that alone would take all steps.
 #[test]
 fn what_is_escaped_on_its_way_out_has_a_bound() {
     let template = r#"{% local s = ('"'):rep(11000000) %}{{s}}"#;
@@ -186,8 +186,8 @@ fn what_is_escaped_on_its_way_out_has_a_bound() {
     let mut x = probe.exchange();
     with_body(&mut x, b"x");
     let Step::Reply(reply) = rewrite(&stage, &mut x) else { panic!("it fits") };
-    let told = String::from_utf8_lossy(&reply.body);
-    assert!(told.contains("the output is too long"), "{told}");
+    let message = String::from_utf8_lossy(&reply.body);
+    assert!(message.contains("the output is too long"), "{message}");
 }
 
 /// Deeper than a thread's stack would be where each let go of the next.

@@ -1,4 +1,4 @@
-//! What templates make of Lua's words: each expectation is what Lua 5.1 says.
+//! Lua in templates: each expectation is the result of Lua 5.1.
 
 use sdk::testing::{Probe, with_body};
 
@@ -114,7 +114,7 @@ fn tables() {
         ("{% list[2] = nil list[3] = nil %}{{#list}}{*_escape_json(list)*}", "1[1]"),
         ("{{next({nil, 2})}} {{next({nil, nil, a = 1})}}|{% list[1] = nil %}{{next(list)}}", "2 a|2"),
         ("{% map.y = 2 map.self = map %}{*_escape_json(map)*}", r#"{"x":1,"y":2,"self":{"x":1,"y":2}}"#),
-        // What is put into a table is a copy, and a list that came empty stays one.
+        // A value put into a table is a copy, and a list that came empty stays one.
         (
             "{% map.copy = empty map.other = list list[1] = 9 %}{*_escape_json(map)*}",
             r#"{"x":1,"copy":[],"other":[1,2,3]}"#,

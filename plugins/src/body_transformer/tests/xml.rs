@@ -35,7 +35,7 @@ fn elements_stand_in_each_other_so_deep_only() {
     assert!(xml("", &nested(129)).unwrap_err().1.contains("too deep"));
 }
 
-/// What the tables of a body could take is taken from the budget before it is read.
+/// The memory that the tables of a body could need is taken from the budget before it is read.
 #[test]
 fn elements_and_texts_are_paid_for() {
     let read = |body: &str| {
