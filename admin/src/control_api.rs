@@ -24,7 +24,7 @@ use crate::defaults::Defaults;
 use crate::health_page::{self, Shown};
 use crate::program::{NotServed, Program, Published};
 use crate::server::{self, Limits, Listener};
-use crate::{confirm, explain, front, hosts, list, plugins, unhealthy};
+use crate::{confirm, expiry, explain, front, hosts, list, plugins, unhealthy};
 
 /// How long a status waits for a store that may be elsewhere.
 const STORE_PATIENCE: Duration = Duration::from_secs(1);
@@ -90,6 +90,9 @@ impl ControlApi {
                     list.iter().cloned().map(|(key, invalid)| entry(key.to_string(), invalid)).collect();
                 status.insert("without_effect".to_owned(), list);
                 status.insert("without_effect_total".to_owned(), resources.into());
+                let (soonest, certificates) = self.program.certificates(expiry::MOST);
+                status.insert("certificates".to_owned(), expiry::listed(&soonest));
+                status.insert("certificates_total".to_owned(), certificates.into());
                 let (list, upstreams) = unhealthy::listed(&self.program.health());
                 status.insert("unhealthy".to_owned(), list.into());
                 status.insert("unhealthy_total".to_owned(), upstreams.into());

@@ -18,6 +18,7 @@ mod configs;
 mod confirm;
 pub mod control_api;
 mod defaults;
+mod expiry;
 mod explain;
 mod front;
 mod guesses;
@@ -62,6 +63,7 @@ use request::Call;
 
 pub use config::{AdminKey, AdminRole, Config};
 pub use control_api::ControlApi;
+pub use expiry::{Expiring, Source};
 pub use plugins::store_plugins;
 pub use program::{
     Dump, Info, NotServed, Outcome, Program, Published, Question, Reloading, Telling, Told, Verdict,

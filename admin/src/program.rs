@@ -9,6 +9,8 @@ use model::{Diagnostic, Invalid, Key, Rejected};
 use sdk::meters::Trials;
 use serde_json::{Map, Value};
 
+use crate::expiry::Expiring;
+
 /// A reading of files that is under way: what came of it, in words, or what is wrong with them.
 pub type Reloading<'a> = Pin<Box<dyn Future<Output = Result<String, String>> + Send + 'a>>;
 
@@ -86,6 +88,11 @@ pub trait Program: Send + Sync {
     /// What health checks have found.
     fn health(&self) -> Vec<control::health::Checker> {
         Vec::new()
+    }
+
+    /// Up to `most` certificates in use, those that expire soonest first, and how many there are.
+    fn certificates(&self, _most: usize) -> (Vec<Expiring>, usize) {
+        Default::default()
     }
 
     /// What would become of a request, and why.

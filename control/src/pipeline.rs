@@ -292,6 +292,7 @@ impl Pipeline {
             without_effect: self.fold.without_effect(),
             findings: self.fold.findings().clone(),
             failing_names: self.resolver.failing(),
+            expiries: compiled.expiries,
             secrets: self.resolver.secrets().counts(),
             compiles: before.compiles + 1,
             last_compile: took,

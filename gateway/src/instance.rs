@@ -291,6 +291,15 @@ fn lines(status: &Value) -> Vec<String> {
     let total = |name: &str, listed: &[Value]| {
         status.get(name).and_then(Value::as_u64).unwrap_or(listed.len() as u64)
     };
+    let certificates = status.get("certificates").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    if !certificates.is_empty() {
+        let all = total("certificates_total", certificates);
+        lines.push(format!("certificates   {all}, the soonest to expire first"));
+        lines.extend(certificates.iter().map(certificate));
+        if all > certificates.len() as u64 {
+            lines.push(format!("  and {} more", all - certificates.len() as u64));
+        }
+    }
     let sick = status.get("unhealthy").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     if !sick.is_empty() {
         lines.push(format!(
@@ -317,6 +326,33 @@ fn entry(one: &Value) -> String {
     let hint = part("hint").map(|hint| format!(" ({hint})")).unwrap_or_default();
     let (key, reason) = (part("key").unwrap_or_default(), part("reason").unwrap_or_default());
     format!("  {key}{place}: {reason}{hint}")
+}
+
+/// Certificates with fewer days left are marked.
+const SOON: i64 = 14;
+
+/// The line of a certificate.
+fn certificate(one: &Value) -> String {
+    let text = |name: &str| one.get(name).and_then(Value::as_str);
+    let number = |name: &str| one.get(name).and_then(Value::as_i64).unwrap_or_default();
+    let source = match (text("ssl"), text("sni"), text("file")) {
+        (Some(id), Some(sni), _) => format!("ssls/{id} ({sni})"),
+        (Some(id), None, _) => format!("ssls/{id}"),
+        (None, _, file) => file.unwrap_or_default().to_owned(),
+    };
+    let until = say::utc(u64::try_from(number("not_after")).unwrap_or_default());
+    match number("days_left") {
+        days if days < 0 => format!("  {source}: warning: expired on {until}"),
+        days if days < SOON => format!("  {source}: warning: expires in {} on {until}", counted_days(days)),
+        days => format!("  {source}: expires in {} on {until}", counted_days(days)),
+    }
+}
+
+fn counted_days(days: i64) -> String {
+    match usize::try_from(days) {
+        Ok(days @ 1..) => say::counted(days, "day"),
+        _ => "less than 1 day".to_owned(),
+    }
 }
 
 /// The line of an upstream with unhealthy servers.
@@ -383,6 +419,29 @@ mod tests {
             "unconfirmed    revision 5: undone in 1 min 30 s unless confirmed (sluice confirm)"
         );
         assert_eq!(told[8], "  routes/1 at /uri: no");
+    }
+
+    #[test]
+    fn certificates_that_expire_soon_are_marked() {
+        let (day, now) = (86_400, 1_800_000_000);
+        let one = |days: i64| json!({"ssl": "a", "sni": "a.test", "not_after": now + days * day, "days_left": days});
+        let shown = lines(&json!({
+            "certificates": [one(-1), one(0), one(1), one(13), one(14), {"file": "/f", "not_after": now, "days_left": 90}],
+            "certificates_total": 9,
+        }));
+        let at = shown.iter().position(|line| line.starts_with("certificates   9,")).unwrap();
+        assert_eq!(
+            shown[at + 1..=at + 7],
+            [
+                "  ssls/a (a.test): warning: expired on 2027-01-14T08:00:00Z",
+                "  ssls/a (a.test): warning: expires in less than 1 day on 2027-01-15T08:00:00Z",
+                "  ssls/a (a.test): warning: expires in 1 day on 2027-01-16T08:00:00Z",
+                "  ssls/a (a.test): warning: expires in 13 days on 2027-01-28T08:00:00Z",
+                "  ssls/a (a.test): expires in 14 days on 2027-01-29T08:00:00Z",
+                "  /f: expires in 90 days on 2027-01-15T08:00:00Z",
+                "  and 3 more",
+            ]
+        );
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod backup;
 mod check;
 mod cli;
 mod etcd;
+mod expiry;
 mod explain;
 mod files;
 mod handoff;

@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use adapters::etcd::Etcd;
+use admin::Program;
 use admin::metrics::Pages;
 use admin::metrics::text::{self, Certificate, Facts, Health, Zone};
 use control::acme::Standings;
@@ -21,8 +22,13 @@ use sdk::meters::Meters;
 use sdk::sink::Sink;
 use tokio::sync::oneshot;
 
+use crate::program::Running;
+
 /// How often new series are taken in and idle ones looked for, where none expire sooner.
 const TIDY: Duration = Duration::from_secs(5);
+
+/// Certificates whose days until they expire are shown: those with the fewest. All are counted.
+const MOST_CERTIFICATES: usize = 1000;
 
 /// Offers the pages to plugins: they are written here, and whoever asks waits on a worker.
 pub fn offer(pages: Arc<Pages>, page: &MetricsPage) {
@@ -50,7 +56,7 @@ pub fn printer(
     access_log: Option<Sink>,
     handle: Handle,
     etcd: Option<Arc<Etcd>>,
-    acme: Option<Standings>,
+    program: Arc<Running>,
 ) -> admin::metrics::Print {
     let health = handle.health().clone();
     let hostname = crate::server_info::hostname();
@@ -81,7 +87,9 @@ pub fn printer(
             .collect();
         let report = handle.report();
         let now = i64::try_from(now_ms() / 1000).unwrap_or(i64::MAX);
-        let certificates: Vec<Certificate> = acme
+        let (expiring, certificates_in_use) = program.certificates(MOST_CERTIFICATES);
+        let certificates: Vec<Certificate> = program
+            .acme
             .iter()
             .flat_map(Standings::all)
             .map(|one| Certificate {
@@ -92,6 +100,8 @@ pub fn printer(
             .collect();
         let facts = Facts {
             certificates: &certificates,
+            certificates_in_use,
+            expiring: &expiring,
             hostname: &hostname,
             version: env!("CARGO_PKG_VERSION"),
             steady_ms: steady_ms(),

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use admin::{Dump, Info, NotServed, Outcome, Program, Published, Question, Reloading, Telling, Verdict};
+use admin::{
+    Dump, Expiring, Info, NotServed, Outcome, Program, Published, Question, Reloading, Telling, Verdict,
+};
 use control::Handle;
 use control::acme::Standings;
 use control::look::Look;
@@ -20,9 +22,10 @@ use serde_json::{Map, Value, json};
 use snapshot::swap::Observer;
 use tokio::sync::Semaphore;
 
+use crate::expiry::FromFile;
 use crate::server_info::ServerInfo;
 use crate::upgrade::Record;
-use crate::{explain, server_info};
+use crate::{expiry, explain, server_info};
 
 /// How long a reading of the resource file, or of a registry's, may take before whoever asked for it is told so.
 const READING: Duration = Duration::from_secs(10);
@@ -45,6 +48,8 @@ pub struct Running {
     pub drains: AtomicU64,
     /// How the certificates of ACME are, where there are any.
     pub acme: Option<Standings>,
+    /// Certificates that were read from files.
+    pub files_expire: Arc<[FromFile]>,
     /// Of the binary, while running.
     pub upgrades: Arc<Record>,
     /// Where it listens, for people: what and the address.
@@ -210,6 +215,10 @@ impl Program for Running {
 
     fn health(&self) -> Vec<control::health::Checker> {
         self.pipeline.health().report()
+    }
+
+    fn certificates(&self, most: usize) -> (Vec<Expiring>, usize) {
+        expiry::soonest(&self.pipeline.report(), &self.files_expire, most)
     }
 
     fn explain(&self, question: Question) -> Telling<'_> {

@@ -37,7 +37,8 @@ use crate::program::{OneAtATime, Running};
 use crate::server_info::ServerInfo;
 use crate::upgrade::{self, Inherited, Upgrade, notify};
 use crate::{
-    acme, check, etcd, lifecycle, listeners, logging, memory, metrics, pool, say, server_info, tls, wiring,
+    acme, check, etcd, expiry, lifecycle, listeners, logging, memory, metrics, pool, say, server_info, tls,
+    wiring,
 };
 
 /// How long a start waits for the first snapshot before it serves without one.
@@ -157,6 +158,7 @@ async fn serve(
         began,
         upgrades: Arc::default(),
         acme: acme.as_ref().map(|acme| acme.standings.clone()),
+        files_expire: expiry::of_files(&boot, apis.serves_admin()),
         listens: listens.clone(),
         workers: OnceLock::new(),
         drains: AtomicU64::new(0),
@@ -188,8 +190,7 @@ async fn serve(
         settings.handoff = Some(Arc::new(OnDataPort { admin: on_data_port, answers }));
     }
     let logged = logs.http.as_ref().map(AccessLog::sink);
-    let print =
-        metrics::printer(services.clone(), logged, handle.clone(), etcd.clone(), program.acme.clone());
+    let print = metrics::printer(services.clone(), logged, handle.clone(), etcd.clone(), program.clone());
     let pages = Arc::new(Pages::new(print));
     if let Some(page) = services.extensions.get::<MetricsPage>() {
         metrics::offer(pages.clone(), &page);

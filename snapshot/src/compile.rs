@@ -12,6 +12,7 @@ mod certificates;
 mod chains;
 mod chosen;
 mod consumers;
+mod expiry;
 mod interner;
 mod metadata;
 mod references;
@@ -48,6 +49,7 @@ use certificates::CertificateUnit;
 pub use certificates::Stapling;
 use chosen::Choices;
 use consumers::{Claims, ConsumerUnit, CredentialUnit};
+pub use expiry::Expiry;
 use interner::Interner;
 use metadata::Metadata;
 pub use references::{Env, environment};
@@ -120,6 +122,8 @@ pub struct Compiled {
     /// All certificates that need a stapled OCSP response. The same `Arc` as before if nothing
     /// changed.
     pub stapling: Arc<[Arc<Stapling>]>,
+    /// When the certificates in use expire, the soonest first. The same `Arc` as before if nothing changed.
+    pub expiries: Arc<[Arc<Expiry>]>,
 }
 
 /// An upstream that the control plane supervises while it is in use.
@@ -161,6 +165,8 @@ pub struct Compiler {
     staples: HashMap<[u8; 32], Arc<[u8]>>,
     stapling: BTreeMap<String, Vec<Arc<Stapling>>>,
     stapling_list: Option<Arc<[Arc<Stapling>]>>,
+    /// Those of the certificate units, until one of these changes.
+    expiries: Option<Arc<[Arc<Expiry>]>>,
     /// Services, plugin configs, consumer groups and global rules.
     shared: BTreeMap<Key, SharedUnit>,
     metadata: Metadata,
@@ -219,6 +225,7 @@ impl Compiler {
             staples: HashMap::default(),
             stapling: BTreeMap::new(),
             stapling_list: None,
+            expiries: None,
             settings,
             table: Table::default(),
             interner: Interner::default(),
@@ -342,8 +349,9 @@ impl Compiler {
             .get_or_insert_with(|| self.checked.values().cloned().collect::<Vec<_>>().into())
             .clone();
         let stapling = self.wanted_staples();
+        let expiries = self.expiries();
         let (snapshot, wanted_hosts) = (self.snapshot(revision), self.hosts.wanted());
-        Compiled { snapshot, rejected, wanted_hosts, watched, stapling }
+        Compiled { snapshot, rejected, wanted_hosts, watched, stapling, expiries }
     }
 
     /// The resources, of kinds that may be numerous, that were read since the last call. Their

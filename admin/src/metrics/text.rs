@@ -7,6 +7,8 @@ use bytes::Bytes;
 use model::Served;
 use sdk::meters::{COMMAND_BOUNDS_US, Kind, Meters, Reading, Totals, escaped};
 
+use crate::expiry::{Expiring, Source};
+
 /// What a scrape tells besides the workers' counts.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Facts<'a> {
@@ -39,6 +41,9 @@ pub struct Facts<'a> {
     pub rejected: &'a [(Served, usize)],
     /// Secrets of managers that resources refer to, and how many of them have no value.
     pub secrets: (usize, usize),
+    /// Certificates in use, those that expire soonest first, up to a bound, and how many there are in all.
+    pub expiring: &'a [Expiring],
+    pub certificates_in_use: usize,
     /// Certificates that an ACME server issues.
     pub certificates: &'a [Certificate],
 }
@@ -272,6 +277,22 @@ fn own(page: &mut Page<'_>, reading: &Reading<'_>, totals: &Totals, facts: &Fact
     for one in facts.certificates {
         page.line("acme_certificate_failures", "", &format!("id=\"{}\"", one.id), one.failures);
     }
+    page.head(
+        "certificate_days_left",
+        "gauge",
+        "Days until a certificate expires, by ssl resource or file; below 0 once it has expired",
+    );
+    for one in facts.expiring {
+        let labels = match &one.source {
+            Source::Ssl { id, sni: Some(sni) } => format!("ssl=\"{}\",sni=\"{}\"", escaped(id), escaped(sni)),
+            Source::Ssl { id, sni: None } => format!("ssl=\"{}\"", escaped(id)),
+            Source::File(path) => format!("file=\"{}\"", escaped(path)),
+        };
+        page.start("certificate_days_left", &[&labels]);
+        page.end(one.days_left);
+    }
+    page.head("certificates", "gauge", "Certificates in use, of ssl resources and of files");
+    page.line("certificates", "", "", facts.certificates_in_use as u64);
     let (all, missing) = facts.secrets;
     if all > 0 {
         page.head(

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use model::{Diagnostic, Invalid, Key, Kind, Rejected, Served};
+use snapshot::compile::Expiry;
 
 use crate::store::Revision;
 
@@ -32,6 +33,8 @@ pub struct Report {
     pub without_effect: (Arc<[(Key, Invalid)]>, usize),
     /// Names that cannot be looked up now, and why.
     pub failing_names: Vec<(String, String)>,
+    /// When the certificates of ssl resources expire, the soonest first.
+    pub expiries: Arc<[Arc<Expiry>]>,
     /// Secrets that resources refer to, and how many of them have no value.
     pub secrets: (usize, usize),
     /// Snapshots published so far.
@@ -56,6 +59,7 @@ impl Default for Report {
             unseen_plugins: Vec::new(),
             without_effect: Default::default(),
             failing_names: Vec::new(),
+            expiries: Arc::default(),
             secrets: (0, 0),
             compiles: 0,
             last_compile: Duration::ZERO,

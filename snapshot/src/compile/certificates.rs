@@ -11,7 +11,7 @@ use rustls::sign::CertifiedKey;
 use sdk::build::Names;
 use sdk::pattern::Pattern;
 
-use super::{CompileOutcome, Compiler, Pass, references};
+use super::{CompileOutcome, Compiler, Expiry, Pass, references};
 use crate::certs::{self, Authorities, Certificate, ClientTls, Versions};
 use crate::parallel;
 
@@ -25,6 +25,8 @@ pub(super) struct CertificateUnit {
     refuses: bool,
     /// The needed OCSP responses, and those currently stapled.
     stapled: Vec<Stapled>,
+    /// `None` if it has no certificate.
+    pub(super) expiry: Option<Arc<Expiry>>,
 }
 
 /// A needed OCSP response, and the present one.
@@ -100,6 +102,7 @@ impl Compiler {
                         self.stapling_list = None;
                     }
                     self.certificate_units.insert(key.id.clone(), unit);
+                    self.expiries = None;
                 }
             }
             self.touch_users(&key, pass);
@@ -140,10 +143,11 @@ impl Compiler {
     }
 
     fn drop_certificate(&mut self, key: &Key) {
-        if let Some(unit) = self.certificate_units.remove(&key.id)
-            && let CompiledSsl::Server { names, certificate } = unit.made
-        {
-            self.certificates.remove(&names, &certificate);
+        if let Some(unit) = self.certificate_units.remove(&key.id) {
+            self.expiries = None;
+            if let CompiledSsl::Server { names, certificate } = unit.made {
+                self.certificates.remove(&names, &certificate);
+            }
         }
         if self.stapling.remove(&key.id).is_some() {
             self.stapling_list = None;
@@ -206,11 +210,16 @@ impl Compiler {
             })?;
             pairs.push(pair);
         }
+        let (sni, used) = match ssl.kind {
+            SslType::Server => (ssl.snis.first(), pairs.as_slice()),
+            SslType::Client => (None, pairs.get(..1).unwrap_or_default()),
+        };
+        let expiry = Expiry::of(&entry.key, sni, used);
         if ssl.kind == SslType::Client {
             let first = pairs.into_iter().next().ok_or_else(|| Invalid::new("there is no certificate"))?;
             let made = CompiledSsl::Client(first);
             let (entry, stapled) = (entry.clone(), Vec::new());
-            return Ok(CertificateUnit { entry, refers, made, refuses: false, stapled });
+            return Ok(CertificateUnit { entry, refers, made, refuses: false, stapled, expiry });
         }
         let stapled = self.staple_pairs(entry, ssl, &mut pairs);
         let client = match &ssl.client {
@@ -233,7 +242,7 @@ impl Compiler {
         let certificate = certs::certificate(parts, settings)
             .map_err(|error| Invalid::new(format!("it cannot be used for TLS: {error}")))?;
         let made = CompiledSsl::Server { names: names_of(ssl), certificate: Arc::new(certificate) };
-        Ok(CertificateUnit { entry: entry.clone(), refers, made, refuses: false, stapled })
+        Ok(CertificateUnit { entry: entry.clone(), refers, made, refuses: false, stapled, expiry })
     }
 
     /// A refusing unit for an ssl that lacks a secret and has no last valid version, that lacked
@@ -260,7 +269,8 @@ impl Compiler {
         let parts = certs::Parts { id: &entry.key.id, pairs: Vec::new(), versions, client };
         let certificate = Arc::new(certs::certificate(parts, settings).ok()?);
         let made = CompiledSsl::Server { names: names_of(ssl), certificate };
-        Some(CertificateUnit { entry: entry.clone(), refers: true, made, refuses: true, stapled: Vec::new() })
+        let (entry, stapled) = (entry.clone(), Vec::new());
+        Some(CertificateUnit { entry, refers: true, made, refuses: true, stapled, expiry: None })
     }
 
     fn pair(&self, written: &CertificatePair, names: &dyn Names) -> Result<Arc<CertifiedKey>, Invalid> {
