@@ -1,6 +1,6 @@
 //! Certificates that are issued and renewed by an ACME server (RFC 8555).
 //!
-//! What is kept is in the store: the account, the answers to challenges, who issues now, and the certificates, as
+//! The store holds all state: the account, the challenge responses, the current issuer, and the certificates, as
 //! ordinary ssl resources. So every node of a cluster answers challenges, and one at a time asks for
 //! certificates. The protocol itself is behind [`Authority`].
 
@@ -53,7 +53,7 @@ pub enum Challenge {
     TlsAlpn01,
 }
 
-/// What proves one name.
+/// The challenge response that proves one name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
     pub domain: String,
@@ -94,7 +94,7 @@ pub trait Authority: Send + Sync {
     ) -> Asking<'a, Issued>;
 }
 
-/// What the boot file says.
+/// The ACME settings of the boot file.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Names of one certificate each, the first of which names the resource.
@@ -175,16 +175,16 @@ pub struct Issuer {
 struct Target {
     id: String,
     domains: Vec<String>,
-    /// What is known of its certificate.
+    /// Facts about its current certificate, if it has one.
     facts: Option<Facts>,
 }
 
-/// What is remembered of a target.
+/// State of a target between two rounds.
 #[derive(Debug, Default)]
 struct Memory {
     failures: u32,
     last_error: Option<String>,
-    /// Not before that, whatever the wall clock says.
+    /// Earliest next try; the wall clock does not move it.
     not_before: Option<Instant>,
     /// How much of its life a certificate is renewed earlier, in thousandths.
     jitter: i64,
@@ -271,7 +271,7 @@ impl Issuer {
                 memory.last_error = Some(why);
             }
         }
-        // What was proved is proved.
+        // These names are proved, so their responses are no longer needed.
         let domains = target.domains.clone();
         let proved = move |answers: &mut Vec<Answer>| answers.retain(|it| !domains.contains(&it.domain));
         if let Err(why) = self.write_answers(proved).await {
@@ -331,7 +331,7 @@ impl Issuer {
         written.map(drop).map_err(|error| format!("the certificate cannot be kept: {error}"))
     }
 
-    /// What is to be kept fresh, by id: what the boot file names, and ssl resources with the label.
+    /// Certificates to renew, by id: those of the boot file, and ssl resources with the label.
     async fn targets(&self) -> Vec<Target> {
         let mut targets: BTreeMap<String, Target> = BTreeMap::new();
         for domains in &self.settings.certificates {

@@ -12,10 +12,10 @@ pub fn check(ssl: &Ssl, now: u64) -> Result<(), Invalid> {
     certs::check(ssl, &provider, i64::try_from(now).unwrap_or(i64::MAX))
 }
 
-/// Checks a certificate that is shown to upstreams. What refers to secrets elsewhere is looked at when it is used.
+/// Checks a certificate that is shown to upstreams. References to secrets are checked when they are used.
 ///
 /// # Errors
-/// What of it cannot be read, with its place, in APISIX's words.
+/// The field that cannot be read, with its pointer, in APISIX's words.
 pub fn check_client(pair: CertificatePair) -> Result<(), Invalid> {
     if [&pair.cert, &pair.key].iter().any(|text| text.starts_with('$')) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Service registries: upstreams whose nodes somebody else knows.
+//! Service registries: upstreams whose nodes come from an external service.
 //!
 //! A registry is an implementation of [`Discovery`] in the room `adapters`. Each is followed by a task of
 //! its own on the control runtime; what it knows is kept here and goes into snapshots the way addresses of
@@ -36,7 +36,7 @@ const TELL_AGAIN: Duration = Duration::from_secs(60);
 /// Nodes of one service that are taken.
 pub const MOST_NODES: usize = 10_000;
 
-/// What a registry answered.
+/// The answer of a registry.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Found {
     /// Nodes by the registry's own name of a service ([`Discovery::id`]).
@@ -57,14 +57,14 @@ pub trait Discovery: Send + Sync + fmt::Debug {
     /// `discovery_type` of the upstreams that use it.
     fn kind(&self) -> &'static str;
 
-    /// What the registry calls a service.
+    /// Returns the registry's own name of a service.
     fn id(&self, service: &Service) -> String;
 
     /// Asks for what is known now; a registry that can tell of changes may take its time, as long as
     /// nothing changes. The future is dropped soon after other services are wanted. The error is for people.
     fn ask<'a>(&'a self, wanted: &'a BTreeSet<Service>) -> Asking<'a>;
 
-    /// What `/v1/discovery/{type}/dump` shows.
+    /// Returns the body of `/v1/discovery/{type}/dump`.
     fn dump(&self, services: &BTreeMap<String, Vec<Node>>) -> Value;
 
     /// Where what it knows is kept for a start without it.
@@ -82,12 +82,12 @@ pub struct Registries {
     /// Services whose nodes have changed, by the names compiling asks with.
     news: mpsc::UnboundedReceiver<String>,
     tell: mpsc::UnboundedSender<String>,
-    /// Services that are wanted of registries there are none of, and those of them that nobody was told of.
+    /// Services that refer to unconfigured registries, and those of them not reported yet.
     unknown: BTreeSet<Service>,
     untold: Vec<Service>,
 }
 
-/// What registries know, for compiling and for people. Cheap to clone.
+/// The nodes that registries know, for compiling and for reports. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Known {
     asked: Arc<Mutex<HashMap<&'static str, Registry>>>,
@@ -99,9 +99,9 @@ pub struct Known {
 struct Registry {
     source: Arc<dyn Discovery>,
     services: BTreeMap<String, Vec<Node>>,
-    /// Those that the last answer was told of.
+    /// Services that the last answer covered.
     told: BTreeSet<Service>,
-    /// Those of which it has told no nodes, which was logged.
+    /// Services without nodes in the last answer; this was logged.
     missing: BTreeSet<Service>,
     /// It has answered, or failed, for what is wanted now.
     settled: bool,
@@ -150,7 +150,7 @@ impl Registries {
                     differs
                 });
             } else if !services.is_empty() {
-                // Nobody is asked before somebody wants to know.
+                // A registry is polled only once a service refers to it.
                 let (sender, receiver) = watch::channel(services);
                 self.wanted.insert(source.kind(), sender);
                 let registry = Registry {
@@ -204,7 +204,7 @@ impl Known {
         registry.services.get(&registry.source.id(service)).cloned().unwrap_or_default()
     }
 
-    /// All that a registry knows, as APISIX shows it; `None` if nobody asks it.
+    /// All that a registry knows, as APISIX shows it; `None` if it is not polled.
     pub fn dump(&self, kind: &str) -> Option<Value> {
         let known = self.lock();
         let registry = known.get(kind)?;
@@ -250,7 +250,7 @@ impl Known {
         }
     }
 
-    /// Has its file hold what a registry has told.
+    /// Keeps the services of a registry in its file.
     fn keep(&self, kind: &str, changed: bool, writer: &mut file::Writer) {
         let services = || self.lock().get(kind).map(|registry| registry.services.clone()).unwrap_or_default();
         writer.keep(changed, services);
@@ -293,10 +293,10 @@ impl Known {
         for service in wanted {
             let id = registry.source.id(service);
             let now = registry.services.get(&id);
-            // An answer may hold services that nobody wanted when it was asked for: who wants them now has
-            // not heard of their nodes.
+            // An answer may hold services that were not wanted when it was asked for: their users have not
+            // seen these nodes yet.
             if before.get(&id) != now || (now.is_some() && !told.contains(service)) {
-                // Nobody is left to hear it when the program ends.
+                // Fails only when the program ends and the receiver is gone.
                 let _ = tell.send(service.key());
             }
         }
@@ -308,7 +308,7 @@ impl Known {
         let Some(registry) = known.get_mut(kind) else { return };
         registry.settled = true;
         let last = match registry.services.is_empty() {
-            true => "it has told of no nodes so far",
+            true => "it has reported no nodes so far",
             false => "its last nodes stay in use",
         };
         registry.fail(error, "cannot be asked", last);
@@ -364,7 +364,7 @@ async fn follow(
                 Err(_) => return,
             }
         }
-        // Whatever an answer does to whoever reads it, the next one may be better.
+        // An answer that panics its reader must not end the task: the next one may be fine.
         let mut asking = AssertUnwindSafe(source.ask(&services)).catch_unwind();
         let answer = tokio::select! {
             answer = &mut asking => Some(answer),
@@ -396,7 +396,7 @@ async fn follow(
                 FIRST_RETRY.saturating_mul(1 << failures.min(16).saturating_sub(1)).min(LAST_RETRY)
             }
         };
-        // What is wanted anew is asked for at once.
+        // Newly wanted services are asked for at once.
         let _ = tokio::time::timeout(pause, wanted.changed()).await.map(|_| wanted.mark_changed());
     }
 }
@@ -423,7 +423,7 @@ pub fn dump(config: &Value, services: &BTreeMap<String, Vec<Node>>) -> Value {
     json!({ "config": concealed(config), "services": services })
 }
 
-/// What stands in for a secret that is shown.
+/// Placeholder for secrets in shown settings.
 const SECRET: &str = "***";
 
 /// A registry's settings as they may be shown, for the control API asks for no key: without tokens, passwords, and the

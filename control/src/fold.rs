@@ -1,7 +1,7 @@
 //! From changes of a store to what is desired.
 //!
 //! A value that cannot be read keeps the resource as it was before, and is
-//! told. Nothing here compiles, writes or waits.
+//! reported. Nothing here compiles, writes or waits.
 
 mod dangling;
 mod secrets;
@@ -18,7 +18,7 @@ use self::secrets::Referrers;
 use crate::secrets::Configured;
 use crate::store::{Change, Revision, Row};
 
-/// What is desired at a revision, and what of it could not be read.
+/// The desired resources at a revision, and the values that could not be read.
 #[derive(Debug, Default)]
 pub struct Fold {
     desired: Desired,
@@ -27,9 +27,9 @@ pub struct Fold {
     refused: BTreeMap<Key, (Revision, Invalid)>,
     /// The same for others, until it changes.
     told: Option<Arc<[Rejected]>>,
-    /// What a declarative file holds that could not be taken.
+    /// Items of a declarative file that were rejected.
     findings: Arc<[Diagnostic]>,
-    /// What values that came in ask for in vain.
+    /// Fields of new values that have no effect.
     ignored: Vec<(Key, Invalid)>,
     dangling: Dangling,
     unseen: Unseen,
@@ -110,7 +110,7 @@ impl Fold {
         self.told.insert(told).clone()
     }
 
-    /// What values that came in since this was asked last ask for in vain.
+    /// Returns fields without effect in values that came in since the last call.
     pub fn take_ignored(&mut self) -> Vec<(Key, Invalid)> {
         std::mem::take(&mut self.ignored)
     }
@@ -228,7 +228,7 @@ impl Fold {
 struct Parsed {
     row: Row,
     read: Result<Read, Invalid>,
-    /// What it asks for that is not there, and that it is served without.
+    /// Features it uses that are not built; it is served without them.
     ignored: Vec<Invalid>,
     /// The plugins among that.
     unseen: Vec<&'static str>,
@@ -358,7 +358,7 @@ mod tests {
         assert_eq!((fold.revision(), fold.desired().len()), (6, 1));
     }
 
-    /// Every store is read through here: the table of what is not built is asked, whatever wrote it.
+    /// Every store is read through here, so the table of unbuilt features applies to all writers.
     #[test]
     fn what_is_not_built_is_refused_or_noted() {
         for (effect, kind, id, value) in gaps::samples() {

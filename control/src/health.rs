@@ -1,7 +1,7 @@
 //! Active health checks: one prober for each checked address, for the whole process.
 //!
-//! What is to be probed comes with each published snapshot; probing begins at once, not with the
-//! first request. What was found goes into the atomic words that workers read
+//! Each published snapshot lists the servers to probe; probing begins at once, not with the
+//! first request. Verdicts go into the atomic words that workers read
 //! ([`snapshot::Health`]); a short log of each address stays here, for people. An address that a new
 //! version of an upstream still has keeps its verdict, its log and its rhythm.
 
@@ -33,16 +33,16 @@ use care::Care;
 
 /// Probes under way at a time, of all upstreams together.
 const MOST_PROBES: usize = 256;
-/// A server is probed at least once a day, whatever is written, in seconds.
+/// Longest interval in seconds: a server is probed at least once a day, even if configured otherwise.
 const LONGEST_INTERVAL: u64 = 86_400;
 /// Probes of an address that are remembered.
 const REMEMBERED: usize = 10;
-/// How often verdicts of the traffic are looked for, to be told in the log.
+/// How often verdicts of the traffic are looked for, to be logged.
 const LOOK: Duration = Duration::from_secs(1);
 /// Changes of verdicts that are logged in one look; a whole data center may go.
 const MOST_TOLD: usize = 100;
 
-/// What one probe has found, and how to say it.
+/// The result of one probe, and its text for reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     /// `None` if it says nothing of the server: there was no descriptor, for instance.
@@ -54,7 +54,7 @@ pub struct Outcome {
 /// The future of one probe.
 pub type Probing = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
-/// Somebody who can probe a server.
+/// Probes servers.
 pub trait Ask: Send + Sync + fmt::Debug {
     /// `tls` is there for probes of the type `https`.
     fn ask(&self, active: &Active, target: &Target, tls: Option<&ClientTls>) -> Probing;
@@ -99,7 +99,7 @@ struct Checked {
     /// Probes under way, bounded by `checks.active.concurrency`.
     running: u64,
     waiting: VecDeque<u64>,
-    /// As of so many changes of verdicts the log is up to date.
+    /// The number of verdict changes that are logged already.
     told: u32,
 }
 
@@ -113,7 +113,7 @@ struct WatchedTarget {
     is_new: bool,
     /// It waits for its turn, or is probed now.
     is_busy: bool,
-    /// The verdict that was told last.
+    /// The verdict that was logged last.
     told: bool,
     probes: VecDeque<Probe>,
     last_error: Option<Probe>,
@@ -156,7 +156,7 @@ impl Prober {
         (prober, monitor)
     }
 
-    /// Runs until nobody can want anything any more.
+    /// Runs until all handles are gone.
     pub async fn run(mut self) {
         let mut look = tokio::time::interval(LOOK);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -284,7 +284,7 @@ impl State {
         }
     }
 
-    /// What to probe, unless the upstream has as many probes under way as it may: then it waits.
+    /// Returns the next probe; it waits if the upstream has its maximum of probes under way.
     fn begin(&mut self, number: u64) -> Option<Begun> {
         let watched = self.watched.get_mut(&number)?;
         watched.due = None;
@@ -409,7 +409,7 @@ impl WatchedTarget {
         self.probes.push_back(probe);
     }
 
-    /// Logs a verdict that was not told yet, if any more may be.
+    /// Logs a verdict that was not logged yet, within the bound of `left` lines.
     fn tell(&mut self, left: usize) -> bool {
         let usable = self.target.is_usable();
         if left == 0 || usable == self.told {

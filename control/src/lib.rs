@@ -18,5 +18,5 @@ pub mod store;
 pub mod tasks;
 
 pub use pipeline::{Handle, Pipeline, Report};
-/// What whoever fetches OCSP responses has to know.
+/// Input for the OCSP fetcher.
 pub use snapshot::compile::Stapling;

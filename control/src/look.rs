@@ -16,7 +16,7 @@ use crate::store::{Change, Changed, Revision, Row, Store, StoreError};
 pub struct Look {
     pub snapshot: Snapshot,
     pub desired: Desired,
-    /// What is not served as it is written.
+    /// Resources that are not served as written.
     pub rejected: Arc<[Rejected]>,
     /// It was compiled without asking anybody, and there are names or secrets to be asked for.
     pub unasked: bool,
@@ -34,7 +34,7 @@ pub enum Unseen {
 }
 
 impl Look {
-    /// What a compiler makes of these resources. It must be a fresh one.
+    /// Compiles these resources. The compiler must be a fresh one.
     pub fn of_rows(
         rows: Vec<Row>,
         plugins: Option<Vec<String>>,
@@ -43,7 +43,7 @@ impl Look {
         names: &(dyn Names + Sync),
     ) -> Look {
         let mut fold = Fold::default();
-        // What streams may use explains no request.
+        // The stream plugins do not matter when a request is explained.
         let (stream_plugins, rejected, parsed) = Default::default();
         let reset =
             Change::Reset { items: rows, plugins, stream_plugins, revision, rejected, parsed, anew: true };
@@ -55,7 +55,7 @@ impl Look {
         Look { snapshot: compiled.snapshot, desired: fold.desired().clone(), rejected, unasked }
     }
 
-    /// What a store held after a revision.
+    /// Compiles the resources that a store held after a revision.
     ///
     /// # Errors
     /// The store does not know it.

@@ -2,7 +2,7 @@
 //!
 //! Each name is looked up again when its records' time is over. A name whose
 //! look-up fails keeps its last addresses, is tried again ever more slowly, and
-//! is told once. Looking up happens on the control runtime; workers only ever
+//! is reported once. Looking up happens on the control runtime; workers only ever
 //! see addresses.
 
 mod system;
@@ -33,7 +33,7 @@ const LONGEST: Duration = Duration::from_secs(3600);
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(30);
 
-/// What is known of a name.
+/// The addresses of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     /// At least one.
@@ -45,7 +45,7 @@ pub struct Found {
 /// The future of one look-up.
 pub type Looking = Pin<Box<dyn Future<Output = Result<Found, String>> + Send>>;
 
-/// Somebody who knows addresses.
+/// Looks up addresses.
 pub trait LookUp: Send + Sync + fmt::Debug {
     /// The error says why there are no addresses, for people.
     fn look_up(&self, host: &str) -> Looking;
@@ -152,7 +152,7 @@ impl Resolver {
         self.registries.take_unknown()
     }
 
-    /// What registries know.
+    /// Returns the nodes that registries know.
     pub fn discovered(&self) -> discovery::Known {
         self.known.1.clone()
     }
@@ -227,7 +227,7 @@ impl Resolver {
         failing
     }
 
-    /// What began to fail since this was asked last.
+    /// Returns the look-ups that began to fail since the last call.
     pub fn take_failures(&mut self) -> Vec<Failure> {
         std::mem::take(&mut self.failed)
     }
@@ -331,7 +331,7 @@ mod tests {
         hosts.iter().map(|host| (*host).to_owned()).collect()
     }
 
-    /// Lets so many seconds pass; gives the names that changed.
+    /// Lets `seconds` pass; returns the names that changed.
     async fn wait(resolver: &mut Resolver, seconds: u64) -> Vec<String> {
         let end = Instant::now() + Duration::from_secs(seconds);
         let mut changed = Vec::new();
@@ -391,7 +391,7 @@ mod tests {
         // It fails again: the last addresses stay.
         wait(&mut resolver, 60).await;
         assert_eq!(resolver.failing().len(), 1);
-        assert!(resolver.take_failures()[0].has_addresses, "told once more, and once only");
+        assert!(resolver.take_failures()[0].has_addresses, "reported once more, and once only");
         assert_eq!(resolver.known().addresses("a"), [IpAddr::from([10, 0, 0, 1])]);
     }
 
@@ -421,7 +421,7 @@ mod tests {
     #[tokio::test]
     async fn the_machines_own_names_need_no_server() {
         let settings = model::boot::Resolver {
-            // Nobody answers there.
+            // No server listens there.
             servers: vec!["127.0.0.1:9".parse().unwrap()],
             valid: None,
             timeout: Duration::from_millis(50),

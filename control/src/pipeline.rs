@@ -33,7 +33,7 @@ const GATHER_CHANGES: Duration = Duration::from_millis(250);
 /// How long the first snapshot waits for names to be looked up.
 const FIRST_NAMES: Duration = Duration::from_secs(1);
 /// How long a change waits for secrets that it is the first to refer to: most managers answer sooner, and then
-/// nothing is told to be missing that is only on its way.
+/// secrets that are still loading are not reported as missing.
 const NEW_SECRETS: Duration = Duration::from_millis(500);
 /// Rejected resources logged at a time; a whole file may be wrong.
 const MOST_LINES: usize = 100;
@@ -58,7 +58,7 @@ pub struct Pipeline {
     commands: mpsc::UnboundedReceiver<Command>,
     report: watch::Sender<Arc<Report>>,
     wanted: Arc<BTreeSet<String>>,
-    /// What was rejected at the last compile, by the store's values and by the compiler.
+    /// Resources rejected at the last compile, by the store's values and by the compiler.
     rejected: [Arc<[Rejected]>; 2],
     /// The store is a file, which says itself what in it has no effect, with line and column.
     of_a_file: bool,
@@ -177,7 +177,7 @@ impl Pipeline {
         }
     }
 
-    /// Adds whatever else has come in already. `false` if the end of the store has.
+    /// Adds all changes that have arrived already. `false` if the store has ended.
     fn gather(&mut self, batch: &mut Batch) -> bool {
         let began = Instant::now();
         while began.elapsed() < GATHER_CHANGES {
@@ -218,7 +218,7 @@ impl Pipeline {
         }
     }
 
-    /// Gives somebody all that is served now. Copies share it, so this costs a pointer a resource.
+    /// Sends all that is served now. Copies share it, so this costs a pointer a resource.
     fn show(&self, to: oneshot::Sender<Look>) {
         let report = self.report.borrow().clone();
         let look = Look {
@@ -227,7 +227,7 @@ impl Pipeline {
             rejected: report.rejected.clone(),
             unasked: false,
         };
-        // Whoever asked may be gone.
+        // The receiver may be gone.
         let _ = to.send(look);
     }
 
@@ -533,12 +533,12 @@ impl Handle {
         self.report.borrow().clone()
     }
 
-    /// What service registries know.
+    /// Returns the nodes that service registries know.
     pub fn discovered(&self) -> &discovery::Known {
         &self.discovered
     }
 
-    /// What health checks have found.
+    /// Returns the results of health checks.
     pub fn health(&self) -> &Monitor {
         &self.health
     }
@@ -550,7 +550,7 @@ impl Handle {
 
     /// Staples an OCSP response to a certificate of an ssl resource, or nothing any more.
     pub fn staple(&self, key: Key, id: [u8; 32], response: Option<Arc<[u8]>>) {
-        // Nobody is left to hear it when the program ends.
+        // Fails only when the program ends and the receiver is gone.
         let _ = self.commands.send(Command::Staple { key, id, response });
     }
 
@@ -580,7 +580,7 @@ impl Handle {
 
     /// The boot file's list of plugins was read again; `None` is all plugins.
     pub fn reload_plugins(&self, list: Option<Vec<String>>) {
-        // Nobody is left to hear it when the program ends.
+        // Fails only when the program ends and the receiver is gone.
         let _ = self.commands.send(Command::Plugins(list));
     }
 }

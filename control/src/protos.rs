@@ -10,7 +10,7 @@ use protox::Compiler;
 use protox::file::{File, FileResolver, GoogleFileResolver};
 use protox::prost_reflect::DescriptorPool;
 
-/// What the text is called, in its own imports and in messages.
+/// File name of the text, in its own imports and in messages.
 const NAME: &str = "content.proto";
 
 /// How deep brackets may nest: the compiler takes stack for each level.

@@ -1,10 +1,10 @@
-//! Who refers to whom among resources.
+//! References between resources.
 //!
 //! A write may only name what exists, what is in use may not be deleted, and
-//! what tells consumers apart is theirs alone; all are told in APISIX's words.
+//! the fields that identify consumers are unique. Errors use APISIX's words.
 //! Values are read as JSON, since what is stored has been checked before.
 //! Nothing here writes. These checks belong into a [`Decide`](crate::store::Decide),
-//! so that nobody writes between a check and the write it is for.
+//! so that no other write comes between a check and the write it is for.
 
 use std::ops::ControlFlow;
 
@@ -18,7 +18,7 @@ use crate::store::{Refused, Row, View};
 struct Field {
     name: &'static str,
     to: Kind,
-    /// What APISIX's messages call it.
+    /// The field's name in APISIX's messages.
     word: &'static str,
 }
 

@@ -1,7 +1,7 @@
 //! Secrets that others keep: what `$secret://manager/id/key` stands for.
 //!
 //! A secret is fetched when a resource refers to it, and again when its time is over; never by a worker, and
-//! never while something is compiled. What was fetched goes into snapshots the way addresses of names do. While a
+//! never while something is compiled. Fetched values go into snapshots the way addresses of names do. While a
 //! manager cannot be asked, the last values stay. A manager that answers that there is no such secret is
 //! believed: its value is gone. Each manager has a queue of its own, so that one that hangs delays no other.
 
@@ -35,7 +35,7 @@ pub enum Failure {
 /// The future of one question.
 pub type Fetching = Pin<Box<dyn Future<Output = Result<String, Failure>> + Send>>;
 
-/// Somebody who can ask secret managers.
+/// Asks secret managers.
 pub trait Managers: Send + Sync + fmt::Debug {
     /// Asks for what is behind the manager's id in a reference. Texts of failures are for logs: they hold no
     /// secrets. `manager` refers to nothing: its own references are replaced already.
@@ -69,7 +69,7 @@ impl Default for Settings {
     }
 }
 
-/// What is known of secrets, by reference; for compiling. Cheap to clone.
+/// Values of secrets by reference, for compiling. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Values(Arc<RwLock<HashMap<String, Result<String, String>>>>);
 
@@ -80,7 +80,7 @@ impl fmt::Debug for Values {
 }
 
 impl Values {
-    /// The value behind a reference, or why there is none.
+    /// Returns the value behind a reference, or why it is missing.
     pub fn get(&self, reference: &str) -> Result<String, String> {
         let values = self.0.read().unwrap_or_else(PoisonError::into_inner);
         values.get(reference).cloned().unwrap_or_else(|| Err("it was not fetched yet".to_owned()))
@@ -152,7 +152,7 @@ impl fmt::Debug for Secrets {
 }
 
 impl Default for Secrets {
-    /// Asks nobody.
+    /// Returns secrets without any manager.
     fn default() -> Secrets {
         Secrets {
             sources: Sources { source: None, env: Arc::new(|_| None), managers: BTreeMap::new() },
@@ -175,8 +175,8 @@ impl Secrets {
         self.values.clone()
     }
 
-    /// Replaces the secrets that are wanted and the managers there are. What a changed manager keeps is asked
-    /// for at once.
+    /// Replaces the secrets that are wanted and the managers there are. Secrets of a changed manager
+    /// are asked for at once.
     pub fn want(&mut self, wanted: &BTreeSet<String>, managers: Configured) {
         let gone: Vec<String> =
             self.asked.keys().filter(|reference| !wanted.contains(*reference)).cloned().collect();
@@ -299,7 +299,7 @@ impl Secrets {
 
     /// Takes an answer; says whether it changed anything.
     fn answer(&mut self, reference: &str, question: u64, result: Result<String, Failure>) -> bool {
-        // Not wanted any more, or asked for anew.
+        // Not wanted any more, or asked for again.
         let Some(asked) = self.asked.get_mut(reference).filter(|asked| asked.question == question) else {
             return false;
         };

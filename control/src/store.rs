@@ -1,9 +1,9 @@
-//! Where the desired configuration is kept, and how changes of it are told.
+//! The store of the desired configuration, and how it announces changes.
 //!
 //! A [`Store`] holds resources as the JSON their writers sent, each with the
-//! revisions at which it was created and last changed, as etcd does. Whoever
-//! applies configuration follows [`Store::watch`]; nothing is applied because
-//! somebody wrote it, only because the store said so. A store never looks
+//! revisions at which it was created and last changed, as etcd does. The
+//! pipeline applies configuration from [`Store::watch`]; nothing is applied because
+//! it was written, only because the store said so. A store never looks
 //! inside a value and never checks one, except for the index of consumers' unique
 //! fields ([`holders`]).
 
@@ -52,7 +52,7 @@ pub use table::Table;
 /// in etcd, each transaction does.
 pub type Revision = u64;
 
-/// One resource as whoever asks for it gets it.
+/// One resource as the store returns it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stored {
     pub key: Key,
@@ -107,13 +107,13 @@ impl From<&Stored> for Row {
     }
 }
 
-/// What must hold for a write to happen.
+/// The condition of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expect {
     Any,
     /// Nothing is there.
     Absent,
-    /// What is there was last changed at this revision.
+    /// The resource was last changed at this revision.
     Unchanged(Revision),
 }
 
@@ -128,7 +128,7 @@ impl Expect {
     }
 }
 
-/// What a store holds at the moment of a write, earlier writes included.
+/// The content of a store at the moment of a write, earlier writes included.
 pub trait View {
     fn get(&self, key: &Key) -> Option<Row>;
 
@@ -168,7 +168,7 @@ pub trait View {
     }
 }
 
-/// What a write came to.
+/// The result of a write.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Written {
     /// For each step the value written, or the one deleted, `None` if there was none.
@@ -192,12 +192,12 @@ pub enum Step {
     Plugins {
         names: Option<Vec<String>>,
     },
-    /// Keeps a text under a name, beside the resources: what an API remembers of what it was told.
+    /// Keeps a text under a name, beside the resources: state that an API remembers.
     Note {
         name: &'static str,
         text: String,
     },
-    /// Who makes this write and why, for the history.
+    /// Author and reason of this write, for the history.
     By {
         author: String,
         message: String,
@@ -206,7 +206,7 @@ pub enum Step {
 
 /// Decides from what is there what is written, or that nothing is. No other write comes between
 /// the look and the write. Runs where the store writes, so it must be quick and may not wait. A store
-/// that others write to as well calls it again when somebody else was quicker.
+/// that others write to as well calls it again when another write was quicker.
 pub type Decide = Box<dyn FnMut(&dyn View) -> Result<Vec<Step>, Refused> + Send>;
 
 /// Why nothing was written.
@@ -214,7 +214,7 @@ pub type Decide = Box<dyn FnMut(&dyn View) -> Result<Vec<Step>, Refused> + Send>
 pub enum Refused {
     #[error(transparent)]
     Invalid(#[from] Invalid),
-    /// What the write needs is not there; the text says what.
+    /// A resource that the write needs is missing; the text names it.
     #[error("{0}")]
     Missing(&'static str),
     #[error(transparent)]
@@ -241,7 +241,7 @@ pub enum Change {
         text: String,
         revision: Revision,
     },
-    /// Everything, replacing all that was told before. Items that did not change keep their
+    /// Everything, replacing all earlier changes. Items that did not change keep their
     /// `modified`, so a follower can compare instead of starting over.
     Reset {
         items: Vec<Row>,
@@ -250,7 +250,7 @@ pub enum Change {
         /// See [`Store::stream_plugins`].
         stream_plugins: Option<Vec<String>>,
         revision: Revision,
-        /// What a declarative file holds that could not be taken, and why.
+        /// Items of a declarative file that were rejected, and why.
         rejected: Vec<Diagnostic>,
         parsed: Parsed,
         /// The revisions are those of another history (a cluster that was restored or replaced):
@@ -304,7 +304,7 @@ pub enum StoreError {
     Damaged { path: PathBuf, reason: String },
     /// The open file was deleted or replaced.
     #[error(
-        "the store {} is gone: {reason}; nothing can be written until it is back. What it held is still \
+        "the store {} is gone: {reason}; nothing can be written until it is back. Its content is still \
          served, and the Admin API still lists it: save that before this process ends",
         path.display()
     )]
@@ -313,10 +313,10 @@ pub enum StoreError {
     UpgradeRequired { path: PathBuf, reason: String },
 }
 
-/// What a store's methods return: a boxed future, so that stores can be used as `dyn Store`.
+/// The result of a store's methods: a boxed future, so that stores can be used as `dyn Store`.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
-/// What [`Store::write`] returns.
+/// The result of [`Store::write`].
 pub type Writing<'a> = Pin<Box<dyn Future<Output = Result<Written, Refused>> + Send + 'a>>;
 
 /// The keeper of the desired configuration.
@@ -335,7 +335,7 @@ pub trait Store: Send + Sync + fmt::Debug {
         })
     }
 
-    /// The same as they are kept, for whoever looks into few of them.
+    /// The same as they are kept, for callers that look into few of them.
     fn rows<'a>(&'a self, kind: Kind, prefix: &'a str) -> Answer<'a, (Vec<Row>, Revision)>;
 
     /// Writes all that `decide` returns, or nothing. When this answers, the write survives the end
@@ -418,7 +418,7 @@ pub trait Store: Send + Sync + fmt::Debug {
         Box::pin(async { Ok(None) })
     }
 
-    /// A secret that this store has encrypted, as it was before; `None` if it is none of that kind.
+    /// A secret that this store has encrypted, as it was before; `None` if it is not encrypted.
     fn open_secret(&self, _text: &str) -> Option<String> {
         None
     }
@@ -440,12 +440,12 @@ pub trait Store: Send + Sync + fmt::Debug {
 pub struct Released(std::sync::mpsc::Sender<()>);
 
 impl Released {
-    /// What waits on the other end hears whether it was handed over, or of the end of the sender.
+    /// The thread on the other end receives the verdict, or sees the sender's end.
     pub fn new(verdict: std::sync::mpsc::Sender<()>) -> Released {
         Released(verdict)
     }
 
-    /// The other process keeps it. What waits here to be written is refused, as is all that comes later.
+    /// The other process keeps it. Waiting and later writes are refused here.
     pub fn hand_over(self) {
         // An error means that the store has stopped.
         let _ = self.0.send(());
@@ -486,7 +486,7 @@ fn expecting(expect: Expect, step: Step) -> Decide {
     })
 }
 
-/// What came of the one step of a write that only the store can refuse.
+/// Returns the result of a write with one step that only the store can refuse.
 fn only(written: Result<Written, Refused>) -> Result<Option<Stored>, StoreError> {
     match written {
         Ok(mut written) => Ok(written.values.pop().flatten()),

@@ -1,6 +1,6 @@
 //! Tasks in the background, of the control plane and of what stands around it.
 //!
-//! What is started is boxed: tokio compiles a few hundred functions for each type that it is given,
+//! Started tasks are boxed: tokio compiles a few hundred functions for each type that it is given,
 //! which were a third of what the gateway's own binary took to build.
 
 use std::future::Future;
@@ -18,7 +18,7 @@ pub fn spawn(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> 
 
 /// Has work done that takes its time, on a thread for such work; `None` if it panicked.
 ///
-/// It begins at once, and goes on when whoever asked has gone.
+/// It begins at once, and continues when the caller has gone.
 pub fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> impl Future<Output = Option<T>> {

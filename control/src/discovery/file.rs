@@ -43,7 +43,7 @@ fn yes() -> bool {
 /// Services by the registry's own names.
 type Services = BTreeMap<String, Vec<Node>>;
 
-/// What stands in it.
+/// The content of the file.
 #[derive(Debug, Deserialize)]
 struct Content {
     services: BTreeMap<String, Vec<Kept>>,
@@ -80,7 +80,7 @@ impl From<Kept> for Node {
 }
 
 impl DumpFile {
-    /// What was kept, unless it is too old.
+    /// Returns the kept services, unless they are too old.
     ///
     /// # Errors
     /// Why there is nothing, in APISIX's words where it has some; `NotFound` if there is no file.
@@ -102,12 +102,12 @@ impl DumpFile {
             .collect())
     }
 
-    /// What stands in it, for the control API: without names and passwords in addresses. Reads the file, which may take its time.
+    /// Returns the content for the control API, without names and passwords in addresses. Blocks on the file.
     ///
     /// # Errors
     /// Why there is nothing, in words.
     pub fn show(&self) -> io::Result<Value> {
-        // What is no dump is not shown, whatever file the settings name.
+        // The settings may name any file; only dumps are shown.
         let Content { services, last_update } = read(&self.path)?;
         let services = services.into_iter().map(|(name, nodes)| {
             let nodes: Vec<Node> = nodes.into_iter().map(Node::from).collect();
@@ -132,10 +132,10 @@ impl DumpFile {
         }
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
         folder.map(fs::create_dir_all).transpose()?;
-        // By one rename: whoever reads finds the old content or the new one.
+        // By one rename: readers find the old content or the new one.
         let mut beside = self.path.clone().into_os_string();
         beside.push(".new");
-        // What was left behind goes first, so that nobody's link is followed in a folder that others may write to.
+        // A leftover is removed first: in a folder that others may write to, it may be a link.
         match fs::remove_file(&beside) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -197,7 +197,7 @@ fn read(path: &Path) -> io::Result<Content> {
         };
         io::Error::new(error.kind(), format!("failed to open file: {shown}, error info:{shown}: {why}"))
     };
-    // A pipe that nobody writes to would never open.
+    // Opening a pipe without a writer would block forever.
     if !fs::metadata(path).map_err(open)?.is_file() {
         return wrong(format!("failed to open file: {shown}, error info:{shown}: not a regular file"));
     }
@@ -253,8 +253,8 @@ mod tests {
             (r#"{"services":{}}"#, "last_update"),
             (r#"{"services":{"a":[{"host":"h","port":99999}]},"last_update":1}"#, "got error"),
         ] {
-            let told = told(wrong, 0).await;
-            assert!(told.contains(words), "{told}");
+            let error = told(wrong, 0).await;
+            assert!(error.contains(words), "{error}");
         }
         fs::remove_file(&path).unwrap();
         let missing = file(path.clone(), 0).load().await.unwrap_err();
@@ -272,7 +272,7 @@ mod tests {
         let services = Services::from([("http://u:s3cret@h/v1/kv/a/".to_owned(), vec![node])]);
         file.write(&services).unwrap();
         assert_eq!(file.load().await.unwrap(), services);
-        // Left behind by somebody else.
+        // A link that another user left behind.
         std::os::unix::fs::symlink(folder.path().join("other"), folder.path().join("new/consul.dump.new"))
             .unwrap();
         file.write(&services).unwrap();

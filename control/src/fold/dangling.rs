@@ -2,7 +2,7 @@
 //!
 //! A forced delete, a lease that ends or a declarative file can leave a
 //! resource that names another one which is not there. Such a resource is
-//! served as far as that goes; here it is found, so that it can be told.
+//! served as far as possible; here it is found, so that it can be reported.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -12,7 +12,7 @@ use model::{Desired, Invalid, Key, Kind, Rejected, Resource, Served};
 
 use crate::references::named_by_split;
 
-/// What resources name, and which of it is not there.
+/// References between resources, and those whose target is missing.
 #[derive(Debug, Default)]
 pub(super) struct Dangling {
     /// Those that name others, with what they name.
@@ -39,8 +39,8 @@ pub(super) struct Reference {
 }
 
 impl Dangling {
-    /// Replaces what `user` names, whether that is there or not. What is missing is looked for with
-    /// [`Dangling::look`] or [`Dangling::look_at_all`].
+    /// Replaces the references of `user`, whether their targets exist or not. [`Dangling::look`] and
+    /// [`Dangling::look_at_all`] find the missing ones.
     pub fn set(&mut self, user: &Key, now: Vec<Reference>) {
         let name = |Reference { field, to }| match self.named.get_key_value(&to).map(|(to, _)| to.clone()) {
             Some(known) => {
@@ -126,7 +126,7 @@ impl Dangling {
     }
 }
 
-/// What a resource names. A consumer without its group is rejected by the compiler already.
+/// Returns the references of a resource. A consumer without its group is rejected by the compiler already.
 pub(super) fn references(user: &Key, resource: &Resource) -> Vec<Reference> {
     let by_id = |field: &'static str, kind: Kind, id: &Option<String>| {
         id.as_ref().map(|id| Reference { field: field.into(), to: Key::new(kind, id.as_str()) })

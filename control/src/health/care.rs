@@ -1,4 +1,4 @@
-//! What is decided of the traffic, beside single tries: who is ejected for a rate or a mean, when it
+//! Decisions from the traffic as a whole, not single tries: which server is ejected for a rate or a mean, when it
 //! comes back, how fast it warms up, and the limits that follow how long answers take.
 
 use std::collections::HashMap;
@@ -37,7 +37,7 @@ struct Upstream {
     usual: f64,
 }
 
-/// What is remembered of a server.
+/// State of a server between two rounds.
 #[derive(Debug, Default)]
 struct Kept {
     /// It is out until then.
@@ -122,7 +122,7 @@ impl Care {
     }
 }
 
-/// Ejects whoever fails too often or takes too long, the worst first.
+/// Ejects servers that fail too often or take too long, the worst first.
 fn judge(health: &Health, outlier: &Outlier) {
     if outlier.success_rate.is_none() && outlier.latency.is_none() {
         return;
@@ -172,7 +172,7 @@ fn keep_out(
                 tracing::info!("{key}: node {addr} is no longer ejected");
                 let _ = node.take();
             }
-            // Who has stayed in for as long as it may be out begins anew.
+            // After staying in for the longest ejection time, a server starts afresh.
             (None, Some(kept)) if kept.back_since.is_some_and(|since| now - since >= most) => {
                 *kept = Kept { warms_since: kept.warms_since, ..Kept::default() };
             }

@@ -235,7 +235,7 @@ mod tests {
         }
     }
 
-    /// What a probe makes of a server that sends these bytes and closes.
+    /// Probes a server that sends these bytes and closes.
     async fn probed(kind: &str, says: Option<&'static [u8]>) -> Option<Probed> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();

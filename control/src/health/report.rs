@@ -1,4 +1,4 @@
-//! What is known of checked servers, for the control API, metrics and people.
+//! Reports on checked servers, for the control API, metrics and people.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -15,15 +15,15 @@ pub struct Checker {
     pub key: Key,
     /// `None` if it has no `checks`.
     pub kind: Option<CheckType>,
-    /// What is checked, in the order of the servers.
+    /// The checked nodes, in the order of the servers.
     pub nodes: Vec<NodeReport>,
-    /// What the traffic shows of each server, where it is looked at.
+    /// The view from the traffic on each server, where it is observed.
     pub servers: Vec<Server>,
     /// The limit of requests that follows how long answers take, where there is one.
     pub limit: Option<u32>,
 }
 
-/// What the traffic shows of a server.
+/// The view from the traffic on a server.
 #[derive(Debug, Clone)]
 pub struct Server {
     pub addr: SocketAddr,
@@ -51,7 +51,7 @@ pub struct NodeReport {
     pub last_error: Option<Probe>,
 }
 
-/// What was counted since the last report of the opposite sort.
+/// Counts since the last report of the opposite sort.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counter {
     pub success: u8,

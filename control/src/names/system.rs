@@ -60,7 +60,7 @@ impl System {
         System { four, six, hosts: Arc::default() }
     }
 
-    /// What `/etc/hosts` says, and for `localhost` what everybody knows (RFC 6761 section 6.3).
+    /// Returns the addresses from `/etc/hosts`, and loopback for `localhost` (RFC 6761 section 6.3).
     fn local(&self, host: &str) -> Option<Vec<IpAddr>> {
         let name = name(host)?;
         let mut file = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);

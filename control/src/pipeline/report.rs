@@ -25,7 +25,7 @@ pub struct Report {
     pub rejected: Arc<[Rejected]>,
     /// Resources that name others which do not exist.
     pub dangling: Arc<[Rejected]>,
-    /// What a declarative file holds that could not be taken.
+    /// Items of a declarative file that were rejected.
     pub findings: Arc<[Diagnostic]>,
     /// Plugins that are not built and that resources are served without; how many name each.
     pub unseen_plugins: Vec<(&'static str, usize)>,

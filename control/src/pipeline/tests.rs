@@ -254,7 +254,7 @@ async fn addresses_follow_their_names_and_outlive_failures() {
     bench.names.set("a.test", Some("10.0.0.4"));
     bench.until(|bench| bench.handle.report().failing_names.is_empty()).await;
     bench.until(|bench| bench.addresses("1") == ["10.0.0.4:80"]).await;
-    // Nobody asks for a name that nobody uses.
+    // An unused name is not looked up.
     bench.delete(Kind::Route, "1").await;
     bench.settle().await;
     bench.names.set("a.test", None);

@@ -66,7 +66,7 @@ fn secrets(script: &Arc<Script>) -> Secrets {
     Secrets::new(script.clone(), env, Settings::default())
 }
 
-/// What changes within so many seconds.
+/// Returns the secrets that change within `seconds`.
 async fn within(secrets: &mut Secrets, seconds: u64) -> Vec<String> {
     let end = Instant::now() + Duration::from_secs(seconds);
     let mut changed = Vec::new();
@@ -95,7 +95,7 @@ async fn values_are_fetched_once_and_again_when_their_time_is_over() {
     );
     assert_eq!((secrets.counts(), secrets.failing()), ((2, 1), vec![(at("a/c"), "none".to_owned())]));
     assert_eq!(script.asked(), ["from-env a/b", "from-env a/c"]);
-    // The same is wanted again: nothing is asked. What is wanted no more is forgotten.
+    // The same is wanted again: nothing is asked. Secrets no longer wanted are forgotten.
     secrets.want(&wanted(&["a/b"]), managers("$env://TOKEN"));
     assert_eq!(within(&mut secrets, 200).await, [""; 0]);
     assert_eq!((script.asked().len(), secrets.counts()), (0, (1, 0)));
@@ -141,7 +141,7 @@ async fn a_changed_manager_is_asked_at_once_and_older_answers_do_not_count() {
     script.set("a/b", Ok("old"));
     let mut secrets = secrets(&script);
     let values = secrets.values();
-    // Without a manager there is nobody to ask.
+    // Without a manager the secret cannot be fetched.
     secrets.want(&wanted(&["a/b"]), BTreeMap::new());
     assert_eq!(within(&mut secrets, 0).await, [at("a/b")]);
     assert_eq!(values.get(&at("a/b")), Err(format!("no secret conf, secret_uri: {}", at("a/b"))));

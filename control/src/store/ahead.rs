@@ -1,4 +1,4 @@
-//! What a store will hold once the steps decided so far are taken.
+//! A view of a store as it will be after the steps decided so far.
 //!
 //! One write may have many steps, and each is checked against those before it. This lies over a
 //! view and holds them; it writes nothing.

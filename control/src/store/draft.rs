@@ -2,7 +2,7 @@
 //!
 //! A draft lies over a table: what is decided next sees what was decided
 //! before, as if that were written already. It touches neither the table nor a
-//! disk; whoever holds it writes its changes, or drops them all.
+//! disk; its owner writes its changes, or drops them all.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -18,7 +18,7 @@ use super::{
     View, Written, lease_end, unix_ms,
 };
 
-/// What the keys become; `None` is deleted.
+/// New values by key; `None` is deleted.
 type Pending = BTreeMap<Key, Option<Row>>;
 
 /// Changes that will be made together.
@@ -35,7 +35,7 @@ pub(super) struct Draft<'a> {
 }
 
 impl Draft<'_> {
-    /// Nobody but the holder may write to `table` meanwhile.
+    /// Only the holder may write to `table` meanwhile.
     pub fn over(table: &Table) -> Draft<'_> {
         let (pending, changes, records) = (Pending::new(), Vec::new(), Vec::new());
         Draft { table, pending, listed: None, changes, records, revision: table.revision() }
@@ -150,8 +150,8 @@ fn ask(decide: &mut Decide, view: &dyn View) -> Result<Vec<Step>, Refused> {
 }
 
 impl Table {
-    /// Asks for a decision about what is here now. `around` lies over the view, for whoever wants
-    /// to know what is looked at. Nobody can change the table meanwhile.
+    /// Asks for a decision about what is here now. `around` lies over the view, for callers that
+    /// record the reads. The table cannot change meanwhile.
     pub fn decide<T>(
         &self,
         decide: &mut Decide,
@@ -271,7 +271,7 @@ mod tests {
         let written = draft.decide(Box::new(move |_| Ok(steps.clone()))).unwrap();
         let revisions: Vec<_> =
             written.values.iter().flatten().map(|stored| (stored.created, stored.modified)).collect();
-        // What was deleted is told as it was.
+        // A deleted resource is returned as it was.
         assert_eq!(revisions, [(4, 4), (1, 5), (2, 2), (7, 7)]);
         let refused = draft.decide(Box::new(|view| {
             assert_eq!(ids(view, ""), ["a", "b", "e", "f"]);

@@ -1,7 +1,7 @@
 //! The store of one's own: a file under the data folder.
 //!
 //! Reads are answered from memory. Writes go to one thread that owns the file,
-//! so nobody else ever waits for a disk; writes that arrive while it is busy
+//! so no other thread ever waits for a disk; writes that arrive while it is busy
 //! share the next commit. A write is answered when it is durable, so an
 //! acknowledged one survives `kill -9` and power loss. Values are encrypted in
 //! the file. One process at a time may hold it; nothing here talks to other
@@ -39,7 +39,7 @@ const WAITING: usize = 1024;
 /// How many writes share a commit at most.
 const BATCH: usize = 256;
 
-/// How often somebody looks whether the file is still there.
+/// Interval of the checks whether the file still exists.
 const LOOK_AT_FILE: Duration = Duration::from_secs(10);
 
 /// A [`Store`] in the file `store.redb` of a folder.
@@ -193,7 +193,7 @@ struct Writer {
     leases: Leases,
     /// The last commit failed.
     failed: bool,
-    /// The file was not there when somebody last looked.
+    /// The file was missing at the last check.
     gone: bool,
     /// Another process has the file.
     handed_over: bool,
@@ -216,7 +216,7 @@ impl Writer {
         }
     }
 
-    /// Does a batch of jobs. What came before the file is to be closed is committed before that.
+    /// Does a batch of jobs. Jobs that came before the file is to be closed are committed before that.
     fn work(&mut self, mut jobs: Vec<Job>) {
         while let Some(at) = jobs.iter().position(|job| matches!(job, Job::Release { .. })) {
             let mut rest = jobs.split_off(at).into_iter();
@@ -235,7 +235,7 @@ impl Writer {
             return;
         }
         self.disk.close();
-        // Whoever asked may have gone, and the sender with it.
+        // The caller may have gone, and the sender with it.
         let _ = reply.send(Ok(()));
         self.handed_over = verdict.recv().is_ok();
         if !self.handed_over {
@@ -280,7 +280,7 @@ impl Writer {
         let answers: Vec<Answering> = jobs
             .map(|job| match job {
                 Job::Write { decide, reply } => answering(reply, draft.decide(decide)),
-                // Without the writes of this batch, which nobody was told of yet.
+                // Without the writes of this batch, which are not acknowledged yet.
                 Job::History { after, until, limit, reply } => {
                     answering(reply, self.disk.records(after, until, limit))
                 }
@@ -323,7 +323,7 @@ impl Writer {
                 Change::Plugins { .. } | Change::Note { .. } | Change::Reset { .. } => {}
             }
         }
-        // All at once, so that nobody who follows sees a part of a write.
+        // All at once, so that followers never see a part of a write.
         self.table.apply(changes);
     }
 }
@@ -336,7 +336,7 @@ fn handed_over() -> StoreError {
 
 impl Job {
     fn refuse(self) {
-        // Whoever asked may have gone.
+        // The caller may have gone.
         match self {
             Job::Write { reply, .. } => drop(reply.send(Err(handed_over().into()))),
             Job::History { reply, .. } => drop(reply.send(Err(handed_over()))),
@@ -352,7 +352,7 @@ fn answering<T: 'static, E: From<StoreError> + 'static>(
     outcome: Result<T, E>,
 ) -> Answering {
     Box::new(move |committed| {
-        // Whoever asked may have gone; the write stands all the same.
+        // The caller may have gone; the write stands all the same.
         let _ = reply.send(committed.map_err(E::from).and(outcome));
     })
 }

@@ -2,8 +2,8 @@
 //!
 //! `apisix.yaml` (ending in `#END`) or `apisix.json`. The file is watched, and
 //! looked at once a second in case the watch misses something. A file that
-//! cannot be read as a whole changes nothing: what it said last stays, and why
-//! is told. Items that did not change keep their revisions. Nothing here
+//! cannot be read as a whole changes nothing: its last content stays, and the reason
+//! is logged. Items that did not change keep their revisions. Nothing here
 //! survives a restart but the file itself, and nothing is ever written to it.
 
 use std::collections::HashMap;
@@ -57,7 +57,7 @@ pub struct File {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What came of a reading: how many mistakes there are, or why nothing of the file is used.
+/// The result of a reading: the number of mistakes, or why nothing of the file is used.
 pub type Reading = Result<usize, Diagnostic>;
 
 /// Wakes the thread that reads.
@@ -78,8 +78,8 @@ impl File {
     /// Blocks while reading.
     ///
     /// # Errors
-    /// [`StoreError::File`] if nothing of it can be used. What is wrong with single items is
-    /// told in the `rejected` of the first [`Reset`](super::Change::Reset).
+    /// [`StoreError::File`] if nothing of it can be used. Mistakes in single items are
+    /// reported in the `rejected` of the first [`Reset`](super::Change::Reset).
     pub fn open(path: &Path, plugins: Vec<&'static str>) -> Result<File, StoreError> {
         File::open_with(path, plugins, Box::new(|name| std::env::var(name).ok()))
     }
@@ -117,7 +117,7 @@ impl File {
     }
 
     /// Reads the file again soon, even if it looks the same (on SIGHUP: a variable may have changed).
-    /// What comes of it can be heard: the number of mistakes, or why nothing of it is used.
+    /// The receiver gets the result: the number of mistakes, or why nothing of the file is used.
     pub fn reload(&self) -> Receiver<Reading> {
         let (told, hears) = sync_channel(1);
         self.signal.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(told);
@@ -212,7 +212,7 @@ fn watch(path: &Path, signal: Signal) -> notify::Result<RecommendedWatcher> {
     Ok(watcher)
 }
 
-/// What changes when a file is changed.
+/// The attributes that change with a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stat {
     file: (u64, u64),
@@ -268,7 +268,7 @@ impl Reader {
             let stat = Stat::of(&self.path);
             if touched.swap(false, Ordering::Relaxed) || stat != self.stat {
                 self.stat = stat;
-                // Only now: whoever comes to wait touches the file after that, and is heard here or
+                // Only now: later waiters touch the file after that, and are answered here or
                 // the next time.
                 let waiting = std::mem::take(&mut *waiting.lock().unwrap_or_else(PoisonError::into_inner));
                 let read = self.read();
@@ -276,7 +276,7 @@ impl Reader {
                     self.keep(Diagnostic::clone(diagnostic));
                 }
                 for told in waiting {
-                    // Whoever asked may have gone.
+                    // The receiver may be gone.
                     let _ = told.try_send(match &read {
                         Ok(()) => Ok(self.rejected.len()),
                         Err(diagnostic) => Err(Diagnostic::clone(diagnostic)),
@@ -362,7 +362,7 @@ impl Reader {
                 }
             });
         }
-        // What is wrong now keeps its last good form.
+        // An invalid item keeps its last valid version.
         items.extend(read.refused.iter().filter_map(|key| there.remove(key)));
         items.extend(there.extract_if(|key, _| read.unread.contains(&key.kind)).map(|(_, row)| row));
         changes.removed = there.into_keys().collect();
@@ -414,7 +414,7 @@ impl Reader {
     }
 }
 
-/// What a reading changed.
+/// The changes of a reading.
 #[derive(Debug, Default)]
 struct Changed {
     added: Vec<Key>,

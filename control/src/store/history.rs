@@ -1,4 +1,4 @@
-//! What was written, by whom: the history of a store.
+//! The history of a store: its writes and their authors.
 //!
 //! A record is one write with all its steps, each with what was there before and after. Nothing
 //! here keeps records; a store that does bounds them ([`History`]).
@@ -35,11 +35,11 @@ pub struct Record {
     pub revision: Revision,
     /// Milliseconds since 1970.
     pub time_ms: u64,
-    /// The name of the key; empty if nobody asked for one.
+    /// The name of the key; empty if no key was required.
     pub author: String,
     pub message: String,
     pub changes: Vec<Changed>,
-    /// What it did to the list of plugins.
+    /// The change of the list of plugins.
     pub plugins: Option<Listed>,
 }
 
@@ -50,7 +50,7 @@ pub struct Listed {
     pub after: Option<Vec<String>>,
 }
 
-/// What a write did to one resource.
+/// The change of one resource by a write.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Changed {
     pub key: Key,
@@ -77,7 +77,7 @@ impl Record {
         json
     }
 
-    /// What [`to_json`](Record::to_json) made; `None` for anything else.
+    /// Reads the output of [`to_json`](Record::to_json); `None` for anything else.
     pub fn of_json(revision: Revision, value: &Value) -> Option<Record> {
         let text = |value: &Value| value.as_str().map(Arc::from);
         let changes = value.get("changes")?.as_array()?.iter().map(|changed| {
@@ -101,8 +101,8 @@ impl Record {
     }
 }
 
-/// What all of these writes, newest first, did together: each resource with what was there before the
-/// first of them and after the last. What came back to what it was is left out.
+/// Merges these writes, newest first: each resource with its value before the first of them and after
+/// the last. Resources that end as they began are left out.
 pub fn together(records: &[Record]) -> Vec<Changed> {
     let mut all: BTreeMap<&Key, Changed> = BTreeMap::new();
     for changed in records.iter().rev().flat_map(|record| &record.changes) {

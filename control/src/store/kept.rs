@@ -1,7 +1,7 @@
 //! A copy on disk of what a store elsewhere holds, to start from when that cannot be reached.
 //!
 //! It is a file like the embedded store's: values sealed, each commit durable and whole. It is only
-//! ever a copy: one that cannot be read is made anew. Nothing here decides what is served.
+//! ever a copy: one that cannot be read is made again. Nothing here decides what is served.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -24,13 +24,13 @@ pub struct Kept {
     origin: Option<String>,
 }
 
-/// What the file held when it was opened.
+/// The content of the file when it was opened.
 #[derive(Debug, Default)]
 pub struct Copy {
     pub items: Vec<Row>,
     pub plugins: Option<Vec<String>>,
     pub revision: Revision,
-    /// What [`Kept::commit`] was told; `None` if nothing was ever kept.
+    /// The origin passed to [`Kept::commit`]; `None` if nothing was ever kept.
     pub origin: Option<String>,
 }
 
@@ -47,7 +47,7 @@ impl Kept {
             Err(error) if is_unreadable(folder, &error) => {
                 let aside = folder.with_extension("damaged");
                 tracing::warn!(
-                    "{error}; it is only a copy and is made anew, the old one is in {}",
+                    "{error}; it is only a copy and is made again, the old one is in {}",
                     aside.display()
                 );
                 let refused = |error: io::Error| StoreError::Folder {
@@ -92,7 +92,7 @@ impl Kept {
                     all.push(Change::Plugins { names: plugins, revision });
                     rows = now;
                 }
-                // Whoever needs them asks the store itself.
+                // Notes are read from the store itself.
                 Change::Note { .. } => {}
                 change => {
                     match &change {

@@ -1,7 +1,7 @@
-//! What the rows of a store were read as before they were rows.
+//! The parsed resources behind the rows of a store.
 //!
-//! Whoever makes rows of a file has read and checked each value already, which costs as much as all the rest of
-//! taking it over. It is handed on here, once: nothing of it stays in memory.
+//! A store that makes rows from a file has read and checked each value already, which costs as much as all the rest of
+//! taking it over. The values are handed on here, once: none stays in memory.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,11 +11,11 @@ use model::Resource;
 /// A resource, and the text that says the same.
 type Read = (Arc<str>, Resource);
 
-/// What was read of rows, for whoever asks first.
+/// The parsed values of rows; the first caller takes them.
 #[derive(Debug, Clone, Default)]
 pub struct Parsed(Arc<Mutex<Vec<Read>>>);
 
-/// What was asked for, by the address of the text: a text is that of one row, and one that was changed on the way
+/// The parsed values by the address of their text: a text is that of one row, and one that was changed on the way
 /// is another.
 #[derive(Debug, Default)]
 pub struct Taken(HashMap<usize, Read>);
@@ -25,7 +25,7 @@ impl Parsed {
         Parsed(Arc::new(Mutex::new(resources)))
     }
 
-    /// Everything, which nobody gets again.
+    /// Takes everything; later calls return nothing.
     pub fn take(&self) -> Taken {
         let all = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         Taken(all.into_iter().map(|(text, resource)| (address(&text), (text, resource))).collect())
@@ -33,7 +33,7 @@ impl Parsed {
 }
 
 impl Taken {
-    /// What a row with this very text was read as.
+    /// Takes the parsed value of a row with this very text.
     pub fn of(&mut self, text: &Arc<str>) -> Option<Resource> {
         self.0.remove(&address(text)).map(|(_, resource)| resource)
     }

@@ -194,8 +194,8 @@ impl Store for Sealed {
 }
 
 /// The inner store at the moment of a write. A single resource is decrypted, as it may be changed and
-/// written again, or compared with one that a client sent. Scans and holders stay encrypted: whoever looks
-/// through all resources only looks for names and ids, or compares secrets in all their spellings.
+/// written again, or compared with one that a client sent. Scans and holders stay encrypted: callers that
+/// scan all resources only look for names and ids, or compare secrets in all their spellings.
 struct Seen<'a> {
     view: &'a dyn View,
     sealer: &'a Sealer,
@@ -234,8 +234,8 @@ impl View for Seen<'_> {
 }
 
 impl Sealer {
-    /// Encrypts what is secret. What `before` has of it encrypted by a key that is not in the ring comes back as it was
-    /// shown, and stays as it is: encrypted once more, it could not be read when that key is back.
+    /// Encrypts secrets. A value that `before` holds encrypted by a key that is not in the ring comes back as it was
+    /// shown, and stays unchanged: encrypted once more, it could not be read when that key is back.
     fn seal(
         &self,
         key: &Key,

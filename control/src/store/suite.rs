@@ -1,4 +1,4 @@
-//! What every writable store must do, run over each of them.
+//! Tests that every writable store must pass, run over each of them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,8 +50,8 @@ async fn followers_see_each_change_in_order(store: &dyn Store) {
     let Some(Change::Put(row)) = changes.next().await else { panic!() };
     assert!(row.key == route("2") && row.expires.is_some());
     assert!(matches!(changes.next().await, Some(Change::Delete { revision: 3, .. })));
-    let told = changes.next().await;
-    assert!(matches!(told, Some(Change::Plugins { revision: 4, .. })), "{told:?}");
+    let change = changes.next().await;
+    assert!(matches!(change, Some(Change::Plugins { revision: 4, .. })), "{change:?}");
 }
 
 async fn of_writers_that_race_one_wins(store: Arc<dyn Store>) {

@@ -96,7 +96,7 @@ impl Table {
         self
     }
 
-    /// Replaces all notes, and tells nobody.
+    /// Replaces all notes without notifying followers.
     pub fn set_notes(&self, notes: BTreeMap<String, String>) {
         self.write().notes = notes;
     }
@@ -156,7 +156,7 @@ impl Table {
         self.write().anew = true;
     }
 
-    /// Shows every row, by key. Nobody can change the table meanwhile.
+    /// Shows every row, by key. The table cannot change meanwhile.
     pub fn each(&self, mut look: impl FnMut(&Row)) {
         self.read().by_key.iter().for_each(|placed| look(&placed.0));
     }

@@ -70,7 +70,7 @@ impl Disk {
     }
 
     /// Makes the file unless there is one. Under its name there is a whole store or nothing at
-    /// any time, so that whatever else is found there later is known to be damaged.
+    /// any time, so any other content found there later is known to be damaged.
     fn make_file(&self) -> Result<(), StoreError> {
         if fs::symlink_metadata(&self.path).is_ok() {
             return Ok(());
@@ -83,7 +83,7 @@ impl Disk {
             );
         }
         let partial = self.path.with_extension("redb.new");
-        // Holding its lock, nobody else is making one.
+        // While this holds the lock, no other process makes one.
         let made = make_file(&partial).map_err(|error| self.explain_open(error))?;
         if fs::symlink_metadata(&self.path).is_ok() {
             return Ok(());
@@ -235,7 +235,7 @@ impl Disk {
     fn reopen(&mut self) -> Result<Loaded, StoreError> {
         let opened = catch_unwind(AssertUnwindSafe(|| (self.open)(&self.path)));
         let database = opened.unwrap_or_else(|_| Err(corrupted())).map_err(|e| self.explain_open(e))?;
-        // Only now is nobody else at work in the folder.
+        // Only now is no other process at work in the folder.
         if self.seal.is_none() {
             let new = is_new(&database).map_err(|error| self.explain(error))?;
             let seal = Seal::load_or_make(&self.path.with_file_name("store.key"), new);
@@ -286,7 +286,7 @@ impl Disk {
             DatabaseError::UpgradeRequired(version) => self.other_version(format!(
                 "its file format is version {version}; open it with the release that wrote it and export it"
             )),
-            // What redb answers for a file that is none of its own.
+            // The error of redb for a file that is not a redb file.
             DatabaseError::Storage(StorageError::Io(error)) if error.kind() == io::ErrorKind::InvalidData => {
                 self.damaged(error.to_string())
             }
@@ -360,7 +360,7 @@ pub(super) fn open_file(path: &Path) -> Result<Database, DatabaseError> {
 
 /// Makes a file, over what is left of one that was begun.
 fn make_file(path: &Path) -> Result<Database, DatabaseError> {
-    // The file holds credentials: nobody else may read it.
+    // The file holds credentials: only its owner may read it.
     let file =
         OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
     // redb takes its lock later; until then nothing may be cut off that another process is making. Where the file

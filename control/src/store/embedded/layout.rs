@@ -1,4 +1,4 @@
-//! What stands in the embedded store's file, and how it gets in and out.
+//! The layout of the embedded store's file, and how it is read and written.
 //!
 //! One `redb` database: `rows` holds a resource a row, its value as sealed JSON,
 //! `notes` sealed texts beside them, `history` sealed records of what was written,
@@ -19,7 +19,7 @@ use snapshot::parallel;
 use super::seal::Seal;
 use crate::store::{Change, History, Record, Revision, Row};
 
-/// Store path (`/routes/1`) to created, modified, end of the lease in ms (0 is none), sealed JSON.
+/// Store path (`/routes/1`) to created, modified, end of the lease in ms (0: no lease), sealed JSON.
 const ROWS: TableDefinition<&str, (u64, u64, u64, &[u8])> = TableDefinition::new("rows");
 /// Revision to the sealed JSON of the write that ended with it.
 pub(super) const HISTORY: TableDefinition<u64, &[u8]> = TableDefinition::new("history");
@@ -178,7 +178,7 @@ fn not_sealed(path: &str) -> redb::Error {
     redb::Error::Corrupted(format!("{path} was not sealed with the key in store.key"))
 }
 
-/// What the names of notes begin with in the table of facts, where they were kept unsealed at first.
+/// Prefix of notes' names in the table of facts, where they were kept unsealed at first.
 const CLEAR_NOTE: &str = "note ";
 
 /// Under which a note is sealed; no resource has such a path.

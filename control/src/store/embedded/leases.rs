@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::super::Key;
 use super::Row;
 
-/// Where nobody can tell how far a moment is: further than any process runs.
+/// Stands for a moment whose distance is unknown: longer than any process runs.
 const FAR: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ impl Leases {
         leases
     }
 
-    /// What a row has from now on: a lease until then (ms since 1970), or none.
+    /// Sets the lease of a row: until `expires` (ms since 1970), or none.
     pub(super) fn set(&mut self, key: &Key, expires: Option<u64>, now: Now) {
         if let Some(before) = self.of.remove(key) {
             self.ends.remove(&(before, key.clone()));
@@ -92,7 +92,7 @@ mod tests {
             assert_eq!(ended(&leases, after(30, set_by)), ["2"], "{set_by}");
             assert_eq!(ended(&leases, after(60, set_by)), ["2", "1"], "{set_by}");
         }
-        // What is written after the step counts from there, and takes the place of what was.
+        // A write after the step counts from there, and replaces the previous lease.
         let late = after(40, 31_536_000_000);
         leases.set(&rows[0].key, Some(late.unix_ms + 5_000), late);
         leases.set(&rows[1].key, None, late);

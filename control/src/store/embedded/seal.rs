@@ -4,7 +4,7 @@
 //! disks that are thrown away. Each value is sealed with XChaCha20-Poly1305
 //! under a random nonce, bound to its path so that rows cannot be exchanged;
 //! the key is in `store.key` beside the store, readable for its owner alone.
-//! This protects a copy of the store, not a machine somebody has broken into.
+//! This protects a copy of the store, not a compromised machine.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};

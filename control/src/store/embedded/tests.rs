@@ -139,7 +139,7 @@ async fn flipped_and_cut_files_are_told_or_read_right() {
     drop(store);
     let file = folder.path().join("store.redb");
     let sound = std::fs::read(&file).unwrap();
-    let mut told = 0;
+    let mut damaged = 0;
     for step in 0..60 {
         let mut bytes = sound.clone();
         let at = step * sound.len() / 60;
@@ -152,11 +152,11 @@ async fn flipped_and_cut_files_are_told_or_read_right() {
             Ok(store) => assert_eq!(store.list(Kind::Route, "").await.unwrap().0, whole, "step {step}"),
             Err(error) => {
                 assert!(matches!(error, StoreError::Damaged { .. }), "step {step}: {error:?}");
-                told += 1;
+                damaged += 1;
             }
         }
     }
-    assert!(told > 10, "only {told}");
+    assert!(damaged > 10, "only {damaged}");
 }
 
 /// However little is left of it, it is never taken for a new one.
@@ -181,7 +181,7 @@ async fn a_cut_file_is_never_taken_for_a_new_one() {
     assert!(Embedded::open(folder.path()).unwrap().get(&route("1")).await.unwrap().is_some());
 }
 
-/// What a start that was ended half-way leaves behind.
+/// A start that was interrupted leaves a partial file behind.
 #[tokio::test]
 async fn a_start_that_was_cut_off_is_begun_again() {
     for left in [&b""[..], b"begun"] {
@@ -437,8 +437,8 @@ async fn a_store_that_was_handed_over_takes_no_writes() {
     let mut waiting = std::pin::pin!(put(&store, "3"));
     assert!(futures_util::poll!(&mut waiting).is_pending());
     released.hand_over();
-    let told = waiting.await.unwrap_err().to_string();
-    assert!(told.contains("a new process has taken over"), "{told}");
+    let error = waiting.await.unwrap_err().to_string();
+    assert!(error.contains("a new process has taken over"), "{error}");
     assert!(put(&store, "4").await.is_err() && store.release().await.is_err());
     assert!(store.get(&route("1")).await.unwrap().is_some());
     assert_eq!(put(&other, "5").await.unwrap().modified, 3);

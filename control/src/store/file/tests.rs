@@ -35,7 +35,7 @@ async fn next(changes: &mut Changes) -> Reset {
     }
 }
 
-/// A store over a file that holds [`TWO`] in a folder of its own, and whoever follows it.
+/// A store over a file that holds [`TWO`] in a folder of its own, and a follower of it.
 fn opened() -> (TempDir, PathBuf, File, Changes) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("apisix.yaml");

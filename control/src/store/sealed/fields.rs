@@ -18,7 +18,7 @@ pub(super) struct Fields {
 #[derive(Debug, Default)]
 struct Paths {
     by_plugin: HashMap<String, Vec<String>>,
-    /// A bit for each length of their names: most names of a text are told apart by theirs.
+    /// A bit for each length of their names: the length alone rules out most names of a text.
     lengths: u64,
 }
 
@@ -85,7 +85,7 @@ impl Fields {
         }
     }
 
-    /// Visits every private key of a resource; a reference to one is none.
+    /// Visits every private key of a resource, but no reference to one.
     pub fn each_key(kind: Kind, value: &mut Value, visit: Visit<'_>) {
         for path in private_keys::places(kind) {
             walk(value, path, "", &mut |place, text| {
@@ -129,7 +129,7 @@ impl Fields {
     }
 }
 
-/// What stands between two quotes and before a colon: the names of a JSON text, and at worst some more.
+/// Yields the text between two quotes and before a colon: the names of a JSON text, and at worst some more.
 fn names(json: &str) -> impl Iterator<Item = &str> {
     let mut begin = 0;
     memchr::memchr_iter(b'"', json.as_bytes()).filter_map(move |quote| {

@@ -66,7 +66,7 @@ impl Ring {
     }
 }
 
-/// Whether a text has the form of an encrypted one, whoever's key it is. One of hexadecimal digits alone is a secret in the
+/// Whether a text has the form of an encrypted one, by any key. One of hexadecimal digits alone is a secret in the
 /// clear of a common form, and practically never an encrypted one.
 pub(super) fn may_be_sealed(text: &str) -> bool {
     text.len().is_multiple_of(4)
@@ -151,7 +151,7 @@ mod tests {
     fn what_is_not_sealed_does_not_open() {
         let ring = Ring::new(&[NEW, OLD]).unwrap();
         let other = Ring::new(&["0123456789abcdef"]).unwrap();
-        let foreign = other.seal("a secret of somebody else").unwrap();
+        let foreign = other.seal("a secret of another key").unwrap();
         let mut rng = fastrand::Rng::with_seed(1);
         let random: Vec<String> = (0..2_000)
             .map(|_| BASE64_STANDARD.encode((0..32).map(|_| rng.u8(..)).collect::<Vec<_>>()))

@@ -168,7 +168,7 @@ async fn what_another_key_sealed_is_written_back_as_it_is() {
     over(&inner, &[OLD], true).put(jack.clone(), consumer("auth-one"), Expect::Any, None).await.unwrap();
     let kept = async || key_of(&inner.get(&jack).await.unwrap().unwrap().value).to_owned();
     let sealed = kept().await;
-    // The key was taken from the ring; somebody changes something else, and sends back what was shown.
+    // The key was taken from the ring; a client changes another field, and sends back the shown value.
     let store = over(&inner, &[NEW], true);
     let mut shown = Value::clone(&store.get(&jack).await.unwrap().unwrap().value);
     shown["desc"] = json!("changed");
