@@ -72,6 +72,6 @@ pub use route::Route;
 pub use schema::Schema;
 pub use secret::Secret;
 pub use service::Service;
-pub use ssl::{CertificatePair, ClientVerification, Ssl, SslType};
+pub use ssl::{CertificatePair, ClientVerification, Ssl, SslType, fault_of_sni};
 pub use stream_route::StreamRoute;
 pub use upstream::{Node, Upstream};

@@ -19,7 +19,7 @@ use crate::proto::Proto;
 use crate::route::{self, Route};
 use crate::secret::Secret;
 use crate::service::Service;
-use crate::ssl::Ssl;
+use crate::ssl::{self, Ssl};
 use crate::stream_route::StreamRoute;
 use crate::upstream::Upstream;
 use crate::{Invalid, Key, Kind, Schema, gaps, schema};
@@ -73,9 +73,13 @@ impl Resource {
         }
         place_id(&key, &mut value)?;
         let names = (kind == Kind::Ssl).then(|| names_of_ssl(&value)).flatten();
+        let wrong_snis = if kind == Kind::Ssl { ssl::wrong_snis(&value) } else { Vec::new() };
         let read = schema_of(&key)?.parse(value);
         let mut value = read.map_err(|invalid| {
             let invalid = with_help(kind, invalid).said("invalid configuration: ");
+            if let Some((_, wrong)) = wrong_snis.into_iter().find(|(at, _)| *at == invalid.pointer) {
+                return Invalid { reason: invalid.reason, ..wrong.at(invalid.pointer) };
+            }
             match names {
                 Some(help) if invalid.reason.ends_with("then clause did not match") => invalid.hint(help),
                 _ => invalid,
@@ -339,6 +343,13 @@ mod tests {
                 "give `sni` or `snis`, not both",
             ),
             (Kind::Ssl, json!({"type": "client", "cert": pem}), "", "property `key` is required"),
+            (
+                Kind::Ssl,
+                json!({"cert": pem, "key": pem, "snis": ["a.com", "a.com:443", "https://b.com"]}),
+                "/snis/2",
+                "write the host alone",
+            ),
+            (Kind::Ssl, json!({"cert": pem, "key": pem, "sni": "bücher.example"}), "/sni", "ASCII"),
             (Kind::Upstream, json!({"nodes": "127.0.0.1:80"}), "/nodes", r#"{"host:port": weight}"#),
             (Kind::Upstream, json!({"nodes": ["127.0.0.1:80"]}), "/nodes/0", r#"{"host:port": weight}"#),
             (Kind::Route, json!({"uri": "/", "upstream": {"nodes": "a"}}), "/upstream/nodes", "host:port"),

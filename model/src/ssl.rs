@@ -2,6 +2,8 @@
 //!
 //! Certificates are carried as text; whoever speaks TLS reads them.
 
+use std::net::IpAddr;
+
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -18,6 +20,8 @@ pub struct Ssl {
     pub pairs: Vec<CertificatePair>,
     /// From `sni` or `snis`, in lower case; at least one for servers.
     pub snis: Vec<String>,
+    /// The first of `snis` is from `sni`.
+    has_sni: bool,
     /// Asks clients for certificates.
     pub client: Option<ClientVerification>,
     /// `status` is 1.
@@ -106,6 +110,7 @@ impl Ssl {
             meta,
             kind: written.kind,
             pairs: pairs.map(|(cert, key)| CertificatePair { cert, key }).collect(),
+            has_sni: written.sni.is_some(),
             snis: route::hosts(written.sni, written.snis),
             client: written.client,
             ocsp: written.ocsp_stapling.filter(|ocsp| ocsp.enabled),
@@ -113,6 +118,53 @@ impl Ssl {
             protocols: written.ssl_protocols,
         })
     }
+
+    /// Where the server name at `index` of [`snis`](Ssl::snis) stands.
+    pub fn sni_pointer(&self, index: usize) -> String {
+        match index.checked_sub(usize::from(self.has_sni)) {
+            Some(index) => format!("/snis/{index}"),
+            None => "/sni".to_owned(),
+        }
+    }
+}
+
+/// Why no client can ask for a server name: it is not a host name, `*.` before one, or `*`. Addresses pass, since
+/// `fallback_sni` may name one.
+pub fn fault_of_sni(sni: &str) -> Option<Invalid> {
+    let name = sni.strip_suffix('.').unwrap_or(sni);
+    let name = name.strip_prefix("*.").unwrap_or(name);
+    if sni == "*" || name.parse::<IpAddr>().is_ok() {
+        return None;
+    }
+    let is_label = |label: &str| {
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+        (1..=63).contains(&label.len()) && label.bytes().all(allowed)
+    };
+    if name.len() <= 253 && name.split('.').all(is_label) {
+        return None;
+    }
+    let help = if sni.contains('/') {
+        "write the host alone, without a scheme and a path"
+    } else if sni.contains(':') {
+        "write the host without a port: the server name in a TLS handshake has none"
+    } else if sni.contains('*') {
+        "`*` stands for the first label alone, as in `*.example.com`; `*` by itself is every name"
+    } else if !sni.is_ascii() {
+        "write it in ASCII, as clients send it: `xn--bcher-kva.example` for `bücher.example`"
+    } else {
+        "a host name is labels of letters, digits, `-` and `_`, each of 1 to 63 characters, with dots between them"
+    };
+    let shown: String = sni.chars().take(253).collect();
+    let invalid = Invalid::new(format!("the SNI `{shown}` is not a host name"));
+    Some(invalid.expected("a host name, or `*.` before one").got(format!("`{shown}`")).hint(help))
+}
+
+/// The places of server names that are not host names, and why, in a value that may still fail its schema.
+pub(crate) fn wrong_snis(value: &Value) -> Vec<(String, Invalid)> {
+    let one = value.get("sni").map(|sni| ("/sni".to_owned(), sni));
+    let many = value.get("snis").and_then(Value::as_array).into_iter().flatten().enumerate();
+    let all = one.into_iter().chain(many.map(|(at, sni)| (format!("/snis/{at}"), sni)));
+    all.filter_map(|(at, sni)| Some((at, fault_of_sni(sni.as_str()?)?))).collect()
 }
 
 fn hour() -> u64 {
@@ -121,4 +173,39 @@ fn hour() -> u64 {
 
 fn one() -> u64 {
     1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_no_client_can_ask_for_are_helped_with() {
+        for (sni, help) in [
+            ("a.com", None),
+            ("*.a.com", None),
+            ("a.com.", None),
+            ("*", None),
+            ("localhost", None),
+            ("b_c.example", None),
+            ("127.0.0.1", None),
+            ("::1", None),
+            ("https://a.com/", Some("without a scheme")),
+            ("a.com:443", Some("without a port")),
+            ("[::1]:443", Some("without a port")),
+            ("a.*.com", Some("first label")),
+            ("*a.com", Some("first label")),
+            ("*.*.com", Some("first label")),
+            ("bücher.example", Some("ASCII")),
+            ("a b", Some("labels of letters")),
+            ("a..b", Some("labels of letters")),
+            (".a.com", Some("labels of letters")),
+            ("", Some("labels of letters")),
+        ] {
+            let found = fault_of_sni(sni).and_then(|invalid| invalid.hint);
+            assert_eq!(found.is_some(), help.is_some(), "{sni}: {found:?}");
+            assert!(found.unwrap_or_default().contains(help.unwrap_or_default()), "{sni}");
+        }
+        assert!(fault_of_sni(&"a".repeat(64)).is_some());
+    }
 }

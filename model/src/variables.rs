@@ -19,7 +19,7 @@ pub struct Reference<'a> {
     /// The byte offsets of the whole, braces included.
     pub start: usize,
     pub end: usize,
-    name: &'a str,
+    pub name: &'a str,
     default: Option<&'a str>,
 }
 

@@ -5,9 +5,9 @@
 //! anchors and merge keys work within limits, a file holds one document.
 
 mod hints;
+mod replaced;
 
 use std::fmt;
-use std::ops::Range;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
@@ -16,6 +16,7 @@ use serde_saphyr::{Location, Spanned};
 
 use crate::document::{Document, Lines, Lookup, Position, Spot, SyntaxError};
 use crate::variables;
+use replaced::Replaced;
 
 /// How deep values may nest.
 pub const MAX_DEPTH: usize = 64;
@@ -45,6 +46,10 @@ pub fn parse(text: &str, variables: Variables<'_>) -> Result<Document, SyntaxErr
         Variables::InText(lookup) => {
             let Some(replaced) = Replaced::new(text, lookup)? else { return read(text, None) };
             let mut document = read(&replaced.text, None).map_err(|mut error| {
+                let fails = |text: &str| read(text, None).err().map(|error| error.position);
+                if let Some(broken) = replaced.broken_by_line_breaks(error.position, fails) {
+                    return broken;
+                }
                 error.position =
                     replaced.original(&Lines::new(&replaced.text), &Lines::new(text), error.position);
                 error
@@ -320,55 +325,6 @@ impl Builder<'_> {
     }
 }
 
-/// A text after replacement, and which of its bytes came from where.
-struct Replaced {
-    text: String,
-    /// For each replacement, the byte ranges it has here and in the original.
-    parts: Vec<(Range<usize>, Range<usize>)>,
-}
-
-impl Replaced {
-    /// `None` if there is nothing to replace.
-    fn new(original: &str, lookup: Lookup<'_>) -> Result<Option<Replaced>, SyntaxError> {
-        let mut replaced = Replaced { text: String::new(), parts: Vec::new() };
-        let (mut copied, mut from) = (0, 0);
-        while let Some(reference) = variables::next(original, from) {
-            from = reference.end;
-            if is_comment(original, reference.start) {
-                continue;
-            }
-            let value = variables::resolve(&reference, lookup).map_err(|missing| SyntaxError {
-                message: missing.message,
-                position: Lines::new(original).position(missing.at),
-                hint: missing.hint,
-            })?;
-            replaced.text.push_str(&original[copied..reference.start]);
-            let start = replaced.text.len();
-            replaced.text.push_str(&value);
-            replaced.parts.push((start..replaced.text.len(), reference.start..reference.end));
-            copied = reference.end;
-        }
-        replaced.text.push_str(&original[copied..]);
-        Ok((!replaced.parts.is_empty()).then_some(replaced))
-    }
-
-    /// Where a position of this text stands in the original.
-    fn original(&self, from: &Lines<'_>, to: &Lines<'_>, position: Position) -> Position {
-        let offset = from.offset(position);
-        let before = self.parts.partition_point(|(here, _)| here.start <= offset);
-        let Some((here, there)) = before.checked_sub(1).and_then(|at| self.parts.get(at)) else {
-            return to.position(offset);
-        };
-        to.position(if offset < here.end { there.start } else { there.end + (offset - here.end) })
-    }
-}
-
-/// Whether `at` is on a line that is nothing but a comment.
-fn is_comment(text: &str, at: usize) -> bool {
-    let start = text[..at].rfind('\n').map_or(0, |line| line + 1);
-    text[start..at].trim_start().starts_with('#')
-}
-
 impl Spot {
     /// Changes each position.
     fn each(&mut self, change: &mut impl FnMut(&mut Position)) {
@@ -410,6 +366,41 @@ mod tests {
         let read =
             parse(&used, Variables::Keep).map(|document| document.value["routes"].as_array().map(Vec::len));
         assert_eq!(read.map_err(|error| error.message), Ok(Some(2000)));
+    }
+
+    #[test]
+    fn line_breaks_of_a_variable_that_break_the_text_are_named() {
+        let pem = "-----BEGIN X-----\nsecret+a\nsecret=\n-----END X-----\n";
+        let lookup = |name: &str| match name {
+            "PEM" | "KEY" => Some(pem.to_owned()),
+            "DOS" => Some(pem.replace('\n', "\r\n")),
+            "PORT" => Some("1980".to_owned()),
+            "TWO" => Some("x: 1\ny: 2".to_owned()),
+            _ => None,
+        };
+        for (text, broken) in [
+            ("a:\n  - cert: ${{PEM}}\n    key: b\n", Some(("PEM", (2, 11)))),
+            ("a:\n  - cert: ${{ DOS }}\n    key: b\n", Some(("DOS", (2, 11)))),
+            ("a:\n  - cert: \"${{PEM}}\"\n    key: b\n", Some(("PEM", (2, 12)))),
+            ("a:\n  - cert: |\n      ${{PEM}}\n", Some(("PEM", (3, 7)))),
+            ("a:\n  - port: ${{PORT}}\n    cert: ${{PEM}}\n    key: ${{KEY}}\n", Some(("PEM", (3, 11)))),
+            ("a:\n  - cert: '${{PEM:=x}}'\nb: [", Some(("PEM", (2, 12)))),
+            // Other mistakes keep their words.
+            ("${{TWO}}\nb: [\n", None),
+            ("# ${{PEM}}\nb: ${{PORT}}: [\n", None),
+            ("b: [\na: ${{PEM}}\n", None),
+        ] {
+            let error = parse(text, Variables::InText(&lookup)).unwrap_err();
+            let message = broken.map(|(name, _)| {
+                format!("the environment variable {name} has line breaks, which make the YAML invalid")
+            });
+            let names = error.message.contains("has line breaks");
+            assert_eq!(names.then(|| error.message.clone()), message, "{text}: {error}");
+            if let Some((name, place)) = broken {
+                assert_eq!(<(u32, u32)>::from(error.position), place, "{text}");
+                assert!(error.hint.unwrap().contains(&format!("\"$env://{name}\"")), "{text}");
+            }
+        }
     }
 
     fn lookup(name: &str) -> Option<String> {

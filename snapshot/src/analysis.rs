@@ -69,7 +69,7 @@ pub enum Code {
     DoubleEncoding,
     /// A plugin or a resource that this version does not implement.
     NoEffect,
-    /// A node whose host is neither an address nor a host name.
+    /// A node whose host is neither an address nor a host name, or an SNI that is not a host name.
     NoHost,
     /// A secret in clear text.
     ClearSecret,

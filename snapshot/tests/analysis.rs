@@ -551,6 +551,19 @@ fn certificates_for_other_names() {
     assert_eq!(findings(&["a.test"], "$env://CERT"), [""; 0]);
 }
 
+#[test]
+fn server_names_that_no_client_can_ask_for() {
+    let found = |names: Value| {
+        let mut ssl = json!({"id": "1", "cert": "$env://CERT", "key": "$env://KEY"});
+        ssl.as_object_mut().unwrap().extend(names.as_object().unwrap().clone());
+        found(&json!({ "ssls": [ssl] }).to_string(), Mode::HostUri, &[Code::NoHost])
+    };
+    assert_eq!(found(json!({"snis": ["server.test", "*.server.test", "127.0.0.1", "*"]})), [""; 0]);
+    assert_eq!(found(json!({"snis": ["server.test", "server.test:443"]})), ["no-host ssls/1/snis/1"]);
+    assert_eq!(found(json!({"sni": "server..test"})), ["no-host ssls/1/sni"]);
+    assert_eq!(found(json!({"sni": "server..test", "status": 0})), [""; 0]);
+}
+
 /// A catalog with one plugin, which has different settings in each place.
 #[derive(Debug)]
 struct OnePlugin;

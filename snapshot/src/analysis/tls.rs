@@ -1,7 +1,7 @@
 //! TLS settings that protect less than they seem to.
 
 use model::invalid::push_pointer;
-use model::{Invalid, Key, Resource, Ssl};
+use model::{Invalid, Key, Resource, Ssl, SslType, fault_of_sni};
 use serde_json::Value;
 
 use super::{Analysis, Code, Input};
@@ -22,6 +22,7 @@ pub(super) fn check(of: Input<'_>, found: &mut Analysis) {
                 }
             }
             other_names(ssl, &entry.key, found);
+            no_hosts(ssl, &entry.key, found);
             for (at, protocol) in ssl.protocols.iter().enumerate() {
                 if is_old(protocol) {
                     let invalid = Invalid::new(format!("{protocol} is broken and forbidden (RFC 8996)"))
@@ -76,6 +77,18 @@ fn other_names(ssl: &Ssl, key: &Key, found: &mut Analysis) {
                         names.join(", ")
                     ));
             found.add(Code::OtherName, key, invalid);
+        }
+    }
+}
+
+/// Names that no client can ask for. The schema takes many of them, as APISIX's does.
+fn no_hosts(ssl: &Ssl, key: &Key, found: &mut Analysis) {
+    if ssl.kind == SslType::Client {
+        return;
+    }
+    for (at, sni) in ssl.snis.iter().enumerate() {
+        if let Some(invalid) = fault_of_sni(sni) {
+            found.add(Code::NoHost, key, invalid.at(ssl.sni_pointer(at)));
         }
     }
 }
