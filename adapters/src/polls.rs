@@ -59,7 +59,7 @@ pub struct Picture {
 }
 
 impl Polls {
-    /// For so many servers.
+    /// With this number of servers.
     pub fn new(count: usize) -> Polls {
         let servers = (0..count).map(|_| Polled::default()).collect();
         Polls(Mutex::new(State { tasks: JoinSet::new(), servers, patience: None, fresh: false }))
@@ -164,7 +164,7 @@ impl Polled {
 mod tests {
     use super::*;
 
-    /// Answers of one server, each after so many milliseconds; the last one again and again.
+    /// Answers of one server with the delay of each in milliseconds; the last one repeats.
     type Script = Vec<(u64, Result<&'static str, &'static str>)>;
 
     struct Test {
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(
             began.elapsed(),
             Duration::from_millis(1300),
-            "nobody waits for the pace of one that is gone"
+            "a stopped server must not delay the others"
         );
         assert!(Test::new(vec![]).next(false).await.is_err());
     }

@@ -25,8 +25,8 @@ pub struct Fold {
     revision: Revision,
     /// Values that are no resources, with the revision of the value.
     refused: BTreeMap<Key, (Revision, Invalid)>,
-    /// The same for others, until it changes.
-    told: Option<Arc<[Rejected]>>,
+    /// The report of it, kept until it changes.
+    report: Option<Arc<[Rejected]>>,
     /// Items of a declarative file that were rejected.
     findings: Arc<[Diagnostic]>,
     /// Fields of new values that have no effect.
@@ -99,7 +99,7 @@ impl Fold {
 
     /// Values that could not be read. The same `Arc` as before if nothing changed.
     pub fn refused(&mut self) -> Arc<[Rejected]> {
-        let told = self.told.take().unwrap_or_else(|| {
+        let report = self.report.take().unwrap_or_else(|| {
             let refused = self.refused.iter().map(|(key, (_, invalid))| Rejected {
                 key: key.clone(),
                 invalid: invalid.clone(),
@@ -107,7 +107,7 @@ impl Fold {
             });
             refused.collect()
         });
-        self.told.insert(told).clone()
+        self.report.insert(report).clone()
     }
 
     /// Returns fields without effect in values that came in since the last call.
@@ -117,8 +117,8 @@ impl Fold {
 
     /// Settings of resources that have no effect, and how many ask so. The same `Arc` as before if nothing changed.
     pub fn without_effect(&mut self) -> (Arc<[(Key, Invalid)]>, usize) {
-        let Unseen { keys, told, .. } = &mut self.unseen;
-        let list = told.get_or_insert_with(|| {
+        let Unseen { keys, report, .. } = &mut self.unseen;
+        let list = report.get_or_insert_with(|| {
             let there = keys.iter().filter_map(|key| self.desired.get(key.kind, &key.id));
             let found = there.flat_map(|entry| {
                 let ignored = gaps::ignored_by(&entry.key, &entry.peek());
@@ -152,7 +152,7 @@ impl Fold {
 
     /// Resources that name others which do not exist. The same `Arc` as before if nothing changed.
     pub fn dangling(&mut self) -> Arc<[Rejected]> {
-        self.dangling.told()
+        self.dangling.report()
     }
 
     pub fn findings(&self) -> &Arc<[Diagnostic]> {
@@ -197,7 +197,7 @@ impl Fold {
                 Some(Arc::new(Entry::of_text(key, resource, json, created, modified)))
             }
             Err(invalid) => {
-                self.told = None;
+                self.report = None;
                 self.refused.insert(key, (modified, invalid));
                 None
             }
@@ -206,7 +206,7 @@ impl Fold {
 
     fn forgive(&mut self, key: &Key) {
         if self.refused.remove(key).is_some() {
-            self.told = None;
+            self.report = None;
         }
     }
 
@@ -285,8 +285,8 @@ struct Unseen {
     /// The plugins among it.
     by_key: BTreeMap<Key, Vec<&'static str>>,
     counts: BTreeMap<&'static str, usize>,
-    /// All of it for others, until it changes.
-    told: Option<Arc<[(Key, Invalid)]>>,
+    /// The report of it, kept until it changes.
+    report: Option<Arc<[(Key, Invalid)]>>,
 }
 
 impl Unseen {
@@ -294,7 +294,7 @@ impl Unseen {
         if !ignores && !self.keys.contains(key) {
             return;
         }
-        self.told = None;
+        self.report = None;
         match ignores {
             true => _ = self.keys.insert(key.clone()),
             false => _ = self.keys.remove(key),
@@ -466,24 +466,24 @@ mod tests {
     }
 
     #[test]
-    fn what_names_nothing_is_told_after_each_kind_of_change() {
+    fn dangling_references_are_reported_after_each_kind_of_change() {
         let mut fold = Fold::default();
         let user = |id: &str, modified| stored(id, modified, json!({"uri": "/", "upstream_id": "u"}));
         let upstream = |modified| Row {
             key: Key::new(Kind::Upstream, "u"),
             ..stored("u", modified, json!({"nodes": {"127.0.0.1:80": 1}}))
         };
-        let told =
+        let report =
             |fold: &mut Fold| fold.dangling().iter().map(|one| one.key.to_string()).collect::<Vec<_>>();
         touched(&mut fold, reset(vec![user("1", 1), upstream(2)], 2));
-        assert_eq!(told(&mut fold), [""; 0]);
+        assert_eq!(report(&mut fold), [""; 0]);
         touched(&mut fold, Change::Delete { key: upstream(2).key, revision: 3 });
-        assert_eq!(told(&mut fold), ["routes/1"]);
+        assert_eq!(report(&mut fold), ["routes/1"]);
         touched(&mut fold, Change::Put(user("2", 4)));
-        assert_eq!(told(&mut fold), ["routes/1", "routes/2"]);
+        assert_eq!(report(&mut fold), ["routes/1", "routes/2"]);
         touched(&mut fold, Change::Put(upstream(5)));
-        assert_eq!(told(&mut fold), [""; 0]);
+        assert_eq!(report(&mut fold), [""; 0]);
         touched(&mut fold, reset(vec![user("2", 4)], 6));
-        assert_eq!(told(&mut fold), ["routes/2"]);
+        assert_eq!(report(&mut fold), ["routes/2"]);
     }
 }

@@ -199,7 +199,7 @@ async fn token(
     let kind = body.get("token_type").and_then(Value::as_str).unwrap_or("Bearer");
     let lives = body.get("expires_in").and_then(Value::as_u64).unwrap_or(0);
     let value = format!("{kind} {value}");
-    // No token lives longer than a day, whatever the answer says.
+    // A token is kept for a day at most, even if the answer grants more.
     let until = Instant::now() + Duration::from_secs(lives.saturating_sub(MARGIN).min(86_400));
     *kept = Some(Token { value: value.clone(), until });
     Ok(value)

@@ -21,8 +21,8 @@ pub(super) struct Dangling {
     named: HashMap<Arc<Key>, u32>,
     /// Each user with the fields that lead nowhere.
     missing: BTreeMap<Key, Vec<Reference>>,
-    /// The same for others, until it changes.
-    told: Option<Arc<[Rejected]>>,
+    /// The report of it, kept until it changes.
+    report: Option<Arc<[Rejected]>>,
 }
 
 /// A field of a user, and what it names. Many name the same few.
@@ -95,9 +95,9 @@ impl Dangling {
     }
 
     /// Resources that name what is not there. The same `Arc` as before if nothing changed.
-    pub fn told(&mut self) -> Arc<[Rejected]> {
+    pub fn report(&mut self) -> Arc<[Rejected]> {
         let missing = &self.missing;
-        let told = self.told.get_or_insert_with(|| {
+        let report = self.report.get_or_insert_with(|| {
             let each = missing.iter().flat_map(|(key, fields)| {
                 fields.iter().map(|field| Rejected {
                     key: key.clone(),
@@ -107,7 +107,7 @@ impl Dangling {
             });
             each.collect()
         });
-        told.clone()
+        report.clone()
     }
 
     fn look_at(&mut self, user: &Key, desired: &Desired) {
@@ -118,7 +118,7 @@ impl Dangling {
         if self.missing.get(user).map(Vec::as_slice).unwrap_or_default() == missing {
             return;
         }
-        self.told = None;
+        self.report = None;
         match missing.is_empty() {
             true => self.missing.remove(user),
             false => self.missing.insert(user.clone(), missing),
@@ -208,16 +208,16 @@ mod tests {
         }
 
         /// Incremental and from scratch must agree.
-        fn told(&mut self) -> Vec<String> {
-            let told = self.dangling.told();
-            let mut anew = Dangling::default();
+        fn report(&mut self) -> Vec<String> {
+            let report = self.dangling.report();
+            let mut fresh = Dangling::default();
             for entry in self.desired.iter() {
-                anew.set(&entry.key, references(&entry.key, entry.resource()));
+                fresh.set(&entry.key, references(&entry.key, entry.resource()));
             }
-            anew.look_at_all(&self.desired);
-            assert_eq!((&told, &self.dangling.named), (&anew.told(), &anew.named));
-            assert_eq!(self.dangling.users, anew.users);
-            told.iter().map(|one| format!("{}{}", one.key, one.invalid.pointer)).collect()
+            fresh.look_at_all(&self.desired);
+            assert_eq!((&report, &self.dangling.named), (&fresh.report(), &fresh.named));
+            assert_eq!(self.dangling.users, fresh.users);
+            report.iter().map(|one| format!("{}{}", one.key, one.invalid.pointer)).collect()
         }
     }
 
@@ -226,53 +226,53 @@ mod tests {
     }
 
     #[test]
-    fn a_client_certificate_that_is_gone_is_told() {
+    fn a_missing_client_certificate_is_reported() {
         let mut site = Site::default();
         let tls = json!({"scheme": "https", "nodes": {"127.0.0.1:80": 1}, "tls": {"client_cert_id": "c"}});
         site.put(Kind::Upstream, "u", tls.clone());
         site.put(Kind::Upstream, "plain", upstream());
         site.put(Kind::Route, "1", json!({"uri": "/", "upstream": tls}));
         let missing = ["routes/1/upstream/tls/client_cert_id", "upstreams/u/tls/client_cert_id"];
-        assert_eq!(site.told(), missing);
+        assert_eq!(site.report(), missing);
         let certs = |name: &str| {
             let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/certs/");
             std::fs::read_to_string(format!("{folder}{name}")).unwrap()
         };
         let pair = json!({"type": "client", "cert": certs("client.crt"), "key": certs("client.key")});
         site.put(Kind::Ssl, "c", pair);
-        assert_eq!(site.told(), [""; 0]);
+        assert_eq!(site.report(), [""; 0]);
         site.delete(Kind::Ssl, "c");
-        assert_eq!(site.told(), missing);
+        assert_eq!(site.report(), missing);
         site.put(Kind::Upstream, "u", upstream());
-        assert_eq!(site.told(), missing[..1]);
+        assert_eq!(site.report(), missing[..1]);
     }
 
     #[test]
-    fn what_leads_nowhere_is_told_while_it_does() {
+    fn dangling_references_are_reported_while_they_dangle() {
         let mut site = Site::default();
         site.put(Kind::Upstream, "u", upstream());
         site.put(Kind::Service, "s", json!({"upstream_id": "u"}));
         site.put(Kind::Route, "1", json!({"uri": "/", "upstream_id": "u", "service_id": "s"}));
         site.put(Kind::Route, "2", json!({"uri": "/", "service_id": "t"}));
         site.put(Kind::Route, "3", json!({"uri": "/", "plugins": {}}));
-        assert_eq!(site.told(), ["routes/2/service_id"]);
-        let same = site.dangling.told();
+        assert_eq!(site.report(), ["routes/2/service_id"]);
+        let same = site.dangling.report();
         site.put(Kind::Route, "3", json!({"uri": "/3", "plugins": {}}));
-        assert!(Arc::ptr_eq(&same, &site.dangling.told()));
+        assert!(Arc::ptr_eq(&same, &site.dangling.report()));
 
         site.delete(Kind::Upstream, "u");
-        assert_eq!(site.told(), ["routes/1/upstream_id", "routes/2/service_id", "services/s/upstream_id"]);
-        let told = site.dangling.told();
-        assert_eq!(told[0].invalid.reason, "upstreams/u does not exist");
+        assert_eq!(site.report(), ["routes/1/upstream_id", "routes/2/service_id", "services/s/upstream_id"]);
+        let report = site.dangling.report();
+        assert_eq!(report[0].invalid.reason, "upstreams/u does not exist");
 
         site.put(Kind::Route, "1", json!({"uri": "/", "service_id": "s"}));
         site.put(Kind::Service, "t", json!({}));
-        assert_eq!(site.told(), ["services/s/upstream_id"]);
+        assert_eq!(site.report(), ["services/s/upstream_id"]);
         site.put(Kind::Upstream, "u", upstream());
-        assert_eq!(site.told(), [""; 0]);
+        assert_eq!(site.report(), [""; 0]);
         site.delete(Kind::Service, "s");
         site.delete(Kind::Route, "1");
-        assert_eq!(site.told(), [""; 0]);
+        assert_eq!(site.report(), [""; 0]);
     }
 
     #[test]
@@ -299,23 +299,23 @@ mod tests {
             site.put(kind, id, value);
             let key = Key::new(kind, id);
             assert_eq!(
-                site.told(),
+                site.report(),
                 [format!("{key}{at}1/upstream_id"), format!("{key}{at}2/upstream/tls/client_cert_id"),]
             );
             site.put(Kind::Upstream, "7", upstream());
-            assert_eq!(site.told(), [format!("{key}{at}2/upstream/tls/client_cert_id")]);
+            assert_eq!(site.report(), [format!("{key}{at}2/upstream/tls/client_cert_id")]);
             site.delete(Kind::Upstream, "7");
             site.delete(kind, id);
         }
-        assert_eq!(site.told(), [""; 0]);
+        assert_eq!(site.report(), [""; 0]);
     }
 
     #[test]
     fn a_credential_needs_its_consumer() {
         let mut site = Site::default();
         site.put(Kind::Credential, "jack/credentials/a", json!({"id": "a"}));
-        assert_eq!(site.told(), ["consumers/jack/credentials/a"]);
+        assert_eq!(site.report(), ["consumers/jack/credentials/a"]);
         site.put(Kind::Consumer, "jack", json!({"username": "jack"}));
-        assert_eq!(site.told(), [""; 0]);
+        assert_eq!(site.report(), [""; 0]);
     }
 }

@@ -106,7 +106,7 @@ impl ApiListeners {
     }
 }
 
-/// What the listeners serve; status is the program's own.
+/// The APIs behind the listeners. The status page needs only the program.
 pub struct Apis {
     pub admin: Admin,
     pub control: ControlApi,

@@ -50,7 +50,7 @@ pub fn rows() -> impl Iterator<Item = &'static Row> {
     SECTIONS.iter().flat_map(|(_, rows)| *rows).chain(idle::IDLE)
 }
 
-/// The used keys by path, with their parsed defaults; null where there is none.
+/// The used keys by path, with their parsed defaults; null for a key without a default.
 static DEFAULTS: LazyLock<BTreeMap<&str, (&Row, Value)>> = LazyLock::new(|| {
     let used = rows().filter(|row| row.idle.is_none());
     let with_default = |row: &'static Row| {

@@ -88,7 +88,7 @@ impl Attempt<'_> {
         let conn = &mut connection.conn;
         match self.exchange(forward, &mut body, &mut response, x, outgoing, conn).await {
             Ok(received) => Ok(self.settle(forward, connection, received)),
-            // Of the response, or of an interim one, some is on its way: no other can be told from it.
+            // Part of the response, or of an interim one, has been sent, so the client would take another for its rest.
             Err(failed) if response.has_begun() => Ok(Forwarded::Broken(failed.fault)),
             Err(mut failed) => {
                 if failed.fault.kind == FaultKind::ClosedEarly

@@ -10,7 +10,7 @@ pub struct Row {
     /// Names joined with dots; `*` is any name.
     pub path: &'static str,
     pub shape: Shape,
-    /// The value of a key that is absent, as it would be written in the file; empty if there is none.
+    /// The value of an absent key, as it would be written in the file; empty for a key without a default.
     pub default: &'static str,
     /// The default in the documentation, where the value itself does not explain it.
     pub words: &'static str,
