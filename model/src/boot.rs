@@ -28,6 +28,7 @@ mod ports;
 mod read;
 mod shape;
 mod streams;
+mod values;
 
 pub use acme::{Acme, AcmeChallenge, Eab};
 pub use admin::{Admin, AdminKey, AdminLimits, AdminRole, AdminTls, AdminVersion};
@@ -39,8 +40,8 @@ pub use http::{AccessLog, Http, Http2, Http3, LogEscape, RealIp, UpstreamKeepali
 pub use keys::tables;
 use listen::wildcard;
 pub use listen::{Listen, Tls};
-pub use shape::{size, time};
 pub use streams::{ProxyMode, ProxyProtocol, Streams, TcpPort};
+pub use values::{size, time};
 
 /// Everything the boot file says, defaults filled in.
 #[derive(Debug, Clone, PartialEq)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::read::File;
-use super::shape;
+use super::values;
 use crate::Invalid;
 
 /// Certificates, and names of one, at most.
@@ -61,7 +61,7 @@ pub(super) fn acme(file: File<'_>) -> Result<Option<Acme>, Invalid> {
             .expected("true, once you have read them"));
     }
     let owned = |pointer| section.text(pointer).map(str::to_owned);
-    let directory = section.value("/directory", shape::text).to_owned();
+    let directory = section.value("/directory", values::text).to_owned();
     if !directory.starts_with("https://") {
         return Err(Invalid::new("an ACME server must be reached over https")
             .at("/sluice/acme/directory")

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::read::File;
-use super::shape;
+use super::values;
 use crate::Invalid;
 
 /// `deployment.etcd`.
@@ -100,7 +100,7 @@ fn is_authority(text: &str) -> bool {
 /// A list of addresses; one may be written without a list.
 pub(super) fn hosts(value: &Value) -> Result<Vec<String>, Invalid> {
     let one = |value| {
-        let text = shape::text(value)?;
+        let text = values::text(value)?;
         match ["http://", "https://"].iter().find_map(|scheme| text.strip_prefix(scheme)) {
             Some(rest) if is_authority(rest.trim_end_matches('/')) => Ok(text.to_owned()),
             with_scheme => {
@@ -123,7 +123,7 @@ pub(super) fn hosts(value: &Value) -> Result<Vec<String>, Invalid> {
     };
     let hosts = match value {
         Value::String(_) => vec![one(value)?],
-        value => shape::list(value, one)?,
+        value => values::list(value, one)?,
     };
     match hosts.is_empty() {
         true => Err(Invalid::new("the list has no address of an etcd server").expected("at least one")),
@@ -133,7 +133,7 @@ pub(super) fn hosts(value: &Value) -> Result<Vec<String>, Invalid> {
 
 /// `/apisix`, also with a slash at its end.
 pub(super) fn prefix(value: &Value) -> Result<&str, Invalid> {
-    let text = shape::text(value)?;
+    let text = values::text(value)?;
     let trimmed = text.trim_end_matches('/');
     match trimmed.len() > 1 && trimmed.starts_with('/') && trimmed.is_ascii() {
         true => Ok(trimmed),

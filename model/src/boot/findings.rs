@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::read::File;
-use super::{keys, shape};
+use super::{keys, values};
 use crate::apisix_plugins::{self, Subsystem};
 use crate::diagnostic::{Diagnostic, Source};
 use crate::document::Document;
@@ -40,7 +40,7 @@ impl<'a> Findings<'a> {
         let elsewhere = file.bool("/apisix/enable_admin_on_node_listen")
             || file.get("/deployment/admin/admin_listen/ip").is_some();
         let pointer = "/deployment/admin/allow_admin";
-        let allowed = file.value(pointer, |value| shape::list(value, shape::network));
+        let allowed = file.value(pointer, |value| values::list(value, values::network));
         if listens && !elsewhere && allowed.iter().any(|network| !network.addr().is_loopback()) {
             let told = "`deployment.admin.allow_admin` allows other machines, which cannot reach the Admin API: it \
                         listens on 127.0.0.1, where APISIX listens on 0.0.0.0";
@@ -80,8 +80,8 @@ impl<'a> Findings<'a> {
                     .expected("a map of names to values")
                     .got(json_name(other));
                 let listens = siblings(&format!("{path}.ip")).any(|name| name == "ip");
-                let as_address = if listens { shape::as_map_of_address(other) } else { None };
-                return self.error(match as_address.or_else(|| shape::without_space(other)) {
+                let as_address = if listens { values::as_map_of_address(other) } else { None };
+                return self.error(match as_address.or_else(|| values::without_space(other)) {
                     Some(help) => invalid.hint(help),
                     None => invalid,
                 });

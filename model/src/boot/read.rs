@@ -9,7 +9,8 @@ use std::time::Duration;
 use indexmap::IndexMap;
 use serde_json::Value;
 
-use super::shape::{self, Shape};
+use super::shape::Shape;
+use super::values;
 use super::{
     AccessLog, Admin, AdminLimits, AdminTls, AdminVersion, Boot, Conditions, DataEncryption, Explain,
     History, Http, Http2, Http3, Listen, LogEscape, LogLevel, Prometheus, Provider, ProxyCache, RealIp,
@@ -53,7 +54,7 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
         proxy_cache: proxy_cache(apisix),
         data_encryption: DataEncryption {
             enabled: apisix.bool("/data_encryption/enable_encrypt_fields"),
-            keyring: apisix.value("/data_encryption/keyring", shape::keyring),
+            keyring: apisix.value("/data_encryption/keyring", values::keyring),
         },
         control: apisix.bool("/enable_control").then(|| file.address("/apisix/control")),
         status: apisix.get("/status").map(|_| file.address("/apisix/status")),
@@ -68,7 +69,7 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
         },
         discovery: file.get("/discovery").and_then(Value::as_object).cloned().unwrap_or_default(),
         health_checks: !apisix.bool("/disable_upstream_healthcheck"),
-        trusted_addresses: apisix.read("/trusted_addresses", |value| shape::list(value, shape::network)),
+        trusted_addresses: apisix.read("/trusted_addresses", |value| values::list(value, values::network)),
         workers: workers(file, lookup)?,
         accept_wait: nginx.time("/event/accept_wait"),
         worker_connections: nginx.count("/event/worker_connections"),
@@ -78,7 +79,7 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
         log_level: log_level(nginx),
         error_log: nginx.text("/error_log").map(str::to_owned),
         http: http(file.below("/nginx_config/http"))?,
-        id: apisix.read("/id", shape::id).cloned(),
+        id: apisix.read("/id", values::id).cloned(),
         role,
         provider: provider(file, role)?,
         etcd: etcd::etcd(file)?,
@@ -87,9 +88,9 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
             revisions: file.count("/sluice/history/revisions"),
             size: file.size("/sluice/history/size"),
         },
-        explain: file.read("/sluice/explain/key", shape::long_key).map(|key| Explain {
+        explain: file.read("/sluice/explain/key", values::long_key).map(|key| Explain {
             key: key.to_owned(),
-            header: file.value("/sluice/explain/header", shape::text).to_owned(),
+            header: file.value("/sluice/explain/header", values::text).to_owned(),
             size: file.count("/sluice/explain/size"),
         }),
         strict_plugins: file.bool("/sluice/strict_plugins"),
@@ -140,20 +141,20 @@ impl<'a> File<'a> {
     }
 
     pub(super) fn bool(self, pointer: &str) -> bool {
-        self.value(pointer, shape::switch)
+        self.value(pointer, values::switch)
     }
 
     pub(super) fn count(self, pointer: &str) -> u64 {
-        self.value(pointer, |value| shape::count(value, 0, u64::MAX))
+        self.value(pointer, |value| values::count(value, 0, u64::MAX))
     }
 
     pub(super) fn time(self, pointer: &str) -> Duration {
-        self.value(pointer, shape::time)
+        self.value(pointer, values::time)
     }
 
     /// Bytes, within the bounds of the setting.
     pub(super) fn size(self, pointer: &str) -> u64 {
-        let bytes = self.value(pointer, shape::size);
+        let bytes = self.value(pointer, values::size);
         match self.row(pointer).0.shape {
             Shape::Within(least, most) => bytes.clamp(least, most),
             _ => bytes,
@@ -161,28 +162,28 @@ impl<'a> File<'a> {
     }
 
     pub(super) fn text(self, pointer: &str) -> Option<&'a str> {
-        self.read(pointer, shape::text)
+        self.read(pointer, values::text)
     }
 
     pub(super) fn texts(self, pointer: &str) -> Option<Vec<String>> {
-        self.read(pointer, |value| shape::list(value, |item| shape::text(item).map(str::to_owned)))
+        self.read(pointer, |value| values::list(value, |item| values::text(item).map(str::to_owned)))
     }
 
     /// The address of the section `at`.
     fn address(self, at: &'static str) -> SocketAddr {
         let at = self.below(at);
-        SocketAddr::new(at.value("/ip", shape::ip), at.value("/port", shape::port))
+        SocketAddr::new(at.value("/ip", values::ip), at.value("/port", values::port))
     }
 }
 
 fn listen(apisix: File<'_>) -> Result<Vec<Listen>, Invalid> {
-    addresses(apisix, apisix.value("/node_listen", shape::listen), "/apisix/node_listen", &[])
+    addresses(apisix, apisix.value("/node_listen", values::listen), "/apisix/node_listen", &[])
 }
 
 /// Addresses of the same kind, different from each other and from those there are.
 fn addresses(
     apisix: File<'_>,
-    written: Vec<shape::Written>,
+    written: Vec<values::Written>,
     pointer: &str,
     others: &[Listen],
 ) -> Result<Vec<Listen>, Invalid> {
@@ -209,13 +210,17 @@ fn addresses(
 fn tls(apisix: File<'_>, others: &[Listen]) -> Result<Tls, Invalid> {
     let ssl = apisix.below("/apisix/ssl");
     let listen = match ssl.bool("/enable") {
-        true => ssl.value("/listen", shape::tls_listen),
+        true => ssl.value("/listen", values::tls_listen),
         false => Vec::new(),
     };
     Ok(Tls {
         listen: addresses(apisix, listen, "/apisix/ssl/listen", others)?,
         is_default: ssl.get("/listen").is_none(),
-        protocols: ssl.value("/ssl_protocols", shape::tls_protocols).into_iter().map(str::to_owned).collect(),
+        protocols: ssl
+            .value("/ssl_protocols", values::tls_protocols)
+            .into_iter()
+            .map(str::to_owned)
+            .collect(),
         ciphers: ssl.text("/ssl_ciphers").map(|names| {
             names.split([':', ' ', ',']).filter(|name| !name.is_empty()).map(str::to_owned).collect()
         }),
@@ -229,7 +234,7 @@ fn tls(apisix: File<'_>, others: &[Listen]) -> Result<Tls, Invalid> {
 
 fn admin(file: File<'_>, role: Role) -> Result<Admin, Invalid> {
     let admin = file.below("/deployment/admin");
-    let keys = |value| match shape::list(value, shape::admin_key)? {
+    let keys = |value| match values::list(value, values::admin_key)? {
         // With an empty list no client could come in, not even with the generated key.
         keys if keys.is_empty() => Err(Invalid::new("no keys")),
         keys => Ok(keys),
@@ -241,7 +246,7 @@ fn admin(file: File<'_>, role: Role) -> Result<Admin, Invalid> {
         key_required: admin.bool("/admin_key_required"),
         keys: admin.value("/admin_key", keys),
         hosts: admin.texts("/hosts").unwrap_or_default(),
-        allow: admin.value("/allow_admin", |value| shape::list(value, shape::network)),
+        allow: admin.value("/allow_admin", |value| values::list(value, values::network)),
         cors: admin.bool("/enable_admin_cors"),
         version: match admin.text("/admin_api_version") {
             // "default" is the second for APISIX, too.
@@ -293,7 +298,7 @@ fn proxy_cache(apisix: File<'_>) -> ProxyCache {
     ProxyCache {
         ttl: apisix.time("/proxy_cache/cache_ttl"),
         read_timeout: apisix.time("/proxy_cache/disk_read_timeout"),
-        zones: apisix.value("/proxy_cache/zones", shape::zones),
+        zones: apisix.value("/proxy_cache/zones", values::zones),
     }
 }
 
@@ -310,7 +315,7 @@ fn resolver(apisix: File<'_>) -> Result<Resolver, Invalid> {
     }
     Ok(Resolver {
         servers,
-        valid: apisix.read("/dns_resolver_valid", shape::time),
+        valid: apisix.read("/dns_resolver_valid", values::time),
         timeout: apisix.time("/resolver_timeout"),
         search: apisix.bool("/enable_resolv_search_opt"),
         ipv6: apisix.bool("/enable_ipv6"),
@@ -321,11 +326,11 @@ fn workers(file: File<'_>, lookup: Lookup<'_>) -> Result<Workers, Invalid> {
     if file.bool("/apisix/enable_dev_mode") {
         return Ok(Workers::Count(1));
     }
-    match file.value("/nginx_config/worker_processes", shape::workers) {
+    match file.value("/nginx_config/worker_processes", values::workers) {
         Workers::Count(count) => Ok(Workers::Count(count)),
         // Containers without a cgroup limit say it in the environment.
         Workers::Auto => match lookup("APISIX_WORKER_PROCESSES") {
-            Some(text) => shape::workers(&Value::from(text)).map_err(|invalid| {
+            Some(text) => values::workers(&Value::from(text)).map_err(|invalid| {
                 invalid
                     .said("environment variable APISIX_WORKER_PROCESSES: ")
                     .at("/nginx_config/worker_processes")
@@ -350,9 +355,9 @@ fn log_level(nginx: File<'_>) -> LogLevel {
 
 fn http(http: File<'_>) -> Result<Http, Invalid> {
     let large = http.get("/large_client_header_buffers").is_some();
-    let max_head_size = match http.read("/client_header_buffer_size", shape::size) {
+    let max_head_size = match http.read("/client_header_buffer_size", values::size) {
         Some(small) if !large => small,
-        small => small.unwrap_or(0).max(http.value("/large_client_header_buffers", shape::buffers)),
+        small => small.unwrap_or(0).max(http.value("/large_client_header_buffers", values::buffers)),
     };
     // Less cannot hold a request line and a Host; more would let each connection hold that much.
     if !(1 << 10..=16 << 20).contains(&max_head_size) {
@@ -369,7 +374,7 @@ fn http(http: File<'_>) -> Result<Http, Invalid> {
         .at("/nginx_config/http/proxy_buffer_size")
         .expected("from 1k to 16m"));
     }
-    let from = http.value("/real_ip_from", |value| shape::list(value, shape::real_ip_from));
+    let from = http.value("/real_ip_from", |value| values::list(value, values::real_ip_from));
     Ok(Http {
         keepalive_timeout: http.time("/keepalive_timeout"),
         keepalive_min_timeout: http.time("/keepalive_min_timeout"),
@@ -381,7 +386,7 @@ fn http(http: File<'_>) -> Result<Http, Invalid> {
         send_timeout: http.time("/send_timeout"),
         half_close_timeout: http.time("/half_close_timeout"),
         plugin_wait_timeout: http.time("/plugin_wait_timeout"),
-        background_threads: http.value("/background_threads", shape::workers),
+        background_threads: http.value("/background_threads", values::workers),
         lingering_time: http.time("/lingering_time"),
         lingering_bytes: http.size("/lingering_bytes"),
         client_max_body_size: Some(http.size("/client_max_body_size")).filter(|bytes| *bytes > 0),
@@ -400,7 +405,7 @@ fn http(http: File<'_>) -> Result<Http, Invalid> {
         underscores_in_headers: http.bool("/underscores_in_headers"),
         proxy_buffering: http.bool("/proxy_buffering"),
         real_ip: RealIp {
-            header: http.value("/real_ip_header", shape::text).to_owned(),
+            header: http.value("/real_ip_header", values::text).to_owned(),
             recursive: http.bool("/real_ip_recursive"),
             from: from.into_iter().flatten().collect(),
         },
@@ -413,7 +418,7 @@ fn http(http: File<'_>) -> Result<Http, Invalid> {
             default_retries: http.count("/upstream/default_retries"),
             attempt_delay: http.time("/upstream/connection_attempt_delay"),
         },
-        shared_dicts: members(http, "/lua_shared_dict", shape::size),
+        shared_dicts: members(http, "/lua_shared_dict", values::size),
     })
 }
 
@@ -432,7 +437,7 @@ fn http2(http: File<'_>) -> Http2 {
 }
 
 fn http3(http: File<'_>) -> Result<Http3, Invalid> {
-    let alt_svc = http.value("/http3_alt_svc", shape::text);
+    let alt_svc = http.value("/http3_alt_svc", values::text);
     if !alt_svc.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
         return Err(Invalid::new("`Alt-Svc` is made of printable ASCII characters")
             .at("/nginx_config/http/http3_alt_svc")
@@ -455,7 +460,7 @@ pub(super) fn access_log(section: File<'_>) -> Result<Option<AccessLog>, Invalid
     if !section.bool("/enable_access_log") {
         return Ok(None);
     }
-    let Some(path) = section.value("/access_log", shape::access_log) else { return Ok(None) };
+    let Some(path) = section.value("/access_log", values::access_log) else { return Ok(None) };
     let within = |name: &str, bytes: u64, least: u64, most: u64| {
         if (least..=most).contains(&bytes) {
             return Ok(bytes);
@@ -472,7 +477,7 @@ pub(super) fn access_log(section: File<'_>) -> Result<Option<AccessLog>, Invalid
     Ok(Some(AccessLog {
         path: path.to_owned(),
         is_default: section.get("/access_log").is_none(),
-        format: section.value("/access_log_format", shape::text).to_owned(),
+        format: section.value("/access_log_format", values::text).to_owned(),
         escape: match section.text("/access_log_format_escape") {
             Some("json") => LogEscape::Json,
             Some("none") => LogEscape::None,
@@ -490,7 +495,7 @@ fn provider(file: File<'_>, role: Role) -> Result<Provider, Invalid> {
         Role::DataPlane => "/deployment/role_data_plane/config_provider",
         Role::ControlPlane => "/deployment/role_control_plane/config_provider",
     };
-    match file.read(pointer, shape::provider) {
+    match file.read(pointer, values::provider) {
         Some(provider) => Ok(provider),
         // As in APISIX, where etcd is what an absent provider means.
         None if file.get("/deployment/etcd/host").is_some() => Ok(Provider::Etcd),
@@ -507,20 +512,20 @@ fn provider(file: File<'_>, role: Role) -> Result<Provider, Invalid> {
 fn prometheus(file: File<'_>) -> Prometheus {
     let attr = file.below("/plugin_attr/prometheus");
     Prometheus {
-        export_uri: attr.value("/export_uri", shape::text).to_owned(),
-        metric_prefix: attr.value("/metric_prefix", shape::text).to_owned(),
+        export_uri: attr.value("/export_uri", values::text).to_owned(),
+        metric_prefix: attr.value("/metric_prefix", values::text).to_owned(),
         export: attr
             .bool("/enable_export_server")
             .then(|| file.address("/plugin_attr/prometheus/export_addr")),
         connections: usize::try_from(attr.count("/max_connections")).unwrap_or(usize::MAX),
         send_timeout: attr.time("/send_timeout"),
-        default_buckets: attr.read("/default_buckets", shape::buckets),
+        default_buckets: attr.read("/default_buckets", values::buckets),
         extra_labels: members(attr, "/metrics", |metric| {
             let labels = metric.get("extra_labels").filter(|labels| !labels.is_null());
-            shape::list(labels.ok_or_else(|| Invalid::new("no labels"))?, shape::label)
+            values::list(labels.ok_or_else(|| Invalid::new("no labels"))?, values::label)
         }),
         expire: members(attr, "/metrics", |metric| {
-            match shape::time(metric.get("expire").unwrap_or(&Value::Null))? {
+            match values::time(metric.get("expire").unwrap_or(&Value::Null))? {
                 Duration::ZERO => Err(Invalid::new("for ever")),
                 expire => Ok(expire),
             }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::AccessLog;
 use super::read::{self, File};
-use super::shape;
+use super::values;
 use crate::{Invalid, xrpc};
 
 /// `apisix.proxy_mode`.
@@ -102,9 +102,9 @@ pub(super) fn proxy_mode(file: File<'_>) -> ProxyMode {
 pub(super) fn proxy_protocol(file: File<'_>) -> ProxyProtocol {
     let at = file.below("/apisix/proxy_protocol");
     ProxyProtocol {
-        http: at.read("/listen_http_port", shape::port),
-        https: at.read("/listen_https_port", shape::port),
-        trusted: at.read("/trusted_addresses", |value| shape::list(value, shape::network)),
+        http: at.read("/listen_http_port", values::port),
+        https: at.read("/listen_https_port", values::port),
+        trusted: at.read("/trusted_addresses", |value| values::list(value, values::network)),
     }
 }
 
@@ -128,13 +128,13 @@ pub(super) fn streams(file: File<'_>) -> Result<Streams, Invalid> {
             check_all(addresses).map_err(|invalid| invalid.at(format!("/apisix/stream_proxy/{name}")))?;
         }
     }
-    let from = stream.read("/real_ip_from", |value| shape::list(value, shape::real_ip_from));
+    let from = stream.read("/real_ip_from", |value| values::list(value, values::real_ip_from));
     Ok(Streams {
         tcp,
         udp,
         plugins: file.texts("/stream_plugins"),
         protocols: file
-            .read("/xrpc/protocols", |value| shape::list(value, protocol))
+            .read("/xrpc/protocols", |value| values::list(value, protocol))
             .into_iter()
             .flatten()
             .map(str::to_owned)
@@ -193,7 +193,7 @@ impl Iterator for Addresses {
 pub(super) const TCP_MEMBERS: &[&str] = &["addr", "tls", "proxy_protocol", "proxy_protocol_to_upstream"];
 
 pub(super) fn tcp_ports(value: &Value) -> Result<Vec<TcpEntry>, Invalid> {
-    shape::list(value, |item| {
+    values::list(value, |item| {
         let Value::Object(map) = item else {
             let addresses = addresses(item)?;
             return Ok(TcpEntry {
@@ -205,7 +205,7 @@ pub(super) fn tcp_ports(value: &Value) -> Result<Vec<TcpEntry>, Invalid> {
         };
         let flag = |name: &str| {
             let present = map.get(name).filter(|value| !value.is_null());
-            present.map(|value| shape::boolean(value).map_err(|invalid| invalid.within(name))).transpose()
+            present.map(|value| values::boolean(value).map_err(|invalid| invalid.within(name))).transpose()
         };
         let addr = map
             .get("addr")
@@ -220,7 +220,7 @@ pub(super) fn tcp_ports(value: &Value) -> Result<Vec<TcpEntry>, Invalid> {
 }
 
 pub(super) fn udp_ports(value: &Value) -> Result<Vec<Addresses>, Invalid> {
-    shape::list(value, addresses)
+    values::list(value, addresses)
 }
 
 /// `9100`, `"9100-9110"`, `"127.0.0.1:9100"`, `"[::1]:9100-9110"`. Without an address all of IPv4.
@@ -230,7 +230,7 @@ fn addresses(value: &Value) -> Result<Addresses, Invalid> {
     let text = match value {
         Value::Number(_) => value.to_string(),
         Value::String(text) => text.clone(),
-        other => return Err(shape::wrong_type("a port or an address", other)),
+        other => return Err(values::wrong_type("a port or an address", other)),
     };
     let wrong =
         || Invalid::new(format!("`{text}` is not an address to listen on")).expected(EXPECTED).got(&text);
@@ -268,8 +268,8 @@ fn addresses(value: &Value) -> Result<Addresses, Invalid> {
 
 /// `{name: redis}`.
 pub(super) fn protocol(value: &Value) -> Result<&str, Invalid> {
-    let name = value.get("name").ok_or_else(|| shape::wrong_type("a map of `name`", value))?;
-    shape::one_of(name, xrpc::PROTOCOLS).map_err(|invalid| invalid.within("name"))
+    let name = value.get("name").ok_or_else(|| values::wrong_type("a map of `name`", value))?;
+    values::one_of(name, xrpc::PROTOCOLS).map_err(|invalid| invalid.within("name"))
 }
 
 #[cfg(test)]

@@ -74,7 +74,7 @@ fn everything_on() -> Value {
 /// A value of the setting that differs from `now`.
 fn another(shape: Shape, now: &Value) -> Option<Value> {
     Some(match shape {
-        Shape::Bool | Shape::Switch => json!(!shape::switch(now).unwrap_or(false)),
+        Shape::Bool | Shape::Switch => json!(!values::switch(now).unwrap_or(false)),
         Shape::Count { min, max } => json!(if now.as_u64() == Some(max) { min } else { max }),
         Shape::Time => json!("7s"),
         Shape::Size => {
