@@ -90,8 +90,8 @@ impl Unproved {
         if let Some(known) = addresses.of.get(&at).and_then(Weak::upgrade) {
             return known;
         }
-        let left = addresses.recent.iter_mut().filter_map(|recent| recent.remove(&at)).sum::<u64>();
-        let left = if left == 0 { TIMES * FIRST as u64 } else { left };
+        let recent = addresses.recent.iter_mut().filter_map(|recent| recent.remove(&at));
+        let left = recent.reduce(u64::saturating_add).unwrap_or(TIMES * FIRST as u64);
         let (left, all) = (AtomicU64::new(left), Arc::downgrade(self));
         let address = Arc::new(Address { at, left, waiting: Mutex::default(), all });
         addresses.of.insert(at, Arc::downgrade(&address));

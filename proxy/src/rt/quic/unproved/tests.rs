@@ -213,6 +213,10 @@ fn connections_of_one_address_share_what_it_may_get_and_answers_without_a_connec
     assert_eq!(site.remembered(), (1, 0));
     drop(other);
     assert_eq!(site.remembered(), (0, 0));
+    // Answers without a connection have used up all that one may get.
+    site.receive(at(3), first(1200));
+    site.socket.try_send(&transmit(at(3), &[0xf0; 3600], None)).unwrap();
+    assert!(!site.connect(at(3)).1.send(&[0xe0; 1], None));
 }
 
 #[test]
