@@ -1,4 +1,4 @@
-//! Towards clients: the ends of an exchange that face one, whatever protocol it speaks.
+//! Towards clients: the ends of an exchange that face one, alike for all protocols.
 //!
 //! An exchange sees a client as two halves: the request's body, which it takes piece by piece, and the
 //! response, which it gives. They work beside each other within one task.
@@ -52,7 +52,7 @@ pub(crate) enum Response<'a> {
     Frames(frames::Response<'a>),
 }
 
-/// What is known of a request beside its head.
+/// Facts of a request's arrival, beside its head.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Arrival {
     /// Size of the head.
@@ -147,7 +147,7 @@ impl Downstream<'_> {
     }
 
     /// Ends when the client is gone, or has closed its sending side a while ago. To be polled beside
-    /// whatever else the exchange waits for; dropping it loses nothing.
+    /// everything else that the exchange waits for; dropping it loses nothing.
     pub(crate) async fn gone(&mut self, worker: &Worker) {
         let (mut body, _) = self.split(worker);
         if body.end(worker).await == End::HalfClosed {
@@ -184,7 +184,7 @@ impl<'a> RequestBody<'a> {
         }
     }
 
-    /// The piece that was taken; empty if there is none.
+    /// The piece that was taken; empty without one.
     #[inline]
     pub(crate) fn piece(&self) -> &[u8] {
         match self {
@@ -232,8 +232,8 @@ impl<'a> RequestBody<'a> {
         }
     }
 
-    /// The trailers behind the body, which are in none of its pieces. Before they go on, somebody looks at their
-    /// names.
+    /// The trailers behind the body, which are in none of its pieces. Their names are checked before they are
+    /// forwarded.
     #[inline]
     pub(crate) fn trailers(&self) -> Option<&Fields> {
         match self {
@@ -269,8 +269,8 @@ impl<'a> RequestBody<'a> {
         }
     }
 
-    /// Watches the client's connection until it ends. What comes meanwhile is kept as far as one buffer
-    /// holds it; beyond that the watch never ends.
+    /// Watches the client's connection until it ends. Bytes that come meanwhile are kept, up to one buffer;
+    /// beyond that the watch never ends.
     pub(crate) async fn end(&mut self, worker: &Worker) -> End {
         match self {
             RequestBody::H1(body) => body.end(worker).await,

@@ -64,14 +64,14 @@ impl Default for Streams {
     }
 }
 
-/// What a port asks of its streams besides its own.
+/// Settings of a port for the streams on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StreamPort {
     /// Connections to upstreams begin with a PROXY protocol header.
     pub proxy_protocol_to_upstream: bool,
 }
 
-/// What became of a stream.
+/// The outcome of a stream.
 #[derive(Debug, Clone, Copy)]
 enum Outcome {
     Relayed(Ended),

@@ -36,7 +36,7 @@ use crate::workers::{Stage, Watch};
 
 pub(crate) use run::{Handed, Start, serve};
 
-/// What the tasks of one worker share. Never leaves its thread.
+/// State that the tasks of one worker share. Never leaves its thread.
 pub(crate) struct Worker {
     pub(crate) index: usize,
     pub(crate) settings: Arc<Settings>,
@@ -50,11 +50,11 @@ pub(crate) struct Worker {
     pub(crate) warming: Warming,
     pub(crate) tls_sessions: Sessions,
     pub(crate) budget: Budget,
-    /// What windows of clients' connections may promise.
+    /// The bytes that the receive windows of clients' connections may promise.
     pub(crate) windows: Budget,
     /// The same for windows of connections to servers.
     pub(crate) upstream_windows: Budget,
-    /// What is held of responses that HTTP/2 and HTTP/3 clients do not take.
+    /// The bytes of responses that may wait for HTTP/2 and HTTP/3 clients.
     pub(crate) send_windows: Budget,
     /// A second of the clock, and what stages had to complain about in it.
     complaints: Cell<(u64, u32)>,
@@ -64,7 +64,7 @@ pub(crate) struct Worker {
     /// The least that was spare since memory was last given back.
     scratch_unused: Cell<usize>,
     balance: RefCell<Vec<Option<Balance>>>,
-    /// What plugins remember here.
+    /// State that plugins keep on this worker.
     states: WorkerStates,
     pub(crate) shard: Shard,
     pub(crate) access_log: Option<AccessLog>,
@@ -74,7 +74,7 @@ pub(crate) struct Worker {
     stage: Cell<Stage>,
     /// When connections between two requests are closed, for the stop; none are before it.
     idle_until: Cell<u64>,
-    /// When tunnels are told to end; none are before the stop.
+    /// When tunnels are asked to end; never before the stop.
     pub(crate) tunnels_until: Cell<u64>,
     connections: Cell<usize>,
     /// Until when idle clients that give way may take to end.
@@ -91,7 +91,7 @@ pub(crate) struct Worker {
     listening: RefCell<Vec<std::rc::Weak<dyn Handed>>>,
     copies: RefCell<Option<Sender<io::Result<Vec<OwnedFd>>>>>,
     date: RefCell<Date>,
-    /// What `Alt-Svc` says, by port.
+    /// Values of `Alt-Svc`, by port.
     alt_svc: Box<[(u16, Box<[u8]>)]>,
     /// For tasks that outlive an exchange and need the worker.
     me: RefCell<std::rc::Weak<Worker>>,
@@ -125,7 +125,7 @@ struct Balance {
     state: BalanceState,
 }
 
-/// What `Alt-Svc` says on each port that HTTP/3 is served beside.
+/// Returns the value of `Alt-Svc` for each port that HTTP/3 is served beside.
 fn alt_svc(settings: &Settings) -> Box<[(u16, Box<[u8]>)]> {
     let text = &settings.http3.alt_svc;
     let ports = settings.listen.iter().filter(|listener| listener.h3() && !text.is_empty());
@@ -216,7 +216,7 @@ impl Worker {
     #[inline]
     pub(crate) fn lease(&self) -> Rc<Lease> {
         if self.reader.borrow().is_stale() {
-            // What went with the snapshots before this one is not needed any more.
+            // State that belongs to earlier snapshots is not needed any more.
             self.states.sweep();
             *self.lease.borrow_mut() = Lease::new(self.reader.borrow_mut().current());
         }
@@ -313,7 +313,7 @@ impl Worker {
         out.extend_from_slice(&date.text);
     }
 
-    /// What an answer to a client says of where else the same is served.
+    /// Returns the value of `Alt-Svc` in an answer: where else the same is served.
     #[inline]
     pub(crate) fn alt_svc(&self, client: &Client) -> Option<&[u8]> {
         self.alt_svc_at(self.alt_svc_of(client))

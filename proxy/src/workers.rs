@@ -1,4 +1,4 @@
-//! The threads: how they start, how they are told to stop, and who looks whether they still run.
+//! The workers' threads: their start, their stop, and the watch over them.
 #![expect(
     clippy::disallowed_types,
     reason = "the watch over the workers is asked by the control side; no worker takes it while serving"
@@ -22,7 +22,7 @@ use crate::rt;
 use crate::settings::Settings;
 use crate::worker::{Start, serve};
 
-/// What a worker is doing.
+/// The stage of a worker's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Stage {
     #[default]
@@ -63,7 +63,7 @@ pub struct Watch(Arc<Crew>);
 #[derive(Debug)]
 struct Crew {
     members: Box<[Member]>,
-    /// They were told to stop, so that an end is nothing to tell.
+    /// The workers are to stop, so an end without an error is not reported.
     stopping: AtomicBool,
 }
 
@@ -201,7 +201,7 @@ impl Workers {
     /// No descriptors are left, or a worker does not answer in time.
     pub fn sockets(&self, patience: Duration) -> io::Result<Vec<OwnedFd>> {
         let copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
-        // What came too late for somebody who asked before.
+        // Copies that came too late for an earlier call.
         copies.try_iter().for_each(drop);
         for member in &self.watch.0.members {
             member.copy_sockets.store(true, Ordering::Release);
@@ -233,10 +233,10 @@ impl Workers {
     /// Waits for all workers to end.
     ///
     /// # Errors
-    /// Why one of them did not end as it was told.
+    /// Why a worker failed, or ended without being asked to.
     pub fn join(self) -> io::Result<()> {
         for thread in self.threads {
-            // What it died of is with the others' ends.
+            // A thread that panicked has noted that as its end.
             let _ = thread.join();
         }
         match self.watch.0.members.iter().find_map(Member::end) {
@@ -282,7 +282,7 @@ fn posts(
 /// A worker's thread.
 fn run(start: Start) {
     let (index, watch) = (start.index, start.watch.clone());
-    // Told last, whatever happens to the thread.
+    // Dropped last, so the end is reported even after a panic.
     let mut end = End { member: &watch.0.members[index], why: Some("it panicked".to_owned()) };
     let result = rt::run(serve(start));
     let told = watch.0.stopping.load(Ordering::Acquire);
@@ -326,15 +326,15 @@ impl Watch {
         self.0.members.len()
     }
 
-    /// Which workers have ended otherwise than they were told to, and why.
+    /// Returns the workers that failed or ended without being asked to, and why.
     pub fn ended(&self) -> Vec<(usize, String)> {
         let members = self.0.members.iter().enumerate();
         let ended = members.filter(|(_, member)| member.ended.load(Ordering::Acquire));
         ended.filter_map(|(index, member)| Some((index, member.end()?))).collect()
     }
 
-    /// Looks which workers have done nothing since the last look, not even tick. Whoever calls
-    /// it leaves seconds between two looks. `seen` is the caller's memory.
+    /// Returns the workers that have done nothing since the last look, not even tick. Callers leave
+    /// seconds between two looks. `seen` is the caller's memory.
     pub fn look(&self, seen: &mut Vec<u64>) -> Vec<usize> {
         let ticks: Vec<u64> =
             self.0.members.iter().map(|member| member.ticks.load(Ordering::Relaxed)).collect();
@@ -399,7 +399,7 @@ mod tests {
         let workers = workers.unwrap();
         let watch = workers.watch().clone();
         assert_eq!((watch.count(), watch.all_serve()), (2, Ok(())));
-        // Nobody has noted that they are to stop.
+        // Unlike `set_stage`, this does not note that they are to stop.
         workers.stage.send_replace(Stage::Stop);
         for _ in 0..2000 {
             if watch.ended().len() == 2 {
@@ -427,7 +427,7 @@ mod tests {
         assert!(sockets.iter().all(|socket| socket.local_addr().unwrap() == addr));
         let _client = std::net::TcpStream::connect(addr).unwrap();
         let taken = sockets.iter().filter(|socket| socket.accept().is_ok()).count();
-        assert_eq!(taken, 1, "nobody else has taken the connection, and it was not reset");
+        assert_eq!(taken, 1, "no other worker has taken the connection, and it was not reset");
     }
 
     #[test]
@@ -447,7 +447,7 @@ mod tests {
         let (_publisher, readers) = Publisher::new(empty(), COUNT);
         let settings = Settings { listen: vec![Listener::http(free())], ..Settings::default() };
         let mut sockets = Workers::listen(&settings, COUNT).unwrap();
-        // What the runtime refuses to wait for.
+        // A descriptor that the runtime cannot wait for.
         sockets[COUNT - 1] =
             vec![std::os::fd::OwnedFd::from(std::fs::File::open("/dev/null").unwrap()).into()];
         let settings = Arc::new(settings);

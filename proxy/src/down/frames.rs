@@ -33,7 +33,7 @@ pub(crate) struct Conn {
     pub(super) arrival: Arrival,
 }
 
-/// What has come of the request's body.
+/// The request's body, as far as it has come.
 #[derive(Default)]
 struct Input {
     /// Bytes that are no whole frame yet.

@@ -1,6 +1,6 @@
 //! Answers of the gateway's own as gRPC has them.
 
-/// What a client would make of a status itself (gRPC's "HTTP to gRPC Status Code Mapping").
+/// Returns the code that a client would derive from a status (gRPC's "HTTP to gRPC Status Code Mapping").
 pub(super) fn status(status: u16) -> u16 {
     match status {
         400 => 13,

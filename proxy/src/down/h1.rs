@@ -42,7 +42,7 @@ pub(crate) struct Conn {
     body: Body,
     /// All of the body was taken, or is at hand.
     taken: Cell<bool>,
-    /// What is being written; lent by the exchange.
+    /// Bytes being written; lent by the exchange.
     out: Vec<u8>,
     version: Version,
     /// The connection may serve another request after this one, as far as is known.
@@ -58,7 +58,7 @@ pub(crate) struct Conn {
     alt_svc: Option<usize>,
 }
 
-/// What becomes of the connection.
+/// How a connection continues after an exchange.
 #[derive(Debug)]
 enum After {
     /// It may carry the next request.
@@ -145,7 +145,7 @@ impl Conn {
         self.keep = head.keep_alive && !last && !worker.is_draining() && head.method != Method::Connect;
     }
 
-    /// What becomes of the connection behind an exchange.
+    /// Decides how the connection continues after an exchange.
     #[inline]
     fn after(&mut self, outcome: Outcome) -> After {
         match outcome {
@@ -180,7 +180,7 @@ impl Conn {
     }
 }
 
-/// What reading a head came to.
+/// The result of reading a head.
 enum Head {
     Ready,
     /// Nothing: what made the connection readable was read along with the request before.
@@ -232,7 +232,7 @@ pub(crate) async fn serve(worker: Rc<Worker>, io: Io, client: Client, h2: bool) 
     }
 }
 
-/// Answers a connection that has waited too long to be served, whatever it was about to ask.
+/// Answers a connection that has waited too long to be served, without reading its request.
 pub(crate) async fn turn_away(worker: Rc<Worker>, io: Io, client: Client) {
     let mut down = Conn::new(&worker, io, false);
     let mut scratch = worker.take_scratch();
@@ -384,7 +384,7 @@ fn tell_refused(
 
 /// Whether bytes on a port that also serves HTTP/2 are of neither version: a line of three plain words,
 /// none of them a method, a target or a version. An answer in HTTP/1 would mean nothing to such a client
-/// (RFC 9113 section 3.4); whatever has a trace of HTTP/1 gets one.
+/// (RFC 9113 section 3.4); a line with a trace of HTTP/1 gets one.
 #[cold]
 fn is_foreign(head: &[u8]) -> bool {
     let line = first_line(head);
@@ -403,7 +403,7 @@ fn is_foreign(head: &[u8]) -> bool {
         && words.next().is_none()
 }
 
-/// What of a refused head was to be a request line.
+/// Returns the part of a refused head that stands where the request line would.
 fn first_line(head: &[u8]) -> &[u8] {
     const ENOUGH: usize = 2048;
     let head = &head[..head.len().min(ENOUGH)];
@@ -411,7 +411,7 @@ fn first_line(head: &[u8]) -> &[u8] {
     &head[..end.unwrap_or(head.len())]
 }
 
-/// What waiting for a request came to.
+/// The result of waiting for a request.
 #[derive(Debug, PartialEq, Eq)]
 enum Idle {
     /// There are bytes, or an end.

@@ -50,7 +50,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// The window that every connection has (RFC 9113 section 6.9.2), but for a byte.
 const FIRST_WINDOW: u32 = 64 << 10;
 
-/// What the tasks of one connection share.
+/// State that the tasks of one connection share.
 pub(super) struct Shared {
     pub(super) worker: Rc<Worker>,
     pub(super) client: Client,
@@ -61,22 +61,22 @@ pub(super) struct Shared {
     text: RefCell<Vec<u8>>,
 }
 
-/// Why the connection takes no more streams.
+/// How a connection ends that takes no more streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Closing {
-    /// It is told so, and what has begun is served.
+    /// GOAWAY is sent, and streams that have begun are served.
     Gently,
-    /// It is told why, and that is all.
+    /// GOAWAY is sent with the reason, and all streams end.
     AtOnce,
 }
 
-/// What is still to be done for a connection that is over.
+/// The work left for a connection that is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ending {
     Nothing,
-    /// The client may still be sending. What it is told last must not get lost over that.
+    /// The client may still be sending: its bytes are read, so that no reset loses the last frames to it.
     Linger,
-    /// Nor must answers that the client takes slowly.
+    /// The same, and answers that the client takes slowly are waited for.
     Deliver,
 }
 
@@ -110,7 +110,7 @@ pub(crate) async fn serve(worker: Rc<Worker>, io: Io, client: Client, early: Opt
     }
 }
 
-/// What a handshake needs is apart, so that a connection does not carry it for as long as it lives.
+/// Does the handshake, in a future of its own, so that a connection does not carry its state for life.
 async fn begin(shared: &Shared, waiter: &Waiter) -> Option<Connection<Duplex<Line>, Bytes>> {
     let Shared { worker, client, line, .. } = shared;
     let deadline = worker.clock.after(worker.settings.header_timeout);
@@ -118,7 +118,7 @@ async fn begin(shared: &Shared, waiter: &Waiter) -> Option<Connection<Duplex<Lin
     let begun = waiter.until(deadline, |cx| beginning.as_mut().poll(cx)).await.ok()?;
     // One that is gone by then has asked for nothing.
     if begun.as_ref().is_err_and(h2::Error::is_library) {
-        // It stands where a request line would, so both logs are told, as in HTTP/1.
+        // The preface stands where a request line would, so both logs get an entry, as in HTTP/1.
         refusal::tell_of_connection(worker, client, FaultKind::BrokenRule(BAD_PREFACE));
     }
     begun.ok()
@@ -281,7 +281,7 @@ impl Shared {
     }
 }
 
-/// What the library has ended a connection for, by the error that GOAWAY names (RFC 9113 section 7).
+/// Returns why the library has ended a connection, by the error code in GOAWAY (RFC 9113 section 7).
 #[cold]
 fn broken_rule(reason: Reason) -> FaultKind {
     FaultKind::BrokenRule(match reason {
@@ -305,7 +305,7 @@ async fn rest(worker: &Worker, line: &Line, waiter: &Waiter, ending: Ending) {
     let mut told = false;
     let mut taken = None;
     let mut give_up = clock.after(settings.send_timeout);
-    // With a bound of 0, too, the end is told and waited for.
+    // With a bound of 0, too, the connection is shut down and the client's end waited for.
     while dropped <= settings.linger_bytes {
         let read = waiter.until(until, |cx| {
             let mut io = line.io().borrow_mut();

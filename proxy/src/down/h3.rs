@@ -45,13 +45,14 @@ const TURN: u32 = 32;
 /// Streams going one way that a client may have open: the three it needs, and a few that mean nothing to us.
 const ONE_WAY: u32 = 8;
 
-/// Of what a client that is told to go may still send before it knows, at least so much time's worth.
+/// The least time between the first GOAWAY and the last. Streams begun in between are served, as the client may
+/// not have read the first one yet.
 const LAST_CALL: Duration = Duration::from_millis(100);
 
 /// The window that every connection has: for heads, and for one body.
 const FIRST_WINDOW: u32 = 128 << 10;
 
-/// What the tasks of one connection share.
+/// State that the tasks of one connection share.
 pub(crate) struct Shared {
     pub(super) worker: Rc<Worker>,
     conn: Connection,
@@ -108,7 +109,7 @@ async fn serve(worker: Rc<Worker>, conn: Connection, client: Client) {
         shared.streams.note_waker(cx);
         for _ in 0..TURN {
             if shared.credit.is_flood(worker.clock.coarse_ms()) {
-                // If it broke a rule at the same time, that was told.
+                // If it broke a rule at the same time, that was logged.
                 if conn.close_reason().is_none() {
                     refusal::tell_of_connection(&worker, &shared.client(), FaultKind::Flood(Flood::Frames));
                     shared.close(code::EXCESSIVE_LOAD);
@@ -142,7 +143,7 @@ async fn serve(worker: Rc<Worker>, conn: Connection, client: Client) {
     })
     .await;
     drop(task);
-    // What came before is with the client, or it had its time: a stream is served until then.
+    // Responses have reached the client, or their time is over: a stream is served until then.
     shared.close(code::NO_ERROR);
 }
 
@@ -168,19 +169,19 @@ struct Task<'a> {
     shared: &'a Rc<Shared>,
     life: Life<'a>,
     control: SendStream,
-    /// What is to go out on it.
+    /// Bytes still to be sent on it.
     unsent: Vec<u8>,
     /// The least id of a stream that no stream had yet.
     next: u64,
     closing: Option<Closing>,
 }
 
-/// The client was told to begin nothing more.
+/// GOAWAY was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Closing {
-    /// What it begins until then is served: it need not know yet.
+    /// Streams that begin before this time are served: the client may not have read GOAWAY yet.
     Until(u64),
-    /// What it begins is refused, so that it may ask elsewhere.
+    /// New streams are rejected, so that the client may retry elsewhere.
     Said,
 }
 
@@ -244,7 +245,7 @@ impl Task<'_> {
         }
     }
 
-    /// Tells the client to begin nothing more, and a moment later, which of its streams were the last
+    /// Announces the end by GOAWAY; a second one, a moment later, names the last streams that are served
     /// (RFC 9114 section 5.2).
     fn close_gently(&mut self) {
         if self.closing.is_none() {
@@ -269,8 +270,8 @@ impl Shared {
         self.conn.close(VarInt::from_u32(code), b"");
     }
 
-    /// Ends the connection of a client that broke a rule, and tells of it. One that is over already ended for
-    /// another reason, whatever its streams look like now.
+    /// Ends the connection of a client that broke a rule, and logs that. A connection that is over already
+    /// has ended for another reason.
     #[cold]
     fn fail(&self, code: u32) {
         if self.conn.close_reason().is_none() {
@@ -279,7 +280,7 @@ impl Shared {
         }
     }
 
-    /// How often the client has told what it has.
+    /// Returns how many ACK frames the client has sent.
     fn acknowledgements(&self) -> u64 {
         self.conn.stats().frame_rx.acks
     }
@@ -308,7 +309,7 @@ impl Shared {
         }
     }
 
-    /// What asks for nothing, or was work for nothing.
+    /// Charges the client's credit for a frame that requests nothing, or for wasted work.
     fn spend(&self, cost: i64) {
         self.credit.spend(cost);
         if self.credit.is_flood(self.worker.clock.coarse_ms()) {
@@ -316,7 +317,7 @@ impl Shared {
         }
     }
 
-    /// Who the client is, with the address that it has now: it may have moved.
+    /// Returns the client, with its present address: it may have moved.
     pub(super) fn client(&self) -> Rc<Client> {
         let peer = self.conn.remote_address();
         let mut client = self.client.borrow_mut();

@@ -10,7 +10,7 @@ use wire::h1::decode::Limits;
 use wire::parts::{self, Parts};
 use wire::{Framing, Method, Name, RequestHead, Version};
 
-/// What a request is for.
+/// The purpose of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ask {
     Answer,
@@ -18,7 +18,7 @@ pub(super) enum Ask {
     Tunnel,
 }
 
-/// What stands beside the fields.
+/// The pseudo-header fields of a request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asked<'a> {
     pub(super) parts: Parts<'a>,
@@ -82,7 +82,7 @@ pub(super) fn make<'a, F: Iterator<Item = (&'a [u8], &'a [u8])>>(
     Ok(Ask::Tunnel)
 }
 
-/// What lives long may stand beside what does not.
+/// Shortens the lifetime of a field, so that the client's fields can be chained with a joined cookie.
 fn shorter<'b, 'a: 'b>(field: (&'a [u8], &'a [u8])) -> (&'b [u8], &'b [u8]) {
     field
 }
@@ -90,7 +90,7 @@ fn shorter<'b, 'a: 'b>(field: (&'a [u8], &'a [u8])) -> (&'b [u8], &'b [u8]) {
 /// Sixteen random bytes in base64 (RFC 6455 section 4.1). They need not be secret.
 fn key() -> [u8; 24] {
     let mut key = [0; 24];
-    // Sixteen bytes are so many digits.
+    // Sixteen bytes are 24 digits.
     let _ = BASE64_STANDARD.encode_slice(fastrand::u128(..).to_be_bytes(), &mut key);
     key
 }

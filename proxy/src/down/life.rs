@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::clock::Waiter;
 use crate::worker::Worker;
 
-/// A keep-alive time is shortened by up to one part in so many, so that connections that came together do
+/// The greatest age is shortened by up to one part in this many, so that connections that came together do
 /// not go together.
 const JITTER: u64 = 10;
 
@@ -20,7 +20,7 @@ pub(super) struct Life<'a> {
     until: u64,
     /// Since when nothing is on it, and until when that may be so.
     idle: Option<u64>,
-    /// Until when a connection that is told to end may take to do so.
+    /// Until when a connection that is closing may take to end.
     patience: Option<u64>,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct State {
     pub(super) wake: Option<u64>,
 }
 
-/// What is to be done.
+/// The next step of the connection's task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Turn {
     Wait,
@@ -74,7 +74,7 @@ impl<'a> Life<'a> {
         let unwanted = self.idle.is_some() && self.waiter.is_unwanted();
         let idle_over = self.idle.is_some_and(|until| clock.is_over(until));
         if !state.closing && (worker.is_draining() || idle_over || unwanted || clock.is_over(self.until)) {
-            // What it has to say about that is still to go out.
+            // GOAWAY is still to go out.
             cx.waker().wake_by_ref();
             return Turn::CloseGently;
         }
@@ -121,7 +121,7 @@ mod tests {
 
     const IDLE: State = State { busy: false, begun: 1, closing: false, at_once: false, wake: None };
 
-    /// What is to be done next, and after how many halves of seconds; nothing, if it goes on for a minute.
+    /// Returns the next step other than `Wait`, and after how many half-seconds; `None` beyond a minute.
     async fn next(worker: &Worker, life: &mut Life<'_>, state: &State) -> Option<(Turn, u64)> {
         let before = worker.clock.coarse_ms();
         let turn = poll_fn(|cx| match life.poll(state, cx) {
@@ -187,7 +187,7 @@ mod tests {
             assert_eq!(life.poll(&IDLE, &mut cx), Turn::Wait);
             assert_eq!(worker.clock.end_longest_rests(1), 1);
             assert_eq!(life.poll(&IDLE, &mut cx), Turn::CloseGently);
-            // It is busy before it is told.
+            // A stream begins before GOAWAY is sent.
             assert_eq!(life.poll(&State { busy: true, ..IDLE }, &mut cx), Turn::Wait);
             worker.set_stage(Stage::Drain);
             for busy in [false, true] {

@@ -1,4 +1,4 @@
-//! What both logs are told of what was no request.
+//! Reports input that was no valid request, in both logs.
 
 use std::rc::Rc;
 
@@ -9,7 +9,7 @@ use crate::access_log::Refused;
 use crate::exchange::fault::{Fault, FaultKind, FaultRecord, TlsNames};
 use crate::worker::Worker;
 
-/// Tells of what came in a protocol without request lines, in `received` bytes.
+/// Reports a refused request of `received` bytes, in a protocol without request lines.
 #[cold]
 pub(super) fn tell(
     worker: &Rc<Worker>,
@@ -28,7 +28,7 @@ pub(super) fn tell(
     }
 }
 
-/// Tells of a connection as a whole.
+/// Reports a connection that is refused as a whole.
 #[cold]
 pub(super) fn tell_of_connection(worker: &Rc<Worker>, client: &Client, kind: FaultKind) {
     let mut scratch = worker.take_scratch();
@@ -36,7 +36,7 @@ pub(super) fn tell_of_connection(worker: &Rc<Worker>, client: &Client, kind: Fau
     worker.give_scratch(scratch);
 }
 
-/// Tells of what ended a connection and was no part of a request: only the error log is told.
+/// Reports the fault that ended a connection outside of any request: in the error log only.
 #[cold]
 pub(super) fn tell_of_end(worker: &Worker, client: &Client, kind: FaultKind) {
     (worker.settings.on_fault)(FaultRecord {

@@ -82,8 +82,8 @@ impl Streams {
     }
 }
 
-/// Gives a stream of a connection its task, which is told how many there have been with it. Boxed, as a task
-/// is moved several times before it runs, and an exchange is large.
+/// Starts the task of a stream. `serve` gets the number of the connection's streams so far, this one included.
+/// Boxed, as a task is moved several times before it runs, and an exchange is large.
 pub(super) fn begin<S: 'static, F: Future<Output = ()> + 'static>(
     shared: &Rc<S>,
     streams: fn(&S) -> &Streams,
@@ -142,7 +142,7 @@ mod tests {
                     },
                 );
             }
-            assert_eq!(*told.borrow(), [1, 2, 3], "each is told its number");
+            assert_eq!(*told.borrow(), [1, 2, 3], "each gets its number");
             for over in 0..=3 {
                 let woken = count.so_far();
                 assert_eq!((streams.open(), streams.begun(), woken), (3 - over, 3, over));

@@ -20,8 +20,8 @@ use crate::rt::Io;
 use crate::rt::tls::{HandshakeError, Refused, accept};
 use crate::worker::Worker;
 
-/// Does the handshake and serves what comes behind it. Whoever takes too long for the handshake is
-/// gone, however it fills the time; while it runs, the connection counts as idle and gives way to others.
+/// Does the handshake and serves the connection. A client that takes too long for the handshake is
+/// disconnected, even while it sends; until its end, the connection counts as idle and gives way to others.
 pub(crate) async fn serve(worker: Rc<Worker>, io: Io, mut client: Client, h2: bool) {
     // Boxed, as it is large and soon over.
     let Some((io, session)) =
@@ -253,7 +253,7 @@ mod tests {
             assert!(text.contains(word), "{fault:?}: {text}");
             all.insert(text);
         }
-        assert_eq!(all.len(), faults.len(), "one may be told from another");
+        assert_eq!(all.len(), faults.len(), "each has a text of its own");
     }
 
     /// As OpenSSL, and so NGINX's `$ssl_cipher` and `$ssl_curve`, call them.

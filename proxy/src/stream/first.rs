@@ -11,7 +11,7 @@ use crate::io::{self, Failed};
 use crate::rt::Io;
 use crate::worker::Worker;
 
-/// What was read of a client ahead. One buffer at most; it goes back to the worker with this.
+/// Bytes of a client that were read ahead: at most one buffer, which goes back to the worker on drop.
 pub(super) struct First<'a> {
     worker: &'a Worker,
     pub(super) buffer: Option<Buffer>,
@@ -43,7 +43,7 @@ impl<'a> First<'a> {
             self.deadline = worker.clock.after(worker.settings.streams.preread_timeout);
         }
         if self.buffer.is_none() {
-            // Who has not said anything yet gives way where room is needed.
+            // A client that has sent nothing yet gives way where room is needed.
             waiter.rest();
         }
         let (mut from, _) = io.split();
@@ -71,7 +71,7 @@ impl<'a> First<'a> {
         }
     }
 
-    /// The server that a TLS client asks for. Whoever speaks something else asks for none.
+    /// Returns the server name that a TLS client asks for; `None` for other protocols.
     ///
     /// # Errors
     /// A handshake that begins with what is no ClientHello, or does not come.

@@ -1,10 +1,10 @@
 //! hot path
 //!
-//! Streams that are looked into: calls of a protocol are seen on their way, held back where a fault is to be
-//! injected, and told of when they have ended.
+//! Streams whose protocol is inspected: calls are followed as they pass, held back where a fault is to be
+//! injected, and logged and counted when they have ended.
 //!
-//! Bytes go on as they come, whatever their lengths. What is kept of a stream has bounds of its own: of so
-//! many calls that are under way a few bytes each; what is beyond is passed on and not told of.
+//! Bytes go on as they come, regardless of their lengths. The memory of a stream is bounded: it holds a few bytes
+//! for each of at most [`MOST_CALLS`] calls that are under way; further calls pass unlogged.
 
 mod dubbo;
 mod redis;
@@ -23,7 +23,7 @@ use crate::relay::{Side, Stop};
 use crate::rt::Io;
 use crate::worker::Worker;
 
-/// Calls of a stream that are under way and told of when they end.
+/// The most calls of a stream that are under way and will be logged.
 const MOST_CALLS: usize = 1024;
 
 /// Bytes both ways, looked at. The fault is what ended it, if a side does not speak the protocol.
@@ -50,7 +50,7 @@ pub(super) async fn run(
     }
 }
 
-/// Whoever is told of calls.
+/// Logs and counts calls that have ended.
 struct Told<'c, 's> {
     worker: &'c Worker,
     x: &'c mut Exchange<'s>,
@@ -60,7 +60,7 @@ struct Told<'c, 's> {
 }
 
 impl Told<'_, '_> {
-    /// Whether anybody wants to be told of calls.
+    /// Whether calls are logged or counted.
     fn is_asked(&self) -> bool {
         self.has_loggers() || self.protocol.counts
     }
@@ -105,7 +105,7 @@ impl Told<'_, '_> {
         }
     }
 
-    /// No call is told of any more: what logs the stream itself must not see the last one.
+    /// Removes the last call, so that the stream's own loggers do not see it.
     fn close(self) -> Option<Fault> {
         if let Some(stream) = &mut self.x.engine_mut().stream {
             stream.call = None::<Call>;

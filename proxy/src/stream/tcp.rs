@@ -35,7 +35,7 @@ pub(crate) async fn serve(
     let waiters = [worker.clock.waiter(), worker.clock.waiter()];
     let mut first = First::new(&worker);
     let mut stream = Stream { protocol: Protocol::Tcp, listener: Some(listener), ..Stream::default() };
-    // Where TLS ends here, the handshake has told the name.
+    // Where TLS ends here, the name is known from the handshake.
     let asked = if worker.lease().streams.asks_for_name(client.local.port()) && !client.tls {
         first.server_name(&mut io, &waiters[0]).await
     } else {
@@ -62,7 +62,7 @@ pub(crate) async fn serve(
         Err(fault) => Outcome::Failed(*fault),
     };
     if matches!(outcome, Outcome::Relayed(Ended::Broken(_))) {
-        // What it got is not whole, and it must see that.
+        // The client's data is incomplete, and a reset shows that.
         io.abort();
     }
     end(&worker, &mut x, plan.as_deref().ok(), outcome, began);
@@ -121,7 +121,7 @@ async fn pass(
         proxy_protocol::write_v1(Some(&Ends { source, destination: x.client().local }), &mut header);
     }
     let way = Way { worker, waiters, header: &header, idle_timeout };
-    // What looks into a stream has memory of its own: most streams are passed on unseen.
+    // Boxed, as inspection needs more memory, and most streams are passed on unseen.
     let (carried, fault) = match plan.protocol.as_deref() {
         None => (run(way, io, &mut up, first, (Blind, Blind)).await, None),
         Some(protocol) => Box::pin(protocol::run(way, io, &mut up, first, x, protocol)).await,
@@ -149,12 +149,12 @@ async fn pass(
 pub(super) struct Way<'w> {
     pub(super) worker: &'w Worker,
     waiters: &'w [Waiter; 2],
-    /// What the server is told ahead.
+    /// The PROXY protocol header that is sent to the server first, if any.
     header: &'w [u8],
     idle_timeout: std::time::Duration,
 }
 
-/// What went both ways, and how that ended.
+/// How many bytes went each way, and how the stream ended.
 pub(super) struct Carried {
     ended: Ended,
     received: u64,
@@ -177,7 +177,7 @@ pub(super) async fn run(
     drop(first);
     let mut ended = None;
     if !header.is_empty() {
-        // In one packet with what is there, where nobody is to look at that.
+        // In one packet with the client's first bytes, unless a tap must look at them.
         let unseen = early.take_if(|_| taps.0.is_blind());
         let data = unseen.as_ref().map_or(&[][..], |buffer| buffer.data());
         received.set(data.len() as u64);

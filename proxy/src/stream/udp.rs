@@ -4,8 +4,8 @@
 //!
 //! A session begins with a client's first datagram and ends when neither side has sent one for a while. Its
 //! server is chosen once. A client's datagrams go to the server's socket straight from the listener's
-//! task; a session's own task passes the answers back. What cannot be sent at once is dropped, as on
-//! any network.
+//! task; a session's own task passes the answers back. Datagrams that cannot be sent at once are dropped,
+//! as on any network.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -36,7 +36,7 @@ use crate::workers::Stage;
 /// Datagrams that one listener takes before everything else that is ready gets its turn.
 const TURN: u32 = 64;
 
-/// The datagrams that wait in all sessions of a worker have as many bytes as those of so many sessions may.
+/// The datagrams that wait in all sessions of a worker may have as many bytes as those of this many full sessions.
 const WAITING_SESSIONS: usize = 64;
 
 /// The sessions of one listener.
@@ -52,7 +52,7 @@ struct Session {
     waiting_bytes: Cell<usize>,
     received: Cell<u64>,
     passed_on: Cell<u64>,
-    /// When the session ends unless somebody sends something.
+    /// When the session ends unless either side sends.
     alive: Cell<u64>,
     /// The server does not take what is sent to it.
     refused: Cell<bool>,
@@ -74,7 +74,7 @@ pub(crate) async fn listen(worker: Rc<Worker>, socket: Rc<Udp>, local: SocketAdd
                 rt::sleep(TICK).await;
                 continue;
             }
-            // What comes from now on begins a session there; answers still go out from here.
+            // Later datagrams begin a session there; answers still go out from here.
             Err(Stage::HandOver | Stage::Stop) => break,
             Err(Stage::Run | Stage::Drain) => continue,
         }
@@ -82,7 +82,7 @@ pub(crate) async fn listen(worker: Rc<Worker>, socket: Rc<Udp>, local: SocketAdd
         lent.get();
         lent.enlarge();
         loop {
-            // What waits here is another process's: no session may begin, so that it would be lost.
+            // Waiting datagrams belong to the other process: no session may begin here, as it would be lost.
             if worker.stage() >= Stage::HandOver {
                 return;
             }
@@ -91,7 +91,7 @@ pub(crate) async fn listen(worker: Rc<Worker>, socket: Rc<Udp>, local: SocketAdd
                     sessions.take(&worker, &socket, local, peer, &lent.get().space()[..n]);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // What became of an answer to some client. It is nobody's news here.
+                // An earlier answer to some client has failed, which does not matter here.
                 Err(_) => {}
             }
             done_this_turn += 1;
@@ -245,7 +245,7 @@ async fn serve(worker: Rc<Worker>, socket: &Udp, local: SocketAddr, peer: Socket
         stream.upstream_sent = session.passed_on.get();
     }
     if !matches!(outcome, Outcome::Relayed(_)) {
-        // Who is refused stays so for a moment: the same verdict on each of its datagrams would cost more.
+        // A refused session stays for a second, as refusing each of the client's datagrams would cost more.
         session.over.set(true);
         session.take_waiting(&worker);
         let pause = worker.clock.after(std::time::Duration::from_secs(1));

@@ -24,7 +24,7 @@ use crate::up::warm;
 use crate::workers::{Stage, Watch};
 use crate::{down, rt, stream};
 
-/// What listens, and can be another process's as well.
+/// A listening socket that can be handed to another process.
 pub(crate) trait Handed {
     /// All that the other process needs of it.
     fn copies(&self) -> io::Result<Vec<OwnedFd>>;
@@ -42,7 +42,7 @@ impl Handed for rt::Udp {
     }
 }
 
-/// What a worker is started with.
+/// The arguments that a worker starts with.
 pub(crate) struct Start {
     pub(crate) index: usize,
     pub(crate) settings: Arc<Settings>,
@@ -59,7 +59,7 @@ pub(crate) struct Start {
     pub(crate) watch: Watch,
     /// Takes copies of listening sockets, when they are asked for.
     pub(crate) copies: Sender<io::Result<Vec<OwnedFd>>>,
-    /// Told once the worker serves, and dropped.
+    /// Signalled once the worker serves, and dropped.
     pub(crate) ready: Sender<()>,
 }
 
@@ -110,7 +110,7 @@ pub(crate) async fn serve(start: Start) -> io::Result<()> {
         let signal = signal.clone();
         worker.keep(0, move |worker| stream::udp::listen(worker, socket.clone(), local, signal.clone()));
     }
-    // Nobody listens if the start was given up meanwhile.
+    // The receiver is gone if the start was given up meanwhile.
     let _ = ready.send(());
     drop(ready);
     if *signal.borrow_and_update() == Stage::Run {
@@ -157,7 +157,7 @@ pub(crate) async fn serve(start: Start) -> io::Result<()> {
     Ok(())
 }
 
-/// The worker's own timer: deadlines, the access log, idle upstream connections, spare memory, what is to be told.
+/// The worker's own timer: deadlines, the access log, idle upstream connections, spare memory, notices.
 async fn tick(worker: Rc<Worker>) {
     let mut ticks = 0u32;
     let settings = &worker.settings;
@@ -170,8 +170,8 @@ async fn tick(worker: Rc<Worker>) {
         #[cfg(test)]
         tests::hold_up(&worker.settings, "tick");
         if worker.clock.advance() {
-            // What a deadline is about may have come meanwhile, and lie with the kernel: it tells
-            // of so many events at once.
+            // The event that a deadline waits for may lie with the kernel, which reports at most
+            // `rt::EVENTS` at once.
             for _ in 0..=worker.clock.waiters() / rt::EVENTS {
                 rt::events().await;
             }
@@ -221,7 +221,7 @@ impl Worker {
         self.keep(2, follow);
     }
 
-    /// Runs one of the worker's own tasks (of [`crate::notice::OWN_TASKS`]). A panic in it is counted and told, and
+    /// Runs one of the worker's own tasks (of [`crate::notice::OWN_TASKS`]). A panic in it is counted and logged, and
     /// the task starts again: without it, the worker would seem to serve and do so no more.
     fn keep<F: Future<Output = ()> + 'static>(
         self: &Rc<Worker>,
@@ -243,7 +243,7 @@ impl Worker {
                 }
                 worker.shard.panicked();
                 worker.notices.panicked(task);
-                // What panics at once again shall not take all of the worker's time.
+                // A task that panics again at once must not take all of the worker's time.
                 rt::sleep(TICK).await;
             }
         });
@@ -255,7 +255,7 @@ impl Worker {
         self.listening.borrow_mut().push(Rc::downgrade(&socket));
     }
 
-    /// Sends copies of its listening sockets to whoever asked.
+    /// Sends copies of its listening sockets to `Workers::sockets`.
     fn copy_sockets(&self) {
         let open: Vec<Rc<dyn Handed>> = self.listening.borrow().iter().filter_map(Weak::upgrade).collect();
         let copies: io::Result<Vec<_>> = open.iter().map(|socket| socket.copies()).collect();

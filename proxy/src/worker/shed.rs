@@ -1,4 +1,4 @@
-//! What gives way when room or descriptors run out: idle connections, those to upstreams first.
+//! Closes idle connections when room or descriptors run out, those to upstreams first.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -94,7 +94,7 @@ impl Worker {
     /// Closes some of the connections to upstreams that have been idle longest.
     pub(crate) fn close_idle_upstreams(&self, most: usize) -> usize {
         let closed = match self.pools.close_oldest(most) {
-            // What carries many requests at a time goes last.
+            // Connections that carry many requests at a time go last.
             0 if most > 0 => self.links.close_idle(),
             closed => closed,
         };
@@ -180,7 +180,7 @@ mod tests {
         beside_worker(Settings::default(), async |worker, _| {
             (0..8).for_each(|_| keep(&worker));
             worker.yield_descriptors();
-            assert_eq!(worker.pools.len(), 8, "nobody has asked");
+            assert_eq!(worker.pools.len(), 8, "no descriptors are needed yet");
             worker.ask_for_descriptors();
             worker.yield_descriptors();
             worker.yield_descriptors();

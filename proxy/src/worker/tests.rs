@@ -98,7 +98,7 @@ fn a_panic_of_its_own_tasks_stops_no_worker() {
     assert!(ask(addr).starts_with("HTTP/1.1 404 "));
     ACCEPT.store(2, Ordering::SeqCst);
     TICK.store(2, Ordering::SeqCst);
-    // Somebody must come for `accept` to go round.
+    // `accept` goes round only when a client connects.
     until(|| {
         assert!(ask(addr).starts_with("HTTP/1.1 404 "), "connections are still taken");
         ACCEPT.load(Ordering::SeqCst) == 0 && TICK.load(Ordering::SeqCst) == 0
@@ -210,7 +210,7 @@ fn who_has_waited_too_long_for_a_slow_worker_is_turned_away() {
             ..Settings::default()
         };
         let sockets = Workers::listen(&settings, 1).unwrap();
-        // They are there before the worker is, so it does not find nobody there before it has taken all.
+        // They connect before the worker starts, so its queue is not empty before it has taken all of them.
         let clients: Vec<TcpStream> =
             (0..200).map(|_| TcpStream::connect(listener.address).unwrap()).collect();
         std::thread::sleep(Duration::from_millis(20));
@@ -219,7 +219,7 @@ fn who_has_waited_too_long_for_a_slow_worker_is_turned_away() {
         let workers = Workers::start(Arc::new(settings), sockets, readers, &meters).unwrap();
         let ask = |mut client: &TcpStream, request: &[u8]| {
             client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-            // Who is turned away may be so by now.
+            // A client that is turned away may be disconnected by now.
             let _ = client.write_all(request);
             let mut answer = Vec::new();
             let end = client.read_to_end(&mut answer);

@@ -1,4 +1,4 @@
-//! What plugins may ask of the worker they run on.
+//! The services of a worker for the plugins that run on it.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
-//! Tests of what is told from what a connection begins with.
+//! Tests that foreign protocols are distinguished from malformed HTTP/1.
 
 use super::{first_line, is_foreign};
 
 #[test]
-fn bytes_that_are_no_http_at_all_are_told_from_a_request_with_a_mistake() {
+fn foreign_bytes_are_distinguished_from_a_malformed_request() {
     for (head, foreign) in [
         ("INVALID CONNECTION PREFACE\r\n\r\n", true),
         ("A B C\n", true),

@@ -20,7 +20,7 @@ use crate::h2::fields;
 use crate::io::{End, Failed};
 use crate::worker::Worker;
 
-/// What comes on a stream.
+/// The receiving side of a stream.
 pub(crate) struct Input {
     stream: RecvStream,
     shared: Rc<Shared>,
@@ -149,7 +149,7 @@ impl RequestBody<'_> {
         if !self.input.piece.is_empty() || self.input.complete {
             return Ok(true);
         }
-        // Whoever is told that nothing is here waits by `read`.
+        // A caller that gets `false` waits in `read`, so nothing is woken here.
         let mut cx = Context::from_waker(Waker::noop());
         match self.input.poll(&mut cx) {
             Poll::Ready(Ok(())) => self.measured().map(|()| true),

@@ -21,7 +21,7 @@ use crate::io::Failed;
 use crate::up::Size;
 use crate::worker::Worker;
 
-/// What goes on a stream.
+/// The sending side of a stream.
 pub(crate) struct Output {
     respond: SendResponse<Bytes>,
     /// A head that leaves with the first piece of the body, or by itself when that takes long.

@@ -134,7 +134,7 @@ async fn serve(
             let output = stream.output.get_mut();
             output.continue_due = scratch.messages.request.expect_continue;
             if ask == Ask::Tunnel {
-                // What comes on the stream is the tunnel's.
+                // DATA on the stream belongs to the tunnel.
                 stream.input.keep_for_tunnel();
             }
             let shared = stream.shared.clone();
@@ -157,8 +157,8 @@ async fn serve(
     }
 }
 
-/// Ends a stream whose head is no request: one that means different things to different servers is broken
-/// off, one that is only too large is told so.
+/// Ends a stream whose head is no request: one that means different things to different servers is reset,
+/// one that is only too large gets an error response.
 #[cold]
 async fn refuse(worker: &Rc<Worker>, stream: &mut Stream, why: Refusal, scratch: &mut Scratch) -> Outcome {
     let shared = stream.shared.clone();

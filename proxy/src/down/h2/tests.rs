@@ -6,14 +6,14 @@ use crate::rt::memory::{self, End, Schedule};
 use crate::rt::{self, Line as _};
 use crate::testing::{beside_worker, within};
 
-/// What a client does when its connection is over.
+/// A step of a client whose connection is over.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     /// Seconds.
     Wait(u64),
-    /// It still sends so many bytes.
+    /// It sends this many bytes.
     Say(usize),
-    /// It takes so many.
+    /// It takes this many bytes.
     Take(usize),
     ToEnd,
 }
@@ -30,8 +30,8 @@ async fn play(end: &End, steps: &[Step]) {
     }
 }
 
-/// How many seconds a client that has so many bytes to take is waited for, and stays when it has done all it does;
-/// nothing, if it is waited for longer than a minute.
+/// Returns for how many seconds a client that does these steps is waited for, with `unread` bytes to take;
+/// `None` beyond a minute. It keeps its connection open afterwards, unless it takes all `ToEnd`.
 async fn waited(worker: &Rc<Worker>, ending: Ending, unread: usize, client: &[Step]) -> Option<u64> {
     let (end, io) = memory::pair(Schedule::default(), Schedule::default());
     let line = Line::from_client(worker, Io::Memory(io), None);
@@ -43,7 +43,7 @@ async fn waited(worker: &Rc<Worker>, ending: Ending, unread: usize, client: &[St
     let client = client.to_vec();
     rt::spawn(async move {
         play(&end, &client).await;
-        // It leaves when it has been told of the end.
+        // After `ToEnd` it leaves, as it has seen the end.
         if !matches!(client.last(), Some(ToEnd)) {
             rt::sleep(Duration::from_secs(100)).await;
         }
@@ -62,14 +62,14 @@ fn a_client_whose_connection_is_over_is_waited_for_as_long_as_it_may_lose_someth
     };
     beside_worker(settings, async |worker, _| {
         let steps: &[(&str, Ending, usize, &[Step], u64)] = &[
-            ("it is told, and goes", Ending::Linger, 3, &[ToEnd], 0),
+            ("it sees the end, and goes", Ending::Linger, 3, &[ToEnd], 0),
             ("it says nothing and takes nothing", Ending::Linger, 3, &[], 2),
             ("it goes on sending as much as is read of it", Ending::Linger, 3, &[Say(3000)], 2),
             ("it goes on sending more", Ending::Linger, 3, &[Say(3001)], 0),
             ("it has all, and may have a word to say", Ending::Deliver, 0, &[], 2),
             ("it goes when it has all", Ending::Deliver, 3, &[Wait(3), ToEnd], 3),
             ("it sends more than is read", Ending::Deliver, 3, &[Wait(3), Say(3001)], 3),
-            // It is looked at every two seconds. What it took before the first time is not known.
+            // Its progress is checked every two seconds. Bytes that it took before the first check do not count.
             ("it takes nothing", Ending::Deliver, 3, &[], 2 + 6),
             ("it takes all, late", Ending::Deliver, 3, &[Wait(3), Take(3)], 4 + 2),
             ("it takes a part, and no more", Ending::Deliver, 3, &[Wait(5), Take(1)], 6 + 6),

@@ -1,5 +1,5 @@
-//! Streams that go one way (RFC 9114 section 6.2): the client's settings, and what its lists of fields would
-//! need of a table, of which there is none.
+//! Streams that go one way (RFC 9114 section 6.2): the client's settings, and the QPACK streams, which change
+//! nothing, as there is no dynamic table.
 
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -62,7 +62,7 @@ async fn serve(shared: &Shared, frames: &mut Frames) -> Result<(), Broken> {
 async fn control(shared: &Shared, frames: &mut Frames) -> Result<(), Broken> {
     let mut first = true;
     let mut text = Vec::new();
-    // What the client has said of pushes that it takes, and of where it stops taking them.
+    // The greatest push that MAX_PUSH_ID allows, and the one from which on GOAWAY stops them.
     let (mut allowed, mut stop) = (0, h3::MOST);
     loop {
         let Some((kind, length)) = poll_fn(|cx| frames.poll_head(cx)).await? else {

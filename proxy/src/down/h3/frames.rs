@@ -21,16 +21,16 @@ const READ: usize = 16 << 10;
 pub(super) enum Broken {
     /// The client has broken it off, or is gone.
     Gone,
-    /// What came on it is no message.
+    /// The stream breaks a rule and ends with this code.
     Stream(u32),
-    /// What came on it means that the client is not to be understood at all.
+    /// The client breaks a rule of the whole connection, which ends with this code.
     Connection(u32),
 }
 
 pub(super) struct Frames {
     stream: RecvStream,
     shared: Rc<Shared>,
-    /// What was read and not used yet.
+    /// Bytes that were read and not used yet.
     chunk: Bytes,
     /// The beginning of a frame's head.
     head: [u8; LONGEST_HEAD],
@@ -163,7 +163,7 @@ impl Frames {
 }
 
 impl Drop for Frames {
-    /// Nobody reads the rest (RFC 9114 section 4.1).
+    /// Asks the client not to send the rest, which is not read (RFC 9114 section 4.1).
     fn drop(&mut self) {
         self.stop(code::NO_ERROR);
     }

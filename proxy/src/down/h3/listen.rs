@@ -29,7 +29,7 @@ use crate::workers::Stage;
 /// Connections that are begun or refused before everything else that is ready gets its turn.
 const TURN: u32 = 16;
 
-/// What may come for a connection before it is taken or refused, and for all of them.
+/// Bytes that are kept for a connection before it is taken or refused, and for all such connections.
 const EARLY_BYTES: u64 = 16 << 10;
 const ALL_EARLY_BYTES: u64 = 4 << 20;
 
@@ -142,7 +142,7 @@ pub(crate) async fn listen(worker: Rc<Worker>, port: Rc<Port>, mut signal: rt::S
             rt::turn().await;
         }
     }
-    // Who is here stays.
+    // Connections that have begun here stay.
     if *signal.borrow() == Stage::HandOver {
         hand_over(&worker, &port).await;
     }
@@ -157,7 +157,7 @@ pub(crate) async fn listen(worker: Rc<Worker>, port: Rc<Port>, mut signal: rt::S
     port.endpoint.close(VarInt::from_u32(code::NO_ERROR), b"");
 }
 
-/// Leaves the socket to another process, and serves whoever has begun here before.
+/// Leaves the socket to another process, and serves the connections that have begun here before.
 async fn hand_over(worker: &Rc<Worker>, port: &Rc<Port>) {
     port.heir.hand_over();
     let deadline = worker.clock.after(LAST_TURN);
@@ -235,8 +235,8 @@ impl Drop for Shaking {
     }
 }
 
-/// Waits for the end of a handshake. Whoever takes too long is gone; while it runs, the connection counts as
-/// idle and gives way to others.
+/// Waits for the end of a handshake. A client that takes too long is disconnected; while the handshake runs,
+/// the connection counts as idle and gives way to others.
 async fn shake(
     worker: &Rc<Worker>,
     connecting: quinn::Connecting,
@@ -269,7 +269,7 @@ async fn shake(
             (None, ConnectionError::ConnectionClosed(_)) => {
                 FaultKind::HandshakeFailed("the client ended the TLS handshake")
             }
-            // Who begins and goes without a word is a probe, and told of by nobody.
+            // A client that begins and leaves without a word is a probe, which is not logged.
             _ => {
                 fail(worker, client, seen, None);
                 return None;
@@ -281,7 +281,7 @@ async fn shake(
     None
 }
 
-/// Counts a handshake that came to nothing, and tells of it if there is something to tell.
+/// Counts a failed handshake, and logs it if there is a cause to log.
 #[cold]
 fn fail(worker: &Worker, client: &Client, seen: &Seen, kind: Option<FaultKind>) {
     worker.shard.handshake(false, false);

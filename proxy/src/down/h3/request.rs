@@ -34,7 +34,7 @@ enum Stage {
     End,
 }
 
-/// What the current frame is.
+/// The kind of the current frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Current {
     Data,
@@ -42,14 +42,14 @@ enum Current {
     Other,
 }
 
-/// What came of reading a head.
+/// The result of reading a head.
 pub(super) enum Read {
     /// Its list of fields is in [`Input::coded`]; true if nothing follows.
     Whole(bool),
     TooLarge,
 }
 
-/// What comes on a stream.
+/// The receiving side of a stream.
 pub(crate) struct Input {
     frames: Frames,
     shared: Rc<Shared>,
@@ -58,13 +58,13 @@ pub(crate) struct Input {
     /// A list of fields, as it came.
     pub(super) coded: Vec<u8>,
     piece: Bytes,
-    /// What Content-Length says of the body.
+    /// The length of the body by Content-Length.
     expected: Option<u64>,
     /// No piece comes after the one that was taken.
     complete: bool,
     /// It counts for the connection's window.
     has_body: bool,
-    /// What comes is for a tunnel; the exchange sees no body.
+    /// DATA is for a tunnel; the exchange sees no body.
     tunnels: bool,
     received: u64,
     trailers: Fields,
@@ -91,7 +91,7 @@ impl Input {
         }
     }
 
-    /// What is known of the body from the head.
+    /// Notes what the head says of the body.
     pub(super) fn begin_body(&mut self, ends: bool, expected: Option<u64>) {
         (self.complete, self.expected) = (ends, expected);
         if !ends {
@@ -299,7 +299,7 @@ impl RequestBody<'_> {
         if !self.input.piece.is_empty() || self.is_complete() {
             return Ok(true);
         }
-        // Whoever is told that nothing is here waits by `read`.
+        // A caller that gets `false` waits in `read`, so nothing is woken here.
         let mut cx = Context::from_waker(Waker::noop());
         match self.input.poll(&mut cx) {
             Poll::Ready(Ok(())) => self.measured().map(|()| true),

@@ -26,7 +26,7 @@ use crate::worker::Worker;
 /// Ready when the client wants no more.
 type Stopped = Pin<Box<dyn Future<Output = ()>>>;
 
-/// What goes on a stream.
+/// The sending side of a stream.
 pub(crate) struct Output {
     stream: SendStream,
     /// The list of fields of a head that leaves with the first piece of the body, or by itself when that
@@ -80,8 +80,8 @@ impl Output {
         Poll::Ready(written.map_err(|_| if self.begun { Failed::Broken } else { Failed::Closed }))
     }
 
-    /// Sends as much of a piece as there is room for; says how much that was. `ends` is for when the message
-    /// ends with this piece. Whoever has begun with a piece sends all of it.
+    /// Sends as much of a piece as there is room for, and returns how much. `ends` is for when the message ends
+    /// with this piece. A caller must send all of a piece that it has begun: the frame's length is out.
     pub(crate) fn poll_send(
         &mut self,
         cx: &mut Context<'_>,
@@ -159,7 +159,7 @@ pub(super) async fn deliver(mut output: Output, shared: &Shared, waiter: &Waiter
 }
 
 impl Drop for Output {
-    /// A response that nobody ended is not whole, and must not look so.
+    /// A response that was not ended is incomplete, and must not look complete.
     fn drop(&mut self) {
         self.reset(code::INTERNAL_ERROR);
     }

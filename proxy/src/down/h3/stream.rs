@@ -127,7 +127,7 @@ async fn serve(shared: Rc<Shared>, send: SendStream, recv: RecvStream, requests:
 
 /// Why there is no request.
 enum Bars {
-    /// It is told why.
+    /// It is refused, for this reason.
     Refused(FaultKind),
     Broken(Broken),
 }
@@ -154,14 +154,14 @@ fn make(worker: &Worker, stream: &mut Stream, ends: bool, scratch: &mut Scratch)
     stream.input.begin_body(ends, expected);
     stream.output.get_mut().continue_due = request.expect_continue;
     if ask == Ask::Tunnel {
-        // What comes on the stream is the tunnel's.
+        // DATA on the stream belongs to the tunnel.
         stream.input.keep_for_tunnel();
     }
     Ok(())
 }
 
-/// Ends a stream whose head is no request: one that means different things to different servers is broken
-/// off, one that is only too large or too late is told so.
+/// Ends a stream whose head is no request: one that means different things to different servers is reset,
+/// one that is only too large or too late gets an error response.
 #[cold]
 async fn refuse(worker: &Rc<Worker>, stream: &mut Stream, kind: FaultKind, scratch: &mut Scratch) -> Outcome {
     stream.shared.credit.refused();

@@ -40,7 +40,7 @@ pub(super) fn serve_here(worker: &Rc<Worker>) {
     WORKER.set(Rc::downgrade(worker));
 }
 
-/// What is the same for every connection.
+/// The TLS of a port; [`Crypto::watched`] makes one for each connection.
 #[derive(Clone)]
 pub(super) struct Crypto {
     /// For what is not TLS: the keys of first packets and the tags of Retry.
@@ -50,7 +50,7 @@ pub(super) struct Crypto {
     address: Option<Arc<Address>>,
 }
 
-/// What became of a handshake, for the log.
+/// Facts of a handshake, for the log.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) name: OnceLock<Box<str>>,
@@ -61,10 +61,10 @@ pub(super) struct Seen {
 
 impl Crypto {
     pub(super) fn new() -> Result<Crypto, rustls::Error> {
-        /// Nobody is served with this.
+        /// No connection is served with this.
         #[derive(Debug)]
-        struct Nobody;
-        impl ResolvesServerCert for Nobody {
+        struct NoCertificate;
+        impl ResolvesServerCert for NoCertificate {
             fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
                 None
             }
@@ -73,7 +73,7 @@ impl Crypto {
         let config = rustls::ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])?
             .with_no_client_auth()
-            .with_cert_resolver(Arc::new(Nobody));
+            .with_cert_resolver(Arc::new(NoCertificate));
         let initial = QuicServerConfig::try_from(config)
             .map_err(|_| rustls::Error::General("no cipher suite for QUIC's first packets".to_owned()))?;
         Ok(Crypto { initial: Arc::new(initial), seen: Arc::default(), address: None })
@@ -204,7 +204,7 @@ impl crypto::Session for Session {
         }
     }
 
-    /// What was agreed on, as a [`TlsSession`].
+    /// Returns what was agreed on, as a [`TlsSession`].
     fn handshake_data(&self) -> Option<Box<dyn Any>> {
         let State::Chosen(chosen) = &self.state else { return None };
         let now = WORKER.with_borrow(Weak::upgrade)?.clock.coarse_unix_ms() / 1000;
@@ -217,7 +217,7 @@ impl crypto::Session for Session {
     }
 
     fn early_crypto(&self) -> Option<(Box<dyn crypto::HeaderKey>, Box<dyn crypto::PacketKey>)> {
-        // What may be sent again by anybody is not served.
+        // Early data can be replayed by anybody, so it is not accepted.
         None
     }
 
@@ -282,7 +282,7 @@ impl crypto::Session for Session {
         _: &[u8],
         _: &[u8],
     ) -> Result<(), crypto::ExportKeyingMaterialError> {
-        // Nobody here derives anything from a session.
+        // Nothing here derives keys from a session.
         Err(crypto::ExportKeyingMaterialError)
     }
 }

@@ -45,7 +45,7 @@ impl<'c, 's> Calls<'c, 's> {
         }
     }
 
-    /// The stream is over. What has no response is told of as well, as in APISIX.
+    /// Ends the calls of a stream that is over. Those without a response are logged as well, as in APISIX.
     pub(super) fn close(mut self) -> Option<Fault> {
         let now_us = if self.waiting.is_empty() { 0 } else { self.told.worker.clock.micros() };
         for (_, began_us) in self.waiting.drain() {
@@ -57,7 +57,7 @@ impl<'c, 's> Calls<'c, 's> {
 
 const NO_LINE: Option<fn(&mut Vec<u8>)> = None;
 
-/// What looks at the client's frames, and at the server's.
+/// Returns the taps on the client's frames and on the server's.
 pub(super) fn taps<'r, 'c, 's>(
     calls: &'r RefCell<Calls<'c, 's>>,
 ) -> (FramesOf<'r, 'c, 's>, FramesOf<'r, 'c, 's>) {
@@ -95,7 +95,7 @@ impl Tap for FramesOf<'_, '_, '_> {
 
 impl FramesOf<'_, '_, '_> {
     fn head(&mut self, head: &Head) {
-        // Heartbeats are no calls, and what a server asks of a client is none either.
+        // Heartbeats are no calls, nor are requests that a server sends to a client.
         let is_call = !head.is_event && head.is_request == (self.side == Side::Client);
         if !is_call {
             return;

@@ -16,7 +16,7 @@ use crate::relay::{Passed, Side, Stop, Tap};
 /// Bytes of a command's name, which is longer than any of Redis and its modules.
 const NAME: usize = 32;
 
-/// What commands are called that the server does not know, or that nobody could.
+/// The label of commands that the server does not know, or that no server could know.
 const UNKNOWN: &str = "unknown";
 
 /// Bytes of an argument in a command line, as in APISIX.
@@ -78,12 +78,12 @@ struct Call {
 /// The calls of a stream.
 pub(super) struct Calls<'c, 's> {
     told: Told<'c, 's>,
-    /// Somebody wants to be told of calls: else neither they nor replies are looked at.
+    /// Calls are logged or counted; otherwise none is kept, and replies are not looked at.
     watches: bool,
     waiting: VecDeque<Call>,
     /// Their lines, one after the other.
     lines: VecDeque<u8>,
-    /// Commands behind those that are not told of, as there were too many.
+    /// Commands behind those in `waiting` that are not logged, as there were too many.
     beyond: u64,
     /// The client has subscribed to something, so that messages come between replies.
     subscribed: bool,
@@ -118,7 +118,7 @@ impl<'c, 's> Calls<'c, 's> {
         self.waiting.push_back(Call { began_us, name, line: line.len() as u16, replies });
     }
 
-    /// A reply is whole, or a message that is none.
+    /// Takes a complete reply, or a message that is no reply.
     fn reply(&mut self, now_us: u64, reply: &Reply) {
         let text = reply.text.as_bytes();
         let first = self.waiting.front_mut();
@@ -160,14 +160,14 @@ impl<'c, 's> Calls<'c, 's> {
         self.told.log(took_us, Some(|out: &mut Vec<u8>| out.extend(lines.iter().take(call.line.into()))));
         lines.drain(..usize::from(call.line));
         if self.waiting.is_empty() {
-            // What many at once took is not kept for one at a time.
+            // The memory of a burst is not kept.
             self.waiting.shrink_to(16);
             lines.shrink_to(LINE);
         }
     }
 
-    /// The stream is over. What has no reply is told of as well, as in APISIX, though not by its name: no server has
-    /// said that there is such a command.
+    /// Ends the calls of a stream that is over. Those without a reply are logged as well, as in APISIX, but counted
+    /// as [`UNKNOWN`]: no server has said that there is such a command.
     pub(super) fn close(mut self) -> Option<Fault> {
         let now_us = if self.waiting.is_empty() { 0 } else { self.told.worker.clock.micros() };
         while !self.waiting.is_empty() {
@@ -177,7 +177,7 @@ impl<'c, 's> Calls<'c, 's> {
     }
 }
 
-/// Whether an error is told to any command, and to what is none.
+/// Whether an error says nothing of the command: servers send it to any command, and to input that is no command.
 fn says_nothing_of_it(error: &[u8]) -> bool {
     let told_to_all: [&[u8]; 4] =
         [b"ERR unknown command", b"ERR max number of clients", b"ERR Protocol error", b"DENIED "];
@@ -195,7 +195,7 @@ fn is_message(name: &[u8]) -> bool {
     matches!(name, b"message" | b"pmessage" | b"smessage")
 }
 
-/// What looks at the client's commands, and at the server's replies.
+/// Returns the taps on the client's commands and on the server's replies.
 pub(super) fn taps<'r, 'c, 's>(
     calls: &'r RefCell<Calls<'c, 's>>,
     faults: &'r Faults,
@@ -228,7 +228,7 @@ pub(super) struct Commands<'r, 'c, 's> {
     calls: &'r RefCell<Calls<'c, 's>>,
     faults: &'r Faults,
     watches: bool,
-    /// Somebody wants to know them in full.
+    /// Loggers want the command lines.
     lines: bool,
     requests: Requests,
     // the command that is being read
@@ -238,12 +238,12 @@ pub(super) struct Commands<'r, 'c, 's> {
     /// Of the argument, and how much of it was there.
     len: u64,
     seen: u64,
-    /// What may hold it back.
+    /// The faults of this command, which may hold it back.
     fault: Option<&'r CommandFaults>,
     /// The argument, where it may be a key of that.
     key: Vec<u8>,
     reads_key: bool,
-    /// What a key has said.
+    /// The delay of the fault that a key has matched.
     hold: Option<Duration>,
     line: Vec<u8>,
     /// Bytes that were looked at before and held back.

@@ -65,7 +65,7 @@ fn what_a_worker_remembers_of_an_upstream_becomes_that_of_its_next_generation() 
     });
 }
 
-/// What never ends by itself.
+/// A time that no test waits for.
 const HOURS: Duration = Duration::from_secs(7200);
 
 /// A worker that serves this, with these sockets for datagrams.
@@ -133,7 +133,7 @@ fn a_silent_tunnel_is_told_before_the_time_of_a_hand_over_ends() {
     let settings = Settings {
         listen: vec![Listener::http(addr)],
         idle_grace: Duration::from_millis(50),
-        // So long before the end of the hand-over tunnels are told: half a second after its beginning.
+        // Tunnels are closed this long before the hand-over ends: half a second after its beginning.
         send_timeout: HOURS - Duration::from_millis(500),
         drain_timeout: HOURS,
         ..Settings::default()

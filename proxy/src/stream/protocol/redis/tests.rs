@@ -15,7 +15,7 @@ use crate::rt;
 use crate::worker::Worker;
 use crate::workers::Watch;
 
-/// What a test sees: the taps, and what was told last.
+/// A test's view: the taps, and the call that was logged last.
 struct Seen<'r, 'c, 's> {
     calls: &'r RefCell<Calls<'c, 's>>,
     commands: Commands<'r, 'c, 's>,
@@ -137,7 +137,7 @@ fn lines_are_lower_case_and_cut() {
             seen.got("+OK\r\n");
             assert_eq!(seen.line(), expected);
         }
-        // What comes in pieces is cut where it would be otherwise.
+        // A command that comes in pieces is cut at the same place.
         for piece in command(&format!("set k {long}")).chunks(120) {
             seen.sent(piece);
         }
@@ -169,7 +169,7 @@ fn what_is_beyond_the_bound_is_passed_on() {
         seen.got(&"$1\r\na\r\n".repeat(1999));
         assert_eq!(seen.waiting(), (0, 1));
         assert!(seen.calls.borrow().lines.is_empty());
-        // It comes behind what is not told of, so it is not told of either.
+        // It comes behind a command that is not logged, so it is not logged either.
         seen.sent(&command("ping"));
         seen.got("$1\r\na\r\n+PONG\r\n");
         assert_eq!(seen.waiting(), (0, 0));
@@ -203,7 +203,7 @@ fn messages_are_no_replies() {
             "*3\r\n$11\r\nunsubscribe\r\n$3\r\ndog\r\n:1\r\n*3\r\n$11\r\nunsubscribe\r\n$3\r\ncat\r\n:0\r\n",
         );
         assert_eq!((seen.line().as_str(), seen.waiting()), ("unsubscribe", (0, 0)));
-        // In version 3 they come as pushes, and whatever else is a reply.
+        // In RESP3 messages come as pushes, and everything else is a reply.
         seen.sent(&command("subscribe dog"));
         seen.sent(&command("get a"));
         seen.got(">3\r\n$9\r\nsubscribe\r\n$3\r\ndog\r\n:1\r\n>3\r\n$7\r\nmessage\r\n$3\r\ndog\r\n$2\r\nhi\r\n$1\r\na\r\n");
