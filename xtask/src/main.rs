@@ -13,6 +13,7 @@ mod docs;
 mod fuzz;
 mod gen_docs;
 mod new_plugin;
+mod package;
 mod run;
 mod shell;
 mod soak;
@@ -48,6 +49,10 @@ cargo x COMMAND
   soak [--short] [GOAL...]
                       what docs/reliability.md promises, measured at length; with
                       --short in minutes, on the build that tests use
+  package [--check] [--binary PATH] [--only NAME]
+                      build what users install into target/dist, optimised fully; with
+                      --check try it, made from the build that tests use. PATH is
+                      the gateway to package, NAME one artefact
   deny                licences, bans, sources and advisories of all dependencies
   help                this text
 ";
@@ -70,6 +75,7 @@ fn main() -> ExitCode {
         "fuzz" => fuzz::command(rest),
         "exchanges" => fuzz::exchanges(rest),
         "soak" => soak::soak(rest),
+        "package" => package::command(rest),
         "deny" => deny::deny(),
         "help" | "-h" | "--help" => {
             print!("{HELP}");

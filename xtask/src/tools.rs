@@ -2,6 +2,7 @@
 
 use crate::shell::{cargo, output, root, run};
 use anyhow::{Result, bail};
+use std::path::PathBuf;
 use std::process::Command;
 
 /// Program and the Debian package that brings it.
@@ -31,7 +32,7 @@ const GO: [(&str, &str); 5] = [
 ];
 
 pub fn install() -> Result<()> {
-    programs()?;
+    debian(&DEBIAN)?;
     python()?;
     go()?;
     etcd()?;
@@ -59,15 +60,18 @@ fn python() -> Result<()> {
 }
 
 fn go() -> Result<()> {
+    GO.iter().try_for_each(|(program, package)| go_tool(program, package).map(drop))
+}
+
+/// A program from the Go module proxy, installed in `target/tools` where it is missing there.
+pub fn go_tool(program: &str, package: &str) -> Result<PathBuf> {
     let tools = root().join("target/tools");
-    for (program, package) in GO {
-        let path = tools.join(program);
-        if !path.is_file() {
-            println!("{program} is missing; installing it by go");
-            run(Command::new("go").args(["install", package]).env("GOBIN", path.parent().unwrap_or(&tools)))?;
-        }
+    let path = tools.join(program);
+    if !path.is_file() {
+        println!("{program} is missing; installing it by go");
+        run(Command::new("go").args(["install", package]).env("GOBIN", path.parent().unwrap_or(&tools)))?;
     }
-    Ok(())
+    Ok(path)
 }
 
 /// The real etcd, out of Debian's packages.
@@ -112,10 +116,12 @@ fn unpacked(what: &str, packages: &[&str], files: &[(&str, &str)]) -> Result<()>
     Ok(())
 }
 
-fn programs() -> Result<()> {
-    let missing: Vec<_> = DEBIAN.iter().filter(|(program, _)| !present(program)).collect();
+/// Programs and the Debian packages that bring them, installed where they are missing.
+pub fn debian(wanted: &[(&str, &str)]) -> Result<()> {
+    let missing: Vec<_> = wanted.iter().filter(|(program, _)| !present(program)).collect();
     if missing.is_empty() {
-        println!("all there: {}", DEBIAN.map(|(program, _)| program).join(", "));
+        let there: Vec<_> = wanted.iter().map(|(program, _)| *program).collect();
+        println!("all there: {}", there.join(", "));
         return Ok(());
     }
     let packages: Vec<_> = missing.iter().map(|(_, package)| *package).collect();
@@ -124,7 +130,7 @@ fn programs() -> Result<()> {
     run(apt(&["install", "-y", "-qq", "--no-install-recommends"]).args(&packages))?;
     for (program, package) in missing {
         if !present(program) {
-            bail!("{program} is still not on the path after installing {package}; the cases need it");
+            bail!("{program} is still not on the path after installing {package}");
         }
     }
     Ok(())

@@ -1,0 +1,183 @@
+//! `cargo x package`: builds what users install, into `target/dist`. With `--check`: builds the same from the binary
+//! that the tests use, into `target/dist-check`, and tries each artefact.
+//!
+//! An artefact is one file below `package/` and one line in [`ARTEFACTS`]. Its data files are under `packaging/`.
+
+mod parts;
+mod tarball;
+
+use crate::shell::{output, root, run, stage};
+use crate::{build, tools};
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The sources of artefacts, and the folder they go to.
+pub struct Dist {
+    /// The gateway's, such as `0.1.0`.
+    pub version: String,
+    /// The gateway, without debug information.
+    pub binary: PathBuf,
+    /// Completions, man pages and licences, see [`parts`].
+    pub parts: PathBuf,
+    /// For artefacts, and nothing else: each file here is listed in `SHA256SUMS`.
+    pub out: PathBuf,
+    /// For intermediate files, see [`Dist::folder`].
+    work: PathBuf,
+}
+
+impl Dist {
+    /// An empty folder for the intermediate files of one artefact.
+    pub fn folder(&self, name: &str) -> Result<PathBuf> {
+        empty(self.work.join(name))
+    }
+}
+
+struct Artefact {
+    name: &'static str,
+    /// Writes files to `out`.
+    build: fn(&Dist) -> Result<()>,
+    /// Tries the files that `build` has written to `out`: installs or starts them, and sends requests.
+    check: fn(&Dist) -> Result<()>,
+}
+
+/// In the order in which they are built; a later one may use an earlier one's files in `out`.
+const ARTEFACTS: [Artefact; 1] = [Artefact { name: "tarball", build: tarball::build, check: tarball::check }];
+
+#[derive(Debug, Default, PartialEq)]
+struct Options {
+    check: bool,
+    binary: Option<PathBuf>,
+    only: Option<String>,
+}
+
+const USAGE: &str = "usage: cargo x package [--check] [--binary PATH] [--only NAME]";
+
+fn options(args: &[String]) -> Result<Options> {
+    let mut options = Options::default();
+    let mut rest = args.iter();
+    while let Some(arg) = rest.next() {
+        match arg.as_str() {
+            "--check" => options.check = true,
+            "--binary" => options.binary = Some(rest.next().context(USAGE)?.into()),
+            "--only" => options.only = Some(rest.next().context(USAGE)?.clone()),
+            _ => bail!(USAGE),
+        }
+    }
+    if let Some(only) = &options.only
+        && ARTEFACTS.iter().all(|artefact| artefact.name != only)
+    {
+        let names: Vec<_> = ARTEFACTS.iter().map(|artefact| artefact.name).collect();
+        bail!("unknown artefact {only:?}; the artefacts are: {}", names.join(", "));
+    }
+    Ok(options)
+}
+
+pub fn command(args: &[String]) -> Result<()> {
+    let options = options(args)?;
+    let binary = match options.binary {
+        Some(path) => std::path::absolute(path)?,
+        None if options.check => stage("build and lints", build::workspace)?.gateway,
+        None => stage("build", release)?,
+    };
+    let dist = stage("parts", || prepare(&binary, options.check))?;
+    let chosen = |artefact: &&Artefact| options.only.as_ref().is_none_or(|only| only == artefact.name);
+    for artefact in ARTEFACTS.iter().filter(chosen) {
+        stage(&format!("{}: build", artefact.name), || (artefact.build)(&dist))?;
+    }
+    stage("sums", || sums(&dist.out))?;
+    if options.check {
+        for artefact in ARTEFACTS.iter().filter(chosen) {
+            stage(&format!("{}: check", artefact.name), || (artefact.check)(&dist))?;
+        }
+    }
+    Ok(())
+}
+
+/// Builds the gateway for users.
+fn release() -> Result<PathBuf> {
+    run(crate::shell::cargo().args(["build", "--release", "--package", "gateway"]))?;
+    Ok(root().join("target/release/sluice"))
+}
+
+fn prepare(binary: &Path, check: bool) -> Result<Dist> {
+    let target = root().join("target");
+    let (out, work) = if check { ("dist-check", "package-check") } else { ("dist", "package") };
+    let (out, work) = (empty(target.join(out))?, empty(target.join(work))?);
+    let parts = empty(work.join("parts"))?;
+    // All crates have the workspace's version, and so has this one.
+    let dist = Dist {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        binary: parts.join("sluice"),
+        parts,
+        out,
+        work,
+    };
+    tools::debian(&[("strip", "binutils")])?;
+    run(Command::new("strip").arg("-o").arg(&dist.binary).arg(binary))?;
+    println!("{}: {}, stripped {}", dist.binary.display(), size(binary)?, size(&dist.binary)?);
+    let version = output(Command::new(&dist.binary).arg("--version"))?;
+    if version.trim() != format!("sluice {}", dist.version) {
+        bail!("{} is {version:?}, but the version is {}", binary.display(), dist.version);
+    }
+    parts::write(&dist)?;
+    Ok(dist)
+}
+
+/// Writes `SHA256SUMS` over all files of a folder, as `sha256sum --check` reads it.
+fn sums(out: &Path) -> Result<()> {
+    let names = names(out)?;
+    let text = output(Command::new("sha256sum").current_dir(out).arg("--").args(&names))?;
+    std::fs::write(out.join("SHA256SUMS"), text)?;
+    for name in names {
+        println!("{name}: {}", size(&out.join(&name))?);
+    }
+    Ok(())
+}
+
+/// Names of the artefacts in a folder, sorted.
+fn names(out: &Path) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(out)? {
+        let name = entry?.file_name().into_string().ok().context("an artefact's name is not UTF-8")?;
+        if name != "SHA256SUMS" {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Makes a folder, without the files that an earlier run has left there.
+fn empty(folder: PathBuf) -> Result<PathBuf> {
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder).with_context(|| format!("cannot empty {}", folder.display()))?;
+    }
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    Ok(folder)
+}
+
+fn size(path: &Path) -> Result<String> {
+    let bytes = std::fs::metadata(path).with_context(|| format!("no file {}", path.display()))?.len();
+    Ok(format!("{:.1} MB", bytes as f64 / 1e6))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_read_and_unknown_ones_rejected() {
+        let read = |line: &str| options(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+        assert_eq!(read("").unwrap(), Options::default());
+        assert_eq!(
+            read("--check --binary a/b --only tarball").unwrap(),
+            Options { check: true, binary: Some("a/b".into()), only: Some("tarball".into()) }
+        );
+        for wrong in ["--binary", "--only", "--chek", "tarball"] {
+            assert_eq!(read(wrong).unwrap_err().to_string(), USAGE);
+        }
+        let unknown = read("--only zip").unwrap_err().to_string();
+        assert!(unknown.starts_with("unknown artefact \"zip\"; the artefacts are: tarball"), "{unknown}");
+    }
+}

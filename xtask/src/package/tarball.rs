@@ -1,0 +1,37 @@
+//! `sluice-VERSION-x86_64-linux.tar.gz`: the program and all that goes with it, in one folder.
+
+use super::Dist;
+use crate::shell::{output, root, run};
+use anyhow::{Result, bail};
+use std::path::PathBuf;
+use std::process::Command;
+
+pub fn build(dist: &Dist) -> Result<()> {
+    let (work, name) = (dist.folder("tarball")?, name(dist));
+    let folder = work.join(&name);
+    run(Command::new("cp").arg("-r").arg(&dist.parts).arg(&folder))?;
+    run(Command::new("cp").arg("-r").arg(root().join("conf/production")).arg(folder.join("conf")))?;
+    let mut tar = Command::new("tar");
+    // The same files give the same archive.
+    tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mtime=@0", "--mode=go-w"]);
+    run(tar.arg("-C").arg(work).arg("-czf").arg(archive(dist)).arg(name))
+}
+
+pub fn check(dist: &Dist) -> Result<()> {
+    let work = dist.folder("tarball-check")?;
+    run(Command::new("tar").arg("-C").arg(&work).arg("-xzf").arg(archive(dist)))?;
+    let folder = work.join(name(dist));
+    let version = output(Command::new(folder.join("sluice")).arg("--version"))?;
+    if version.trim() != format!("sluice {}", dist.version) {
+        bail!("the program in the archive is {version:?}");
+    }
+    run(Command::new(folder.join("sluice")).arg("check").arg(folder.join("conf")))
+}
+
+fn archive(dist: &Dist) -> PathBuf {
+    dist.out.join(format!("{}.tar.gz", name(dist)))
+}
+
+fn name(dist: &Dist) -> String {
+    format!("sluice-{}-x86_64-linux", dist.version)
+}
