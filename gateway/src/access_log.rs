@@ -1,7 +1,7 @@
 //! The access log's other half: the thread that writes what workers hand over.
 //!
-//! A file that is slow, full or a FIFO without a reader holds up this thread alone. What workers
-//! cannot hand over meanwhile they drop, and count.
+//! A slow file, a full disk or a FIFO without a reader holds up this thread alone. Workers drop and count the lines
+//! that they cannot hand over meanwhile.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -35,11 +35,11 @@ pub struct AccessLog {
 }
 
 impl AccessLog {
-    /// Opens the log and starts its thread, if there is to be one. Where the default's place cannot
-    /// be written to, that is told and the gateway serves without.
+    /// Opens the log and starts its thread, if the log is enabled. If the default file cannot be written to, a
+    /// warning is logged and the gateway serves without.
     ///
     /// # Errors
-    /// A place somebody named that cannot be written to.
+    /// A configured file that cannot be written to.
     pub fn start(boot: &Boot, data: &Path) -> anyhow::Result<Option<AccessLog>> {
         AccessLog::open(boot, boot.http.access_log.as_ref(), "nginx_config.http", data)
     }
@@ -133,7 +133,7 @@ impl AccessLog {
     }
 }
 
-/// Tells now and then of lines that were dropped.
+/// Logs the number of dropped lines, at most every 10 seconds.
 pub async fn tell_dropped(sink: Sink, place: Place) {
     let mut before = 0;
     loop {
@@ -149,8 +149,8 @@ pub async fn tell_dropped(sink: Sink, place: Place) {
     }
 }
 
-/// What is to be said about the formats of the logs: errors they could not be used for, and variables
-/// that have no value here, with the variable as what was got.
+/// Checks the formats of the logs: errors for invalid formats, and warnings for variables that have no value here,
+/// with the variable in `got`.
 pub fn check_formats(boot: &Boot) -> Vec<(Severity, Invalid)> {
     let logs =
         [("/nginx_config/http", &boot.http.access_log), ("/nginx_config/stream", &boot.streams.access_log)];

@@ -58,7 +58,7 @@ impl Answers {
         HandoffReply { status, headers: vec![kind], body }
     }
 
-    /// What is served to a handshake that asks for the proof of a name.
+    /// Returns the configuration for a TLS-ALPN-01 handshake, which validates a name.
     pub fn proof(&self, name: &str) -> Option<Arc<ServerConfig>> {
         self.0.load().by_domain.get(&name.to_ascii_lowercase()).cloned()
     }

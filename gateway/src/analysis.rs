@@ -1,4 +1,4 @@
-//! What of a configuration is worth a second look, for `sluice check` and the control API.
+//! Likely mistakes in a valid configuration, for `sluice check` and the control API.
 
 use std::sync::Arc;
 

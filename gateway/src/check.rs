@@ -36,7 +36,7 @@ pub fn run(files: &Files, strict: bool, analyses: bool) -> anyhow::Result<bool> 
         };
         let starts = starts::check(&found);
         if !starts.is_empty() {
-            // It was told: the rest is checked with what the system trusts.
+            // It is reported: the rest is checked with the certificates that the system trusts.
             found.boot.tls.trusted = None;
         }
         let is_good = starts.is_empty() && (found.warnings.is_empty() || !strict);
@@ -92,7 +92,7 @@ fn beside(found: &Found) -> Option<PathBuf> {
     ["apisix.yaml", "apisix.json"].into_iter().map(|name| folder.join(name)).find(|path| path.is_file())
 }
 
-/// What there was nothing to check of.
+/// Says where the resources are that were not checked; `None` if they are in a file.
 fn unchecked(found: &Found) -> Option<String> {
     match found.boot.provider {
         Provider::Embedded => {}
@@ -145,7 +145,7 @@ pub fn report(mut diagnostics: Vec<Diagnostic>, strict: bool) -> bool {
     errors == 0
 }
 
-/// Whether a file of resources is as it should be; what is not was told.
+/// Returns whether a file of resources is valid; prints its diagnostics.
 ///
 /// # Errors
 /// A plugin's schema that does not compile.
@@ -204,7 +204,7 @@ fn check_resources(
         let rest = rejected.into_iter().chain(missing(item, &desired, &declarative.document.value));
         found.extend(rest.map(|invalid| invalid.under(&item.pointer)));
     }
-    // Those that were left out already have told their first mistake.
+    // Items that were left out have one diagnostic, of their first mistake: the others follow.
     let used: HashSet<&str> = declarative.items.iter().map(|item| item.pointer.as_str()).collect();
     for (pointer, kind) in mistakes::items(&declarative.document.value) {
         let is_used = used.contains(pointer.as_str());
@@ -216,12 +216,12 @@ fn check_resources(
     let mut diagnostics = declarative.diagnostics.clone();
     for diagnostic in found {
         let about = |one: &Diagnostic| mistakes::about(&one.pointer, &one.message, one.hint.as_deref());
-        if !diagnostics.iter().any(|other| mistakes::is_told(&about(&diagnostic), &about(other))) {
+        if !diagnostics.iter().any(|other| mistakes::is_covered(&about(&diagnostic), &about(other))) {
             diagnostics.push(diagnostic);
         }
     }
     diagnostics.extend(declarative.warnings.iter().cloned());
-    // With a part left out, what refers to what cannot be told.
+    // With items left out, the analysis would find that others are unused.
     if analyses && !diagnostics.iter().any(|found| found.severity == Severity::Error) {
         let analysis = crate::analysis::of(&desired, boot, catalog);
         diagnostics.extend(worth_a_look(&analysis, &declarative, &source));
@@ -260,7 +260,7 @@ fn worth_a_look(analysis: &Analysis, file: &Declarative, source: &Source<'_>) ->
         let position = file.document.nearest_position(&invalid.pointer);
         let mut diagnostic = source.at(Severity::Warning, position, invalid);
         if *code == Code::ClearSecret {
-            // It may come of a variable of the environment; else nobody wants it on their screen.
+            // The line holds the secret, so it is not shown. A secret from the environment is no finding.
             if diagnostic.source.take().is_some_and(|line| line.contains("${{")) {
                 continue;
             }
@@ -274,10 +274,10 @@ fn worth_a_look(analysis: &Analysis, file: &Declarative, source: &Source<'_>) ->
     found
 }
 
-/// No name has an address: a check asks nobody.
+/// Looks up neither names nor secrets, as a check connects to nothing.
 struct NoNames;
 
-/// Why a check knows no secret, which is no mistake of the file.
+/// The error for secrets, which a check does not report.
 const NOT_ASKED: &str = "a check asks no secret managers";
 
 impl Names for NoNames {
@@ -305,7 +305,7 @@ fn dangling<'i>(items: impl Iterator<Item = (&'i Key, &'i Value)> + Clone) -> Ve
     absent.map(|(key, needed)| (key, invalid(&needed))).collect()
 }
 
-/// What an item names that is not there, or was left out for its own mistake.
+/// Returns references of an item to resources that are absent, or were left out for their own mistakes.
 fn missing(item: &Item, desired: &Desired, document: &Value) -> Vec<Invalid> {
     const REFERENCES: [(&str, Kind); 4] = [
         ("upstream_id", Kind::Upstream),

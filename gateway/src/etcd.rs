@@ -96,7 +96,7 @@ pub fn held(found: &Found) -> anyhow::Result<Held> {
 /// `sluice etcd import|export`. False if the files are wrong.
 ///
 /// # Errors
-/// What could not be read or written.
+/// Etcd, a file or a store cannot be read or written.
 pub fn run(command: &EtcdCommand) -> anyhow::Result<bool> {
     match command {
         EtcdCommand::Export { files, to } => export(files, to),
@@ -174,7 +174,7 @@ fn import(files: &Files, from: &Path, replace: bool) -> anyhow::Result<bool> {
     let count = source.items.len();
     let wanted: std::collections::HashMap<&Key, &Value> =
         source.items.iter().map(|(key, value)| (key, value)).collect();
-    // What others name comes before them, and goes after them.
+    // Resources are deleted after those that refer to them, as `items` lists them before those.
     let gone = there.items.iter().rev().filter(|(key, _)| !wanted.contains_key(key));
     let gone: Vec<Step> = gone.map(|(key, _)| Step::Delete { key: key.clone() }).collect();
     let same: std::collections::HashMap<&Key, &Value> =
@@ -212,7 +212,8 @@ fn tell_unopened(found: Option<(String, usize)>) {
     }
 }
 
-/// What a file or a folder with a store holds, secrets in the clear; `None` if it is wrong, which was told.
+/// Reads a file, or a folder with a store, with secrets in the clear. `None` if it is wrong; the diagnostics are
+/// printed.
 ///
 /// # Errors
 /// It cannot be read.

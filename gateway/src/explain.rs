@@ -25,8 +25,7 @@ use crate::instance::export::{admin_of, held};
 use crate::instance::{Act, read, running, send};
 use crate::{check, say, wiring};
 
-/// A compiler that has compiled nothing yet, whose plugins have services of their own: what it makes serves
-/// nobody.
+/// Makes a compiler whose plugins have services of their own, as its snapshots serve no traffic.
 ///
 /// # Errors
 /// A certificate of the boot file that cannot be read, or a plugin's schema that does not compile.
@@ -35,10 +34,10 @@ fn compiler(boot: &Boot, folders: &Arc<Folders>) -> anyhow::Result<Compiler> {
     Ok(Compiler::new(wiring::checking(boot, folders)?, settings))
 }
 
-/// What a store held after a revision.
+/// Compiles the resources that a store held after a revision.
 ///
 /// # Errors
-/// The store does not know it.
+/// The revision is not in the store's history, or the store or a file of the boot file cannot be read.
 pub async fn at(
     boot: &Boot,
     folders: &Arc<Folders>,
@@ -52,7 +51,7 @@ pub async fn at(
 /// Explains a request by a configuration.
 ///
 /// # Errors
-/// A question that cannot be one.
+/// An invalid question.
 pub fn explain(look: &Look, limits: Limits, question: Question) -> Result<Told, String> {
     let of = Input {
         snapshot: &look.snapshot,
@@ -70,11 +69,11 @@ pub fn explain(look: &Look, limits: Limits, question: Question) -> Result<Told, 
     Ok(Told { text: explanation.to_string(), value: explanation.to_json() })
 }
 
-/// What a past revision, or a file, is explained without.
+/// The note on explanations of a past revision or a file, which lack host names and secrets.
 const UNASKED: &str = "host names and secrets were not looked up for this: servers known by name alone are \
                            missing, and so are resources that need a secret";
 
-/// Whoever explains offline asks nobody.
+/// Looks up neither names nor secrets, for explaining offline.
 struct Unasked;
 
 impl Names for Unasked {
@@ -91,10 +90,10 @@ fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// `sluice explain`: what would become of a request. False if the files are wrong.
+/// `sluice explain`: explains a request. False if the files are wrong.
 ///
 /// # Errors
-/// Nobody to ask, or a question that cannot be one.
+/// No API answers, or the question is invalid.
 pub fn run(asked: &Explain) -> anyhow::Result<bool> {
     let question = question(asked)?;
     if let Some(address) = asked.control {
@@ -113,8 +112,8 @@ pub fn run(asked: &Explain) -> anyhow::Result<bool> {
     print(&told, asked.json)
 }
 
-/// Explains by the file of resources, where there is one and nobody asks for what runs. The inner `None`:
-/// the file is wrong, which was told.
+/// Explains by the file of resources. `None` without such a file, or with `--running`. The inner `None`: the file
+/// is wrong, and the diagnostics are printed.
 fn by_file(found: &Found, asked: &Explain, question: &Question) -> anyhow::Result<Option<Option<Told>>> {
     let Some(file) = &found.resources else { return Ok(None) };
     if asked.running {
@@ -131,8 +130,8 @@ fn by_file(found: &Found, asked: &Explain, question: &Question) -> anyhow::Resul
     Ok(Some(Some(told)))
 }
 
-/// The resources of a declarative file that can be taken, decrypted, and its list of plugins; what cannot was
-/// told. `None` if nothing can.
+/// Reads the valid resources of a declarative file, decrypted, and its list of plugins; prints diagnostics of the
+/// others. `None` if the file cannot be read or parsed.
 fn rows_of(file: &Path, opener: &Opener) -> Option<(Vec<Row>, Option<Vec<String>>)> {
     let text = files::read(file).map_err(|diagnostics| check::report(diagnostics, false)).ok()?;
     let format = if file.extension().is_some_and(|extension| extension == "json") {
@@ -300,7 +299,8 @@ mod tests {
             "method=GET&url=%2Fa%3Fb%3Dc%20d%26e&header=X-A%3A%20%C3%A4%25&remote_addr=%3A%3A1&revision=3&format=text"
         );
     }
-    /// A store to which somebody writes just when its rows are read.
+
+    /// A store that changes when its rows are first read.
     #[derive(Debug)]
     struct Busy {
         inner: Embedded,

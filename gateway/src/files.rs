@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::access_log;
 use crate::cli::Files;
 
-/// What was found and read.
+/// The files that were found and read.
 #[derive(Debug)]
 pub struct Found {
     pub boot: Boot,
@@ -86,7 +86,7 @@ pub fn read_boot(config: &Path) -> Result<(Boot, Vec<Diagnostic>), Vec<Diagnosti
     if found.iter().any(|one| one.severity == Severity::Error) { Err(found) } else { Ok((boot, found)) }
 }
 
-/// What was found about a boot file, each at its place in it.
+/// Turns findings about a boot file into diagnostics, each at its place in the file.
 pub fn placed(config: &Path, found: Vec<(Severity, Invalid)>) -> Vec<Diagnostic> {
     let (Ok(text), false) = (read(config), found.is_empty()) else { return Vec::new() };
     place(&config.display().to_string(), &text, found)
@@ -110,12 +110,12 @@ pub fn env(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// The text of a file, or why there is none.
+/// Reads the text of a file.
 ///
 /// # Errors
 /// One diagnostic that names the file.
 pub fn read(path: &Path) -> Result<String, Vec<Diagnostic>> {
-    // A pipe that nobody writes to would never end.
+    // Reading a pipe without a writer would never end.
     if path.exists() && !path.is_file() {
         return Err(missing(path, "cannot be read: it is not a regular file"));
     }
@@ -131,7 +131,7 @@ fn from_config(config: PathBuf, files: &Files) -> Result<Found, Vec<Diagnostic>>
         Provider::Json => Some(folder.join("apisix.json")),
     };
     // APISIX's standalone mode that is driven by its API: a node of both roles with a file provider, and
-    // no file. What comes is kept.
+    // no file. The resources that the API receives are kept in the embedded store.
     let by_api = boot.role == Role::Traditional && boot.admin.enabled;
     let resources = resources.filter(|path| !by_api || path.exists());
     if resources.is_none() && matches!(boot.provider, Provider::Yaml | Provider::Json) {
@@ -156,7 +156,7 @@ fn from_resources(resources: PathBuf, files: &Files) -> Result<Found, Vec<Diagno
     Ok(Found { boot, warnings, config: None, resources: Some(resources), data })
 }
 
-/// What a `debug.yaml` of APISIX would switch on. The one that comes with APISIX switches on nothing.
+/// Warns about modes that a `debug.yaml` of APISIX switches on. The one that ships with APISIX switches on none.
 fn debug_mode(folder: &Path) -> Vec<Diagnostic> {
     let path = folder.join("debug.yaml");
     if !path.is_file() {
@@ -187,7 +187,7 @@ fn is_json(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "json")
 }
 
-/// Told by its name, else by its sections: a boot file has none of those.
+/// Recognises a file of resources by its name, else by its sections, which a boot file does not have.
 fn is_declarative(path: &Path) -> Result<bool, Vec<Diagnostic>> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     if name == "apisix.yaml" || name == "apisix.json" {

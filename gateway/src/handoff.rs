@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use crate::acme::{self as answers, Answers};
 
-/// What the control side answers on the data port.
+/// Requests on the data port that the control side answers.
 pub struct OnDataPort {
     pub admin: Option<AdminOnDataPort>,
     /// To challenges of ACME servers, which no route can take away.

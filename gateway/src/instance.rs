@@ -24,24 +24,24 @@ pub mod revisions;
 
 /// How long an instance may take to accept, and between two pieces of its answer.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Between two looks whether somebody has taken over.
+/// Time between two polls of the status during an upgrade.
 const LOOK: Duration = Duration::from_millis(50);
 /// The largest answer taken.
 const MOST: u64 = 512 << 20;
 
-/// What a command does with the instance that answers.
+/// How a command uses the instance that answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
-    /// Asks it.
+    /// Reads from it. An instance of other files gets a warning.
     Ask,
-    /// Makes it do something, for which it must be the one that is meant.
+    /// Changes it. An instance of other files is an error.
     Change,
 }
 
-/// `sluice status`: what runs. False if nothing does.
+/// `sluice status`: prints the status of the running instance. False if the files are wrong.
 ///
 /// # Errors
-/// Nobody there, or somebody else.
+/// As for [`running`].
 pub fn status(files: &Files, json: bool) -> anyhow::Result<bool> {
     let Some(found) = read(files) else { return Ok(false) };
     let (_, status) = running(&found, Act::Ask)?;
@@ -55,7 +55,7 @@ pub fn status(files: &Files, json: bool) -> anyhow::Result<bool> {
 /// `sluice reload`: the instance reads its files again. False if they are wrong.
 ///
 /// # Errors
-/// Nobody there, or somebody else.
+/// As for [`running`], or the connection fails.
 pub fn reload(files: &Files) -> anyhow::Result<bool> {
     let Some(found) = read(files) else { return Ok(false) };
     let (address, _) = running(&found, Act::Change)?;
@@ -69,11 +69,11 @@ pub fn reload(files: &Files) -> anyhow::Result<bool> {
     Ok(code == 200)
 }
 
-/// `sluice upgrade`: the instance starts its binary anew and leaves all to it. False if that came to
-/// nothing.
+/// `sluice upgrade`: the instance starts its binary again and hands over to it. False if the files are wrong or the
+/// upgrade failed.
 ///
 /// # Errors
-/// Nobody there, or somebody else.
+/// As for [`running`]; or the process cannot be signalled, or does not hand over in time.
 pub fn upgrade(files: &Files) -> anyhow::Result<bool> {
     let Some(found) = read(files) else { return Ok(false) };
     let (address, before) = running(&found, Act::Change)?;
@@ -114,13 +114,14 @@ pub fn upgrade(files: &Files) -> anyhow::Result<bool> {
     bail!("process {} on {address} does not hand over; its error log may say why", pid.as_raw_nonzero())
 }
 
-/// The files, or what is wrong with them, told.
+/// Reads the files. If they are wrong, prints the diagnostics and returns `None`.
 pub fn read(files: &Files) -> Option<Found> {
     files::find(files).map_err(|diagnostics| check::report(diagnostics, false)).ok()
 }
 
-/// The files, for a command that speaks to the Admin API of their instance if one runs. It tells where its data
-/// is: `run` may have had a folder of its own. `None` if the files are wrong, which was told.
+/// Reads the files for a command that uses the Admin API of their instance if one runs. Without `--data`, and
+/// without a store in the default data folder, the data folder is that of the instance. `None` if the files are
+/// wrong; the diagnostics are printed.
 ///
 /// # Errors
 /// The instance that runs was started with other files, and would be changed.
@@ -138,17 +139,20 @@ pub fn of_instance(files: &Files, act: Act) -> anyhow::Result<Option<Found>> {
     Ok(Some(found))
 }
 
-/// Where the instance answers, and its status.
+/// Returns the address of the instance's control API, and its status.
 ///
 /// # Errors
-/// Nobody there, somebody else, or an instance of other files that would be changed.
+/// The control API is off, does not answer or is not Sluice's; or an instance of other files would be changed.
 pub fn running(found: &Found, act: Act) -> anyhow::Result<(SocketAddr, Value)> {
     let (address, status) = answering(found)?;
     started_with(found, address, &status, act)?;
     Ok((address, status))
 }
 
-/// Whether the instance that answers was started with these files. If not, it is told.
+/// Returns whether the instance was started with these files. If not, prints a warning for [`Act::Ask`].
+///
+/// # Errors
+/// The instance was started with other files, and would be changed.
 fn started_with(found: &Found, address: SocketAddr, status: &Value, act: Act) -> anyhow::Result<bool> {
     let Some(ours) = found.config.as_ref().or(found.resources.as_ref()) else { return Ok(true) };
     let text = |name: &str| status.get(name).and_then(Value::as_str);
@@ -161,17 +165,17 @@ fn started_with(found: &Found, address: SocketAddr, status: &Value, act: Act) ->
     if mine == other {
         return Ok(true);
     }
-    let told = format!("the gateway on {address} was started with {theirs}, not with {}", mine.display());
+    let differs = format!("the gateway on {address} was started with {theirs}, not with {}", mine.display());
     match act {
-        Act::Ask => say::err(format_args!("warning: {told}")),
+        Act::Ask => say::err(format_args!("warning: {differs}")),
         Act::Change => bail!(
-            "{told}\n  help: name that one, or give each gateway its own `apisix.control.port`; nothing was changed"
+            "{differs}\n  help: name that one, or give each gateway its own `apisix.control.port`; nothing was changed"
         ),
     }
     Ok(false)
 }
 
-/// Who answers on the control API of these files.
+/// Requests the status from the control API of these files; returns its address too.
 fn answering(found: &Found) -> anyhow::Result<(SocketAddr, Value)> {
     let Some(address) = found.boot.control else {
         bail!(

@@ -31,14 +31,14 @@ pub struct Signals {
     usr2: Signal,
 }
 
-/// What somebody wants.
+/// A request by a signal, or the end of the last worker.
 enum Wish {
     /// An end, within so long.
     End(Duration),
     Reload,
     Upgrade,
     /// No worker is left.
-    NobodyLeft,
+    NoWorkerLeft,
 }
 
 /// Keeps a write beyond `RLIMIT_FSIZE` from ending the process: it fails with `EFBIG`, as one to a full disk fails
@@ -86,14 +86,14 @@ impl Signals {
                 _ = self.quit.recv() => return Wish::End(drain),
                 _ = self.hup.recv() => return Wish::Reload,
                 _ = self.usr2.recv() => return Wish::Upgrade,
-                nobody_left = watchman.look() => if nobody_left {
-                    return Wish::NobodyLeft;
+                none_left = watchman.look() => if none_left {
+                    return Wish::NoWorkerLeft;
                 }
             }
         }
     }
 
-    /// Tries to hand over to a new process. What else is wished meanwhile, unless it is that.
+    /// Tries to hand over to a new process. Reloads meanwhile; gives up if the gateway is to end.
     async fn upgrade(
         &mut self,
         watchman: &mut Watchman,
@@ -108,7 +108,7 @@ impl Signals {
                 wish = self.wish(watchman, drain) => match wish {
                     Wish::Upgrade => tracing::warn!("an upgrade is under way already"),
                     Wish::Reload => reload().await,
-                    end @ (Wish::End(_) | Wish::NobodyLeft) => return Upgraded::Given(end),
+                    end @ (Wish::End(_) | Wish::NoWorkerLeft) => return Upgraded::Given(end),
                 }
             }
         }
@@ -142,7 +142,7 @@ impl Signals {
             }
             match wish {
                 Wish::End(patience) => break Some(patience),
-                Wish::NobodyLeft => break None,
+                Wish::NoWorkerLeft => break None,
                 Wish::Reload => reload().await,
                 Wish::Upgrade => {}
             }
@@ -180,7 +180,7 @@ impl Signals {
     }
 }
 
-/// What became of an upgrade.
+/// The outcome of an upgrade.
 enum Upgraded {
     Done,
     Failed,
@@ -191,10 +191,10 @@ enum Upgraded {
 /// Time between two looks at the workers.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// A worker ticks 20 times a second; one that did not in so many looks (5 s) hangs.
+/// A worker ticks 20 times a second; one that did not tick during this many looks (5 s) hangs.
 const LOOKS: u32 = 10;
 
-/// Looks whether the workers still run, and tells when one does not.
+/// Checks whether the workers still run, and logs when one does not.
 struct Watchman {
     watch: Watch,
     looks: u32,
@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn workers_that_end_unasked_are_told_once_and_fail_the_process() {
+    async fn workers_that_end_unasked_are_logged_once_and_fail_the_process() {
         let catalog = crate::wiring::catalog(&model::Boot::default()).unwrap();
         let (_publisher, readers) = Publisher::new(Compiler::new(catalog, Default::default()).snapshot(0), 2);
         let settings = Arc::new(Settings { idle_grace: Duration::ZERO, ..Settings::default() });
@@ -266,14 +266,14 @@ mod tests {
         let mut watchman = Watchman::new(watch.clone());
         assert!(!watchman.look().await, "both run");
         assert!(Watchman::new(watch.clone()).verdict().is_ok());
-        // The signal goes with them, and nobody has said that they are to stop.
+        // Dropping them ends the workers, whose stage was never set to stop.
         drop(workers);
         while watch.ended().len() < 2 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        assert!(watchman.look().await, "nobody is left");
+        assert!(watchman.look().await, "no worker is left");
         watchman.look().await;
-        assert_eq!(watchman.ended.len(), 2, "each is told once");
+        assert_eq!(watchman.ended.len(), 2, "each is logged once");
         let why = watchman.verdict().unwrap_err().to_string();
         assert_eq!(why, "worker 0 of 2 ended unexpectedly: it stopped unasked");
     }

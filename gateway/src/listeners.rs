@@ -12,7 +12,7 @@ use crate::upgrade::Inherited;
 /// A listener, and what is known of it besides.
 struct Wanted {
     listener: Listener,
-    /// The IPv6 twin of an address nobody wrote, which may fail where there is no IPv6.
+    /// The IPv6 address of a port without an address, which may fail where there is no IPv6.
     optional: bool,
     /// The key of config.yaml that asks for it.
     setting: &'static str,
@@ -185,9 +185,9 @@ pub fn open_udp(
     Ok(all)
 }
 
-/// Sockets of one address that another process has opened, over the workers: rows of one for each.
-/// All are used, as what waits on one that is closed would be reset. Workers for whom there is none get one more
-/// that is `opened`, or share another's in later rows.
+/// Distributes the inherited sockets of one address over the workers: each row has one for each worker. All are used,
+/// as closing one would reset the connections that wait on it. If the first row is too short, the other workers
+/// `open` sockets; in later rows they share the first socket.
 fn spread<S>(
     kept: Vec<S>,
     workers: usize,
@@ -213,7 +213,7 @@ fn spread<S>(
     Ok(rows)
 }
 
-/// A listener as people are told of it.
+/// Describes a listener for logs and the status.
 pub fn named(listener: &Listener) -> String {
     let proxied = if listener.proxy_protocol { " (PROXY protocol)" } else { "" };
     let scheme = match (listener.traffic, listener.tls) {

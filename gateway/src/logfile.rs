@@ -61,10 +61,10 @@ impl Place {
         })
     }
 
-    /// Opens it for appending; makes the file if there is none. Opening a FIFO waits for a reader.
+    /// Opens it for appending; makes the file if it is missing. Opening a FIFO waits for a reader.
     pub fn open(&self) -> io::Result<File> {
         match self {
-            // Opening `/dev/stdout` anew fails where it is a socket, as under systemd.
+            // Opening `/dev/stdout` by its path fails where it is a socket, as under systemd.
             Place::Stdout => io::stdout().as_fd().try_clone_to_owned().map(File::from),
             Place::Stderr => io::stderr().as_fd().try_clone_to_owned().map(File::from),
             Place::File { path, make_folder } => {
@@ -96,7 +96,7 @@ impl Place {
         }
     }
 
-    /// Whether opening it may wait for somebody else.
+    /// Whether it is a FIFO, so that opening it may wait for a reader.
     pub fn is_fifo(&self) -> bool {
         use std::os::unix::fs::FileTypeExt;
         let found = match self {
@@ -122,20 +122,20 @@ impl std::fmt::Display for Place {
 /// Time between two lines about the same trouble.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Lines are written together up to so many bytes.
+/// The most bytes of entries that are joined to one write.
 const TOGETHER: usize = 64 << 10;
 
-/// Appends what comes out of a sink to a file. Runs on a thread of its own: a file that is slow, full
-/// or a FIFO without a reader holds up nobody else.
+/// Appends the entries of a sink to a file. Runs on a thread of its own, so that a slow file, a full disk or a FIFO
+/// without a reader holds up no other work.
 pub struct Writer {
-    /// What is written, for messages: `the access log`.
+    /// The log's name in messages: `the access log`.
     what: &'static str,
     place: Place,
     /// None before it is opened. A FIFO is not before it has a reader.
     file: Option<File>,
     /// The last write broke off within a line.
     within_line: bool,
-    /// When trouble was told of last.
+    /// Time of the last message about a failed write.
     told: Option<Instant>,
 }
 
@@ -152,7 +152,7 @@ impl Writer {
         loop {
             match next {
                 Next::Entries(first) => {
-                    // What else is there goes into the same write.
+                    // Entries that wait already go into the same write.
                     let mut taken = vec![first];
                     let mut bytes = taken[0].bytes().len();
                     next = loop {
@@ -181,7 +181,7 @@ impl Writer {
     }
 
     fn reopen(&mut self) {
-        // A FIFO stays the same, and opening it anew could wait for a reader.
+        // A FIFO stays the same, and opening it again could wait for a reader.
         if self.file.is_none() || self.place.is_fifo() {
             return;
         }

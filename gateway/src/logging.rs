@@ -57,7 +57,7 @@ pub fn start(boot: &Boot, data: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Opens the file anew, if the log is in one: for when it was renamed.
+/// Reopens the log's file, if it has one, as it may have been renamed.
 pub fn reopen() {
     let Some(log) = FILE.get() else { return };
     match log.place.open() {
@@ -85,14 +85,14 @@ impl Write for &ErrorFile {
     }
 }
 
-/// Lines a second that failed exchanges may write; more are counted and told together.
+/// The most lines per second about failed exchanges; one line has the number of further ones.
 const FAULTS_A_SECOND: u64 = 100;
 
 /// Those of them that clients alone cause, so that they cannot crowd out the others.
 const REFUSALS_A_SECOND: u64 = 10;
 
-/// Tells of a failed exchange. Called by workers: it hands the record to a writer thread and
-/// never waits; what does not fit is counted.
+/// Logs a failed exchange. Called by workers: it hands the record to a writer thread and never waits; records that
+/// do not fit are counted.
 pub fn fault(record: FaultRecord) {
     static WRITER: OnceLock<Option<SyncSender<FaultRecord>>> = OnceLock::new();
     static LOST: AtomicU64 = AtomicU64::new(0);
@@ -120,7 +120,7 @@ pub fn fault(record: FaultRecord) {
     }
 }
 
-/// What one second has brought.
+/// Lines that were written in the current second.
 #[derive(Debug, Default)]
 struct Written {
     faults: u64,

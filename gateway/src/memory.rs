@@ -1,8 +1,8 @@
 //! Gives memory back that compiling used only for a while.
 //!
 //! The allocator returns free pages to the system about a second after they came free. But it looks for such pages
-//! only when somebody frees more of them, which nobody does in an idle gateway, or when a thread ends. After a
-//! start with many resources a quarter of all memory would stay like this.
+//! only when more are freed, which does not happen in an idle gateway, or when a thread ends. After a start with many
+//! resources a quarter of all memory would stay like this.
 
 use std::thread;
 use std::time::Duration;
@@ -33,7 +33,7 @@ pub async fn give_back(mut pipeline: Handle) {
 
 /// Lets the allocator look for pages that have been free for a while.
 fn look() {
-    // A thread that has allocated nothing is none to the allocator.
+    // The allocator does not notice the end of a thread that has allocated nothing.
     let thread = thread::Builder::new().spawn(|| drop(std::hint::black_box(vec![0u8; 64])));
     // Memory that is given back later is no harm.
     let _ = thread.map(thread::JoinHandle::join);

@@ -30,7 +30,7 @@ const TIDY: Duration = Duration::from_secs(5);
 /// Certificates whose days until they expire are shown: those with the fewest. All are counted.
 const MOST_CERTIFICATES: usize = 1000;
 
-/// Offers the pages to plugins: they are written here, and whoever asks waits on a worker.
+/// Offers the pages to plugins: they are printed on the control threads, while the request waits on its worker.
 pub fn offer(pages: Arc<Pages>, page: &MetricsPage) {
     let control = tokio::runtime::Handle::current();
     page.set_source(move || {
@@ -38,9 +38,9 @@ pub fn offer(pages: Arc<Pages>, page: &MetricsPage) {
         let (mut written, page) = oneshot::channel();
         let task: Task = Box::pin(async move {
             tokio::select! {
-                // In this order: nothing is printed for those who left before it began.
+                // In this order: nothing is printed for requests that ended before it began.
                 biased;
-                // Whoever asked has gone.
+                // The request has ended.
                 () = written.closed() => {}
                 text = pages.text() => { let _ = written.send(text); }
             }
@@ -135,18 +135,18 @@ fn rejected(report: &Report) -> [(Served, usize); 4] {
     })
 }
 
-/// What scrapers may cost.
+/// Limits on the connections of scrapers.
 pub fn limits(settings: &model::boot::Prometheus) -> admin::Limits {
     admin::Limits {
         connections: settings.connections,
         send: settings.send_timeout,
-        // A page is kept for as long as somebody reads it.
+        // A page stays in memory while a scraper reads it.
         connection: Duration::from_secs(60),
         ..admin::Limits::default()
     }
 }
 
-/// Keeps the number of series within its bound though nobody scrapes; tells once when it is reached.
+/// Keeps the number of series within its bound even without scrapes; warns once when it is reached.
 pub async fn tidy(meters: Arc<Meters>) {
     let mut told = false;
     let every = meters.settings().tidy_interval(TIDY);
@@ -165,8 +165,8 @@ pub async fn tidy(meters: Arc<Meters>) {
     }
 }
 
-/// Drops the metrics of routes that are gone. Not at once: somebody may scrape them once more,
-/// and a burst of changes is one sweep.
+/// Drops the metrics of deleted routes. It waits for `forget_after`, so that they can be scraped once more and a
+/// burst of changes is one sweep.
 pub async fn forget_routes(mut handle: Handle, meters: Arc<Meters>) {
     while handle.changed().await {
         tokio::time::sleep(meters.settings().forget_after).await;
@@ -176,8 +176,8 @@ pub async fn forget_routes(mut handle: Handle, meters: Arc<Meters>) {
             Resource::StreamRoute(route) => route.meta.name.clone(),
             _ => None,
         };
-        // Most labels are ids, and then nobody asks for names. Of a route that is served the plan has its name;
-        // only others are read again.
+        // Most labels are ids, so that names are not needed. The plan of a served route has its name; only other
+        // routes are parsed again.
         let name_of = |entry: &Arc<Entry>| match snapshot.router.plan(&entry.key.id) {
             Some(plan) => Some(plan.info.name.clone()),
             None => written(entry),
@@ -193,10 +193,10 @@ pub async fn forget_routes(mut handle: Handle, meters: Arc<Meters>) {
     }
 }
 
-/// Milliseconds that have passed, however the clock is set: by them series go that are not used any more.
+/// Milliseconds by a clock that is never set back, by which unused series expire.
 fn steady_ms() -> u64 {
     static BEGAN: LazyLock<Instant> = LazyLock::new(Instant::now);
-    // Not from 0, which series begin with that nobody has looked at yet.
+    // Not from 0, the initial time of series that were not swept yet.
     1 + u64::try_from(BEGAN.elapsed().as_millis()).unwrap_or(u64::MAX - 1)
 }
 

@@ -1,8 +1,7 @@
 //! All mistakes of a resource, where a gateway stops at the first.
 //!
-//! A part that is wrong is taken out or replaced by one that is right, and what is left is
-//! checked again; what is missing has something in its place meanwhile. What only seems wrong because
-//! something was taken out or put in is not told.
+//! A wrong part is taken out or replaced by a valid one, and the rest is checked again; a missing part has a stand-in
+//! meanwhile. Mistakes that only follow from a part taken out or put in are not reported.
 
 mod missing;
 
@@ -16,7 +15,7 @@ use serde_json::{Value, json};
 /// Parts of one resource that are taken out at most.
 const MOST: usize = 50;
 
-/// What resources are checked against.
+/// Checks resources against a catalog of plugins.
 pub struct Mistakes<'a> {
     pub catalog: &'a dyn Catalog,
     /// The plugins in use; `None` is all.
@@ -78,7 +77,7 @@ impl Mistakes<'_> {
         let mut told: Vec<Invalid> = Vec::new();
         for invalid in found {
             let about = |one: &Invalid| about(&one.pointer, &one.reason, one.hint.as_deref());
-            if !told.iter().any(|other| is_told(&about(&invalid), &about(other))) {
+            if !told.iter().any(|other| is_covered(&about(&invalid), &about(other))) {
                 told.push(invalid);
             }
         }
@@ -94,13 +93,13 @@ impl Mistakes<'_> {
     }
 }
 
-/// What a mistake is about: its place, and the field that the object there lacks, if that is it.
+/// Returns the subject of a mistake: its place, and the field that the object there lacks, if any.
 pub fn about(pointer: &str, reason: &str, hint: Option<&str>) -> (String, Option<String>) {
     (pointer.to_owned(), missing::named(reason, hint).map(str::to_owned))
 }
 
-/// Whether a mistake is told by another one: each place has one, but an object may lack several fields.
-pub fn is_told(one: &(String, Option<String>), by: &(String, Option<String>)) -> bool {
+/// Whether another mistake covers this one: each place has one, but an object may lack several fields.
+pub fn is_covered(one: &(String, Option<String>), by: &(String, Option<String>)) -> bool {
     one.0 == by.0 && (one.1.is_none() || one.1 == by.1)
 }
 
@@ -120,7 +119,7 @@ fn repeatedly(
     };
     let lacking = filled(&mut value, &[]);
     let mut changed: Vec<String> = lacking.iter().map(Missing::place).collect();
-    // What stood in for something there and was wrong itself.
+    // Places whose stand-ins were wrong too.
     let mut unfit: Vec<String> = Vec::new();
     for _ in 0..MOST {
         let Err(invalid) = check(&value) else { break };
@@ -286,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn each_field_that_is_missing_is_told_and_what_is_wrong_beside_it() {
+    fn each_missing_field_is_reported_and_the_wrong_fields_beside_it() {
         let listed = |kind: Kind, value: Value| {
             let catalog = crate::wiring::catalog(&model::Boot::default()).unwrap();
             let mistakes = Mistakes { catalog: &*catalog, listed: None };
@@ -355,9 +354,9 @@ mod tests {
         let lacking = |name: &str| (place.clone(), Some(format!("property `{name}` is required")));
         assert_eq!(hints(json!({})), [lacking("count"), lacking("time_window")]);
         let conn = json!({"uri": "/", "plugins": {"limit-conn": {"burst": "x"}}});
-        let told: Vec<Invalid> = mistakes.of(Kind::Route, &conn).collect();
-        let burst = told.iter().filter(|one| one.pointer == "/plugins/limit-conn/burst").count();
-        assert_eq!((told.len(), burst), (4, 1), "{told:?}");
+        let all: Vec<Invalid> = mistakes.of(Kind::Route, &conn).collect();
+        let burst = all.iter().filter(|one| one.pointer == "/plugins/limit-conn/burst").count();
+        assert_eq!((all.len(), burst), (4, 1), "{all:?}");
         let places: Vec<String> =
             hints(json!({"count": -1, "rejected_code": 1})).into_iter().map(|(place, _)| place).collect();
         assert_eq!(places, [&*place, "/plugins/limit-count/count", "/plugins/limit-count/rejected_code"]);

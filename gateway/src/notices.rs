@@ -1,4 +1,4 @@
-//! What workers tell of themselves, as lines in the log.
+//! Notices of workers, as lines in the log.
 
 use std::sync::OnceLock;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -9,7 +9,7 @@ use proxy::Notice;
 const WAITING: usize = 256;
 
 /// Writes a line. Called by workers: it hands the notice to a thread of its own and never waits.
-/// What does not fit is left out, as the log is not being written then.
+/// A notice that does not fit into the queue is dropped, as the log is not being written then.
 pub fn tell(worker: usize, notice: Notice) {
     static WRITER: OnceLock<Option<SyncSender<(usize, Notice)>>> = OnceLock::new();
     let writer = WRITER.get_or_init(|| {

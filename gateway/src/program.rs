@@ -1,4 +1,4 @@
-//! What the Admin and control APIs may ask of the running program.
+//! The running program, for the Admin and control APIs.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +27,7 @@ use crate::server_info::ServerInfo;
 use crate::upgrade::Record;
 use crate::{expiry, explain, server_info};
 
-/// How long a reading of the resource file, or of a registry's, may take before whoever asked for it is told so.
+/// How long an API request waits until the resource file, or a registry's file, is read.
 const READING: Duration = Duration::from_secs(10);
 
 /// The running gateway.
@@ -44,7 +44,7 @@ pub struct Running {
     /// The file, or the folder of the embedded store.
     pub place: PathBuf,
     pub began: Instant,
-    /// When it was told to drain, in seconds since 1970; 0 if it was not.
+    /// Time of the request to drain, in seconds since 1970; 0 without one.
     pub drains: AtomicU64,
     /// How the certificates of ACME are, where there are any.
     pub acme: Option<Standings>,
@@ -171,7 +171,7 @@ impl Program for Running {
             }
             match (told.is_empty(), wrong.is_empty()) {
                 (_, false) => Err(wrong.into_iter().chain(told).collect::<Vec<_>>().join("; ")),
-                (true, true) => Err("no file was read at start, so there is none to reread".to_owned()),
+                (true, true) => Err("no file was read at start, so there is nothing to reread".to_owned()),
                 (false, true) => {
                     told.extend(self.not_served());
                     Ok(told.join("; "))
@@ -189,7 +189,7 @@ impl Program for Running {
         Box::pin(async {
             Some(match file? {
                 Some(file) => {
-                    // A disk may hang: of those who ask then, one holds a thread.
+                    // A disk may hang: of the requests that wait then, one holds a thread.
                     let reading = self.long.run(move || file.show());
                     match tokio::time::timeout(READING, reading).await {
                         Ok(Some(read)) => read.map_err(|error| error.to_string()),
@@ -322,7 +322,7 @@ impl OneAtATime {
     async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let turn = self.0.clone().acquire_owned().await.ok()?;
         let work = move || {
-            // The work goes on when whoever asked has gone, and so does its turn.
+            // The work continues if the request ends, and holds its permit until then.
             let _turn = turn;
             work()
         };
@@ -330,7 +330,7 @@ impl OneAtATime {
     }
 }
 
-/// A path that means the same to whoever asks, in whatever folder they are.
+/// The absolute path, as clients may run in another folder.
 fn whole(path: &Path) -> String {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string()
 }

@@ -47,7 +47,7 @@ const FIRST_SNAPSHOT: Duration = Duration::from_secs(5);
 /// Runs the gateway in the foreground. False if the files are wrong.
 ///
 /// # Errors
-/// What kept it from starting, and what to do about it.
+/// The gateway cannot start, or a worker has failed; the error says how to fix it.
 pub fn run(start: &Start) -> anyhow::Result<bool> {
     let began = Instant::now();
     let inherited = Inherited::receive()?;

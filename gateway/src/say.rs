@@ -1,15 +1,15 @@
-//! What commands print. A reader that has gone away (`| head`) is no reason to panic.
+//! Output of commands. A closed pipe (`| head`) is ignored instead of a panic.
 
 use std::fmt::Display;
 use std::io::Write;
 
 /// A line on standard output.
 pub fn out(line: impl Display) {
-    // Nobody is left to tell.
+    // A failure has no place to be reported.
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
-/// So many of a word: `1 change`, `2 changes`.
+/// A count with its word: `1 change`, `2 changes`.
 pub fn counted(count: usize, word: &str) -> String {
     if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") }
 }

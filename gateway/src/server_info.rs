@@ -1,4 +1,4 @@
-//! What this instance tells of itself, as APISIX's plugin server-info has it: on the control API, and in etcd.
+//! Information about this instance, as APISIX's plugin server-info has it: on the control API, and in etcd.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -8,7 +8,7 @@ use adapters::etcd::{Etcd, Presence};
 use model::boot::{Boot, Role};
 use serde_json::{Value, json};
 
-/// The plugin that has it told.
+/// The plugin that enables it.
 pub const PLUGIN: &str = "server-info";
 /// Seconds that it stays in etcd behind the last word of an instance (`plugin_attr.server-info.report_ttl`).
 const TTL: u64 = 60;
@@ -32,7 +32,7 @@ impl ServerInfo {
         ServerInfo { id, data, hostname: hostname(), booted, etcd, etcd_version: OnceLock::new() }
     }
 
-    /// What it tells.
+    /// Returns the information as JSON.
     pub async fn value(&self) -> Value {
         json!({
             "boot_time": self.booted,
@@ -72,8 +72,8 @@ impl ServerInfo {
     }
 }
 
-/// Keeps what `info` tells in etcd, while `is_listed` says that the list of plugins has the plugin. Does nothing where there is no
-/// etcd, or where this is a data plane, which writes nothing there.
+/// Keeps `info` in etcd while `is_listed` returns that the list of plugins has the plugin. Does nothing without etcd,
+/// or on a data plane, which writes nothing there.
 pub async fn report(info: Arc<ServerInfo>, boot: Boot, is_listed: impl Fn() -> bool) {
     let Some(etcd) = info.etcd.clone().filter(|_| boot.role != Role::DataPlane) else { return };
     let attr = boot.plugin_attr.get(PLUGIN).and_then(|attr| attr.get("report_ttl"));
@@ -88,7 +88,7 @@ pub async fn report(info: Arc<ServerInfo>, boot: Boot, is_listed: impl Fn() -> b
             };
             let why = etcd.present(&id, &value, ttl, &mut presence).await.err().map(|why| why.to_string());
             if let Some(why) = why.as_ref().filter(|why| told.as_ref() != Some(*why)) {
-                tracing::warn!("server-info: this instance is not told of in etcd: {why}");
+                tracing::warn!("server-info: cannot register this instance in etcd: {why}");
             }
             told = why;
         }

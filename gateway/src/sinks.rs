@@ -43,7 +43,7 @@ impl Deliveries {
             .build()
             .context("cannot make the runtime of the log sinks")?;
         let (start, started) = mpsc::unbounded_channel();
-        // It fails only at the end, when entries are lost that nobody waits for.
+        // It fails only after the deliveries have ended, when entries are lost anyway.
         let sinks = Arc::new(Sinks::new(most, move |intake| _ = start.send(intake)));
         let (stop, stopping) = watch::channel(false);
         let (done, ended) = channel();

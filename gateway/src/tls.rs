@@ -32,7 +32,7 @@ const SYSTEM: [&str; 6] = [
     "/etc/ssl/cert.pem",
 ];
 
-/// What of the file is not as it reads.
+/// Returns the protocols and cipher suites of the boot file that are not supported.
 pub fn check(tls: &boot::Tls) -> Vec<(Severity, Invalid)> {
     let mut found = Vec::new();
     let old: Vec<&str> = tls.protocols.iter().map(String::as_str).filter(|name| !is_spoken(name)).collect();
@@ -139,7 +139,7 @@ fn suite(name: &str) -> Option<CipherSuite> {
     SUITES.iter().find(|(known, _)| *known == name).map(|(_, suite)| suite.suite())
 }
 
-/// Those of a file, or of the system. A system without any trusts nobody.
+/// Returns the authorities of a file, or of the system. A system without any trusts no certificate.
 fn trusted(file: Option<&Path>) -> anyhow::Result<Authorities> {
     let path = match file {
         Some(path) => path.to_owned(),

@@ -1,10 +1,10 @@
-//! Another binary takes the place of this process, and nobody notices.
+//! Replaces this process by a new one, perhaps of another binary, without losing connections.
 //!
-//! The old process starts the new one with its own arguments and gives it the very sockets it listens
-//! on, so that a connection that waits to be accepted is reset by nobody. The new one reads its files,
-//! asks for the store (one process at a time may hold it), compiles, starts its workers and says that it is
-//! ready. Only then does the old one stop accepting, and finishes what it has begun. Until then it
-//! serves as before, and goes on if the new one fails.
+//! The old process starts the new one with its own arguments and passes it its listening sockets, so that
+//! connections that wait to be accepted are not reset. The new one reads its files, asks for the store (which one
+//! process at a time may have open), compiles, starts its workers and reports that it is ready. Only then does the
+//! old one stop accepting traffic; it finishes its requests and ends. If the new one fails, the old one keeps
+//! serving.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
@@ -38,7 +38,7 @@ const SETTLING: Duration = Duration::from_secs(2);
 /// How long the workers may take to copy their sockets.
 const COPYING: Duration = Duration::from_secs(5);
 
-/// A listener of the control plane, and who serves it.
+/// A listener of the control plane, and its server.
 pub struct Side {
     socket: std::net::TcpListener,
     serve: Box<dyn Fn(Listener) -> JoinHandle<()> + Send + Sync>,
@@ -63,7 +63,7 @@ impl Side {
         Ok(side)
     }
 
-    /// Accepts nothing more. Who is connected is answered once more, and who connects waits.
+    /// Stops accepting. Open connections get one more answer; new ones wait in the backlog.
     fn pause(&mut self) {
         self.accepting = None;
     }
@@ -76,19 +76,19 @@ impl Side {
         Ok(())
     }
 
-    /// Waits until all who are connected to one that is paused have gone.
+    /// Waits until the last connection of a paused side has ended.
     async fn settle(&mut self) {
         if self.accepting.is_none()
             && let Some(task) = &mut self.task
         {
-            // One that panicked serves nobody any more, either.
+            // A task that panicked has no connections left either.
             let _ = task.await;
             self.task = None;
         }
     }
 }
 
-/// What became of upgrades, for whoever asks for the status.
+/// Failed upgrades, for the status of the control API.
 #[derive(Debug, Default)]
 pub struct Record {
     failed: AtomicU64,
@@ -118,7 +118,7 @@ pub struct Upgrade<'a> {
 }
 
 impl Upgrade<'_> {
-    /// Starts the program anew and leaves all to it. False if that came to nothing: all is as it was.
+    /// Starts the program again and hands over to it. False if that failed; this process then serves as before.
     pub async fn run(&mut self) -> bool {
         tracing::info!("upgrade: starting the new process");
         match self.attempt().await {
@@ -195,9 +195,9 @@ impl Upgrade<'_> {
         loop {
             match new.hear().await? {
                 Message::Store => {
-                    // Whoever connects to write something waits for the new process.
+                    // Clients that connect to write something wait for the new process.
                     self.sides.iter_mut().for_each(Side::pause);
-                    // Who is connected is to be answered by the one who holds the store.
+                    // Requests on open connections need the store, so they end before it is closed.
                     self.settle().await;
                     let closed = self.store.release().await;
                     *released = closed.map_err(|error| Some(format!("cannot close the store: {error}")))?;

@@ -22,8 +22,8 @@ use snapshot::plan::Timeouts;
 use snapshot::router::{Mode, Options};
 use snapshot::upstream::Keepalive;
 
-/// What stages share on this node. Nobody delivers what is put into the sinks: a gateway that serves
-/// takes those of [`crate::sinks::Deliveries`].
+/// Makes the services that plugin instances share on this node. Entries of its sinks are not delivered; a gateway
+/// that serves uses the sinks of [`crate::sinks::Deliveries`].
 ///
 /// # Errors
 /// An attribute of the boot file that does not fit.
@@ -111,10 +111,10 @@ pub fn sealed(boot: &Boot, catalog: &dyn Catalog, store: Arc<dyn Store>) -> anyh
     Ok(Sealed::over(store, Ring::new(keyring)?, *enabled, facts(catalog)))
 }
 
-/// The same over resources that are written by hand: what no key decrypts is in the clear and no news.
+/// Decrypts resources that are written by hand, and encrypts none.
 ///
 /// # Errors
-/// A key of the keyring that is none.
+/// The keyring has an invalid key.
 pub fn opened(boot: &Boot, catalog: &dyn Catalog, store: Arc<dyn Store>) -> anyhow::Result<Sealed> {
     let ring = Ring::new(&boot.data_encryption.keyring)?;
     Ok(Sealed::over(store, ring, false, facts(catalog)))
@@ -123,7 +123,7 @@ pub fn opened(boot: &Boot, catalog: &dyn Catalog, store: Arc<dyn Store>) -> anyh
 /// Decrypts what gateways with this boot file have written.
 ///
 /// # Errors
-/// A key of the keyring that is none.
+/// The keyring has an invalid key.
 pub fn opener(boot: &Boot, catalog: &dyn Catalog) -> anyhow::Result<Opener> {
     Ok(Opener::new(Ring::new(&boot.data_encryption.keyring)?, facts(catalog)))
 }
@@ -201,7 +201,7 @@ pub fn compile_settings(boot: &Boot, tls: TlsSettings) -> snapshot::compile::Set
 /// Descriptors kept for the store, the log, the APIs and the runtime.
 const RESERVED_DESCRIPTORS: u64 = 64;
 
-/// Below this, people are told that the limit of the process holds their traffic back.
+/// Below this, a warning reports that the process's limit on descriptors holds back traffic.
 const FEW_CONNECTIONS: u64 = 1024;
 
 /// Connections of one worker.
@@ -214,9 +214,8 @@ struct Share {
 }
 
 impl Share {
-    /// What the settings ask for, but never so many clients that none of the process's descriptors
-    /// would be left for upstreams, nor so many idle connections or requests of plugins that none
-    /// would be left for requests.
+    /// Limits the settings by the process's descriptors: clients leave some for upstreams, and idle connections and
+    /// requests of plugins leave some for requests.
     fn of(boot: &Boot, workers: usize, descriptors: u64) -> Share {
         let workers = workers.max(1) as u64;
         let spare = descriptors.saturating_sub(RESERVED_DESCRIPTORS.min(descriptors / 4));
@@ -254,7 +253,7 @@ fn share(boot: &Boot, workers: usize) -> Share {
     share
 }
 
-/// What the head of a request may be.
+/// Limits on the head of a request.
 pub fn request_limits(boot: &Boot) -> wire::h1::decode::Limits {
     let http = &boot.http;
     let head = saturating(http.max_head_size);

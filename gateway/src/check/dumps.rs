@@ -1,7 +1,7 @@
-//! Dumps of an APISIX: what `etcdctl get --prefix /apisix` prints, as JSON or in lines, and the file of ADC.
+//! Checks dumps of an APISIX: the output of `etcdctl get --prefix /apisix`, as JSON or in lines, and the file of ADC.
 //!
-//! Each resource in one is read as the Admin API reads it, then all are compiled together; what would be refused,
-//! or behave otherwise here, is told with its line.
+//! Each resource is read as the Admin API reads it, then all are compiled together. Resources that would be refused,
+//! or behave differently here, are reported with their line.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ enum Place {
     Line(u32),
 }
 
-/// What a dump is.
+/// The format of a dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     EtcdJson,
@@ -64,7 +64,7 @@ pub fn find(path: Option<&Path>) -> Vec<PathBuf> {
     all
 }
 
-/// Told by how it begins. What a start reads is none.
+/// Recognises a dump by its first line or its name. `None` for other files, and for those that a start reads.
 fn form(path: &Path) -> Option<Form> {
     let name = path.file_name()?.to_string_lossy();
     let extension = path.extension()?.to_string_lossy().into_owned();
@@ -85,7 +85,7 @@ fn form(path: &Path) -> Option<Form> {
     is_adc.then_some(Form::Adc)
 }
 
-/// The resource under a key of etcd, whatever prefix the cluster has.
+/// The resource under a key of etcd, with any prefix.
 fn key_of(path: &str) -> Option<Key> {
     path.match_indices('/').find_map(|(at, _)| Key::parse(&path[..at], path))
 }
@@ -172,11 +172,11 @@ pub fn check(
             found.push(tell(Severity::Error, item, named(item, invalid)));
         }
     }
-    // With a part left out, what refers to what cannot be told.
+    // With items left out, the analysis would find that others are unused.
     if analyses && !found.iter().any(|one| one.severity == Severity::Error) {
         let analysis = crate::analysis::of(&desired, boot, &catalog);
         for Finding { code, key, invalid } in &analysis.findings {
-            // How a store holds its secrets is its own; a dump shows what of it.
+            // Secrets were decrypted above, and fields without effect reported.
             let Some(item) = by_key.get(key).filter(|_| !matches!(code, Code::ClearSecret | Code::NoEffect))
             else {
                 continue;
@@ -265,7 +265,7 @@ fn pair_of(
     found: &mut Vec<Diagnostic>,
 ) -> Option<Item> {
     let position = Position { line, column: 1 };
-    // What APISIX keeps there beside resources: nodes, its list of plugins, markers of folders.
+    // APISIX keeps more there than resources: nodes, its list of plugins, markers of folders.
     let key = key_of(path)?;
     if json == "init_dir" {
         return None;

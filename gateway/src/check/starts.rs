@@ -1,6 +1,6 @@
-//! What a start opens besides its resources: the certificates, keys and logs that `config.yaml` names.
+//! Checks the files that a start opens besides resources: the certificates, keys and logs that `config.yaml` names.
 //!
-//! Nothing is made, and nothing is asked.
+//! It creates nothing and connects to nothing.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use crate::files::{self, Found};
 use crate::logfile::Place;
 use crate::{etcd, tls};
 
-/// What would end a start, each at its key.
+/// Returns the errors that would end a start, each at its key.
 pub fn check(found: &Found) -> Vec<Diagnostic> {
     let Some(config) = &found.config else { return Vec::new() };
     let wrong = certificates(found).into_iter().chain(logs(found));
@@ -44,7 +44,7 @@ fn at_its_key(error: &anyhow::Error) -> Invalid {
 
 fn logs(found: &Found) -> Vec<Invalid> {
     let boot = &found.boot;
-    // Without a place that somebody named, a gateway serves without the log.
+    // A gateway whose default log cannot be opened serves without it.
     let named = |log: &Option<AccessLog>| {
         log.as_ref()
             .filter(|log| !log.is_default && boot.role != Role::ControlPlane)

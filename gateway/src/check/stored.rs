@@ -1,7 +1,6 @@
-//! What the store of a gateway that does not run holds.
+//! Checks the resources in the embedded store.
 //!
-//! Its resources were checked when they were written, by the version that was there then; this one may think
-//! otherwise, and what all of them come to together nobody has looked at.
+//! Each was checked when it was written, but maybe by another version, and never together with all others.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -65,7 +64,7 @@ pub fn check(found: &Found, analyses: bool) -> anyhow::Result<Option<(PathBuf, u
     let is_rejected = |key: &Key| compiled.rejected.iter().any(|one| one.key == *key);
     let absent = absent.into_iter().filter(|(key, _)| !is_rejected(key));
     told.extend(absent.map(|(key, invalid)| tell(Severity::Error, key, &invalid)));
-    // With a part left out, what refers to what cannot be told.
+    // With items left out, the analysis would find that others are unused.
     if analyses && !told.iter().any(|one| one.severity == Severity::Error) {
         let analysis = crate::analysis::of(&desired, &found.boot, &catalog);
         let findings = analysis.findings.iter().filter(|finding| finding.code != Code::NoEffect);

@@ -1,7 +1,7 @@
-//! `sluice apply`: makes what is served that of a file, or says what that would change and break.
+//! `sluice apply`: replaces all resources by those of a file, or with `--dry-run` shows what would change.
 //!
-//! The file is checked whole first. What there is now is read from the store, or from the Admin API of
-//! whoever has it open; the change is one transaction of the Admin API.
+//! The whole file is checked first. The current resources are read from the store, or from the Admin API of the
+//! process that has it open; the change is one transaction of the Admin API.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,7 +22,7 @@ const TIMES: [&str; 2] = ["create_time", "update_time"];
 /// False if the files are wrong.
 ///
 /// # Errors
-/// Nobody there, or a refusal.
+/// The Admin API does not answer, or refuses the request.
 pub fn apply(files: &Files, file: &Path, dry: bool, confirm: Option<&str>) -> anyhow::Result<bool> {
     let act = if dry { Act::Ask } else { Act::Change };
     let Some(found) = of_instance(files, act)? else { return Ok(false) };
@@ -30,7 +30,7 @@ pub fn apply(files: &Files, file: &Path, dry: bool, confirm: Option<&str>) -> an
         let file = found.resources.unwrap_or_default();
         bail!("the resources are in {}: change that file", file.display());
     }
-    // Everything a start would say of such a file, references among it included.
+    // As a start checks such a file, including its references.
     if !check::resources(file, &found)? {
         return Ok(false);
     }
@@ -54,10 +54,10 @@ pub fn apply(files: &Files, file: &Path, dry: bool, confirm: Option<&str>) -> an
     }
     changes.iter().for_each(say::out);
     let count = |word: &str| changes.iter().filter(|change| change.starts_with(word)).count();
-    let told =
+    let summary =
         format!("{} created, {} changed, {} deleted", count("create "), count("change "), count("delete "));
     if dry {
-        say::out(format_args!("would be: {told}"));
+        say::out(format_args!("would be: {summary}"));
         return Ok(true);
     }
     if changes.is_empty() && there.concealed.is_empty() {
@@ -75,7 +75,7 @@ pub fn apply(files: &Files, file: &Path, dry: bool, confirm: Option<&str>) -> an
         let answer: Value = serde_json::from_str(&body).unwrap_or_default();
         bail!("{}", answer.get("error_msg").and_then(Value::as_str).unwrap_or(&body));
     }
-    say::out(told);
+    say::out(summary);
     if let Some(confirm) = confirm {
         let within = confirm.split(';').next().unwrap_or_default();
         say::out(format_args!("undone in {within} unless confirmed: sluice confirm"));

@@ -1,7 +1,7 @@
 //! `sluice export`: the resources of a store as an `apisix.yaml` that loads again.
 //!
-//! A store that no process holds is read as it is; one that is held is asked for through the
-//! Admin API of whoever holds it, with the key that the same files give.
+//! A store that no process has open is read directly. Otherwise the Admin API of the process that has it open is
+//! used, with the key that the same files give.
 
 use std::fmt::Write as _;
 use std::fs::OpenOptions;
@@ -26,7 +26,7 @@ use crate::{etcd, say, wiring};
 /// the keys of consumers. Private keys are left out `without_keys`. False if the files are wrong.
 ///
 /// # Errors
-/// No store, nobody who gives what is in it, a file that cannot be written.
+/// No store, an Admin API that does not answer or does not show private keys, or a file that cannot be written.
 pub fn export(files: &Files, output: Option<&Path>, without_keys: bool) -> anyhow::Result<bool> {
     let Some(found) = of_instance(files, Act::Ask)? else { return Ok(false) };
     if matches!(found.boot.provider, Provider::Yaml | Provider::Json) {
@@ -64,12 +64,12 @@ pub fn export(files: &Files, output: Option<&Path>, without_keys: bool) -> anyho
     Ok(true)
 }
 
-/// What a store holds.
+/// The resources of a store.
 #[derive(Debug, Default)]
 pub struct Held {
     pub items: Vec<(Key, Value)>,
     pub plugins: Option<Vec<String>>,
-    /// What is here without its private keys: no API shows them.
+    /// Those of `items` that lack their private keys, which no API shows.
     pub concealed: Vec<Key>,
 }
 
@@ -85,13 +85,13 @@ impl Held {
     }
 }
 
-/// So many resources are named in a message.
+/// The most resources that a message names.
 const NAMED: usize = 10;
 
-/// What the store of a configuration holds.
+/// Reads the store of a configuration, through the Admin API if a running gateway has it open.
 ///
 /// # Errors
-/// No store, or nobody who gives what is in it.
+/// No store, or an Admin API that does not answer.
 pub fn held(found: &Found) -> anyhow::Result<Held> {
     if found.boot.provider == Provider::Etcd {
         return etcd::held(found);
@@ -107,7 +107,7 @@ pub fn holds_store(data: &Path) -> bool {
     data.join("store.redb").exists()
 }
 
-/// What the embedded store in a folder holds, and what [`control::store::Sealed::unopened`] says of it.
+/// Reads the embedded store in a folder; returns the result of [`control::store::Sealed::unopened`] too.
 ///
 /// # Errors
 /// No store, or one that another process has open.
@@ -124,7 +124,7 @@ pub fn of_folder(boot: &Boot, data: &Path) -> anyhow::Result<(Held, Option<(Stri
     Ok((runtime.block_on(of_store(&store))?, runtime.block_on(store.unopened())?))
 }
 
-/// What a store holds, with its secrets in the clear.
+/// Reads all resources of a store, with their secrets in the clear.
 ///
 /// # Errors
 /// Those of the store.
@@ -181,7 +181,7 @@ fn of_admin(found: &Found) -> anyhow::Result<Held> {
     of_document(&document)
 }
 
-/// What a document of the Admin API (`/apisix/admin/configs`) holds.
+/// Reads the resources from a document of the Admin API (`/apisix/admin/configs`).
 fn of_document(document: &Value) -> anyhow::Result<Held> {
     let section = |name: &str| document.get(name).and_then(Value::as_array);
     let name = |item: &Value| item.get("name").and_then(Value::as_str).map(str::to_owned);
@@ -298,8 +298,8 @@ fn write(out: &mut String, value: &Value, depth: usize) {
     }
 }
 
-/// A text in quotes, as JSON has it and YAML too. What could be a variable of the environment, and
-/// what YAML wants escaped, is.
+/// Quotes a text for JSON and YAML. Escapes `$`, which could begin a variable of the environment, and all
+/// characters that YAML wants escaped.
 fn text(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {

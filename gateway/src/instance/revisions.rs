@@ -9,10 +9,10 @@ use super::{Act, call, of_instance};
 use crate::cli::Files;
 use crate::say;
 
-/// Writes, newest first, a line each.
+/// Prints the revisions, newest first, a line each.
 ///
 /// # Errors
-/// Nobody there, or a refusal.
+/// The Admin API does not answer, or refuses the request.
 pub fn history(files: &Files, limit: u32) -> anyhow::Result<bool> {
     let Some(answer) = ask(files, "GET", &format!("revisions?limit={limit}"))? else { return Ok(false) };
     let list = answer.get("list").and_then(Value::as_array).cloned().unwrap_or_default();
@@ -23,10 +23,10 @@ pub fn history(files: &Files, limit: u32) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// What differs between two revisions, as JSON.
+/// Prints the difference of two revisions as JSON.
 ///
 /// # Errors
-/// Nobody there, or a refusal.
+/// The Admin API does not answer, or refuses the request.
 pub fn diff(files: &Files, from: u64, to: u64) -> anyhow::Result<bool> {
     let Some(answer) = ask(files, "GET", &format!("revisions/diff?from={from}&to={to}"))? else {
         return Ok(false);
@@ -35,10 +35,10 @@ pub fn diff(files: &Files, from: u64, to: u64) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// Puts everything back.
+/// Restores the resources of a revision.
 ///
 /// # Errors
-/// Nobody there, or a refusal.
+/// The Admin API does not answer, or refuses the request.
 pub fn rollback(files: &Files, revision: u64) -> anyhow::Result<bool> {
     let path = format!("revisions/{revision}/rollback");
     let Some(answer) = ask(files, "POST", &path)? else { return Ok(false) };
@@ -53,7 +53,7 @@ pub fn rollback(files: &Files, revision: u64) -> anyhow::Result<bool> {
 /// Keeps the change that waits, or takes it back.
 ///
 /// # Errors
-/// Nobody there, nothing that waits, or a refusal.
+/// The Admin API does not answer, or refuses the request, as when no change waits.
 pub fn confirm(files: &Files, undo: bool) -> anyhow::Result<bool> {
     let path = if undo { "revisions/unconfirmed/undo" } else { "revisions/unconfirmed/confirm" };
     let Some(answer) = ask(files, "POST", path)? else { return Ok(false) };
@@ -78,7 +78,8 @@ pub fn title(revision: Option<u64>, from: Option<u64>) -> String {
     }
 }
 
-/// What the Admin API answers; `None` if the files are wrong, which was told.
+/// Sends a request to the Admin API and returns the answer. `None` if the files are wrong; the diagnostics are
+/// printed.
 fn ask(files: &Files, method: &str, path: &str) -> anyhow::Result<Option<Value>> {
     let act = if method == "GET" { Act::Ask } else { Act::Change };
     let Some(found) = of_instance(files, act)? else { return Ok(None) };

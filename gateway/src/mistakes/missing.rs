@@ -9,7 +9,7 @@ use model::Invalid;
 use model::invalid::push_pointer;
 use serde_json::{Map, Value, json};
 
-/// Of a list or a text that must have so many parts, this many are made at most.
+/// The most items or characters of a stand-in; a schema may require more.
 const MOST_PARTS: u64 = 64;
 
 /// A required field that is not there.
@@ -28,7 +28,7 @@ impl Missing {
         place
     }
 
-    /// Whether this is what APISIX says of it, in whatever it is wrapped.
+    /// Whether a check reports this field as missing in APISIX's words, after any prefix.
     pub fn is_told_by(&self, invalid: &Invalid) -> bool {
         invalid.pointer == self.object && of_reason(&invalid.reason) == Some(&self.name)
     }
@@ -96,7 +96,7 @@ pub fn fill_alternative(
     (!missing.is_empty()).then_some(missing)
 }
 
-/// What a schema says of what stands at a pointer.
+/// Returns the part of a schema that describes the value at a pointer.
 fn schema_at<'s>(schema: &'s Value, pointer: &str) -> &'s Value {
     pointer.split('/').skip(1).fold(schema, |schema, part| match part.parse::<usize>() {
         Ok(_) if schema["items"].is_object() => &schema["items"],
@@ -118,7 +118,7 @@ pub fn fill(schema: &Value, value: &mut Value, but: &[String]) -> Vec<Missing> {
     missing
 }
 
-/// Tells of each field that is missing; those for which `tell` says so are filled in.
+/// Calls `tell` for each missing field, and fills in those for which it returns true.
 fn walk(schema: &Value, value: &mut Value, pointer: &str, tell: &mut impl FnMut(Missing) -> bool) {
     match value {
         Value::Object(fields) => {

@@ -17,13 +17,13 @@ use super::client::Client;
 /// Time between two messages of one sink about failures.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// What the deliveries of a sink share.
+/// The state that the deliveries of a sink share.
 struct Line {
     intake: Intake,
     spec: Spec,
     client: Client,
     stopping: watch::Receiver<bool>,
-    /// When a failure was told of last, and how many were not since.
+    /// Time of the last message about a failure, and the number of failures since.
     told: Cell<(Option<Instant>, u64)>,
 }
 
@@ -104,7 +104,7 @@ async fn deliver(line: Rc<Line>, batch: Vec<Taken>) {
             break;
         }
         let mut stopping = line.stopping.clone();
-        // What ends the wait early makes the next try the last one.
+        // A stop ends the wait early, and the next try is the last one.
         let _ = tokio::time::timeout(options.delay(), stopping.wait_for(|stop| *stop)).await;
     }
     line.intake.delivering(0, batch.len());

@@ -22,7 +22,7 @@ use tokio::net::{TcpStream, UdpSocket};
 /// Batches of one sink that are under way at the same time.
 const AT_ONCE: usize = 8;
 
-/// Bytes of an answer that are read: those of an error are told of.
+/// The most bytes of an answer that are read, as the message about an error repeats some.
 const ANSWER: usize = 64 << 10;
 
 /// Bytes of an answer that a message repeats.
@@ -78,7 +78,7 @@ impl Client {
     /// Sends a batch.
     ///
     /// # Errors
-    /// Why it did not arrive, as far as can be told, in APISIX's words where it has some.
+    /// The reason, if known, in APISIX's words where it has some.
     pub(super) async fn send(
         &self,
         spec: &Spec,
@@ -121,8 +121,8 @@ impl Client {
                 if *keep {
                     kept.replace(Some(stream));
                 } else if spec.target.tls().is_some() {
-                    // Closed over session tickets that nobody has read, the connection would be reset, and
-                    // what the server has not taken yet would be lost.
+                    // Closing with unread session tickets would reset the connection, and lose the bytes that the
+                    // server has not read yet.
                     let _ = within(*timeout, tokio::io::copy(&mut stream, &mut tokio::io::sink())).await;
                 }
                 Ok(())
@@ -193,7 +193,7 @@ impl Client {
             .map_err(|error| format!("failed to connect to host[{host}] port[{port}] {error}"))?;
         let (mut sender, connection) = within(timeout, handshake(TokioIo::new(stream))).await?;
         tokio::task::spawn_local(super::task(async move {
-            // What goes wrong is told to whoever waits for the answer.
+            // The request that waits for the answer returns the error.
             let _ = connection.await;
         }));
         // Without this the first request could find it not ready.
@@ -267,7 +267,7 @@ async fn write(stream: &mut Stream, text: &[u8]) -> io::Result<()> {
     stream.flush().await
 }
 
-/// The server has neither closed the connection nor sent something, which nobody would read.
+/// Whether the server has neither closed the connection nor sent bytes, which no request would read.
 fn is_open(stream: &mut Stream) -> bool {
     let mut byte = [0; 1];
     let mut context = Context::from_waker(Waker::noop());
@@ -278,7 +278,7 @@ fn unresolved() -> io::Error {
     io::Error::other("the host name has no address")
 }
 
-/// What APISIX calls it.
+/// APISIX's word for it.
 const TIMEOUT: &str = "timeout";
 
 async fn within<T, E: std::fmt::Display>(

@@ -73,8 +73,8 @@ fn request(stream: &mut TcpStream) -> Option<(String, String)> {
     Some((head, String::from_utf8(body).unwrap()))
 }
 
-/// A server that gives these answers one after the other, the last for ever; tells the number of the
-/// connection and the request.
+/// A server that gives these answers one after the other, the last for ever; sends the number of the connection and
+/// the request to the channel.
 fn server(answers: &'static [&'static str]) -> (u16, Receiver<(usize, String, String)>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -86,7 +86,7 @@ fn server(answers: &'static [&'static str]) -> (u16, Receiver<(usize, String, St
             while let Some((head, body)) = request(&mut stream) {
                 let answer = answers[count.min(answers.len() - 1)];
                 count += 1;
-                // Told first: who has read the answer finds the request told.
+                // Sent first, so that the request is in the channel once its answer is read.
                 if tell.send((connection, head, body)).is_err()
                     || stream.write_all(answer.as_bytes()).is_err()
                 {
@@ -316,7 +316,7 @@ fn a_server_over_tls_that_reads_late_gets_all_of_a_batch() {
     let server = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let mut tls = rustls::ServerConnection::new(Arc::new(config)).unwrap();
-        // With this, session tickets have gone out, which nobody asks for.
+        // This also sends session tickets, which the client never reads.
         while tls.is_handshaking() || tls.wants_write() {
             tls.complete_io(&mut stream).unwrap();
         }

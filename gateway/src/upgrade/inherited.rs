@@ -1,4 +1,4 @@
-//! The new process's side: the sockets it was given, and what it tells the old one.
+//! The new process's side: the sockets it receives, and the messages it sends to the old one.
 
 use std::fs::File;
 use std::io;
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// The line to the old process, until that has answered for the last time.
 static LINE: OnceLock<OwnedFd> = OnceLock::new();
 
-/// Listening sockets of the process whose place this one takes; none where it takes nobody's.
+/// Listening sockets of the process that this one replaces; empty if it replaces none.
 #[derive(Debug, Default)]
 pub struct Inherited {
     tcp: Vec<(SocketAddr, TcpListener)>,
@@ -121,7 +121,7 @@ impl Inherited {
         }
     }
 
-    /// Tells that this process serves, and waits until the old one has left everything to it.
+    /// Reports that this process serves, and waits until the old one has handed over.
     pub fn ready(self) {
         let Some(line) = self.line() else { return };
         let who = format!("{} {}", env!("CARGO_PKG_VERSION"), std::process::id());
@@ -142,7 +142,7 @@ fn next(line: &OwnedFd) -> anyhow::Result<Message> {
     line::receive(line.as_fd())?.context("the old process has ended")
 }
 
-/// Tells the old process why this one ends, if there is one that waits to know.
+/// Reports to the old process, if there is one, why this one ends.
 pub fn failed(why: &str) {
     if let Some(line) = LINE.get() {
         let _ = line::send(line.as_fd(), &Message::Failed(why.to_owned()));

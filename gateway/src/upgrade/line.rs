@@ -1,6 +1,6 @@
-//! What the old and the new process say to each other, on a pair of Unix sockets.
+//! Messages between the old and the new process, on a pair of Unix sockets.
 //!
-//! Each message is one packet: a word, what follows it, and descriptors beside it.
+//! Each message is one packet: a word, its argument, and descriptors beside it.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -139,7 +139,7 @@ pub fn send(line: BorrowedFd<'_>, message: &Message) -> io::Result<()> {
 /// The next message; `None` when the other side is gone.
 ///
 /// # Errors
-/// What came is none.
+/// The packet is not a valid message, or none has come on a socket that does not block.
 pub fn receive(line: BorrowedFd<'_>) -> io::Result<Option<Message>> {
     let mut bytes = vec![0; LONGEST];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
@@ -195,10 +195,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_told() {
+    fn a_missing_or_invalid_message_is_an_error() {
         let (ours, theirs) = pair().unwrap();
         assert_eq!(receive(ours.as_fd()).unwrap_err().kind(), io::ErrorKind::WouldBlock);
-        rustix::net::send(&theirs, b"whatever", SendFlags::empty()).unwrap();
+        rustix::net::send(&theirs, b"unknown", SendFlags::empty()).unwrap();
         assert_eq!(receive(ours.as_fd()).unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 }

@@ -1,13 +1,14 @@
-//! What a service manager is told, where there is one that listens (systemd's `NOTIFY_SOCKET`).
+//! Notifications to a service manager (systemd's `NOTIFY_SOCKET`).
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Tells it. Nobody waits for it, and nothing depends on it.
+/// Sends a state such as `READY=1`, if there is a service manager. Nothing depends on it, so a failure is only
+/// logged.
 pub fn tell(state: &str) {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return };
     if let Err(error) = send(name.as_encoded_bytes(), state) {
-        tracing::warn!("the service manager cannot be told {state}: {error} (NOTIFY_SOCKET)");
+        tracing::warn!("sd_notify({state}) failed: {error} (NOTIFY_SOCKET)");
     }
 }
 
@@ -30,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_manager_is_told_by_path_or_by_abstract_name() {
+    fn a_manager_is_notified_by_path_or_by_abstract_name() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notify");
         let manager = UnixDatagram::bind(&path).unwrap();
