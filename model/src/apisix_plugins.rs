@@ -32,16 +32,15 @@ pub struct Known {
     document: &'static str,
 }
 
-/// Where a plugin that is not built would be missed by nobody, and why.
+/// Where resources can be served without a plugin that is not built, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unseen {
     Everywhere(&'static str),
-    /// What it carries there identifies a consumer to a route that has the plugin, and no such route is
-    /// served.
+    /// On consumers, where it only identifies them to routes that have the plugin, and no such route is served.
     OnConsumers,
 }
 
-/// What is known of a plugin besides its name and its order.
+/// Facts about a plugin besides its name and its order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Facts {
     /// A number in APISIX.

@@ -157,7 +157,7 @@ pub enum Router {
     UriWithParameter,
 }
 
-/// What is done to a path before it is matched.
+/// Changes to a path before it is matched.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct UriOptions {
     pub delete_tail_slash: bool,
@@ -288,7 +288,7 @@ impl Boot {
 }
 
 impl Default for Boot {
-    /// What an empty file says.
+    /// The settings of an empty file.
     fn default() -> Boot {
         // A test reads an empty file, so this cannot fail.
         read::boot(&Value::Null, &|_| None).expect("an empty boot file is valid")

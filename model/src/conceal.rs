@@ -1,13 +1,13 @@
 //! Secrets in a line of a configuration that is shown to people: their characters are replaced, so that
 //! everything else stays where it is.
 //!
-//! It looks at the line alone, as a text that could not be read has no structure. What it does not know for
-//! a secret is shown.
+//! It looks at the line alone, as a text that could not be read has no structure. Secrets that it does not recognise
+//! are shown.
 
-/// What a secret's characters become.
+/// Replaces each character of a secret.
 const MASK: char = '*';
 
-/// Names end so whose values are secrets.
+/// Endings of names whose values are secrets.
 const SECRETS: [&str; 12] = [
     "api_key",
     "apikey",
@@ -27,7 +27,7 @@ const SECRETS: [&str; 12] = [
 /// as well; elsewhere they say what is counted or hashed.
 const KEY_HOLDERS: [&str; 5] = ["admin_key", "csrf", "key-auth", "/ssls", "ssls:"];
 
-/// So many characters that may be base64, and nothing else, are a line of a key.
+/// A line of at least this many characters, all of them base64, is part of a key.
 const BASE64_LINE: usize = 40;
 
 /// The line with its secrets covered. `pointer` leads to what it is about.
@@ -45,7 +45,7 @@ pub fn concealed(line: &str, pointer: &str) -> String {
         let value = value_behind(&chars, at + 1);
         let text: String = chars[value.clone()].iter().collect();
         let is_secret = text.contains("PRIVATE KEY") || is_secret_name(&name_before(&chars, at), keys_too);
-        // A reference tells nothing, and a map has names of its own.
+        // A reference is no secret itself, and a map has names of its own.
         if is_secret && !text.starts_with(['$', '{', '|', '>']) {
             cover(&mut out, value);
         }
@@ -85,7 +85,7 @@ fn value_behind(chars: &[char], start: usize) -> std::ops::Range<usize> {
     start + lead..start + end.unwrap_or(rest.len())
 }
 
-/// The password in what follows the `://` of a URL; nothing if there is none.
+/// Returns the range of the password behind the `://` of a URL; empty without a password.
 fn password_behind(chars: &[char], start: usize) -> std::ops::Range<usize> {
     let ends = |c: &char| matches!(c, '/' | '"' | '\'' | ',' | '}' | ']') || c.is_whitespace();
     let len = chars[start..].iter().position(ends).unwrap_or(chars.len() - start);

@@ -38,7 +38,7 @@ impl Consumer {
         Ok(Consumer { meta, username: written.username, group_id: written.group_id, plugins })
     }
 
-    /// What becomes `X-Consumer-Custom-ID`.
+    /// The value of `X-Consumer-Custom-ID`.
     pub fn custom_id(&self) -> Option<&str> {
         self.meta.labels.as_ref()?.get("custom_id").map(String::as_str)
     }

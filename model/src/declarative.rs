@@ -1,8 +1,7 @@
 //! Declarative files: `apisix.yaml` and `apisix.json`.
 //!
-//! One text that holds all resources, a list a section. What is wrong with one
-//! item is told and that item left out; only a text that cannot be read as a
-//! whole is refused as a whole. Nothing here reads the file or watches it.
+//! One text holds all resources, in a list for each section. An invalid item is reported and left out; the whole
+//! text is refused only if it cannot be parsed. This module neither reads the file nor watches it.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -18,7 +17,7 @@ use crate::invalid::{nearest, push_pointer};
 use crate::yaml::{self, Variables};
 use crate::{Invalid, Key, Kind, Resource, gaps, json, parallel, schema};
 
-/// What to do where there is no such file.
+/// The hint for a file that does not exist.
 pub const ABSENT: &str = "`config_provider` in config.yaml says that resources are in this file: write it, or have \
                           the gateway keep them itself with `config_provider: embedded`";
 
@@ -30,23 +29,23 @@ pub enum Format {
     Json,
 }
 
-/// What a declarative file says.
+/// The contents of a declarative file.
 #[derive(Debug, Clone)]
 pub struct Declarative {
-    /// The good ones, in the order of the file.
+    /// The valid ones, in the order of the file.
     pub items: Vec<Item>,
     /// `plugins`, if the section is there: the HTTP plugins switched on.
     pub plugins: Option<Vec<String>>,
     /// Likewise, those of streams: the section is the whole list, as in APISIX.
     pub stream_plugins: Option<Vec<String>>,
-    /// What is wrong with the others, in the order of the file.
+    /// The errors of the others, in the order of the file.
     pub diagnostics: Vec<Diagnostic>,
-    /// Those of the others whose key could be read: what they were before can still be used.
+    /// The keys of the others, where they could be read: their previous resources can still be used.
     pub refused: Vec<Key>,
     /// Kinds of which nothing could be read, as their section is no list, or is absent beside a misspelled one:
     /// their previous resources can still be used.
     pub unread: Vec<Kind>,
-    /// What the good ones ask for in vain, in the order of the file.
+    /// Settings of the valid ones that have no effect, in the order of the file.
     pub warnings: Vec<Diagnostic>,
     /// For the places of what is found wrong later; see [`Source::invalid`] and [`Declarative::load`].
     pub document: Document,
@@ -69,13 +68,13 @@ pub struct Sections {
     pub items: Vec<Item>,
     pub plugins: Option<Vec<String>>,
     pub stream_plugins: Option<Vec<String>>,
-    /// What was left out, and why; pointers lead into the document.
+    /// The errors of everything that was left out; pointers lead into the document.
     pub rejected: Vec<Invalid>,
     /// The keys of items that were left out, where they could be read.
     pub refused: Vec<Key>,
     /// Kinds whose section is no list, or is absent beside a misspelled one.
     pub unread: Vec<Kind>,
-    /// What has no effect, and why.
+    /// Settings that have no effect, with the reason; pointers lead into the document.
     pub ignored: Vec<Invalid>,
 }
 
@@ -104,7 +103,7 @@ impl Declarative {
         Ok(Declarative::of(sections, &source, document))
     }
 
-    /// The same for whoever does not look at the document: it is kept only if something in it is wrong.
+    /// The same, but the document is kept only if something in it is wrong.
     ///
     /// # Errors
     /// As there.
@@ -128,11 +127,11 @@ impl Declarative {
             // Nothing is looked for in the document.
             return Ok(Declarative::of(sections, &source, Document::default()));
         }
-        // What is wrong is told with its place, which costs more to know than the value itself.
+        // Mistakes are reported with their places, which cost more to find than the value itself.
         Declarative::parse(file, text, format, plugins, lookup)
     }
 
-    /// What sections hold. The document leads from what is wrong to its place.
+    /// Makes the result of sections. The document has the places of mistakes.
     fn of(sections: Sections, source: &Source<'_>, document: Document) -> Declarative {
         let Sections { items, plugins, stream_plugins, rejected, refused, unread, ignored } = sections;
         let rejected = rejected.into_iter().map(|invalid| source.invalid(&document, invalid));
@@ -574,7 +573,7 @@ consumers:
             assert!(refused(text).hint.is_some_and(|hint| hint.starts_with(help)), "{text}");
         }
         assert_eq!(refused("").message, "missing valid end flag in file apisix.yaml");
-        // What comes behind it was not all written yet.
+        // Text behind `#END` may not be complete.
         assert_eq!(refused("routes: []\n#END\nservices: []\n").line, 3);
         assert_eq!(refused("").line, 1);
         assert_eq!(refused("a: [\n#END").line, 1);

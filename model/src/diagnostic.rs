@@ -1,4 +1,4 @@
-//! One thing worth telling about a file, with its place, as compilers tell it.
+//! A finding about a file, with its place, in the form of a compiler's.
 
 use std::fmt;
 
@@ -9,9 +9,9 @@ use crate::{Fault, Invalid};
 /// How bad it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Severity {
-    /// What it speaks of is not used.
+    /// The part of the file that it is about is not used.
     Error,
-    /// What it speaks of has no effect, or another than one might think.
+    /// The part of the file that it is about has no effect, or an unexpected one.
     Warning,
 }
 

@@ -1,7 +1,7 @@
 //! A parsed file: its value, and where in the text each part of it stands.
 //!
-//! Made by [`yaml`](crate::yaml) and [`json`](crate::json) alike, so whoever
-//! reads configuration need not care which it was.
+//! Both [`yaml`](crate::yaml) and [`json`](crate::json) make it, so that readers of configuration need not
+//! distinguish the two.
 
 use std::fmt;
 

@@ -1,8 +1,8 @@
 //! One resource of the desired configuration, as it was understood.
 //!
 //! A typed resource takes several times the room of its text, and is looked at when it is compiled and hardly
-//! ever again. An entry that knows the text it was read from can let go of the typed form, which is read from
-//! the text again when somebody asks for it: reading is pure, so it is the same.
+//! ever again. An entry that knows the text it was read from can release the typed form, which is read from the
+//! text again when it is needed: reading is pure, so it is the same.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,7 +16,7 @@ pub struct Entry {
     pub key: Key,
     /// Empty at rest.
     typed: OnceLock<Resource>,
-    /// What `typed` was read from, if that is known.
+    /// The text that `typed` was read from, if that is known.
     text: Option<Arc<str>>,
     /// The store's revision when the key came to be.
     pub created: u64,
@@ -54,7 +54,7 @@ impl Entry {
     /// Whether the value may contain this text, which must be one that JSON writes without escapes. Certain
     /// only where the answer is no.
     pub fn may_contain(&self, text: &str) -> bool {
-        // Whoever wrote the value may have written any character as an escape.
+        // JSON may have any character as an escape.
         let found = |json: &Arc<str>| {
             let json = json.as_bytes();
             memchr::memmem::find(json, text.as_bytes()).is_some() || memchr::memchr(b'\\', json).is_some()
@@ -111,7 +111,7 @@ mod tests {
         let resting = awake.at_rest().unwrap();
         assert!(resting.typed.get().is_none() && resting.at_rest().is_none());
         assert_eq!(resting, awake);
-        assert!(resting.typed.get().is_none(), "comparing wakes nobody");
+        assert!(resting.typed.get().is_none(), "comparing leaves it at rest");
         assert_eq!(resting.resource(), awake.resource());
         assert!(resting.at_rest().is_some());
         assert_ne!(resting, entry(r#"{"uri":"/b","plugins":{}}"#));

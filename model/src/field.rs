@@ -14,8 +14,7 @@ use crate::{Invalid, network};
 /// Plugins by name, in the order they were written; each configuration is an object.
 pub type Plugins = IndexMap<String, Value>;
 
-/// What most resources carry besides their purpose, as far as it matters to anybody but the Admin API. The id is
-/// in the key.
+/// Fields that most resources have, without those that only the Admin API uses. The id is in the key.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Meta {

@@ -1,14 +1,13 @@
-//! What APISIX can do and this version cannot: the one table that says so.
+//! The table of features that APISIX has and this version lacks.
 //!
-//! A row is a feature, with everything that asks for it: kinds of resource, fields, values, keys
-//! of `config.yaml`. Whoever reads configuration asks this table and no other, so that the Admin
-//! API, `sluice check`, the start and the watched file always agree: [`Resource`](crate::Resource)
-//! refuses what a row refuses, [`ignored`] names what a row ignores, and the keys of `config.yaml`
-//! (`boot/keys.rs`) take their reasons from here. A feature that is built loses its row.
+//! A row is a feature, with everything that asks for it: kinds of resource, fields, values, keys of `config.yaml`.
+//! All readers of configuration use this table and no other, so that the Admin API, `sluice check`, the start and the
+//! watched file always agree: [`Resource`](crate::Resource) refuses what a row refuses, [`ignored`] names what a row
+//! ignores, and the keys of `config.yaml` (`boot/keys.rs`) take their reasons from here. A feature that is built
+//! loses its row.
 //!
-//! Plugins are not in it: the catalog knows those there are, and
-//! [`apisix_plugins`](crate::apisix_plugins) those that APISIX has besides, and which of them nobody
-//! would miss.
+//! Plugins are not in it: the catalog has those of this build, and [`apisix_plugins`](crate::apisix_plugins) all of
+//! APISIX, with a mark on those that resources can be served without.
 
 use serde_json::{Map, Value};
 
@@ -19,16 +18,16 @@ use crate::{Invalid, Key, Kind, Resource};
 /// A feature that is not there.
 #[derive(Debug)]
 pub struct Gap {
-    /// What is missing, in a sentence that can follow a colon.
+    /// The reason, a sentence that can follow a colon.
     pub why: &'static str,
-    /// What to do instead.
+    /// The remedy.
     pub hint: &'static str,
     pub effect: Effect,
-    /// What in a resource asks for it.
+    /// The parts of a resource that ask for it.
     pub asked_by: &'static [Ask],
 }
 
-/// What becomes of a resource that asks.
+/// The effect on a resource that asks for the feature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     /// It is refused: without the feature it would do something else than it says.
@@ -37,7 +36,7 @@ pub enum Effect {
     Ignored,
 }
 
-/// What in a resource asks for a feature.
+/// A part of a resource that asks for a feature.
 #[derive(Debug, Clone, Copy)]
 pub enum Ask {
     /// Every resource of the kind.
@@ -100,7 +99,7 @@ pub const TRACING: &Gap =
     &Gap { why: "request tracing is not served yet", hint: "", effect: Effect::Ignored, asked_by: &[] };
 
 impl Gap {
-    /// What asks for it is refused.
+    /// Returns the error for a resource, or a key, that asks for the feature.
     pub fn refused(&self, pointer: &str) -> Invalid {
         Invalid::new(self.why).at(pointer).hint(self.hint)
     }
@@ -109,7 +108,7 @@ impl Gap {
 /// Every row.
 pub const ALL: &[&Gap] = &[PROTOS, STREAM_UPSTREAMS, LUA, DISCOVERY, DASHBOARD, WASM, RUNNERS, TRACING];
 
-/// Refuses a resource that asks for what is not there.
+/// Refuses a resource that asks for a missing feature.
 ///
 /// # Errors
 /// The first such thing, with its place.
@@ -120,7 +119,7 @@ pub fn check(kind: Kind, value: &Value) -> Result<(), Invalid> {
     }
 }
 
-/// What a resource asks for that is not there and that it is used without.
+/// Returns the missing features that a resource asks for and is served without.
 pub fn ignored(kind: Kind, value: &Value) -> Vec<Invalid> {
     let mut found = asked(kind, value, Effect::Ignored);
     found.extend(without_plugins(kind, plugins(kind, value).into_iter().flatten()));
@@ -337,7 +336,7 @@ mod tests {
     use crate::Resource;
 
     #[test]
-    fn each_sample_asks_and_is_told_where() {
+    fn each_sample_is_reported_with_its_place() {
         let samples = samples();
         assert!(samples.len() > 10);
         for (effect, kind, id, value) in samples {
@@ -351,8 +350,8 @@ mod tests {
                 }
                 Effect::Ignored => {
                     assert!(parsed.is_ok(), "{kind} {value}: {parsed:?}");
-                    let told = ignored(kind, &value);
-                    assert!(value.pointer(&told[0].pointer).is_some(), "{told:?}");
+                    let found = ignored(kind, &value);
+                    assert!(value.pointer(&found[0].pointer).is_some(), "{found:?}");
                 }
             }
         }

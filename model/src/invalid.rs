@@ -17,24 +17,24 @@ pub struct Invalid {
     pub pointer: String,
     /// The message, worded as APISIX words it.
     pub reason: String,
-    /// What would have been right: `integer`, `one of http, https`.
+    /// The valid type or values: `integer`, `one of http, https`.
     pub expected: Option<String>,
-    /// What was there. Type names and short harmless values only, since these reach logs.
+    /// The value that was refused. Type names and short harmless values only, since these reach logs.
     pub got: Option<Box<str>>,
-    /// What to do about it.
+    /// The remedy.
     pub hint: Option<String>,
-    /// What is wrong with it, where that decides what is served in its place.
+    /// The kind of fault, which decides what is served instead.
     pub fault: Fault,
 }
 
-/// What is wrong with a value.
+/// A kind of fault in a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fault {
-    /// It is not as it has to be.
+    /// The value is invalid.
     #[default]
     Mistake,
-    /// A secret or an environment variable that it refers to has no value: whoever that identified is let in no
-    /// more, and what it was to guard is not served.
+    /// A secret or an environment variable that it refers to has no value: consumers that it identified are no longer
+    /// accepted, and routes that it protected are not served.
     Unread,
 }
 

@@ -18,7 +18,7 @@ pub const MAX_DEPTH: usize = 128;
 /// Reads one JSON value, the body of an Admin API request.
 ///
 /// # Errors
-/// What is wrong and where, in one sentence with line and column.
+/// The first mistake, with its line and column.
 pub fn read(text: &[u8]) -> Result<Value, SyntaxError> {
     document(text, None, false).map(|document| document.value)
 }
@@ -26,7 +26,7 @@ pub fn read(text: &[u8]) -> Result<Value, SyntaxError> {
 /// Reads a JSON file; with `variables`, `${{NAME}}` in strings and names is replaced.
 ///
 /// # Errors
-/// What is wrong and where; a variable that is not set is an error too.
+/// The first mistake, with its line and column; a variable that is not set is one too.
 pub fn parse(text: &str, variables: Option<Lookup<'_>>) -> Result<Document, SyntaxError> {
     document(text.as_bytes(), variables, true)
 }

@@ -1,9 +1,7 @@
-//! What operators write: resources, the boot file, declarative files; parsing,
-//! checking, defaults.
+//! Configuration as operators write it: resources, the boot file, declarative files; parsing, checking, defaults.
 //!
-//! This room turns text and JSON into typed values, or says what is wrong and
-//! where. It never opens a file or a socket, reads a clock or the environment,
-//! or knows a plugin's own schema.
+//! This room turns text and JSON into typed values, or returns mistakes with their places. It never opens a file or
+//! a socket, reads a clock or the environment, or knows a plugin's own schema.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types))]

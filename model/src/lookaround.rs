@@ -162,12 +162,12 @@ impl<'p> Reading<'p> {
 
     fn escape(&mut self) {
         match self.take() {
-            // What a group took.
+            // The text that a group matched.
             Some(b'1'..=b'9' | b'k') => {
                 self.looks_far = true;
                 self.look();
             }
-            // What is in braces is a name, or a number.
+            // The braces hold a name or a number.
             Some(b'p' | b'P' | b'x' | b'u' | b'U') if self.rest.starts_with(b"{") => {
                 while self.take().is_some_and(|byte| byte != b'}') {}
             }
@@ -281,7 +281,7 @@ mod tests {
             ("^(\\w+\\s?)*(?<!x)$", Growth::Linear),
             ("^(?i)\\p{L}(?P<n>a)(?:b)(?<m>[^]*)+(])(?=.*x)", Growth::Linear),
             ("^(.*)\\1x$", Growth::Linear),
-            // What stands before a look, or repeats it, may be as long as the text.
+            // The part before a look, or the one that repeats it, may be as long as the text.
             ("^.*(?=.{8,})(?=.*[A-Z]).*$", Growth::Square),
             ("^(?:(?!.*bad).)*$", Growth::Square),
             ("^(?=.*(?=.*X)).*", Growth::Square),
@@ -355,7 +355,7 @@ mod tests {
             (r"\d+-\d+(?!x)", true),
             (r"(a){2}{1,}b*+", true),
             (r"^((?x)a)", true),
-            // What follows the last look, or is in it, is searched in one go.
+            // Parts behind the last look, or in it, are searched without backtracking.
             (r"^(?!x)(\w+\s?)*$", false),
             (r"(?=(?:a+)+b)(?!.*(?:c|d)+e)", false),
             (r"^((?!bad).)*$", false),

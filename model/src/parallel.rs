@@ -22,7 +22,7 @@ const FEW: usize = 512;
 /// at about the same time.
 const PIECE: usize = 256;
 
-/// What became of the items, in their order. Consumed piece by piece, so memory is given back on the way.
+/// The mapped items, in their order. Iterating frees their memory piece by piece.
 pub type Mapped<U> = Flatten<vec::IntoIter<Vec<U>>>;
 
 /// Maps every item, in order. A panic in `work` propagates.
@@ -70,7 +70,7 @@ pub fn map_made<T: Send, U: Send, E>(
     let (receiver, made_here, work) = (&receiver, &made, &work);
     let run = move || {
         loop {
-            // Whoever waits here holds the lock, which the others want only for the same.
+            // The thread that waits here holds the lock; the others need it only to wait here too.
             let piece = lock(receiver).recv();
             let Ok((at, piece)) = piece else { return };
             let piece = piece.into_iter().map(work).collect();
@@ -86,7 +86,7 @@ pub fn map_made<T: Send, U: Send, E>(
                 if others.is_empty() && at * PIECE >= FEW {
                     others.push(scope.spawn(run));
                 }
-                // It fails only if that thread has panicked, which is told below.
+                // It fails only if that thread has panicked, which `join` below returns.
                 _ = sender.send((at, std::mem::take(&mut piece)));
                 at += 1;
             }
@@ -106,7 +106,7 @@ pub fn map_made<T: Send, U: Send, E>(
     Ok(made.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().flatten())
 }
 
-/// How many threads so many items are worth.
+/// Returns the number of threads for a number of items.
 fn threads(items: usize) -> usize {
     match items / FEW {
         // To ask how many cores there are takes the system longer than most changes take here.
@@ -116,7 +116,7 @@ fn threads(items: usize) -> usize {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic is told by the thread that had it.
+    // A panic is reported by the thread that had it.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::Resource;
 
-/// What a reference to a secret manager begins with.
+/// The prefix of a reference to a secret manager.
 pub const SECRET: &str = "$secret://";
 
 /// The prefix of a reference to the environment, in any case.
@@ -29,14 +29,14 @@ pub struct Reference<'a> {
     pub manager: &'a str,
     /// The manager's own id.
     pub id: &'a str,
-    /// What it is asked for.
+    /// The key under which the manager has the secret.
     pub key: &'a str,
 }
 
 /// Takes a reference apart.
 ///
 /// # Errors
-/// What is missing, in APISIX's words.
+/// The first missing part, in APISIX's words.
 pub fn parse(reference: &str) -> Result<Reference<'_>, &'static str> {
     let path = reference.strip_prefix(SECRET).ok_or("error secret_uri prefix")?;
     let (manager, rest) = path.split_once('/').ok_or("error format: no secret manager")?;

@@ -11,13 +11,13 @@ pub struct Rejected {
     pub served: Served,
 }
 
-/// What is served of a rejected resource.
+/// How a rejected resource is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Served {
     LastGoodForm,
     Nothing,
-    /// It is found, and whoever finds it is refused: it lacks a secret, or lacked one before the mistake it has now.
-    /// Nothing else that fits is to serve in its place, as that may guard less.
+    /// Requests that match it are refused: it lacks a secret, or lacked one before the mistake it has now. No other
+    /// resource that matches is served in its place, as that may protect less.
     Refusal,
     /// All but what it names, which does not exist.
     Incomplete,

@@ -49,8 +49,8 @@ impl Resource {
     /// `id` is the one of [`Key`]; a value that names another is refused.
     ///
     /// # Errors
-    /// What this version cannot do ([`gaps`]); else the first thing wrong, worded as the Admin API of APISIX 3.x words it,
-    /// with `invalid configuration: ` where APISIX says that.
+    /// A feature that this version lacks ([`gaps`]); else the first mistake, worded as the Admin API of APISIX 3.x
+    /// words it, with `invalid configuration: ` where APISIX says that.
     pub fn parse(kind: Kind, id: &str, value: &Value) -> Result<Resource, Invalid> {
         Resource::from_value(kind, id, value.clone())
     }
@@ -64,7 +64,7 @@ impl Resource {
         Resource::read(kind, id, value)
     }
 
-    /// [`Resource::from_value`] also for what this version cannot do.
+    /// [`Resource::from_value`] also with features that this version lacks.
     pub(crate) fn read(kind: Kind, id: &str, mut value: Value) -> Result<Resource, Invalid> {
         let key = Key::new(kind, id);
         key.check()?;
@@ -226,7 +226,8 @@ fn settle_plugins(value: &mut Value) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// What an ssl lacks, or has too much of, to serve a name: the schema only tells that none of two forms fits.
+/// Returns a hint with the fields that an ssl lacks or has too many of, as the schema only reports that neither of
+/// two forms fits.
 fn names_of_ssl(value: &Value) -> Option<String> {
     let map = value.as_object()?;
     let lacks = |name: &&str| !map.contains_key(*name);

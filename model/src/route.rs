@@ -100,7 +100,7 @@ pub(crate) fn check_pairs(value: &Value) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// What is written under either of two names, in no more room than it needs.
+/// Joins the values of two fields, such as `uri` and `uris`, without spare capacity.
 fn one_or_many(one: Option<String>, many: Option<Vec<String>>) -> Vec<String> {
     let mut all: Vec<String> = one.into_iter().chain(many.into_iter().flatten()).collect();
     all.shrink_to_fit();

@@ -125,7 +125,7 @@ pub fn unkeyed() -> impl Iterator<Item = (&'static str, Value)> {
     .into_iter()
 }
 
-/// What the chash key of an upstream must look like, by `hash_on`.
+/// Returns the schema of an upstream's chash key, by `hash_on`.
 pub(crate) fn of_hash_key(hash_on: &str) -> Option<&'static Schema> {
     static VARS: LazyLock<Schema> = LazyLock::new(|| built_in(&resources::hash_vars()));
     static HEADER: LazyLock<Schema> = LazyLock::new(|| built_in(&resources::hash_header()));
@@ -162,7 +162,7 @@ mod tests {
         for manager in ["vault", "aws", "gcp"] {
             assert!(of_secret(manager).is_some());
         }
-        assert!(of_secret("nobody").is_none());
+        assert!(of_secret("unknown").is_none());
         assert!(of_hash_key("vars").is_some());
         assert!(of_hash_key("header").is_some());
     }

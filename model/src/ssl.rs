@@ -1,6 +1,6 @@
 //! An ssl resource: certificates, for the gateway's own names or as a client of upstreams.
 //!
-//! Certificates are carried as text; whoever speaks TLS reads them.
+//! Certificates stay text here; the rooms that speak TLS parse them.
 
 use std::net::IpAddr;
 

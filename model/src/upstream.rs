@@ -32,7 +32,7 @@ pub struct Upstream {
     /// `type`.
     pub balancer: BalancerType,
     pub hash_on: HashOn,
-    /// What a chash hashes; present if `balancer` is chash, unless by consumer.
+    /// The name of the value that a chash hashes; present if `balancer` is chash, unless by consumer.
     pub key: Option<String>,
     pub checks: Option<Box<Checks>>,
     /// `None` is as many as there are other nodes.
@@ -111,7 +111,7 @@ pub enum HashOn {
     VarsCombinations,
 }
 
-/// What the upstream sees as `Host`.
+/// The `Host` that the upstream receives.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PassHost {
@@ -124,7 +124,7 @@ pub enum PassHost {
     Rewrite,
 }
 
-/// What is spoken to the nodes.
+/// The protocol that the gateway speaks with the nodes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scheme {
@@ -133,7 +133,7 @@ pub enum Scheme {
     Https,
     Grpc,
     Grpcs,
-    /// HTTP/2 in clear text, whatever is spoken over it (ours, as is the next).
+    /// HTTP/2 in clear text, also for requests other than gRPC (ours, as is the next).
     H2c,
     H2,
     Tcp,

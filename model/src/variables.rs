@@ -23,7 +23,7 @@ pub struct Reference<'a> {
     default: Option<&'a str>,
 }
 
-/// Replaces every reference in `text`; `None` if there is none.
+/// Replaces every reference in `text`; `None` if it has no reference.
 ///
 /// # Errors
 /// The first variable that is neither set nor has a default.
@@ -59,7 +59,7 @@ pub fn next(text: &str, from: usize) -> Option<Reference<'_>> {
                 Some((name, default)) => (name, Some(default.trim())),
                 None => (inner, None),
             };
-            // What starts otherwise is no reference to APISIX either, and stays as it is.
+            // With another first character it is no reference in APISIX either, and is kept.
             if name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_') {
                 return Some(Reference { start, end: start + 3 + close + 2, name, default });
             }

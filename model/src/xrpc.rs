@@ -43,11 +43,11 @@ pub struct Fault {
     pub delay: f64,
 }
 
-/// A plugin that is told of calls.
+/// A plugin that logs calls.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Logger {
     pub name: Option<String>,
-    /// Calls that are told; none, or an empty one, is all.
+    /// The calls that are logged; without a filter, or with an empty one, all.
     #[serde(default)]
     pub filter: Value,
     #[serde(default)]

@@ -37,7 +37,7 @@ pub enum Variables<'a> {
 /// Reads a YAML text. An empty one is `null`.
 ///
 /// # Errors
-/// What is wrong and where in the text as given.
+/// The first mistake, with its place in the text as given.
 pub fn parse(text: &str, variables: Variables<'_>) -> Result<Document, SyntaxError> {
     let text = text.strip_prefix('\u{FEFF}').unwrap_or(text);
     match variables {
@@ -62,7 +62,7 @@ pub fn parse(text: &str, variables: Variables<'_>) -> Result<Document, SyntaxErr
 }
 
 /// [`parse`] with variables in the text, without the places, which cost more than the values. `None` if it cannot
-/// be parsed: why is told by [`parse`].
+/// be parsed: [`parse`] returns the reason.
 pub fn parse_values(text: &str, lookup: Lookup<'_>) -> Option<Value> {
     let text = text.strip_prefix('\u{FEFF}').unwrap_or(text);
     let replaced = Replaced::new(text, lookup).ok()?;
@@ -91,7 +91,7 @@ fn options(text: &str) -> serde_saphyr::Options {
             enforce_alias_anchor_ratio: false,
             max_total_scalar_bytes: (1usize << 24).saturating_add(text.len().saturating_mul(4)),
         },
-        // What aliases make of a text is of the order of what a text of that size can hold without them.
+        // Aliases may expand a text to about the nodes that a text of that size can hold without them.
         alias_limits: serde_saphyr::alias_limits! {
             max_total_replayed_events: 50_000 + text.len() / 8,
         },
@@ -424,14 +424,14 @@ mod tests {
             "a: 1\nb: [x, 2, 1.5, -3, on, no, ~, '7', 007, 0x1f, 18446744073709551615]\n",
             "base: &base {x: 1, y: [2]}\nmore:\n  <<: *base\n  z: *base\n",
             "80: web\ntrue: yes\n? long\n: |\n  two\n  lines\n",
-            "port: ${{PORT}}\ntext: '${{PORT}}'\n# ${{NOBODY}}\n",
+            "port: ${{PORT}}\ntext: '${{PORT}}'\n# ${{UNSET}}\n",
             "\u{FEFF}a: b",
         ];
         for text in texts {
             let whole = parse(text, Variables::InText(&lookup)).unwrap().value;
             assert_eq!(parse_values(text, &lookup), Some(whole), "{text}");
         }
-        for text in ["a: 1\na: 2", "a: [", "a: ${{NOBODY}}", "a: .inf", "---\na\n---\nb", "a: *b"] {
+        for text in ["a: 1\na: 2", "a: [", "a: ${{UNSET}}", "a: .inf", "---\na\n---\nb", "a: *b"] {
             assert!(parse(text, Variables::InText(&lookup)).is_err(), "{text}");
             assert_eq!(parse_values(text, &lookup), None, "{text}");
         }

@@ -1,4 +1,4 @@
-//! What api7's `jsonschema` 0.9.12 said, and what we say.
+//! Compares our answers with those of api7's `jsonschema` 0.9.12.
 //!
 //! `api7.jsonl` holds, a case a line, a schema or the kind of resource whose
 //! schema it was (APISIX 3.18's `schema_def.lua`), a value, and the answer: `ok`

@@ -49,7 +49,7 @@ impl std::fmt::Debug for Eab {
     }
 }
 
-/// Reads the section; `None` where there is none.
+/// Reads the section; `None` if it is absent.
 pub(super) fn acme(file: File<'_>) -> Result<Option<Acme>, Invalid> {
     if file.get("/sluice/acme").is_none() {
         return Ok(None);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_issued_is_told() {
+    fn invalid_domains_and_settings_are_refused_at_their_places() {
         for wrong in [
             json!("*.a.test"),
             json!("localhost"),

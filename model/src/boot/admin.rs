@@ -1,4 +1,4 @@
-//! The Admin API: who may ask, and what clients may cost.
+//! The Admin API: its keys, the clients it allows, and their limits.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ pub struct Admin {
     pub keys: Vec<AdminKey>,
     /// `hosts` (ours): names with a dot under which the APIs that ask for no key may be asked.
     pub hosts: Vec<String>,
-    /// Who may ask; nobody if empty.
+    /// Networks of the clients that are allowed; none if empty.
     pub allow: Vec<IpNet>,
     pub cors: bool,
     pub version: AdminVersion,
@@ -33,16 +33,16 @@ pub struct Admin {
 pub struct AdminTls {
     pub cert: PathBuf,
     pub key: PathBuf,
-    /// Who vouches for clients, which are then asked for a certificate.
+    /// The authorities for client certificates, which are then required.
     pub ca: Option<PathBuf>,
 }
 
-/// What clients of the Admin API may cost, and those of the control and the status API (ours).
+/// Limits on clients of the Admin API, the control API and the status API (ours).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdminLimits {
     /// Connections at once; more wait to be accepted.
     pub connections: usize,
-    /// Connections at once from where nobody may ask; more are closed.
+    /// Connections at once from addresses that are not allowed; more are closed.
     pub refused_connections: usize,
     /// For a request's head, and between two requests of a connection.
     pub client_header_timeout: Duration,
@@ -66,7 +66,7 @@ pub struct AdminKey {
     pub role: AdminRole,
 }
 
-/// What a key allows.
+/// The rights of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AdminRole {
     Admin,

@@ -106,7 +106,7 @@ pub(super) fn hosts(value: &Value) -> Result<Vec<String>, Invalid> {
             with_scheme => {
                 let wrong = Invalid::new("this is not the address of an etcd server")
                     .expected("http://host:port or https://host:port");
-                // What stands before an `@` may hold a password.
+                // The part before an `@` may hold a password, so it is not repeated.
                 if text.contains('@') {
                     let keys = "`deployment.etcd.user` and `deployment.etcd.password`";
                     return Err(wrong.hint(format!("give the user and the password as {keys}")));

@@ -195,10 +195,10 @@ impl<'a> Findings<'a> {
     }
 }
 
-/// What is wrong with a value: with each item, where it is a list.
+/// Returns the mistakes of a value, one for each wrong item of a list.
 fn faults(row: &keys::Row, value: &Value) -> Vec<Invalid> {
     let mut faults = Vec::new();
-    // A check tells of the first item that is wrong: without that one, of the next.
+    // A check reports the first wrong item; without that one, the next.
     let mut rest = value.clone();
     let mut places: Vec<usize> = (0..value.as_array().map_or(0, Vec::len)).collect();
     while let Err(mut invalid) = row.shape.check(&rest) {
@@ -242,8 +242,8 @@ fn is_unseen(name: &str) -> bool {
     apisix_plugins::find(Subsystem::Http, name).is_some_and(|known| known.unseen_in(Kind::Route).is_some())
 }
 
-/// What is wrong with the names of a list of plugins: one finding for each that nobody knows, and
-/// one for all those of APISIX that this build lacks.
+/// Returns findings about the names of a list of plugins: one for each unknown name, and one for each effect of the
+/// plugins of APISIX that this build lacks.
 pub fn unknown_plugins<'a>(
     list: &str,
     names: impl Iterator<Item = (String, &'a str)>,

@@ -26,7 +26,7 @@ pub struct Http {
     pub send_timeout: Duration,
     /// How long a client that has closed its sending side is still answered (ours).
     pub half_close_timeout: Duration,
-    /// What a plugin waits for in one phase may take so long.
+    /// How long a plugin may wait in one phase.
     pub plugin_wait_timeout: Duration,
     /// Threads of the process for long work, such as compression at a high level (ours).
     pub background_threads: Workers,
@@ -72,7 +72,7 @@ pub struct Http {
     pub shared_dicts: IndexMap<String, u64>,
 }
 
-/// What `nginx_config.http` says of HTTP/2. Names without a word are nginx's.
+/// The settings of HTTP/2 in `nginx_config.http`. Those without a remark are nginx's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Http2 {
     /// Streams a client may have open on one connection.
@@ -85,7 +85,7 @@ pub struct Http2 {
     pub control_frames: u64,
     /// Streams of a connection that may be broken off because of what the client sent on them (ours).
     pub stream_errors: u64,
-    /// Bytes of memory for a connection's trailers and small DATA frames that nobody has read yet (ours).
+    /// Bytes of memory for a connection's trailers and small DATA frames that are not read yet (ours).
     pub unread: u64,
     /// A connection is closed gently when it is about so old; zero is no bound.
     pub keepalive_time: Duration,
@@ -96,7 +96,7 @@ pub struct Http2 {
     pub stall_timeout: Duration,
 }
 
-/// What `nginx_config.http` says of HTTP/3 and QUIC. Names without a word are nginx's.
+/// The settings of HTTP/3 and QUIC in `nginx_config.http`. Those without a remark are nginx's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Http3 {
     /// Streams a client may have open on one connection.
@@ -111,9 +111,9 @@ pub struct Http3 {
     pub handshakes: u64,
     /// `quic_retry`: every client first proves its address.
     pub retry: bool,
-    /// The same from so many handshakes under way on (ours).
+    /// The number of handshakes under way from which on every client first proves its address (ours).
     pub retry_handshakes: u64,
-    /// What `Alt-Svc` says; empty for none (ours).
+    /// The value of `Alt-Svc`; empty for none (ours).
     pub alt_svc: String,
 }
 
@@ -122,7 +122,7 @@ pub struct Http3 {
 pub struct AccessLog {
     /// A path, or an output of the process.
     pub path: String,
-    /// Nobody named the path.
+    /// The path is the default.
     pub is_default: bool,
     /// NGINX's `log_format`.
     pub format: String,

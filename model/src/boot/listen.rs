@@ -8,8 +8,8 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listen {
     pub address: SocketAddr,
-    /// The IPv6 twin of an address nobody wrote: it may fail where there is no
-    /// IPv6, and takes no IPv4 connections.
+    /// The IPv6 address of a port without a configured address: it may fail where there is no IPv6, and takes no IPv4
+    /// connections.
     pub optional: bool,
     /// HTTP/2 is served there, too.
     pub http2: bool,
@@ -22,7 +22,7 @@ pub struct Listen {
 pub struct Tls {
     /// None if it is not enabled.
     pub listen: Vec<Listen>,
-    /// Nobody wrote the addresses: where a port is taken already, the gateway serves without.
+    /// The addresses are the defaults: if one is in use already, the gateway serves without it.
     pub is_default: bool,
     /// `ssl_protocols`, as written.
     pub protocols: Vec<String>,

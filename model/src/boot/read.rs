@@ -274,7 +274,6 @@ fn admin_tls(admin: File<'_>) -> Result<Option<AdminTls>, Invalid> {
 
 fn admin_limits(admin: File<'_>) -> Result<AdminLimits, Invalid> {
     let count = |name| usize::try_from(admin.count(name)).unwrap_or(usize::MAX);
-    // Without any time nobody could ask.
     let time = |name: &str| match admin.time(name) {
         Duration::ZERO => Err(Invalid::new("a time of 0 would refuse every client")
             .at(format!("/deployment/admin{name}"))
@@ -499,7 +498,7 @@ fn provider(file: File<'_>, role: Role) -> Result<Provider, Invalid> {
         Some(provider) => Ok(provider),
         // As in APISIX, where etcd is what an absent provider means.
         None if file.get("/deployment/etcd/host").is_some() => Ok(Provider::Etcd),
-        // Without an Admin API nobody could write to the embedded store.
+        // A data plane has no Admin API to write to an embedded store.
         None if role == Role::DataPlane => Err(Invalid::new("a data plane needs a `config_provider`")
             .at("/deployment/role")
             .expected("`role_data_plane.config_provider`, etcd, yaml or json")
@@ -533,7 +532,7 @@ fn prometheus(file: File<'_>) -> Prometheus {
     }
 }
 
-/// What `read` makes of each member of a map, leaving out those it makes nothing of.
+/// Reads each member of a map with `read`, leaving out those that it refuses.
 fn members<'a, T>(
     file: File<'a>,
     pointer: &str,

@@ -63,17 +63,17 @@ pub enum Shape {
     Provider,
     /// Addresses of etcd.
     EtcdHosts,
-    /// What every key in etcd begins with.
+    /// The prefix of every key in etcd.
     EtcdPrefix,
-    /// The same on a data plane.
+    /// As `Provider`, on a data plane.
     FileProvider,
     Labels,
     Buckets,
     /// Protocols within streams, `- name: redis` each.
     Protocols,
-    /// What is no service registry of ours.
+    /// A service registry that this version lacks; every value is refused.
     NoRegistry,
-    /// What names an instance: text of some characters, or a number.
+    /// The name of an instance: text of some characters, or a number.
     Id,
 }
 

@@ -20,7 +20,7 @@ pub enum ProxyMode {
     HttpAndStream,
 }
 
-/// What is said of TCP and UDP.
+/// The settings of TCP and UDP streams.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Streams {
     /// `apisix.stream_proxy.tcp`, each port of a range by itself. None where `proxy_mode` has no streams.
@@ -68,7 +68,7 @@ pub struct ProxyProtocol {
     pub http: Option<u16>,
     /// `listen_https_port`
     pub https: Option<u16>,
-    /// Who may connect to ports that take PROXY protocol headers; `None` is anyone (ours).
+    /// Networks that may connect to ports with PROXY protocol headers; `None` is all (ours).
     pub trusted: Option<Vec<IpNet>>,
 }
 

@@ -204,7 +204,7 @@ plugin_attr:
 }
 
 #[test]
-fn each_wrong_item_of_a_list_is_told() {
+fn each_wrong_item_of_a_list_is_reported() {
     for (text, wants) in [
         (
             "apisix:\n  node_listen: [99999, 80, {port: x}]\n",
@@ -616,7 +616,7 @@ proptest! {
     }
 }
 
-/// With an empty list nobody could come in, not even with the key that is generated.
+/// An empty list of keys would refuse all clients, even those with the generated key.
 #[test]
 fn an_empty_list_of_admin_keys_is_as_none() {
     let boot = parse("deployment:\n  admin:\n    admin_key: []\n");

@@ -15,7 +15,7 @@ pub fn boolean(value: &Value) -> Result<bool, Invalid> {
     value.as_bool().ok_or_else(|| wrong_type("boolean", value))
 }
 
-/// Bytes of a key that nobody guesses.
+/// The fewest bytes of a key that cannot be guessed.
 const LONG: usize = 16;
 
 /// A key that comes in a header.
@@ -147,10 +147,10 @@ pub fn real_ip_from(value: &Value) -> Result<Option<IpNet>, Invalid> {
     network(value).map(Some)
 }
 
-/// A time; none is longer than ten years.
+/// Reads a time of up to ten years.
 ///
 /// # Errors
-/// What else was written.
+/// The value is not a time, or a longer one.
 pub fn time(value: &Value) -> Result<Duration, Invalid> {
     const EXPECTED: &str = "a time such as 60s, 500ms or 1h30m";
     const TEN_YEARS: Duration = Duration::from_secs(315_360_000);
@@ -207,10 +207,10 @@ pub fn keyring(value: &Value) -> Result<Vec<String>, Invalid> {
     }
 }
 
-/// A size in bytes.
+/// Reads a size in bytes.
 ///
 /// # Errors
-/// What else was written.
+/// The value is not a size.
 pub fn size(value: &Value) -> Result<u64, Invalid> {
     const EXPECTED: &str = "a size such as 8k, 10m or 1g";
     let parsed = match value {
@@ -390,7 +390,7 @@ pub fn provider(value: &Value) -> Result<Provider, Invalid> {
     })
 }
 
-/// Nobody could write to the embedded store of a data plane.
+/// Reads the provider of a data plane.
 pub fn file_provider(value: &Value) -> Result<Provider, Invalid> {
     one_of_providers(value, &["embedded", "yaml", "json", "etcd"])?;
     provider(value)
@@ -479,7 +479,7 @@ pub fn as_map_of_address(value: &Value) -> Option<String> {
     Some(format!("write it as `ip: {quote}{address}{quote}` and `port: {port}`, each on a line of its own"))
 }
 
-/// What to do about `name:value`, where a map was expected.
+/// Returns a hint for `name:value`, where a map was expected.
 pub fn without_space(value: &Value) -> Option<String> {
     let (name, behind) = value.as_str()?.split_once(':')?;
     let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic())

@@ -13,8 +13,8 @@ use crate::invalid::push_pointer;
 
 /// A `$ref` may not lead through more references than this; only a circle does.
 const MAX_DEPTH: usize = 64;
-/// Subschemas of a document, each counted wherever a `$ref` leads to it: it is compiled anew there, so a few
-/// definitions that name each other several times would become billions.
+/// The most subschemas of a document, each counted wherever a `$ref` leads to it: it is compiled again there, so a
+/// few definitions that name each other several times would become billions.
 const MAX_SUBSCHEMAS: usize = 20_000;
 
 /// One compiled schema. An absent keyword is `None` or empty.
@@ -38,13 +38,13 @@ pub struct Subschema {
     pub contains: Option<Box<Subschema>>,
     /// The properties a bare `{"required": […]}` alternative asks for.
     pub asks_only: Option<Vec<String>>,
-    /// What people call a value that fits.
+    /// The title of the schema, the usual name of a value that fits.
     pub title: Option<String>,
     /// Walking may change the value: a default below, or a shape to normalise.
     pub writes: bool,
 }
 
-/// What `type` may name.
+/// The types that `type` may name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Type {
     Object,
@@ -108,7 +108,7 @@ pub struct ArrayRules {
     pub max: Option<usize>,
     pub items: Option<Subschema>,
     pub tuple: Vec<Subschema>,
-    /// What follows a tuple.
+    /// The rule for items behind a tuple.
     pub rest: Additional,
     pub unique: bool,
 }

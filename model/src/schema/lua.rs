@@ -2,7 +2,7 @@
 
 use serde_json::{Number, Value};
 
-/// What Lua's `type()` says of a decoded JSON value.
+/// Returns the result of Lua's `type()` for a decoded JSON value.
 pub fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "userdata",
@@ -13,7 +13,7 @@ pub fn type_name(value: &Value) -> &'static str {
     }
 }
 
-/// What an operator calls the type of a value.
+/// Returns the type of a value as JSON names it.
 pub fn json_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",

@@ -1,9 +1,9 @@
-//! What a walk gives for a value that does not fit.
+//! Errors of a walk over a value that does not fit.
 
 use crate::Invalid;
 
-/// A misfit: with words for people, or without where nobody will read them. Words are made
-/// by the walk only for those that have some.
+/// A misfit with a message, or without one where it is not shown. The walk makes messages only for types that keep
+/// them.
 pub trait Misfit: Sized {
     fn of(words: impl FnOnce() -> Invalid) -> Self;
 

@@ -16,17 +16,17 @@ use crate::lookaround::{ANYWHERE, Growth, may_be_catastrophic};
 const STEPS: usize = 100_000;
 /// Steps that one which could take far more than its text has bytes takes at first: most texts need no more.
 const FEW_STEPS: usize = 256;
-/// What a step costs, in bytes that are looked at.
+/// The cost of a step, in bytes that are looked at.
 const STEP: usize = 128;
 
-/// What the searches of one check may cost together, in bytes that are looked at: half a second. A body may hold as
-/// many texts as it likes.
+/// The most that all searches of one check may cost, in bytes that are looked at: half a second. The number of texts
+/// in a body is not bounded.
 const WORK: usize = 8 * ANYWHERE * ANYWHERE;
-/// Texts of so many bytes are searched however many they are: that takes no longer than to read so many.
+/// Any number of texts of up to this many bytes is searched: that takes no longer than reading them.
 const SHORT: usize = 32;
 
 thread_local! {
-    /// What is left of [`WORK`].
+    /// The rest of [`WORK`].
     static LEFT: Cell<usize> = const { Cell::new(WORK) };
     /// A search was given up, and found nothing for want of an answer.
     static IN_DOUBT: Cell<bool> = const { Cell::new(false) };
@@ -185,7 +185,7 @@ mod tests {
             (8192, 256, true),
             (8193, 256, false),
         ] {
-            // Each check anew.
+            // Each check has its own bound.
             for _ in 0..2 {
                 assert_eq!(schema.check(&list(texts, length)).is_ok(), searched, "{texts} of {length}");
             }
@@ -234,7 +234,7 @@ mod tests {
         }
         let schema = crate::Schema::new(&json!({"patternProperties": {"(?!a)b": false}})).unwrap();
         assert!(schema.check(&json!({ &*long: 1 })).is_ok());
-        let told = schema.check(&json!({ &*too_long: 1 })).unwrap_err();
-        assert!(told.reason.contains("look-around"), "{told}");
+        let refused = schema.check(&json!({ &*too_long: 1 })).unwrap_err();
+        assert!(refused.reason.contains("look-around"), "{refused}");
     }
 }

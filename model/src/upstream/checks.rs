@@ -13,7 +13,7 @@ pub struct Checks {
     pub passive: Option<Passive>,
 }
 
-/// What a health check speaks.
+/// The protocol of a health check.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckType {

@@ -1,4 +1,4 @@
-//! What an upstream can do beyond APISIX: everything under its key `sluice`, and off unless written.
+//! Options of an upstream that APISIX does not have: all under its key `sluice`, and off by default.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ pub struct Subset {
     pub required: bool,
 }
 
-/// What share of the requests the nodes of each place get together.
+/// The share of the requests that the nodes of each place get together.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Locality {
     /// A key of the metadata of nodes.
@@ -47,7 +47,7 @@ pub struct Locality {
 /// Clients stay with a node, which a cookie names.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Sticky {
-    /// Names nodes so that nobody else can: the cookie's value is a keyed digest. May be a reference.
+    /// The key of the digest that names a node in the cookie, so that clients cannot forge one. May be a reference.
     pub secret: String,
     #[serde(default = "sticky_name")]
     pub name: String,
@@ -143,7 +143,7 @@ pub enum RetryOn {
     Timeout,
 }
 
-/// What an upstream may have under way at a time, over all workers; `None` is no limit.
+/// Limits on the load of an upstream at a time, over all workers; `None` is no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Limits {

@@ -1,6 +1,6 @@
-//! What to do about a text that is no YAML: the parser's words name its grammar, an operator sees a line.
+//! Hints for invalid YAML: the parser's messages are about its grammar, but an operator sees a line.
 //!
-//! Looks at the line of the error and those near it, and never says anything about a text that was read.
+//! Looks at the line of the error and those near it. A text that was read gets no hints.
 
 use crate::document::{Position, SyntaxError};
 
