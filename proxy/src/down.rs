@@ -3,8 +3,6 @@
 //! An exchange sees a client as two halves: the request's body, which it takes piece by piece, and the
 //! response, which it gives. They work beside each other within one task.
 
-#[cfg(feature = "testing")]
-pub(crate) mod frames;
 mod grpc;
 pub(crate) mod h1;
 pub(crate) mod h2;
@@ -23,15 +21,24 @@ use crate::io::{End, Failed};
 use crate::up::Size;
 use crate::worker::Worker;
 use sdk::Exchange;
+use streams::Streams;
+
+/// The same expression for a client's end, or a half of it, in any protocol.
+macro_rules! each {
+    ($of:expr, $kind:ident, $end:ident => $do:expr) => {
+        match $of {
+            $kind::H1($end) => $do,
+            $kind::H2($end) => $do,
+            $kind::H3($end) => $do,
+        }
+    };
+}
 
 /// A client and the request it has sent.
 pub(crate) enum Downstream<'a> {
     H1(&'a mut h1::Conn),
     H2(&'a mut h2::Stream),
     H3(&'a mut h3::Stream),
-    /// The trivial framing of the tests.
-    #[cfg(feature = "testing")]
-    Frames(&'a mut frames::Conn),
 }
 
 /// The request's body, as it comes.
@@ -39,8 +46,6 @@ pub(crate) enum RequestBody<'a> {
     H1(h1::RequestBody<'a>),
     H2(h2::RequestBody<'a>),
     H3(h3::RequestBody<'a>),
-    #[cfg(feature = "testing")]
-    Frames(frames::RequestBody<'a>),
 }
 
 /// The response, as it goes.
@@ -48,8 +53,6 @@ pub(crate) enum Response<'a> {
     H1(h1::Response<'a>),
     H2(h2::Response<'a>),
     H3(h3::Response<'a>),
-    #[cfg(feature = "testing")]
-    Frames(frames::Response<'a>),
 }
 
 /// Facts of a request's arrival, beside its head.
@@ -79,70 +82,52 @@ impl Downstream<'_> {
                 let (body, response) = stream.split(worker);
                 (RequestBody::H3(body), Response::H3(response))
             }
-            #[cfg(feature = "testing")]
-            Downstream::Frames(conn) => {
-                let (body, response) = conn.split();
-                (RequestBody::Frames(body), Response::Frames(response))
-            }
         }
     }
 
     #[inline]
     pub(crate) fn arrival(&self) -> Arrival {
-        match self {
-            Downstream::H1(conn) => conn.arrival,
-            Downstream::H2(stream) => stream.arrival,
-            Downstream::H3(stream) => stream.arrival,
-            #[cfg(feature = "testing")]
-            Downstream::Frames(conn) => conn.arrival,
-        }
+        each!(self, Downstream, client => client.arrival)
     }
 
     /// Bytes of the body that came, in the form in which they were taken.
     pub(crate) fn body_received(&self) -> u64 {
+        each!(self, Downstream, client => client.body_received())
+    }
+
+    /// The streams of this client's connection, unless its protocol has none.
+    #[cold]
+    fn streams(&self) -> Option<&Streams> {
         match self {
-            Downstream::H1(conn) => conn.body_received(),
-            Downstream::H2(stream) => stream.body_received(),
-            Downstream::H3(stream) => stream.body_received(),
-            #[cfg(feature = "testing")]
-            Downstream::Frames(conn) => conn.body_received(),
+            Downstream::H1(_) => None,
+            Downstream::H2(stream) => Some(stream.streams()),
+            Downstream::H3(stream) => Some(stream.streams()),
         }
     }
 
     /// No further request is taken from this client's connection: what it sends may be read in two ways.
     pub(crate) fn distrust(&mut self) {
-        match self {
-            Downstream::H1(conn) => conn.distrust(),
-            // Where a stream's message ends is not for the message to say.
-            Downstream::H2(_) => {}
-            Downstream::H3(_) => {}
-            #[cfg(feature = "testing")]
-            Downstream::Frames(conn) => conn.distrust(),
+        // Where a stream's message ends is not for the message to say.
+        if let Downstream::H1(conn) = self {
+            conn.distrust();
         }
     }
 
     /// Ends this client's connection once what has begun on it is served: the client is to connect again.
     #[cold]
     pub(crate) fn end_gently(&mut self) {
-        match self {
-            Downstream::H1(conn) => conn.distrust(),
-            Downstream::H2(stream) => stream.end_connection(),
-            Downstream::H3(stream) => stream.end_connection(),
-            #[cfg(feature = "testing")]
-            Downstream::Frames(conn) => conn.distrust(),
+        match self.streams() {
+            Some(streams) => streams.end(),
+            None => self.distrust(),
         }
     }
 
     /// Ends this client's connection unless it has other streams: the client does not take what is sent to it.
     #[cold]
-    pub(crate) fn end_if_last(&mut self) {
-        match self {
-            // It ends with every response that breaks off.
-            Downstream::H1(_) => {}
-            Downstream::H2(stream) => stream.end_if_last(),
-            Downstream::H3(stream) => stream.end_if_last(),
-            #[cfg(feature = "testing")]
-            Downstream::Frames(_) => {}
+    pub(crate) fn end_if_last(&self) {
+        // Without streams it ends with every response that breaks off.
+        if let Some(streams) = self.streams() {
+            streams.end_if_last();
         }
     }
 
@@ -161,13 +146,7 @@ impl<'a> RequestBody<'a> {
     /// For waits on this side of the exchange.
     #[inline]
     pub(crate) fn waiter(&self) -> &'a Waiter {
-        match self {
-            RequestBody::H1(body) => body.waiter,
-            RequestBody::H2(body) => body.waiter,
-            RequestBody::H3(body) => body.waiter,
-            #[cfg(feature = "testing")]
-            RequestBody::Frames(body) => body.waiter,
-        }
+        each!(self, RequestBody, body => body.waiter)
     }
 
     /// Takes a piece from what was read: in chunked coding as it is, if `framed`, or else without any
@@ -179,93 +158,51 @@ impl<'a> RequestBody<'a> {
             RequestBody::H1(body) => body.take(framed),
             RequestBody::H2(body) => body.take(),
             RequestBody::H3(body) => body.take(),
-            #[cfg(feature = "testing")]
-            RequestBody::Frames(body) => Ok(body.take()),
         }
     }
 
     /// The piece that was taken; empty without one.
     #[inline]
     pub(crate) fn piece(&self) -> &[u8] {
-        match self {
-            RequestBody::H1(body) => body.piece(),
-            RequestBody::H2(body) => body.piece(),
-            RequestBody::H3(body) => body.piece(),
-            #[cfg(feature = "testing")]
-            RequestBody::Frames(body) => body.piece(),
-        }
+        each!(self, RequestBody, body => body.piece())
     }
 
     /// The piece is done with.
     #[inline]
     pub(crate) fn used(&mut self) {
-        match self {
-            RequestBody::H1(body) => body.used(),
-            RequestBody::H2(body) => body.used(),
-            RequestBody::H3(body) => body.used(),
-            #[cfg(feature = "testing")]
-            RequestBody::Frames(body) => body.used(),
-        }
+        each!(self, RequestBody, body => body.used())
     }
 
     /// No piece comes after the one that was taken.
     #[inline]
     pub(crate) fn is_complete(&self) -> bool {
-        match self {
-            RequestBody::H1(body) => body.is_complete(),
-            RequestBody::H2(body) => body.is_complete(),
-            RequestBody::H3(body) => body.is_complete(),
-            #[cfg(feature = "testing")]
-            RequestBody::Frames(body) => body.is_complete(),
-        }
+        each!(self, RequestBody, body => body.is_complete())
     }
 
     /// The body comes in chunks, which can go on as they are.
     #[inline]
     pub(crate) fn is_chunked(&self) -> bool {
-        match self {
-            RequestBody::H1(body) => body.is_chunked(),
-            RequestBody::H2(_) => false,
-            RequestBody::H3(_) => false,
-            #[cfg(feature = "testing")]
-            RequestBody::Frames(_) => false,
-        }
+        matches!(self, RequestBody::H1(body) if body.is_chunked())
     }
 
     /// The trailers behind the body, which are in none of its pieces. Their names are checked before they are
     /// forwarded.
     #[inline]
     pub(crate) fn trailers(&self) -> Option<&Fields> {
-        match self {
-            RequestBody::H1(body) => body.trailers(),
-            RequestBody::H2(body) => body.trailers(),
-            RequestBody::H3(body) => body.trailers(),
-            #[cfg(feature = "testing")]
-            RequestBody::Frames(body) => body.trailers(),
-        }
+        each!(self, RequestBody, body => body.trailers())
     }
 
     /// Reads more from the client.
     #[inline]
     pub(crate) async fn read(&mut self) -> Result<(), Fault> {
-        match self {
-            RequestBody::H1(body) => body.read().await,
-            RequestBody::H2(body) => body.read().await,
-            RequestBody::H3(body) => body.read().await,
-            #[cfg(feature = "testing")]
-            RequestBody::Frames(body) => body.read().await,
-        }
+        each!(self, RequestBody, body => body.read().await)
     }
 
     /// Gives memory back that holds nothing.
     #[inline]
     pub(crate) fn release(&mut self) {
-        match self {
-            RequestBody::H1(body) => body.release(),
-            RequestBody::H2(_) => {}
-            RequestBody::H3(_) => {}
-            #[cfg(feature = "testing")]
-            RequestBody::Frames(_) => {}
+        if let RequestBody::H1(body) = self {
+            body.release();
         }
     }
 
@@ -276,8 +213,6 @@ impl<'a> RequestBody<'a> {
             RequestBody::H1(body) => body.end(worker).await,
             RequestBody::H2(body) => body.end().await,
             RequestBody::H3(body) => body.end().await,
-            #[cfg(feature = "testing")]
-            RequestBody::Frames(body) => body.end().await,
         }
     }
 }
@@ -290,8 +225,6 @@ impl<'a> Response<'a> {
             Response::H1(response) => response.waiter(),
             Response::H2(response) => response.waiter,
             Response::H3(response) => response.waiter,
-            #[cfg(feature = "testing")]
-            Response::Frames(response) => response.waiter,
         }
     }
 
@@ -302,8 +235,6 @@ impl<'a> Response<'a> {
             Response::H1(response) => response.go_on().await,
             Response::H2(response) => response.go_on(),
             Response::H3(response) => response.go_on().await,
-            #[cfg(feature = "testing")]
-            Response::Frames(response) => response.go_on().await,
         }
         .map_err(|_| Fault::client(FaultKind::ClientGone))
     }
@@ -314,8 +245,6 @@ impl<'a> Response<'a> {
             Response::H1(response) => response.interim(head).await,
             Response::H2(response) => response.interim(head),
             Response::H3(response) => response.interim(head).await,
-            #[cfg(feature = "testing")]
-            Response::Frames(response) => response.interim(head).await,
         }
     }
 
@@ -325,45 +254,25 @@ impl<'a> Response<'a> {
             Response::H1(response) => response.switch(head).await,
             Response::H2(response) => response.switch(head),
             Response::H3(response) => response.switch(head).await,
-            #[cfg(feature = "testing")]
-            Response::Frames(_) => Err(Failed::Closed),
         }
     }
 
     /// Makes the head of the response in `x`, of which nothing goes out yet. Gives its size.
     #[inline]
     pub(crate) fn start(&mut self, x: &Exchange<'_>, size: Size) -> u64 {
-        match self {
-            Response::H1(response) => response.start(x, size),
-            Response::H2(response) => response.start(x, size),
-            Response::H3(response) => response.start(x, size),
-            #[cfg(feature = "testing")]
-            Response::Frames(response) => response.start(x),
-        }
+        each!(self, Response, response => response.start(x, size))
     }
 
     /// After [`Response::start`]: the body goes out in chunks.
     #[inline]
     pub(crate) fn is_chunked(&self) -> bool {
-        match self {
-            Response::H1(response) => response.is_chunked(),
-            Response::H2(_) => false,
-            Response::H3(_) => false,
-            #[cfg(feature = "testing")]
-            Response::Frames(_) => false,
-        }
+        matches!(self, Response::H1(response) if response.is_chunked())
     }
 
     /// Something of the final response may have gone out.
     #[inline]
     pub(crate) fn has_begun(&self) -> bool {
-        match self {
-            Response::H1(response) => response.has_begun(),
-            Response::H2(response) => response.has_begun(),
-            Response::H3(response) => response.has_begun(),
-            #[cfg(feature = "testing")]
-            Response::Frames(response) => response.has_begun(),
-        }
+        each!(self, Response, response => response.has_begun())
     }
 
     /// Sends a piece of the body, with the head if that still waits, and the end with the last one.
@@ -374,13 +283,7 @@ impl<'a> Response<'a> {
         last: bool,
         trailers: Option<&Fields>,
     ) -> Result<(), Failed> {
-        match self {
-            Response::H1(response) => response.write(bytes, last, trailers).await,
-            Response::H2(response) => response.write(bytes, last, trailers).await,
-            Response::H3(response) => response.write(bytes, last, trailers).await,
-            #[cfg(feature = "testing")]
-            Response::Frames(response) => response.write(bytes, last, trailers).await,
-        }
+        each!(self, Response, response => response.write(bytes, last, trailers).await)
     }
 
     /// Sends a piece that is in chunked coding already, where [`Response::is_chunked`].
@@ -388,10 +291,7 @@ impl<'a> Response<'a> {
     pub(crate) async fn relay(&mut self, bytes: &[u8]) -> Result<(), Failed> {
         match self {
             Response::H1(response) => response.relay(bytes).await,
-            Response::H2(_) => Err(Failed::Closed),
-            Response::H3(_) => Err(Failed::Closed),
-            #[cfg(feature = "testing")]
-            Response::Frames(_) => Err(Failed::Closed),
+            Response::H2(_) | Response::H3(_) => Err(Failed::Closed),
         }
     }
 
@@ -402,8 +302,6 @@ impl<'a> Response<'a> {
             Response::H1(response) => response.flush().await,
             Response::H2(response) => response.flush(),
             Response::H3(response) => response.flush().await,
-            #[cfg(feature = "testing")]
-            Response::Frames(response) => response.flush().await,
         }
     }
 
@@ -414,8 +312,6 @@ impl<'a> Response<'a> {
             Response::H1(response) => response.flush().await,
             Response::H2(response) => response.end(),
             Response::H3(response) => response.end().await,
-            #[cfg(feature = "testing")]
-            Response::Frames(response) => response.write(b"", true, None).await,
         }
     }
 

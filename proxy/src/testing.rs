@@ -122,13 +122,6 @@ impl Gateway {
         end
     }
 
-    /// A client that speaks in frames; see `down/frames.rs`.
-    pub fn connect_frames(&self, theirs: Schedule, ours: Schedule) -> End {
-        let (end, io, client) = connection(theirs, ours, false);
-        self.worker.hold(move |worker| down::frames::serve(worker, io, client));
-        end
-    }
-
     /// A client's connection to a port of streams, which is what their routes see of it.
     pub fn connect_stream(&self, theirs: Schedule, ours: Schedule, number: u16, port: StreamPort) -> End {
         let (end, io, client) = connection(theirs, ours, false);

@@ -9,8 +9,6 @@ mod answers;
 mod datagrams;
 #[path = "connections/fetches.rs"]
 mod fetches;
-#[path = "connections/frames.rs"]
-mod frames;
 #[path = "connections/handoff.rs"]
 mod handoff;
 #[path = "connections/heads.rs"]

@@ -164,6 +164,26 @@ fn bodies_and_trailers_go_both_ways() {
 }
 
 #[test]
+fn bodies_are_filtered_for_clients_of_either_version() {
+    let answer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nX-Check: 4\r\n\r\n";
+    let server = || vec![Until("\r\n\r\n"), Send(answer), ToEnd];
+    run(
+        "HTTP/2",
+        vec![AskAll("GET /filtered"), ToEnd],
+        server(),
+        vec!["\n\nHELLO\nend\nx-check: 4\n"],
+        vec!["reset"],
+    );
+    Case {
+        client: vec![Send("GET /filtered HTTP/1.1\r\nHost: a\r\n\r\n"), Until("X-Check: 4\r\n\r\n"), Close],
+        servers: vec![server()],
+        wants: vec!["HELLO\r\n0\r\nX-Check: 4\r\n\r\n"],
+        ..base()
+    }
+    .run("HTTP/1");
+}
+
+#[test]
 fn small_pieces_that_are_read_as_they_come_count_no_more() {
     // More than may wait, if none were read.
     let pieces = [Send("x"), Wait(10)].iter().cycle().take(200).cloned();

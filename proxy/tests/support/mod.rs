@@ -61,9 +61,6 @@ pub enum Do {
     Fail(i32),
     Drain,
     EndTunnels,
-    Frame(u8, &'static str),
-    /// Reads until a frame of this kind has come.
-    UntilFrame(u8),
     /// A server's that speaks HTTP/2 ([`http2_server`]): reads until a frame of this kind has come on this stream.
     UntilOn(u32, u8),
     /// A server's: agrees to a WebSocket, with these fields and bytes at the end of what it says.
@@ -105,7 +102,6 @@ pub struct Case {
     /// What is told of each request when it is over, where a plugin does that ([`told`]): all of the client's
     /// bytes are received, and all that it gets are sent.
     pub told: Vec<&'static str>,
-    pub frames: bool,
     /// It is a port on which HTTP/2 is served as well.
     pub any: bool,
     /// The client speaks HTTP/2 ([`http2`]).
@@ -151,7 +147,6 @@ const BASE: Case = Case {
     broken: false,
     once: "",
     told: Vec::new(),
-    frames: false,
     any: false,
     h2: false,
     sums: None,
@@ -171,21 +166,6 @@ const BASE: Case = Case {
 /// A client that speaks HTTP/1.
 pub fn http() -> Case {
     BASE
-}
-
-/// One that speaks in frames.
-pub fn frames() -> Case {
-    let mut case = BASE;
-    case.frames = true;
-    case
-}
-
-/// A frame's text; lives as long as the tests.
-pub fn frame(kind: u8, payload: &str) -> &'static str {
-    let mut bytes = vec![kind];
-    bytes.extend_from_slice(&(payload.len() as u32).to_be_bytes());
-    bytes.extend_from_slice(payload.as_bytes());
-    String::from_utf8(bytes).unwrap().leak()
 }
 
 /// What one side has read.
@@ -243,30 +223,12 @@ pub async fn play(who: &str, script: &[Do], end: End, got: &RefCell<Got>, gatewa
                 mine.sent += count;
                 let _ = end.write_all(&vec![*byte; *count]).await;
             }
-            Do::Frame(kind, payload) => {
-                let _ = end.write_all(frame(*kind, payload).as_bytes()).await;
-            }
             Do::Until(text) => loop {
                 if let Some(at) = mine.find(text.as_bytes()) {
                     mine.at = at;
                     break;
                 }
                 assert!(mine.more(&end).await, "{who} waits for {text:?}, but has {:?}", mine.text());
-            },
-            Do::UntilFrame(kind) => loop {
-                let Some((&[first, a, b, c, d], _)) = mine.bytes[mine.at..].split_first_chunk::<5>() else {
-                    assert!(mine.more(&end).await, "{who} waits for a frame, but has {:?}", mine.text());
-                    continue;
-                };
-                let next = mine.at + 5 + u32::from_be_bytes([a, b, c, d]) as usize;
-                if mine.bytes.len() < next {
-                    assert!(mine.more(&end).await, "{who} has half a frame: {:?}", mine.text());
-                    continue;
-                }
-                mine.at = next;
-                if first == *kind {
-                    break;
-                }
             },
             Do::UntilOn(stream, kind) => loop {
                 let Some((came, on, length)) = http2_server::first(&mine.bytes[mine.at..]) else {
@@ -430,7 +392,6 @@ impl Case {
                 let room = if case.narrow { 16 } else { ours.room };
                 let ours = Schedule { room, ..ours };
                 match case.stream {
-                    _ if case.frames => gateway.connect_frames(theirs, ours),
                     _ if case.any || case.h2 => gateway.connect_any(theirs, ours),
                     Some(number) => {
                         let port = StreamPort { proxy_protocol_to_upstream: case.header };

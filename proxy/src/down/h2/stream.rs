@@ -15,8 +15,8 @@ use super::request::{Input, RequestBody};
 use super::response::{Output, Response};
 use crate::clock::Waiter;
 use crate::down::head::Ask;
-use crate::down::{Arrival, Downstream};
-use crate::down::{refusal, streams};
+use crate::down::streams::{self, Streams};
+use crate::down::{Arrival, Downstream, refusal};
 use crate::exchange::Scratch;
 use crate::exchange::answer;
 use crate::exchange::drive::{self, Outcome};
@@ -93,16 +93,9 @@ impl Stream {
         self.input.received()
     }
 
-    /// See [`Downstream::end_gently`].
-    #[cold]
-    pub(in crate::down) fn end_connection(&self) {
-        self.shared.streams.end();
-    }
-
-    /// See [`Downstream::end_if_last`].
-    #[cold]
-    pub(in crate::down) fn end_if_last(&self) {
-        self.shared.streams.end_if_last();
+    /// The streams of its connection.
+    pub(in crate::down) fn streams(&self) -> &Streams {
+        &self.shared.streams
     }
 }
 

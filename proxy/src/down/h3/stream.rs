@@ -16,7 +16,8 @@ use super::request::{Input, Read, RequestBody};
 use super::response::{self, Output, Response};
 use crate::clock::Waiter;
 use crate::down::head::Ask;
-use crate::down::{Arrival, Downstream, refusal, streams};
+use crate::down::streams::{self, Streams};
+use crate::down::{Arrival, Downstream, refusal};
 use crate::exchange::Scratch;
 use crate::exchange::answer;
 use crate::exchange::drive::{self, Outcome};
@@ -59,16 +60,9 @@ impl Stream {
         self.input.received()
     }
 
-    /// See [`Downstream::end_gently`].
-    #[cold]
-    pub(in crate::down) fn end_connection(&self) {
-        self.shared.streams.end();
-    }
-
-    /// See [`Downstream::end_if_last`].
-    #[cold]
-    pub(in crate::down) fn end_if_last(&self) {
-        self.shared.streams.end_if_last();
+    /// The streams of its connection.
+    pub(in crate::down) fn streams(&self) -> &Streams {
+        &self.shared.streams
     }
 }
 
