@@ -170,7 +170,7 @@ impl Authority for Acme {
     }
 }
 
-/// What the server says of the challenge that failed.
+/// Returns the server's reason why the challenge failed.
 async fn refusal(order: &mut instant_acme::Order) -> Option<String> {
     let mut authorizations = order.authorizations();
     while let Some(Ok(authorization)) = authorizations.next().await {
@@ -193,10 +193,10 @@ fn words(error: Error) -> String {
     }
 }
 
-/// What is served to a handshake that asks for the proof of a name.
+/// Makes the configuration for the TLS-ALPN-01 handshake that validates a name (RFC 8737).
 ///
 /// # Errors
-/// What an answer is not made of.
+/// No certificate can be made of the answer.
 pub fn proof(answer: &Answer, provider: &Arc<CryptoProvider>) -> Result<Arc<ServerConfig>, String> {
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, answer.text.as_bytes());
     let made = rcgen::CertificateParams::new([answer.domain.clone()]).and_then(|mut params| {

@@ -72,7 +72,7 @@ struct Settings {
     tls: TlsSettings,
 }
 
-/// What a service has that Consul does not know.
+/// The node of services that Consul does not know.
 #[derive(Debug, Deserialize)]
 pub(crate) struct DefaultService {
     host: String,
@@ -192,7 +192,7 @@ impl Cluster {
                 services.insert(name.clone(), nodes);
             }
         }
-        // What came while the services were asked for is seen with the next answer.
+        // Changes during the questions about services are in the next answer.
         for (seen, answer) in self.seen.iter().zip([&catalog, &health]) {
             seen.store(index_of(answer), Ordering::Relaxed);
         }

@@ -40,7 +40,7 @@ const SERVICES_AT_ONCE: usize = 64;
 /// Different targets of a service's SRV records that are looked up, and how many at the same time.
 const MOST_TARGETS: usize = 512;
 
-/// What weights are multiplied by at most, where targets have several addresses: 1 to 6 divide it.
+/// The largest factor of weights, where targets have several addresses. It can be divided by 1 to 6.
 const MOST_SCALE: u64 = 60;
 const TARGETS_AT_ONCE: usize = 8;
 
@@ -65,7 +65,7 @@ struct Lookups {
     tasks: JoinSet<(String, Answer)>,
     /// The names of their services.
     names: BTreeSet<String>,
-    /// Services whose last lookup failed, which the log has told.
+    /// Services whose last lookup failed, which is logged already.
     failing: BTreeSet<String>,
 }
 
@@ -155,7 +155,7 @@ impl Lookups {
                 self.names.remove(&name);
                 Some((name, answer))
             }
-            // Whose task it was is not known; all are asked for anew.
+            // The service of the task is not known; all are looked up again.
             Err(error) => {
                 self.tasks.abort_all();
                 self.tasks.detach_all();
@@ -293,7 +293,7 @@ impl Discovery for Dns {
             if !lookups.names.is_empty() {
                 found.pause = found.pause.min(LOOK);
             }
-            // What nobody wants any more was under way.
+            // Lookups of services that are no longer wanted were under way.
             found.services.retain(|name, _| wanted.iter().any(|service| service.service_name == *name));
             if found.services.is_empty()
                 && let Some((_, error)) = failed.pop_last()
@@ -484,7 +484,7 @@ mod tests {
         );
         let found = ask(&dns, &[sip]).await.unwrap();
         assert!(found.pause <= Duration::from_secs(7), "as long as the shortest record holds");
-        // The order is what is asked for, whatever there is.
+        // The sorts of records are tried in the configured order.
         records.lock().unwrap().push(("sd.test.local", SRV, 60, srv(1, 5, 99, "a.test.local")));
         let ordered = Dns::new(&json!({"servers": [addr.to_string()], "order": ["A", "SRV"]})).unwrap();
         assert_eq!(

@@ -1,8 +1,9 @@
 //! The cluster's store: etcd, with APISIX's keys and values, so that gateways of both kinds share it.
 //!
-//! One task follows the cluster over one watch and keeps a table of what is there, which answers reads and
-//! feeds whoever follows this store; without etcd it stays as it was. A copy of it is kept on disk, for a
-//! start without etcd. Writes go to etcd alone, as transactions that fail if what they rest on has changed.
+//! One task follows the cluster over one watch and keeps a table of its contents, which answers reads and feeds the
+//! followers of this store; while etcd is unreachable, the table keeps its last contents. A copy of it is kept on
+//! disk, for a start without etcd. Writes go to etcd alone, as transactions that fail if what they rest on has
+//! changed.
 
 mod client;
 mod follow;
@@ -36,7 +37,7 @@ pub use link::{Host, Tls};
 pub use presence::Presence;
 use proto::RangeRequest;
 
-/// A write that has not been made by then is answered for: whoever asked is told within 3 s.
+/// A write that takes longer fails, so that clients have an answer within 3 s.
 const WRITE: Duration = Duration::from_millis(2500);
 
 /// How etcd is used.
@@ -49,7 +50,7 @@ pub struct Settings {
     pub tls: Option<Tls>,
     /// The longest a page of keys may take.
     pub timeout: Duration,
-    /// So many tries at the start before it goes on without.
+    /// Failed tries in a row, up to which trouble is not logged.
     pub startup_retry: u32,
     /// A watch on which nothing came for so long is asked whether it lives.
     pub progress_interval: Duration,
@@ -70,7 +71,7 @@ pub struct Etcd {
     tasks: Vec<JoinHandle<()>>,
 }
 
-/// What the tasks and the store share.
+/// The state that the tasks and the store share.
 #[derive(Debug)]
 struct Inner {
     settings: Settings,
@@ -101,7 +102,7 @@ pub struct Status {
     pub connected: bool,
     /// Why not.
     pub trouble: Option<String>,
-    /// What is served is a copy from disk.
+    /// The table holds a copy from disk.
     pub from_copy: bool,
 }
 
@@ -266,7 +267,7 @@ impl Store for Etcd {
         })
     }
 
-    /// Asked of etcd itself: a copy from disk holds no notes, and that there is none may not be guessed.
+    /// Reads the note from etcd itself: a copy from disk holds no notes, so it cannot show that one is absent.
     fn note<'a>(&'a self, name: &'a str) -> Answer<'a, Option<String>> {
         Box::pin(within(async move {
             let value = self.inner.value(self.inner.layout.note(name)).await.map_err(unavailable)?;
@@ -278,7 +279,7 @@ impl Store for Etcd {
         Box::pin(within(async move {
             let value = self.inner.value(self.inner.layout.note(note)).await.map_err(unavailable)?;
             let written = value.map_or(0, |(_, revision)| keys::revision(revision));
-            // What came before the note is in the table once the note is.
+            // All changes before the note are in the table once the note is.
             self.inner.table.reached(written).await;
             Ok(Some(written == 0 || self.inner.table.changed() > written))
         }))

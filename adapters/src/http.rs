@@ -48,7 +48,7 @@ impl Trust {
     /// Speaks TLS over a connection with the server of this name or address.
     ///
     /// # Errors
-    /// The name is none, or the handshake failed, for one because the certificate is not valid.
+    /// The name is invalid, or the handshake failed, for example because the certificate is not valid.
     pub async fn secure(&self, stream: TcpStream, name: &str, verify: bool) -> Result<Secured, String> {
         let config = if verify { &self.verifying } else { &self.trusting };
         let bare = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(name);
@@ -59,7 +59,7 @@ impl Trust {
     }
 }
 
-/// What registries say of TLS in their settings (ours, where APISIX has no word for it).
+/// TLS in the settings of registries (ours, where APISIX has no such setting).
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default)]
 pub struct TlsSettings {
@@ -75,7 +75,7 @@ impl Default for TlsSettings {
 }
 
 impl Trust {
-    /// What these settings ask for.
+    /// Returns the client configuration for these settings.
     ///
     /// # Errors
     /// A file that cannot be read, or has no certificate.
@@ -112,13 +112,13 @@ pub struct Server {
     pub authority: String,
     /// The `Host` it gets: without the port where that is the scheme's own.
     pub host: String,
-    /// What stands before every path, without a slash at its end.
+    /// The prefix of every path, without a slash at its end.
     pub base: String,
     user: Option<(String, String)>,
     tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
 }
 
-/// What is asked.
+/// A request to a server.
 #[derive(Debug, Clone)]
 pub struct Question<'a> {
     pub method: Method,
@@ -266,7 +266,7 @@ impl Server {
         }
     }
 
-    /// Sends a question and reads the answer, whatever its status, up to `most` bytes.
+    /// Sends a question and reads the answer, of any status, up to `most` bytes.
     ///
     /// # Errors
     /// No answer, in words.
@@ -344,7 +344,7 @@ where
     TokioIo<T>: rt::Read + rt::Write,
 {
     let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
-    // How it ends is told by the question that was under way.
+    // If it fails, the question under way returns the error.
     let driver = control::tasks::spawn(async move { _ = connection.await });
     Ok((sender, Driver(driver)))
 }
@@ -382,7 +382,7 @@ pub async fn first<'s, T, F: Future<Output = Result<T, String>>>(
 /// Reads JSON that a registry has sent.
 ///
 /// # Errors
-/// It is none, or holds too many values; in words.
+/// It is not JSON, or holds too many values; in words.
 pub fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
     if values(text) > MOST_VALUES {
         return Err(format!("it holds more than {MOST_VALUES} values"));

@@ -1,8 +1,8 @@
 //! Kubernetes: the endpoints of services, listed once and then watched.
 //!
 //! Each cluster has a task of its own from the first question on: it lists, watches from there, watches again
-//! where a watch has ended, and lists anew where the cluster no longer knows what came since (410). A list
-//! replaces what was known as a whole, when it is complete. A question is answered when anything has changed.
+//! when a watch has ended, and lists again when the cluster no longer has the changes since then (410). A complete
+//! list replaces everything that was known. A question is answered when anything has changed.
 
 mod objects;
 mod settings;
@@ -34,7 +34,7 @@ const MOST_LINE: usize = 16 << 20;
 /// more follows.
 const MOST_VALUES: usize = 10_000_000;
 const VALUES_OF_PAGE: usize = 10_000;
-/// The memory that all objects of a cluster may take together, whether a list or watches told of them.
+/// The memory that all objects of a cluster may take together, from lists and watches.
 const MOST_KEPT: usize = 256 << 20;
 /// Seconds a watch goes on, at least, and how many more at random. One whose connection has died unnoticed is over
 /// soon after.
@@ -46,7 +46,7 @@ const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LAST_RETRY: Duration = Duration::from_secs(30);
 /// Changes are gathered for so long.
 const PAUSE: Duration = Duration::from_millis(100);
-/// What a name takes in a map, beside its letters.
+/// The memory of a name in a map, in bytes, beside its letters.
 const ENTRY: usize = 100;
 const TIMEOUTS: Timeouts = Timeouts { connect: 5000, send: 5000, read: 30_000, wait: 0 };
 
@@ -88,11 +88,11 @@ struct Cluster {
     state: Mutex<State>,
 }
 
-/// What is known of a cluster.
+/// The known services of a cluster.
 #[derive(Debug, Default)]
 struct State {
     services: Services,
-    /// What they take.
+    /// The memory that they take, in bytes.
     kept: usize,
     listed: bool,
     error: Option<String>,
@@ -269,7 +269,7 @@ async fn follow(cluster: Arc<Cluster>, heard: watch::Sender<u64>) {
                 heard.send_modify(|heard| *heard += 1);
             }
         }
-        // Also after a watch that ended at once: nobody is asked without end.
+        // Also after a watch that ended at once, so that a cluster does not get requests without a pause.
         let pause = FIRST_RETRY.saturating_mul(1 << failures.min(16)).min(LAST_RETRY);
         failures = failures.saturating_add(1);
         tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
@@ -288,7 +288,7 @@ impl Cluster {
         }
     }
 
-    /// What both lists and watches ask for.
+    /// The selectors of lists and watches, as a part of a query.
     fn query(&self) -> String {
         let mut query = String::new();
         if !self.labels.is_empty() {

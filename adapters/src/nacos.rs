@@ -15,11 +15,11 @@ use serde_json::{Map, Value, json};
 
 use crate::http::{Answer, MOST, Question, Server, Timeouts, TlsSettings, Trust, encoded, in_turn};
 
-/// So many questions in a row without an answer are the server's fault, not that of one service, and the next server is
-/// asked. Each takes as long as the time-outs.
+/// After this many questions in a row without an answer, the next server is asked: the fault is the server's, not one
+/// service's. Each such question takes as long as the time-outs.
 const GIVEN_UP: usize = 3;
 
-/// Services of which a server tells nothing that are named with the reason.
+/// The most services with an invalid answer that are named with the reason.
 const MOST_TOLD: usize = 3;
 
 #[derive(Debug)]
@@ -68,10 +68,10 @@ impl Nacos {
         Ok(Nacos { servers, settings })
     }
 
-    /// Asks a server for the services that are not known yet, and gives those of them of which it tells nothing, with the reason.
+    /// Asks a server for the services that are not known yet; returns the reasons of invalid answers.
     ///
     /// # Errors
-    /// A service for which it gave no answer, or nothing known of any; what it did tell of is kept all the same.
+    /// A service has no answer, or no service is known; the services with a valid answer are in `known` all the same.
     async fn all(
         &self,
         server: &Server,
@@ -110,7 +110,7 @@ impl Nacos {
         }
     }
 
-    /// What a name and a password are exchanged for, as a part of a query.
+    /// Logs in with the name and password of the address, if any; returns the token as a part of a query.
     async fn token(&self, server: &Server) -> Result<String, String> {
         let Some((name, password)) = server.user() else { return Ok(String::new()) };
         let path = format!("/auth/login?username={}&password={}", encoded(name), encoded(password));
@@ -194,7 +194,7 @@ impl Discovery for Nacos {
                 errors.extend(errors.is_empty().then(|| "there is no server".to_owned()));
                 return Err(errors.join("; "));
             }
-            // What one server did not tell, another one may have told.
+            // A server may have answered for services for which the one before did not.
             let failed = (services.len() < wanted.len()).then(|| errors.join("; "));
             let pause = Duration::from_secs(self.settings.fetch_interval.max(1));
             Ok(Found { services, complete: false, failed, pause })
@@ -239,13 +239,13 @@ mod tests {
         let nodes: Vec<_> =
             found.services[id].iter().map(|it| format!("{}:{} {}", it.host, it.port, it.weight)).collect();
         assert_eq!(nodes, ["10.0.0.1:8080 1", "10.0.0.2:8080 100"]);
-        assert_eq!((found.services.len(), found.complete), (1, false), "what is not told of is not gone");
+        assert_eq!((found.services.len(), found.complete), (1, false), "absent services are not deleted");
         assert_eq!(found.failed, Some(format!("unknown: {}: status 404", server.addr)));
         assert_eq!(nacos.dump(&found.services)["services"][id]["nodes"][0]["metadata"]["zone"], "a");
     }
 
     #[tokio::test]
-    async fn a_server_that_hangs_is_given_up_and_what_was_told_is_kept() {
+    async fn a_server_that_hangs_is_given_up_and_its_answers_are_kept() {
         let list = "GET /nacos/v1/ns/instance/list";
         let answer = |ip: &str| json!({"hosts": [{"ip": ip, "port": 80}]}).to_string();
         let known = "GET /nacos/v1/ns/instance/list?healthyOnly=true&serviceName=s00&";

@@ -21,7 +21,7 @@ use crate::Trust;
 use crate::http::{self, Server};
 use der::Question;
 
-/// What may be set in `plugin_attr.ocsp-stapling`.
+/// The settings of `plugin_attr.ocsp-stapling`.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
     /// For a whole exchange with a responder.
@@ -50,7 +50,7 @@ struct Kept {
     due: Instant,
     asking: bool,
     failures: u32,
-    /// What was last said of a failure.
+    /// The failure that was logged last.
     told: String,
     /// Until when what is stapled now may be.
     until: Option<i64>,
@@ -58,7 +58,7 @@ struct Kept {
 
 struct Fetched {
     id: [u8; 32],
-    /// What it was asked with.
+    /// The certificate and its settings, as of the request.
     stapling: Arc<Stapling>,
     outcome: Result<(Arc<[u8]>, Option<i64>), String>,
 }
@@ -94,7 +94,7 @@ pub async fn run(handle: Handle, trust: Trust, settings: Settings) {
             }
         }
         if asked.len() >= settings.parallel {
-            // Nobody else is asked before one of them has ended.
+            // No other request is made before one of them has ended.
             next = Instant::now() + SHORTEST;
         }
         tokio::select! {
@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_expired_is_asked_for_at_once_and_told_once() {
+    fn an_expired_response_is_due_at_once_and_reported_once() {
         let stapling = Arc::new(Stapling {
             key: model::Key::new(model::Kind::Ssl, "1"),
             id: [0; 32],

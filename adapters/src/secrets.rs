@@ -53,7 +53,7 @@ fn server(uri: &str, tls: &Arc<tokio_rustls::rustls::ClientConfig>) -> Result<Se
     Server::parse(uri, tls).map_err(Failure::Unavailable)
 }
 
-/// An answer that is JSON. What it says instead is no text for logs: it may be a secret.
+/// Parses an answer as JSON. The error does not repeat the text, which may hold a secret.
 fn json(body: &Bytes) -> Result<Value, Failure> {
     serde_json::from_slice(body).map_err(|_| Failure::Unavailable("the answer is not JSON".to_owned()))
 }

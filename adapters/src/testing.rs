@@ -13,7 +13,7 @@ use crate::Trust;
 /// Begin of the request line, status, headers, body. Status 0 is no answer at all.
 pub type Line = (&'static str, u16, Vec<(&'static str, String)>, String);
 
-/// Whom tests trust over TLS: nobody, or everybody.
+/// TLS settings for tests, which trust no authority.
 pub fn trust() -> Trust {
     let provider = Arc::new(tokio_rustls::rustls::crypto::aws_lc_rs::default_provider());
     let builder = || {

@@ -1,7 +1,7 @@
 //! Requests to a cluster: over one connection at a time, to whichever member answers.
 //!
-//! A member that fails or keeps silent is left for the next one. A request that may have been carried out
-//! is not sent again: whoever asked decides that.
+//! If a member fails or does not answer, the next one is used. A request that may have been carried out is not sent
+//! again: its caller decides that.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -46,7 +46,7 @@ pub enum Trouble {
     Lost(String),
     /// etcd refused.
     Refused(String),
-    /// What was asked for is no longer there.
+    /// The requested revision was compacted.
     Compacted,
     /// The answer is larger than [`MOST_MESSAGE`].
     TooLarge,
@@ -62,7 +62,7 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// Who is asked, and as whom.
+/// The members of a cluster, and the user for it.
 #[derive(Debug, Clone)]
 pub struct Cluster {
     pub hosts: Vec<Host>,
@@ -117,7 +117,7 @@ impl Client {
         self.unary("/etcdserverpb.KV/Txn", request, ANSWER).await
     }
 
-    /// A lease of so many seconds.
+    /// Grants a lease of `ttl` seconds.
     pub async fn lease(&self, ttl: u64) -> Result<i64, Trouble> {
         let ttl = i64::try_from(ttl.max(1)).unwrap_or(i64::MAX);
         let answer: LeaseGrantResponse =
@@ -128,7 +128,7 @@ impl Client {
         }
     }
 
-    /// Has a lease begin anew; false if it has ended.
+    /// Renews a lease; false if it has ended.
     pub async fn keep_alive(&self, id: i64) -> Result<bool, Trouble> {
         // A stream in etcd's API; one request on it has one answer.
         let request = LeaseKeepAliveRequest { id };
@@ -176,8 +176,8 @@ impl Client {
         classify(status).0
     }
 
-    /// One request, and once more where etcd wants to know anew who asks. A connection that keeps silent
-    /// for longer than `patience` is given up.
+    /// Sends a request, and again over a new connection if etcd does not accept the token. A connection without an
+    /// answer within `patience` is given up.
     async fn unary<Q, A>(&self, path: &'static str, message: Q, patience: Duration) -> Result<A, Trouble>
     where
         Q: prost::Message + Clone + 'static,
@@ -205,7 +205,7 @@ impl Client {
         Trouble::Lost(format!("{} does not answer within {patience:?}", current.host))
     }
 
-    /// What a status means; and whether etcd does not know who asks. Leaves a connection that is of no use.
+    /// Classifies a status; true if etcd does not accept the token. Drops a connection that is of no use.
     async fn trouble(&self, current: &Current, status: &Status) -> (Trouble, bool) {
         let (trouble, stranger) = classify(status);
         if stranger || matches!(trouble, Trouble::Lost(_)) {
@@ -226,7 +226,7 @@ impl Client {
         }
     }
 
-    /// The connection, made if there is none.
+    /// Returns the open connection, or a new one.
     async fn current(&self) -> Result<Current, Trouble> {
         let mut current = self.current.lock().await;
         if let Some(there) = current.as_ref().filter(|there| !there.link.is_closed()) {
@@ -272,7 +272,7 @@ impl Client {
                         current.token =
                             Some(token.parse().map_err(|_| "a token that is no text".to_owned())?);
                     }
-                    // A user in the settings of a cluster that asks nobody.
+                    // The settings name a user, but the cluster has no authentication.
                     Err(status) if status.message().contains("authentication is not enabled") => {}
                     Err(status) => return Err(status.message().to_owned()),
                 }
@@ -320,7 +320,7 @@ pub struct Watching {
     number: usize,
 }
 
-/// What a status means; and whether etcd does not know who asks (any more).
+/// Classifies a status; true if etcd does not accept the token, or not any more.
 fn classify(status: &Status) -> (Trouble, bool) {
     let text = status.message();
     let stranger = text.contains("invalid auth token")
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_there_is_told_with_every_address() {
+    async fn an_unreachable_cluster_is_reported_with_every_address() {
         let hosts =
             ["http://127.0.0.1:1", "http://127.0.0.1:2"].map(|url| Host::parse(url).unwrap()).to_vec();
         let client = Client::new(Cluster { hosts, tls: None, user: None });

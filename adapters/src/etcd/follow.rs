@@ -2,8 +2,7 @@
 //!
 //! The position moves with events and with notifications of progress of the same watch, and with nothing
 //! else. Answers to our own requests for progress only show that the watch lives: members before 3.4.25 and
-//! 3.5.8 may send them ahead of events. Where the watch cannot go on, everything is read again and what
-//! differs is told. Nothing here writes to etcd.
+//! 3.5.8 may send them ahead of events. If the watch cannot continue, everything is read again and followers get the differences. This module never writes to etcd.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,7 +29,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(800);
 /// After a refusal.
 const REFUSED: Duration = Duration::from_secs(5);
 
-/// The same trouble is told again after so long.
+/// How often the same trouble is logged.
 const TELL: Duration = Duration::from_secs(60);
 
 /// Events of one watch answer that are held until its last part has come.
@@ -55,7 +54,7 @@ pub async fn run(inner: Arc<Inner>, releases: mpsc::Receiver<Release>) {
         if began.elapsed() > LONGEST_PAUSE * 4 {
             pause = FIRST_PAUSE;
         }
-        // What etcd refuses (rights, a size) it will refuse again.
+        // A request that etcd refuses (rights, a size) would be refused again.
         let pause_now = if matches!(trouble, Trouble::Refused(_)) { REFUSED } else { pause };
         sleep(pause_now / 2 + pause_now.mul_f64(fastrand::f64()) / 2).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
@@ -64,10 +63,10 @@ pub async fn run(inner: Arc<Inner>, releases: mpsc::Receiver<Release>) {
 
 struct Following {
     inner: Arc<Inner>,
-    /// For whoever keeps the copy.
+    /// For the keeper of the copy.
     releases: Option<mpsc::Receiver<Release>>,
     position: Option<Position>,
-    /// The trouble told last, and when.
+    /// The trouble that was logged last, with the time.
     told: Option<(String, Instant)>,
     tries: u32,
 }
@@ -112,7 +111,7 @@ impl Following {
             self.position = cluster.map(|cluster| Position { cluster, revision: copy.revision });
             self.inner.filled.send_replace(true);
         }
-        // Without a copy there is nobody to ask for its release.
+        // Without a copy the receiver is dropped, so that requests to release it fail at once.
         let releases = self.releases.take();
         if let (Some(folder), Some(releases)) = (self.inner.settings.copy.clone(), releases) {
             self.inner.copied.send_replace(Some(0));
@@ -123,7 +122,7 @@ impl Following {
 
     /// Follows until there is trouble.
     async fn follow(&mut self) -> Result<Never, Trouble> {
-        // What came from disk, or from a watch that broke, is compared with the cluster.
+        // A copy from disk is compared with the cluster. A watch that broke is resumed at its position.
         if self.position.is_none() || self.inner.status().from_copy {
             self.read().await?;
         }
@@ -141,7 +140,7 @@ impl Following {
         }
     }
 
-    /// Reads everything; followers are told what differs.
+    /// Reads everything; followers get the differences.
     async fn read(&mut self) -> Result<(), Trouble> {
         let Inner { client, layout, settings, table, .. } = &*self.inner;
         let all = pages::everything(
@@ -168,9 +167,9 @@ impl Following {
             }
         }
         let count = all.rows.len();
-        // First, so that whoever decides by notes of the table finds none that are older than it.
+        // First, so that no decision over the table uses notes that are older than its rows.
         table.set_notes(all.notes);
-        // Before the table, so that whoever writes the copy knows that this is none.
+        // Before the table, so that the keeper writes these rows to the copy.
         self.inner.cluster.store(all.cluster, Ordering::Relaxed);
         self.inner.note_status(|status| status.from_copy = false);
         table.reset(all.rows, all.plugins, all.revision, Vec::new());
@@ -260,8 +259,8 @@ impl Following {
         }
     }
 
-    /// What a member says as the watch begins: it may be one of another cluster, or one whose data are older
-    /// than what was seen. The latter may only be behind, which a reading shows.
+    /// Checks the member's answer as the watch begins: it may belong to another cluster, or have older data than were
+    /// seen. In the latter case it may only be behind, which reading everything shows.
     fn check(&mut self, header: Header) -> Result<(), Trouble> {
         let Some(position) = self.position else { return Err(Trouble::Compacted) };
         if header.cluster_id != position.cluster || keys::revision(header.revision) < position.revision {
@@ -325,7 +324,7 @@ impl Following {
 fn cancelled(answer: &WatchResponse) -> Trouble {
     match answer.compact_revision > 0 || answer.cancel_reason.contains("compacted") {
         true => Trouble::Compacted,
-        // Rights that were taken away, a token that ended: what is wrong shows when it is asked anew.
+        // Revoked rights or an expired token: the next request fails with the reason.
         false => Trouble::Lost(format!("etcd cancels the watch: {}", answer.cancel_reason)),
     }
 }

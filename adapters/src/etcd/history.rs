@@ -1,9 +1,9 @@
-//! The history of what gateways of this make wrote, in etcd.
+//! The history of writes by gateways of this make, in etcd.
 //!
-//! A record is put by the transaction that makes the write, so there is none without the other, and etcd's
-//! revision of the one is that of the other. They stand beside the prefix of the resources and not below it
-//! (`/apisix-sluice/history/`), where no gateway of either make reads or watches. What others write, with
-//! etcdctl or by APISIX, is not among them.
+//! The transaction that makes a write also puts its record, so both have the same revision of etcd, and neither is
+//! there without the other. Records stand beside the prefix of the resources and not below it
+//! (`/apisix-sluice/history/`), where no gateway of either make reads or watches. Writes by etcdctl or APISIX have no
+//! records.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,7 +21,7 @@ use super::{Inner, unavailable};
 pub(super) const LARGEST: usize = 512 << 10;
 /// Records of one answer.
 const PAGE: i64 = 16;
-/// So many records may be kept beyond the bound until they are taken away.
+/// The most records beyond the bound before the oldest are deleted.
 const SLACK: u64 = 16;
 
 /// etcd's words: the order, and by what.
@@ -30,7 +30,7 @@ const DESCENDING: i32 = 2;
 const BY_CREATION: i32 = 2;
 
 impl Inner {
-    /// What puts a record; `None` if none is kept, or it is too large.
+    /// Returns the operation that puts a record; `None` if no history is kept, or the record is too large.
     pub fn record(&self, record: &Record) -> Option<Op> {
         let refused = self.history_refused.load(Ordering::Relaxed);
         if refused || self.settings.history.records == 0 {
@@ -76,7 +76,7 @@ impl Inner {
                 let revision = keys::revision(kv.create_revision);
                 match value.and_then(|value| Record::of_json(revision, &value)) {
                     Some(record) => records.push(record),
-                    // What cannot be read ends it: what is older cannot be put together with what is newer.
+                    // A record that cannot be read ends the history: older ones do not connect to newer ones.
                     None => return Ok(records),
                 }
             }
@@ -121,7 +121,7 @@ impl Inner {
     }
 }
 
-/// The bytes of a record, which its name tells.
+/// The bytes of a record, which its name contains.
 fn size_of(key: &[u8]) -> u64 {
     let name = std::str::from_utf8(key).unwrap_or_default().rsplit('/').next().unwrap_or_default();
     name.split('-').nth(1).and_then(|size| size.parse().ok()).unwrap_or_default()

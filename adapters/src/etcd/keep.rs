@@ -14,7 +14,7 @@ use tokio::time::sleep;
 
 use super::Inner;
 
-/// How often somebody looks whether the file can be opened, after it could not.
+/// Time between two tries to open the file, after one has failed.
 const REOPEN: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 5000 });
 
 /// Changes are gathered so long before they are written.
@@ -54,8 +54,8 @@ impl Keeper {
 
     /// With the file, if it could be opened.
     pub async fn run(mut self, mut file: Option<Kept>) {
-        // Why it cannot be opened, as it was told last.
-        let mut told = String::new();
+        // The last logged reason why it cannot be opened.
+        let mut logged = String::new();
         loop {
             let ended = match file.take() {
                 Some(kept) => self.write(kept).await,
@@ -65,10 +65,10 @@ impl Keeper {
                         let folder = self.folder.clone();
                         let Ok(opened) = spawn_blocking(move || Kept::open(&folder)).await else { return };
                         match opened {
-                            Ok((kept, _)) => (file, told) = (Some(kept), String::new()),
-                            Err(error) if error.to_string() != told => {
-                                told = error.to_string();
-                                tracing::warn!("the copy of what etcd holds is not kept: {told}");
+                            Ok((kept, _)) => (file, logged) = (Some(kept), String::new()),
+                            Err(error) if error.to_string() != logged => {
+                                logged = error.to_string();
+                                tracing::warn!("the copy of what etcd holds is not kept: {logged}");
                             }
                             Err(_) => {}
                         }
@@ -82,7 +82,7 @@ impl Keeper {
                     tracing::error!("the copy of what etcd holds cannot be written: {error}")
                 }
                 Ended::Released(Release { verdict, reply }) => {
-                    // Whoever asked may have gone, and the other end of the verdict with it.
+                    // The caller may have stopped waiting, and have dropped the other end of the verdict.
                     let _ = reply.send(());
                     if matches!(spawn_blocking(move || verdict.recv()).await, Ok(Ok(()))) {
                         if let Some(inner) = self.inner.upgrade() {
@@ -119,7 +119,7 @@ impl Keeper {
                 gathered.push(more);
             }
             let Some(inner) = self.inner.upgrade() else { return Ended::Gone };
-            // What is only a copy itself is there already.
+            // Rows of the copy itself are in the file already.
             if inner.status().from_copy {
                 continue;
             }
@@ -170,9 +170,9 @@ mod tests {
         Change::Put(Row { key, json: "{}".into(), created: revision, modified: revision, expires: None })
     }
 
-    /// What another process finds.
+    /// Opens the copy as another process would.
     fn open(folder: &Path) -> (Kept, Copy) {
-        Kept::open(folder).expect("nobody else has it open")
+        Kept::open(folder).expect("no other process has it open")
     }
 
     fn ids(copy: &Copy) -> Vec<&str> {

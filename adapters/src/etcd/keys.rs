@@ -1,8 +1,8 @@
 //! APISIX's layout of keys and values in etcd.
 //!
 //! A resource is JSON under `/apisix/routes/1`; credentials are below their consumer; the list of plugins is
-//! one value under `/apisix/plugins`. Folders may be there as keys of their own (`/apisix/routes/`), and
-//! others keep things under the prefix: what is none of these is passed over. Nothing here talks to etcd.
+//! one value under `/apisix/plugins`. Folders may be there as keys of their own (`/apisix/routes/`), and other
+//! programs keep things under the prefix: all other keys are ignored. This module does no I/O.
 
 use control::store::{Change, Revision, Row};
 use model::{Key, Kind};
@@ -48,7 +48,7 @@ impl Layout {
         format!("{}/plugins", self.prefix).into_bytes()
     }
 
-    /// Where the history is: beside all else, where nobody watches.
+    /// The range of the history: beside all other keys, where no gateway watches.
     pub fn records(&self) -> Range {
         below(format!("{}-sluice/history/", self.prefix))
     }
@@ -57,7 +57,7 @@ impl Layout {
         format!("{}-sluice/history/{name}", self.prefix).into_bytes()
     }
 
-    /// Where an instance tells of itself.
+    /// The key of an instance's information.
     pub fn server_info(&self, id: &str) -> Vec<u8> {
         format!("{}/data_plane/server_info/{id}", self.prefix).into_bytes()
     }
@@ -83,16 +83,16 @@ impl Layout {
     pub fn row(&self, kv: &KeyValue) -> Option<Row> {
         Some(Row {
             key: self.parse(&kv.key)?,
-            // What is no text is no JSON either, and refused where values are read.
+            // Bytes that are not UTF-8 are no JSON either, and refused where values are parsed.
             json: std::str::from_utf8(&kv.value).unwrap_or("").into(),
             created: revision(kv.create_revision),
             modified: revision(kv.mod_revision),
-            // It ends there; nobody tells here when.
+            // Its lease ends it in etcd; the time is not known here.
             expires: None,
         })
     }
 
-    /// What an event changes; `None` if nothing of ours.
+    /// Returns the change that an event makes; `None` for keys that are ignored.
     pub fn change(&self, event: &Event) -> Option<Change> {
         let kv = event.kv.as_ref()?;
         let gone = event.kind == 1;
@@ -122,7 +122,7 @@ fn below(start: String) -> Range {
     (start, end)
 }
 
-/// What a note says; nothing if somebody put there what is no text.
+/// Returns the text of a note; empty if the value is not UTF-8.
 pub fn note_text(value: &[u8]) -> String {
     std::str::from_utf8(value).unwrap_or_default().to_owned()
 }

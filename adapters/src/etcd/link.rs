@@ -23,7 +23,7 @@ const PING: Duration = Duration::from_secs(5);
 /// And is given up after as long again without an answer.
 const PONG: Duration = Duration::from_secs(3);
 
-/// What may be on its way to us, for a stream and for all.
+/// The bytes that a member may send before they are read, for a stream and for the connection.
 const WINDOW: u32 = 4 << 20;
 
 /// The address of a member.
@@ -39,7 +39,7 @@ impl Host {
     /// Reads `http://127.0.0.1:2379`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// It is not an address of etcd; in words.
     pub fn parse(url: &str) -> Result<Host, String> {
         let wrong =
             || format!("`{url}` is no address of etcd: expected http://host:port or https://host:port");
@@ -55,7 +55,7 @@ impl Host {
             return Err(wrong());
         }
         let name = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
-        // An authority keeps a port that is none as part of its text.
+        // An authority keeps an invalid port as part of its text.
         let has_port = !authority.as_str().ends_with(authority.host());
         let port = match (authority.port_u16(), has_port) {
             (Some(port), _) => port,
@@ -139,7 +139,7 @@ impl Link {
             .await
             .map_err(|error| error.to_string())?;
         let driver = control::tasks::spawn(async {
-            // Whoever has a request on it hears of the end there.
+            // Requests on the connection return its error.
             let _ = connection.await;
         });
         Ok(Link { sender, _driver: Arc::new(Driver(driver)) })

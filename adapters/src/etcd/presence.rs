@@ -1,4 +1,4 @@
-//! What an instance tells of itself, in etcd for as long as it runs: APISIX's `server_info`.
+//! Information about an instance, in etcd for as long as it runs: APISIX's `server_info`.
 
 use serde_json::Value;
 
@@ -22,8 +22,8 @@ impl Etcd {
         within(async { self.inner.client.version().await.map_err(super::unavailable) }).await
     }
 
-    /// Writes what the instance `id` tells, an object with its `boot_time`, for `ttl` seconds from now on. Where it stands there
-    /// already, only its time begins anew; what a process has written that started later stays.
+    /// Writes the information of the instance `id`, an object with its `boot_time`, for `ttl` seconds. If the same is
+    /// there already, only its lease is renewed; information of a process that started later is kept.
     ///
     /// # Errors
     /// etcd does not answer, or refuses.

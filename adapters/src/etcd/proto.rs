@@ -1,5 +1,5 @@
-//! The messages of etcd's API version 3 that are used here, by hand: no compiler of protocols is needed
-//! to build. Numbers are those of `rpc.proto` and `kv.proto`; fields nobody reads are left out.
+//! The messages of etcd's API version 3 that are used here, written by hand: no compiler of protocols is needed to
+//! build. Numbers are those of `rpc.proto` and `kv.proto`; unused fields are left out.
 
 use prost::{Message, Oneof};
 
@@ -99,7 +99,7 @@ pub enum Relation {
     NotEqual = 3,
 }
 
-/// What of a key is compared: its last revision.
+/// The target of a comparison: the last revision of a key.
 pub const MOD: i32 = 2;
 
 #[derive(Clone, PartialEq, Message)]

@@ -1,10 +1,10 @@
 //! Writes: decided over the table, made in etcd if nothing that they rest on has changed.
 //!
-//! A decision looks at the table, which may be a little behind. What it looked at goes into the
-//! transaction: keys it read must have the revision they had, and in folders it searched nothing may be
-//! newer than the table. Where that does not hold, or where something is refused, the table is first
-//! brought up to what etcd holds, and the decision is made once more. So what was accepted was right at the
-//! moment it was written, and what is refused was wrong at a moment after it was asked for.
+//! A decision reads the table, which may be a little behind. Its reads become conditions of the transaction: keys
+//! that it read must have the revision they had, and in folders that it searched nothing may be newer than the table.
+//! If a condition does not hold, or the decision is a refusal, the table first catches up with etcd, and the decision
+//! is made again. So an accepted write was valid at the moment it was made, and a refused one was invalid at a moment
+//! after its request.
 
 use std::cell::RefCell;
 use std::collections::btree_map::Entry;
@@ -28,7 +28,7 @@ use super::keys::{self, Layout, Range};
 use super::proto::{Compare, DeleteRangeRequest, MOD, Op, PutRequest, Relation, RequestOp, TxnRequest};
 use super::{Inner, WRITE, pages, unavailable};
 
-/// What etcd takes in one transaction, unless it is told otherwise (`--max-txn-ops`).
+/// The operations that etcd accepts in one transaction by default (`--max-txn-ops`).
 pub const MOST_AT_ONCE: usize = 128;
 
 /// How often a write is tried beside the writes of other gateways.
@@ -149,7 +149,7 @@ impl Inner {
                 if is_recorded {
                     self.recorded();
                 }
-                // Whoever wrote reads what he wrote; if the watch is broken, without waiting for it.
+                // Clients read their own writes; a broken watch delays the answer by no more than this.
                 let _ = tokio::time::timeout(ANSWER / 4, self.table.reached(revision)).await;
                 return Ok(Some(plan.written(revision)));
             }
@@ -198,7 +198,7 @@ fn refusal(trouble: Trouble, plan: &Plan) -> Refused {
                 .into()
         }
         Trouble::Refused(why) if why.contains("request is too large") => {
-            Invalid::new("etcd does not take so many bytes in one write")
+            Invalid::new("the write is larger than etcd accepts")
                 .hint("make the resource smaller, or raise --max-request-bytes of etcd (1.5 MiB by default)")
                 .into()
         }
@@ -226,7 +226,7 @@ fn nothing_since((key, range_end): Range, revision: Revision) -> Compare {
     Compare { result: Relation::Less.into(), target: MOD, key, mod_revision: Some(next), range_end }
 }
 
-/// What a decision looked at.
+/// The keys, folders and notes that a decision looked at.
 #[derive(Debug, Default)]
 struct Reads {
     keys: BTreeMap<Key, Revision>,
@@ -287,7 +287,7 @@ impl View for Looked<'_> {
     }
 }
 
-/// What becomes of a key.
+/// The change of a key.
 #[derive(Debug)]
 struct Change {
     before: Option<Row>,
@@ -305,7 +305,7 @@ struct Plan {
     notes: BTreeMap<&'static str, String>,
     /// The list of plugins as it was, and as it is to be.
     listed: Option<Listed>,
-    /// Who makes it, and why.
+    /// Its author and message, for the history.
     by: (String, String),
     /// For each step the key it is about, and the value it puts or the one it deletes.
     steps: Vec<Option<(Key, Outcome)>>,
@@ -332,7 +332,7 @@ impl Plan {
             let outcome = plan.take(view, step);
             plan.steps.push(outcome);
         }
-        // What was made and deleted again by the same write never was.
+        // A key that this write creates and deletes again does not change.
         plan.writes.retain(|_, change| change.before.is_some() || change.after.is_some());
         plan
     }
@@ -454,7 +454,7 @@ impl Plan {
         TxnRequest { compare, success }
     }
 
-    /// What it came to, made at a revision.
+    /// Returns the results of the steps, written at a revision.
     fn written(self, revision: Revision) -> Written {
         let values = self.steps.into_iter().map(|step| {
             let (key, outcome) = step?;
@@ -530,7 +530,7 @@ mod tests {
             vec![put("2", json!({"a": 1}))]
         });
         let request = plan.request(&Layout::new("/apisix"), &BTreeMap::new(), None);
-        let told: Vec<(String, i32, i64)> = request
+        let compared: Vec<(String, i32, i64)> = request
             .compare
             .iter()
             .map(|one| {
@@ -546,9 +546,12 @@ mod tests {
             ("/apisix/consumers/", less, 41),
             ("/apisix/sluice/notes/n", less, 41),
         ] {
-            assert!(told.contains(&(wanted.0.to_owned(), wanted.1, wanted.2)), "{wanted:?}: {told:?}");
+            assert!(
+                compared.contains(&(wanted.0.to_owned(), wanted.1, wanted.2)),
+                "{wanted:?}: {compared:?}"
+            );
         }
-        assert_eq!(told.len(), 6);
+        assert_eq!(compared.len(), 6);
         let Some(Op::Put(put)) = &request.success[0].request else { panic!() };
         assert_eq!((&*put.key, &*put.value), (&b"/apisix/routes/2"[..], &br#"{"a":1}"#[..]));
         let written = plan.written(50);

@@ -1,4 +1,4 @@
-//! What the boot file says of clusters: one object, or a list of them with ids.
+//! The settings of clusters in the boot file: one object, or a list of them with ids.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{Cluster, State};
 use crate::http::{Server, TlsSettings, Trust};
 
-/// What a pod is given of its cluster.
+/// Files that a cluster gives to its pods.
 const TOKEN_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 const CA_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt";
 
@@ -75,10 +75,10 @@ fn fifty() -> u32 {
     50
 }
 
-/// How we prove ourselves.
+/// The credentials for the API server.
 pub(super) enum Client {
     Token(String),
-    /// Read anew for each connection: tokens of pods change.
+    /// Read for each connection, as tokens of pods change.
     File(String),
 }
 
@@ -118,7 +118,7 @@ pub(super) enum Namespaces {
 }
 
 impl Namespaces {
-    /// What the cluster itself can leave out.
+    /// The selector by which the cluster itself leaves out namespaces.
     pub fn fields(&self) -> Option<String> {
         match self {
             Namespaces::Equal(name) => Some(format!("metadata.namespace={name}")),
@@ -192,7 +192,7 @@ fn cluster(
         Some(false) => None,
         _ => in_pod(),
     });
-    // As in APISIX nobody is verified unless that is asked for; but where it is known by whom, it is.
+    // As in APISIX the server is not verified by default; but it is if the authority is known.
     let verify = service.ssl_verify.unwrap_or(ca.is_some());
     if secure && !verify {
         tracing::warn!(

@@ -191,7 +191,7 @@ async fn a_version_that_is_gone_is_listed_anew_and_the_last_nodes_stay_meanwhile
             .unwrap();
         assert_eq!(found(&kubernetes).await, [format!("a/web:81 {ip}:81"), format!("a/web:http {ip}:80")]);
     }
-    // A cluster that fails is told, and heals.
+    // A failed watch is reported, and the cluster recovers.
     let watch = server.watch().await;
     watch.send("nonsense\n".to_owned()).unwrap();
     let failed = tokio::time::timeout(Duration::from_secs(60), ask(&kubernetes, &[])).await.unwrap();
@@ -297,7 +297,7 @@ async fn objects_that_come_one_by_one_are_bounded_together() {
     for n in 0..1000 {
         watch.send(line("ADDED", endpoints("a", &format!("m{n}"), &["10.0.0.1"]))).unwrap();
     }
-    // What could not be taken in is asked for again, and the last nodes stay.
+    // Everything is listed again after an event that did not fit, and the last nodes stay.
     let asking = async {
         loop {
             if let Err(error) = ask(&kubernetes, &[]).await {

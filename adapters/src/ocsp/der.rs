@@ -110,10 +110,10 @@ fn element(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
 }
 
 impl Question {
-    /// What is to be asked for a certificate.
+    /// Makes the question for a certificate.
     ///
     /// # Errors
-    /// Nobody can be asked, in words.
+    /// The certificate names no responder, or the chain lacks its issuer; in words.
     pub fn of(stapling: &Stapling) -> Result<Question, String> {
         let unreadable = |_| "failed to get ocsp url: the certificate cannot be read".to_owned();
         let chain = &stapling.chain;
@@ -191,7 +191,7 @@ impl Question {
         Ok(Answer { next_update: one.next_update })
     }
 
-    /// By the issuer, or by somebody it has certified for this.
+    /// Checks the signature: by the issuer, or by the key of a certificate that it issued for OCSP.
     fn check_signature(
         &self,
         signed: &Signed<'_>,
@@ -212,7 +212,7 @@ impl Question {
             })
         };
         let mut certificates = Reader(signed.certificates);
-        // More than a few are nobody's.
+        // A response needs only a few; more are ignored.
         for _ in 0..8 {
             let Some(certificate) = certificates.next(SEQUENCE) else { break };
             let certificate = CertificateDer::from(certificate.whole);
@@ -220,7 +220,7 @@ impl Question {
                 return Ok(());
             }
         }
-        Err("failed to validate ocsp response: it is not signed by the issuer, nor by anybody it has certified for OCSP"
+        Err("failed to validate ocsp response: neither the issuer nor a certificate that it issued for OCSP signed it"
             .to_owned())
     }
 }
@@ -250,7 +250,7 @@ fn basic(response: &[u8]) -> Result<&[u8], String> {
         let status = *reader.next(ENUMERATED)?.content.first()?;
         Some((status, reader))
     };
-    let (status, mut reader) = read().ok_or("failed to validate ocsp response: it is none")?;
+    let (status, mut reader) = read().ok_or("failed to validate ocsp response: not an OCSP response")?;
     let words =
         ["", "malformed request", "internal error", "try later", "", "signature required", "unauthorized"];
     if status != 0 {
@@ -308,11 +308,11 @@ struct Single {
     next_update: Option<i64>,
 }
 
-/// What a `ResponseData` says about a certificate; none if it says nothing.
+/// Returns the entry of a `ResponseData` for a certificate; the inner `None` if it lacks one.
 fn single(data: &[u8], id: &[u8]) -> Option<Option<Single>> {
     let mut reader = Reader(data);
     reader.optional(0xa0)?;
-    // Who answers: by name or by key. Whether they may is told by the signature.
+    // The responder, by name or by key. The signature shows whether it may answer.
     reader.any().filter(|who| matches!(who.tag, 0xa1 | 0xa2))?;
     reader.next(GENERALIZED_TIME)?;
     let mut responses = Reader(reader.next(SEQUENCE)?.content);
@@ -402,8 +402,8 @@ mod tests {
         let question = Question { url: String::new(), id: Vec::new(), issuer };
         let algorithms = rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms;
         let refused = |bytes: &[u8]| question.check(bytes, false, 0, &algorithms).unwrap_err();
-        assert!(refused(b"").ends_with("it is none"));
-        assert!(refused(b"<html>").ends_with("it is none"));
+        assert!(refused(b"").ends_with("not an OCSP response"));
+        assert!(refused(b"<html>").ends_with("not an OCSP response"));
         assert!(refused(&[0x30, 3, 10, 1, 3]).ends_with("the responder says: try later"));
         assert!(refused(&[0x30, 3, 10, 1, 0]).ends_with("of an unknown kind"));
         let mut random = fastrand::Rng::with_seed(3);

@@ -1,7 +1,7 @@
 //! AWS Secrets Manager: `GetSecretValue` over its JSON protocol, signed with Signature Version 4.
 //!
-//! Names of secrets may have slashes, so the whole key is asked for first; if there is none of that name, what
-//! is behind the last slash is taken for a field of the secret before it, and so on.
+//! Names of secrets may have slashes, so the whole key is tried as a name first. If no secret has it, the part
+//! behind the last slash is taken for a field of the secret before it, and so on.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

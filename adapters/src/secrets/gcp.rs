@@ -27,7 +27,7 @@ use super::{MOST, field_of, server, timeouts};
 use crate::http::{Question, Trust, encoded};
 
 const GRANT: &str = "urn:ietf:params:oauth:grant-type:jwt-bearer";
-/// A token is no longer used so many seconds before it ends.
+/// Seconds before its end from which on a token is not used.
 const MARGIN: u64 = 60;
 /// Accounts whose tokens are kept.
 const MOST_ACCOUNTS: usize = 64;
@@ -156,7 +156,7 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// What Google writes into the file of an account, and what APISIX takes from there besides.
+/// The file of an account: Google's fields, and those that APISIX reads besides.
 #[derive(Deserialize)]
 struct FileAccount {
     client_email: String,

@@ -60,7 +60,7 @@ async fn vault_is_asked_for_fields_of_both_engines() {
         assert_eq!(fetch("vault/1", conf(prefix), key).await, Ok(expected.to_owned()), "{key}");
     }
     for key in
-        ["jack/none", "jack/list", "nobody/key", "deleted/key", "jack", "/key", "jack/", "../../sys/key"]
+        ["jack/none", "jack/list", "absent/key", "deleted/key", "jack", "/key", "jack/", "../../sys/key"]
     {
         assert!(missing(fetch("vault/1", conf("kv/one"), key).await), "{key}");
     }
