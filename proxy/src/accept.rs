@@ -1,5 +1,5 @@
-//! Taking connections: as many as there is room, time and descriptors for. What gives way to them is in
-//! `worker/shed.rs`.
+//! Accepts connections: as many as there is room, time and descriptors for. `worker/shed.rs` closes idle ones
+//! to make room.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -14,8 +14,8 @@ use crate::worker::Worker;
 use crate::worker::shed::is_shortage;
 use crate::workers::Stage;
 
-/// What a listener may do before everything else that is ready gets its turn: take eight
-/// connections, or refuse as many more as cost the same.
+/// Cost of the connections that a listener may take or refuse before everything else that is ready gets
+/// its turn: eight taken, or 64 refused.
 const TURN: u32 = 64;
 const TO_TAKE: u32 = 8;
 const TO_REFUSE: u32 = 1;
@@ -61,7 +61,7 @@ pub(crate) async fn accept(
             // One client's own failure.
             Err(_) => continue,
         };
-        // It is taken first: only then it is known that there is somebody to make room for.
+        // It is taken first: only then it is known that there is a connection to make room for.
         while worker.is_full() && worker.stage() == Stage::Run {
             if worker.close_idle_clients() {
                 rt::turn().await;
@@ -78,17 +78,17 @@ pub(crate) async fn accept(
             worker.begin(stream, peer, local, front, proxy_protocol);
             done_this_turn += TO_TAKE;
         }
-        // A few a turn: a worker with more to do than it can must first finish what
-        // it has begun. What waits meanwhile waits with the kernel, which refuses when
-        // its queue is full; taken all at once, every request would wait several
-        // times behind all others, and few would end before their clients give up.
+        // A few a turn: an overloaded worker must first finish the requests that it has begun. Further
+        // connections wait with the kernel, which refuses them when its queue is full. If all were taken
+        // at once, every request would wait several times behind all others, and few would end before
+        // their clients give up.
         if done_this_turn >= TURN {
             done_this_turn = 0;
             rt::turn().await;
         }
     }
-    // What the kernel has queued on this socket would be reset with it. No more than the queue holds:
-    // where another process has the socket as well, connections come for ever, and it takes them.
+    // Connections that the kernel has queued on this socket would be reset with it. No more than the queue
+    // holds: where another process has the socket as well, connections come for ever, and it takes them.
     for _ in 0..worker.settings.backlog.max(1) {
         let Some(Ok((stream, peer))) = listener.accept_now() else { break };
         worker.begin(stream, peer, local, front, proxy_protocol);

@@ -24,9 +24,9 @@ pub(crate) struct AccessLog {
     pub(crate) names_server: bool,
 }
 
-/// A request that came to nothing before it was one.
+/// A request that was refused before its head was complete.
 pub(crate) struct Refused<'a> {
-    /// What was to be its first line.
+    /// The bytes in the place of its first line.
     pub(crate) line: &'a [u8],
     pub(crate) status: u16,
     /// Why it was refused.

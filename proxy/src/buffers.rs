@@ -61,14 +61,14 @@ impl Buffer {
         &mut self.bytes[self.end..]
     }
 
-    /// So many bytes were read into [`Buffer::space`].
+    /// Notes that this many bytes were read into [`Buffer::space`].
     #[inline]
     pub(crate) fn filled(&mut self, n: usize) {
         self.end += n;
         debug_assert!(self.end <= self.bytes.len());
     }
 
-    /// So many bytes of the data are done with.
+    /// Drops this many bytes from the front of the data.
     #[inline]
     pub(crate) fn consume(&mut self, n: usize) {
         self.start += n;
@@ -98,7 +98,7 @@ pub(crate) struct Buffers {
 #[derive(Debug, Default)]
 struct Spare {
     buffers: RefCell<Vec<Buffer>>,
-    /// The least there was since memory was last given back: so many nobody needed.
+    /// The fewest spare buffers since memory was last given back: as many were not needed.
     unused: Cell<usize>,
 }
 
@@ -134,7 +134,7 @@ impl Buffers {
         self.large.take(LARGE)
     }
 
-    /// Takes a buffer back, whatever is in it. Odd sizes (grown for a long head) are freed.
+    /// Takes a buffer back and empties it. Odd sizes (grown for a long head) are freed.
     #[inline]
     pub(crate) fn give(&self, mut buffer: Buffer) {
         let spare = match buffer.capacity() {
@@ -150,8 +150,8 @@ impl Buffers {
         }
     }
 
-    /// Frees half of the buffers that nobody needed since the last time, so that a burst's memory
-    /// goes back in a while and what every request takes stays.
+    /// Frees half of the buffers that were not needed since the last time, so that a burst's memory
+    /// goes back in a while and the buffers that every request takes stay.
     pub(crate) fn shrink(&self) {
         self.small.shrink();
         self.large.shrink();
@@ -273,7 +273,7 @@ mod tests {
         let buffers = Buffers::new(1);
         let mut lent = Lent::none(&buffers);
         lent.enlarge();
-        assert!(lent.is_none(), "there is none to exchange");
+        assert!(lent.is_none(), "no buffer to exchange");
         lent.get().space()[..2].copy_from_slice(b"ab");
         lent.get().filled(2);
         lent.enlarge();

@@ -24,7 +24,7 @@ use crate::rt;
 /// Time between two looks at the deadlines.
 pub(crate) const TICK: Duration = Duration::from_millis(50);
 
-/// What one tick adds to the clock at most: a tick that is a little late counts in full.
+/// The most that one tick adds to the clock: a tick that is a little late counts in full.
 const STEP: Duration = Duration::from_millis(75);
 
 const NEVER: u64 = u64::MAX;
@@ -33,7 +33,7 @@ const NEVER: u64 = u64::MAX;
 #[derive(Debug)]
 pub(crate) struct Clock {
     origin: Instant,
-    /// What [`Clock::steady_ms`] was at `origin`.
+    /// The value of [`Clock::steady_ms`] at `origin`.
     steady_origin: u64,
     /// Unix milliseconds at `origin`.
     unix_origin: Cell<u64>,
@@ -119,7 +119,7 @@ impl Clock {
         self.unix_origin.get() + micros / 1000
     }
 
-    /// Milliseconds that nobody can set: see [`sdk::World::steady_ms`].
+    /// Milliseconds of a clock that cannot be set: see [`sdk::World::steady_ms`].
     #[inline]
     pub(crate) fn steady_ms(&self) -> u64 {
         self.steady_origin + self.micros() / 1000
@@ -463,7 +463,7 @@ pub(crate) mod tests {
     fn those_that_rested_longest_go_first() {
         let clock = Clock::new();
         let waiters: Vec<_> = (0..17).map(|_| clock.waiter()).collect();
-        assert_eq!(clock.end_longest_rests(32), 0, "nobody rests");
+        assert_eq!(clock.end_longest_rests(32), 0, "no waiter rests");
         for waiter in waiters.iter().rev() {
             waiter.rest();
         }
@@ -477,7 +477,7 @@ pub(crate) mod tests {
         assert_eq!(count.so_far(), 2);
         let unwanted: Vec<usize> = (0..17).filter(|&at| waiters[at].is_unwanted()).collect();
         assert_eq!(unwanted, [14, 15]);
-        assert_eq!(clock.end_longest_rests(1), 1, "those were told already");
+        assert_eq!(clock.end_longest_rests(1), 1, "those give way already");
         assert!(waiters[13].is_unwanted());
         assert_eq!(clock.giving_way(), 3);
         waiters[13].rest();

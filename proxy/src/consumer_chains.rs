@@ -13,7 +13,7 @@ use sdk::Chain;
 /// Pairs that are remembered for a snapshot.
 const MOST: usize = 4096;
 
-/// The pairs met so far. Chains are told apart by address: those of one snapshot, which outlives this.
+/// The pairs met so far. Chains are distinguished by address: those of one snapshot, which outlives this.
 #[derive(Default)]
 pub(crate) struct ConsumerChains {
     met: RefCell<HashMap<(usize, usize), Arc<Chain>, foldhash::fast::RandomState>>,

@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! What a client may send that asks for nothing, in a protocol of frames.
+//! Bounds the frames of a client that ask for nothing.
 //!
 //! Each frame that asks for nothing costs credit. Requests and what is sent in answer earn it, and so does
 //! time. A client without credit is a flood.
@@ -13,10 +13,10 @@ const PER_SECOND: u64 = 100;
 /// A reset stream was work for nothing.
 pub(crate) const RESET: i64 = 8;
 
-/// What a request earns: as much as it costs to reset half of all requests.
+/// Credit that a request earns: as much as it costs to reset half of all requests.
 const REQUEST: i64 = 4;
 
-/// What a peer sent that was refused costs.
+/// The cost of a refused request.
 const REFUSED: i64 = 16;
 
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl Credit {
         self.spend(REFUSED);
     }
 
-    /// So many bytes of a message's body went to the peer, which it may acknowledge.
+    /// Earns credit for a part of a body that went to the peer, which may acknowledge it.
     pub(crate) fn sent(&self, bytes: usize) {
         self.earn(4 + (bytes >> 10) as i64);
     }

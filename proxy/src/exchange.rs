@@ -34,9 +34,9 @@ fn add_trailers(trailers: &mut Fields, came: Option<&Fields>) {
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     pub(crate) messages: Messages,
-    /// What is being written to the upstream: the head and what body is at hand.
+    /// Bytes being written to the upstream: the head and the body that is at hand.
     pub(crate) up_out: Vec<u8>,
-    /// What is being written to the client.
+    /// Bytes being written to the client.
     pub(crate) down_out: Vec<u8>,
     /// The piece of the body that stages look at.
     pub(crate) chunk: Chunk,

@@ -26,10 +26,10 @@ use crate::up::tls::server_name;
 use crate::up::{Head, Lines, Size};
 use crate::worker::Worker;
 
-/// A kept connection is closed after so many requests.
+/// A kept connection is closed after this many requests.
 const REQUESTS: u64 = 10_000;
 
-/// Targets whose dropped requests are told of by name, in one second.
+/// The most targets whose dropped requests are logged by name in one second.
 const TOLD_BY_NAME: usize = 8;
 
 /// The requests in flight that no exchange waits for: bounded in all, and for each target, so that one
@@ -126,7 +126,7 @@ impl Drop for Permit {
 }
 
 impl Permit {
-    /// Sends the request. The answer does not matter to whoever sent it.
+    /// Sends the request. The sender ignores the answer.
     pub(crate) async fn run(self, request: Fetch) {
         let _ = run(&self.worker, request).await;
     }
@@ -196,8 +196,8 @@ pub(crate) async fn run(worker: &Worker, request: Fetch) -> Result<Fetched, Fetc
 }
 
 /// Sends the request to this gateway, over a connection in memory that it serves as any other: it counts
-/// against the worker's bound, a panic in it is counted, and the stop waits for it. When whoever waits for the
-/// answer is gone, so is that connection, and its exchange ends as one does whose client has left. The whole
+/// against the worker's bound, a panic in it is counted, and the stop waits for it. When the waiting caller
+/// is gone, so is that connection, and its exchange ends as one does whose client has left. The whole
 /// answer must be here by the time-out for reading.
 pub(crate) async fn dispatch(
     worker: &Rc<Worker>,
@@ -213,10 +213,10 @@ pub(crate) async fn dispatch(
     answer.map(|(fetched, _)| fetched).map_err(|failed| failed.error)
 }
 
-/// Why a try came to nothing.
+/// Why a try failed.
 struct Failed {
     error: FetchError,
-    /// What was wrong with the server; nothing, if it would be so with every server.
+    /// The server's fault; `None` if the try would fail with every server.
     fault: Option<Fault>,
     /// Bytes of the request may have reached it.
     sent: bool,
@@ -256,7 +256,7 @@ async fn exchange(
     let has_body =
         !request.body.is_empty() || matches!(request.method, Method::Post | Method::Put | Method::Patch);
     let size = if has_body { Size::Exactly(request.body.len() as u64) } else { Size::None };
-    // Whatever made the target, it cannot end the request line (CVE-2023-25690).
+    // `head` rejects a target that would end the request line (CVE-2023-25690).
     let wish = if request.keep.connections == 0 { Wish::Close } else { Wish::Keep };
     to.head(request, size, wish).map_err(|_| FetchError::Broken)?;
     match to.write(&request.body, true, None).await {
@@ -273,13 +273,13 @@ async fn exchange(
     loop {
         match from.head(&mut head, request.method, &mut deadline, late).await {
             Ok(()) => {}
-            // What broke off within an answer is no sign of a dead connection.
+            // A failure within an answer is no sign of a dead connection.
             Err(fault) if from.was_answered() => return Err(error_of(fault).into()),
             Err(fault) => return Err(fault.into()),
         }
         match head.status {
             200.. => break,
-            // Nobody asked for another protocol.
+            // The request asked for no other protocol.
             101 => return Err(FetchError::Broken.into()),
             _ => {}
         }
@@ -368,10 +368,10 @@ mod tests {
                 1,
                 "what is over and lost nothing is forgotten"
             );
-            let told = RefCell::new(Vec::new());
-            worker.fetches.tell(&worker.settings, |notice| told.borrow_mut().push(notice));
+            let notices = RefCell::new(Vec::new());
+            worker.fetches.tell(&worker.settings, |notice| notices.borrow_mut().push(notice));
             let of_a = |notice: &Notice| matches!(notice, Notice::FetchesDropped { target, dropped: 3, .. } if target == "a");
-            assert!(told.borrow().iter().any(of_a), "{told:?}");
+            assert!(notices.borrow().iter().any(of_a), "{notices:?}");
         });
     }
 
@@ -395,10 +395,10 @@ mod tests {
     fn targets_whose_requests_were_dropped_are_told_by_name_as_far_as_they_are_few() {
         let settings = Settings { max_fetches: 90, max_fetches_per_target: 7, ..Settings::default() };
         let fetches = Fetches::default();
-        let told = || {
+        let notices = || {
             let all = RefCell::new(Vec::new());
             fetches.tell(&settings, |notice| all.borrow_mut().push(notice));
-            let mut told: Vec<_> = all
+            let mut notices: Vec<_> = all
                 .into_inner()
                 .into_iter()
                 .map(|notice| match notice {
@@ -406,8 +406,8 @@ mod tests {
                     other => panic!("{other:?}"),
                 })
                 .collect();
-            told.sort();
-            told
+            notices.sort();
+            notices
         };
         let add = |name: String, in_flight, dropped| {
             let target: Rc<str> = name.into();
@@ -415,20 +415,23 @@ mod tests {
                 InFlight { target: target.clone(), count: Cell::new(in_flight), dropped: Cell::new(dropped) };
             fetches.targets.borrow_mut().insert(target, Rc::new(counts));
         };
-        assert_eq!(told(), []);
+        assert_eq!(notices(), []);
         add("idle".to_owned(), 0, 2);
         add("busy".to_owned(), 1, 3);
         add("well".to_owned(), 1, 0);
-        assert_eq!(told(), [("busy".to_owned(), 3, 7), ("idle".to_owned(), 2, 7)]);
+        assert_eq!(notices(), [("busy".to_owned(), 3, 7), ("idle".to_owned(), 2, 7)]);
         assert_eq!(fetches.targets.borrow().len(), 2, "one without requests is forgotten");
-        assert_eq!(told(), [], "it was told");
+        assert_eq!(notices(), [], "all were logged before");
         count(&fetches.dropped, 5);
-        assert_eq!(told(), [(String::new(), 5, 90)], "past the bound of all");
+        assert_eq!(notices(), [(String::new(), 5, 90)], "past the bound of all");
         (0..TOLD_BY_NAME + 2).for_each(|at| add(format!("target {at}"), 1, 4));
         count(&fetches.dropped, 1);
-        let told = told();
-        assert_eq!(told[0], (String::new(), 9, 90), "two of ten, and one past the bound of all");
-        assert_eq!(told.len(), 1 + TOLD_BY_NAME);
-        assert!(told[1..].iter().all(|(name, dropped, _)| !name.is_empty() && *dropped == 4), "{told:?}");
+        let notices = notices();
+        assert_eq!(notices[0], (String::new(), 9, 90), "two of ten, and one past the bound of all");
+        assert_eq!(notices.len(), 1 + TOLD_BY_NAME);
+        assert!(
+            notices[1..].iter().all(|(name, dropped, _)| !name.is_empty() && *dropped == 4),
+            "{notices:?}"
+        );
     }
 }

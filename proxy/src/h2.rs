@@ -1,4 +1,4 @@
-//! What both ends of HTTP/2 have in common (RFC 9113).
+//! Parts that the client and the server of HTTP/2 share (RFC 9113).
 //!
 //! Frames, HPACK, flow control and the states of streams are the `h2` crate's. It runs over our own
 //! [`Line`], which counts what the crate does not: frames that ask for nothing, and a peer that reads

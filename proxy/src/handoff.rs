@@ -32,16 +32,16 @@ pub struct HandoffReply {
 
 pub type HandoffFuture<T> = Pin<Box<dyn Future<Output = Option<T>> + Send>>;
 
-/// What a head alone says of a request.
+/// The decision on a request by its head alone.
 #[derive(Debug)]
 pub enum Admission {
     /// The rest of it may be read.
     Granted(HandoffRequest),
-    /// It need not be, whatever it is.
+    /// It is answered without its body.
     Refused(HandoffReply),
 }
 
-/// Who answers.
+/// Answers requests outside of the workers.
 pub trait Handoff: Send + Sync {
     /// Whether a request for this (normalised) path is handed over.
     fn takes(&self, path: &[u8]) -> bool;

@@ -144,7 +144,7 @@ pub(crate) async fn linger(worker: &Worker, waiter: &Waiter, io: &mut Io) {
     }
 }
 
-/// How a connection came to its end while nobody wanted to read from it.
+/// How a connection has ended while it was not read from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     /// It broke: the other side is gone.
@@ -153,8 +153,8 @@ pub(crate) enum End {
     HalfClosed,
 }
 
-/// Watches a connection until it ends. What arrives meanwhile is read as far as one buffer holds it,
-/// as the end can be seen only behind it; beyond that the watch sees nothing and never ends.
+/// Watches a connection until it ends. Bytes that arrive meanwhile are read, up to one buffer, as the
+/// end can be seen only behind them; beyond that the watch sees nothing and never ends.
 pub(crate) async fn end(worker: &Worker, from: &mut ReadHalf<'_>, buffer: &mut Option<Buffer>) -> End {
     loop {
         match poll_fn(|cx| from.poll_ahead(cx)).await {

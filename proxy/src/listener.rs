@@ -16,7 +16,7 @@ pub struct Listener {
     pub proxy_protocol: bool,
 }
 
-/// What comes on a connection.
+/// The kind of traffic on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Traffic {
     /// Requests, for routes.
@@ -35,7 +35,7 @@ pub struct Versions {
     pub h3: bool,
 }
 
-/// What serves the connections of a listener.
+/// The server of a listener's connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Front {
     /// HTTP/1, and HTTP/2 where the client begins with it, or has agreed on it in a TLS handshake.
@@ -74,10 +74,10 @@ impl Listener {
         self.tls && matches!(self.traffic, Traffic::Http(Versions { h3: true, .. }))
     }
 
-    /// What serves it.
+    /// Returns the server of its connections.
     ///
     /// # Errors
-    /// What of it is not served.
+    /// It asks for traffic that is not served.
     pub(crate) fn front(&self) -> io::Result<Front> {
         let missing = match self {
             Listener { traffic: Traffic::Stream(port), tls, .. } => {

@@ -1,4 +1,4 @@
-//! What a worker wants its operators to know. It counts as things happen, and tells once a second.
+//! Notices for operators. A worker counts events as they happen, and reports them once a second.
 
 use std::cell::Cell;
 

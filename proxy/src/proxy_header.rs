@@ -1,8 +1,8 @@
 //! The PROXY protocol header at the beginning of a connection: who may send one, how long it may take,
 //! and what is made of it.
 //!
-//! Not a byte behind the header is taken from the socket, so that whatever the connection brings (HTTP,
-//! a TLS handshake, a stream) begins with its own first byte.
+//! Not a byte behind the header is taken from the socket, so that the protocol behind it (HTTP, a TLS
+//! handshake, a stream) begins with its own first byte.
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -20,8 +20,8 @@ use crate::worker::Worker;
 /// PROXY protocol headers that clients send.
 #[derive(Clone)]
 pub struct ProxyProtocol {
-    /// Who may connect to a port that asks for headers (`apisix.proxy_protocol.trusted_addresses`);
-    /// without it everybody.
+    /// The peers that may connect to a port that asks for headers (`apisix.proxy_protocol.trusted_addresses`);
+    /// all, without it.
     pub trusted: Option<Arc<dyn Fn(IpAddr) -> bool + Send + Sync>>,
     /// For the whole header (`proxy_protocol_timeout`).
     pub timeout: Duration,
@@ -36,8 +36,8 @@ impl Default for ProxyProtocol {
 /// Most of what is looked at in one turn: what nearly all headers fit into.
 const LOOK: usize = 256;
 
-/// Reads the header; the client as it tells of it. `None` closes the connection: it is refused without
-/// an answer, as whoever is at the other end may speak anything.
+/// Reads the header; returns the client that it names. `None` closes the connection: it is refused
+/// without an answer, as the protocol of the other end is unknown.
 pub(crate) async fn read(worker: &Worker, stream: &mut rt::Stream, client: Client) -> Option<Client> {
     match header(worker, stream, &client).await {
         Ok(header) => Some(match header.ends {
@@ -73,7 +73,7 @@ async fn gather(waiter: &Waiter, stream: &mut rt::Stream) -> Result<Header, &'st
     let mut have = 0;
     loop {
         if have == bytes.len() {
-            // Longer than usual. What is no header by then was refused.
+            // Longer than usual. Bytes that are no header were refused by then.
             bytes.resize(MOST, 0);
         }
         let seen = std::future::poll_fn(|cx| look(waiter, stream, &mut bytes[have..], cx)).await?;
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
     use crate::testing::beside_worker;
 
-    /// A header of version 2 for this client, with so many bytes behind the addresses.
+    /// A header of version 2 for this client, with `more` bytes behind the addresses.
     fn version_2(source: SocketAddr, more: u16) -> Vec<u8> {
         let ends = proxy_protocol::Ends { source, destination: source };
         let mut bytes = Vec::new();

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 /// A queue that is old for so long is not going to empty by itself.
 const PATIENCE_MS: u64 = 200;
-/// Only after so many connections without finding the queue empty is the kernel asked for ages.
+/// The kernel is asked for ages only after this many connections without finding the queue empty.
 const UNASKED: u32 = 8;
 
-/// What one listener's queue looked like so far.
+/// The state of one listener's queue.
 #[derive(Debug)]
 pub(crate) struct Queue {
     limit_ms: u64,
@@ -54,7 +54,7 @@ impl Queue {
 mod tests {
     use super::*;
 
-    /// A queue of which so many have been taken that ages count.
+    /// A queue from which enough connections have been taken for ages to count.
     fn long() -> Queue {
         let mut queue = Queue::new(Duration::from_millis(250));
         for _ in 0..UNASKED {

@@ -3,8 +3,8 @@
 //! Bytes both ways between two connections, until both have ended.
 //!
 //! A direction holds a buffer only while bytes are in hand, and reads no more than it could write: a
-//! slow reader holds up whoever sends to it, and no memory grows. Nothing is allocated for a piece.
-//! Somebody may look at what passes, hold it back, and end it all.
+//! slow reader holds up its sender, and no memory grows. Nothing is allocated for a piece.
+//! A [`Tap`] may inspect passing bytes, hold them back, and end it all.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -37,7 +37,7 @@ pub(crate) enum Side {
 
 /// Looks at the bytes of one direction before they go on.
 pub(crate) trait Tap {
-    /// Looks at what comes next. What may not go on now is shown again, when it is its turn.
+    /// Looks at the next bytes. Bytes that are held back are shown again after the wait.
     ///
     /// # Errors
     /// It must not go on at all, and neither direction goes any further.
@@ -49,17 +49,17 @@ pub(crate) trait Tap {
     }
 }
 
-/// What became of bytes that were looked at.
+/// The decision on bytes that were looked at.
 pub(crate) struct Passed {
-    /// So many go on now: all of them, unless it says how long the rest waits.
+    /// How many go on now: all of them, unless `hold` says how long the rest waits.
     pub(crate) now: usize,
     pub(crate) hold: Option<Duration>,
 }
 
-/// The bytes must not go on; whoever looked knows why.
+/// The bytes must not go on; the tap has noted why.
 pub(crate) struct Stop;
 
-/// Nobody looks.
+/// Passes all bytes without looking.
 pub(crate) struct Blind;
 
 impl Tap for Blind {
@@ -278,7 +278,7 @@ mod tests {
         });
     }
 
-    /// What became of a stream, once it is over.
+    /// The outcome of a stream, once it is over.
     type Over = Rc<Cell<Option<(Ended, u64, u64)>>>;
 
     /// A stream that is given up after ten seconds without a byte: both peers, of which the upstream takes so much
@@ -373,7 +373,7 @@ mod tests {
         });
     }
 
-    /// What the kernel has for the gateway.
+    /// Looks at the bytes that the kernel has for the gateway.
     async fn peek(io: &Io, buf: &mut [u8]) -> std::io::Result<usize> {
         let Io::Plain(stream) = io else { unreachable!("it is a socket") };
         poll_fn(|cx| stream.poll_peek(cx, buf)).await

@@ -1,7 +1,7 @@
 //! The runtime, and the only place in this room that names it.
 //!
-//! A worker is one thread. What the rest of the room needs of it is little: sockets, tasks on
-//! this thread, and a tick. Tokio's current-thread runtime gives it that.
+//! A worker is one thread. The rest of the room needs little of it: sockets, tasks on this thread,
+//! and a tick. Tokio's current-thread runtime gives it that.
 
 mod duplex;
 mod io;
@@ -67,7 +67,7 @@ pub(crate) async fn turn() {
 /// Events that one look at the kernel may bring.
 pub(crate) const EVENTS: usize = 1024;
 
-/// After so many bytes that are never waited for, others have their turn: see [`events`].
+/// After this many bytes without a wait, other tasks have their turn: see [`events`].
 pub(crate) const TURN: u64 = 1 << 20;
 
 /// Looks once at what the kernel has, and lets every task that is woken by it go first.

@@ -73,18 +73,18 @@ pub struct Settings {
     /// A client that has closed its sending side while its request runs may be gone or may still
     /// read; after so long without a response it counts as gone.
     pub half_close_timeout: Duration,
-    /// What a plugin waits for in one phase may take so long (`plugin_wait_timeout`).
+    /// How long a plugin may wait in one phase (`plugin_wait_timeout`).
     pub plugin_wait_timeout: Duration,
     /// Threads for long work.
     pub pool: Pool,
     /// The first part of a short response waits a little for the rest (`proxy_buffering`).
     pub gathers: bool,
-    /// After an error answer, at most so many bytes of the rest of the request are read …
+    /// After an error answer, at most this many bytes of the rest of the request are read …
     pub linger_bytes: usize,
     /// … and for at most so long, so that the client can read the answer.
     pub linger_timeout: Duration,
-    /// On a graceful stop, a connection between two requests stays open for so long: a request on
-    /// its way is answered, and the client told that it was the last (`keepalive_min_timeout`).
+    /// On a graceful stop, a connection between two requests stays open for this long: a request that
+    /// arrives meanwhile is answered, and the client learns that it was the last (`keepalive_min_timeout`).
     pub idle_grace: Duration,
     /// How long a connection to a server is waited for before one in the other address family is tried as well.
     pub attempt_delay: Duration,
@@ -102,15 +102,15 @@ pub struct Settings {
     pub server: String,
     /// `X-APISIX-Upstream-Status` on every answer, not only when the upstream failed.
     pub show_upstream_status: bool,
-    /// Whose requests get an account of what was decided; nobody's without it. Boxed, as it is rare.
+    /// Selects the requests whose answers explain what was decided; none without it. Boxed, as it is rare.
     pub explain: Option<Box<crate::Explain>>,
     pub streams: Streams,
-    /// What may come before a connection's own first byte, on ports that ask for it.
+    /// PROXY protocol headers before a connection's own first byte, on ports that ask for them.
     pub proxy_protocol: ProxyProtocol,
-    /// Whose word about the client's address is believed, and where it stands.
+    /// The peers that are trusted to name the client's address, and where they do.
     pub real_ip: Option<RealIp>,
-    /// Whose `X-Forwarded-*` and `Forwarded` fields are believed. Without it nobody's, but
-    /// `X-Forwarded-For` is passed on with the client's address behind it.
+    /// Peers whose `X-Forwarded-*` and `Forwarded` fields are trusted. Without it no peer is, but
+    /// `X-Forwarded-For` is passed on with the client's address appended.
     pub trusted: Option<Arc<dyn Fn(std::net::IpAddr) -> bool + Send + Sync>>,
     /// Bounds of HTTP/2.
     pub http2: Http2,
@@ -118,18 +118,18 @@ pub struct Settings {
     pub http3: Http3,
     /// Requests that are answered by the control side, such as the Admin API on the data port.
     pub handoff: Option<Arc<dyn Handoff>>,
-    /// What is served to a handshake by which an ACME server has a name proved (RFC 8737); must not wait.
+    /// TLS configurations for handshakes in which an ACME server verifies a name (RFC 8737); must not wait.
     pub proofs: Option<Proofs>,
     /// Where a line for every request goes, and what it says.
     pub access_log: Option<AccessLog>,
-    /// Told of every failed exchange; must not wait.
+    /// Called for every failed exchange; must not wait.
     pub on_fault: Arc<dyn Fn(crate::FaultRecord) + Send + Sync>,
-    /// Told at most once a second by each worker, with its number, of each thing that operators should
-    /// know; must not wait.
+    /// Called by each worker at most once a second for each kind of event that operators should know of,
+    /// with the worker's number; must not wait.
     pub on_notice: Arc<dyn Fn(usize, crate::Notice) + Send + Sync>,
 }
 
-/// What proves a name in a handshake.
+/// Looks up the TLS configuration that proves a name in a handshake.
 pub type Proofs = Arc<dyn Fn(&str) -> Option<Arc<rustls::ServerConfig>> + Send + Sync>;
 
 /// Bounds of HTTP/2 connections.
@@ -148,8 +148,7 @@ pub struct Http2 {
     /// Streams of one connection that may be broken off because of what the client sent on them
     /// (`http2_stream_errors`).
     pub max_stream_errors: u32,
-    /// Memory for what one client has sent in small frames, its trailers among them, and nobody has read yet
-    /// (`http2_unread`).
+    /// Memory for unread small frames and trailers of one client (`http2_unread`).
     pub unread: usize,
     /// A connection is closed gently when it is about so old (`keepalive_time`); zero is no bound.
     pub max_age: Duration,
@@ -189,10 +188,10 @@ pub struct Http3 {
     pub idle_timeout: Duration,
     /// Handshakes that a worker has under way at once (`http3_handshakes`).
     pub max_handshakes: usize,
-    /// From so many on, a client first proves that it receives what is sent to its address
+    /// From this many handshakes on, a client first proves that it receives what is sent to its address
     /// (`http3_retry_handshakes`, 0 with `quic_retry`).
     pub retry_from: usize,
-    /// What `Alt-Svc` says on TLS ports that HTTP/3 is served beside, `$server_port` for the port; nothing if
+    /// Value of `Alt-Svc` on TLS ports that HTTP/3 is served beside, `$server_port` for the port; no field if
     /// it is empty (`http3_alt_svc`).
     pub alt_svc: String,
 }
@@ -216,7 +215,7 @@ impl Default for Http3 {
 pub struct AccessLog {
     pub format: Arc<LogFormat>,
     pub sink: Sink,
-    /// What one worker gathers, and what may wait.
+    /// Bounds on the entries that one worker gathers and that may wait.
     pub bounds: sdk::sink::Bounds,
     /// Lines wait at most about so long before they are handed over (`access_log_flush`).
     pub flush: Duration,
@@ -231,7 +230,7 @@ pub struct RealIp {
     pub recursive: bool,
 }
 
-/// What tells the client's address (`real_ip_header`).
+/// Where the client's address is read from (`real_ip_header`).
 #[derive(Debug, Clone)]
 pub enum RealIpSource {
     /// The connection's PROXY protocol header.
@@ -280,7 +279,7 @@ impl Default for Settings {
             backlog: 511,
             queue_limit: Duration::from_millis(250),
             max_connections: 65_536,
-            // What may stand in a path is the route's to say.
+            // Which doubtful paths are refused is decided by the route.
             request: Limits {
                 path: PathRules { refused: Doubtful::NONE, ..PathRules::default() },
                 ..Limits::default()

@@ -55,8 +55,8 @@ impl Iterator for Gateways {
     }
 }
 
-/// Runs a test beside up to so many workers that serve this snapshot. Upstreams are what [`serve`] is told
-/// of when the worker is there.
+/// Runs a test beside up to `workers` workers that serve this snapshot. Upstreams are declared by [`serve`]
+/// once the worker is there.
 pub fn run<T: 'static>(
     settings: Settings,
     snapshot: Snapshot,
@@ -215,22 +215,22 @@ impl Port {
     /// A client at this address.
     ///
     /// # Errors
-    /// What `quinn` says.
+    /// The error of `quinn`.
     pub fn client(&self, at: SocketAddr) -> io::Result<quinn::Endpoint> {
         quic::memory::client(self.net.place(at))
     }
 
-    /// So many datagrams still get there; all, if it is nothing.
+    /// Lets this many more datagrams through to `to`; all, if it is `None`.
     pub fn lets_through(&self, to: SocketAddr, datagrams: Option<usize>) {
         self.net.lets_through(to, datagrams);
     }
 
-    /// What is left of that.
+    /// Returns how many of those are left.
     pub fn room(&self, to: SocketAddr) -> Option<usize> {
         self.net.room(to)
     }
 
-    /// What comes from there is lost from now on.
+    /// Loses all datagrams from there, from now on.
     pub fn silence(&self, whom: SocketAddr) {
         self.net.silence(whom);
     }

@@ -1,5 +1,5 @@
 //! Bytes both ways, once two connections have become one (RFC 9110 section 7.8, RFC 8441). They are frames of
-//! WebSocket, which are followed so that both ends can be told when the gateway goes.
+//! WebSocket, which are followed so that both ends can get a Close frame when the gateway stops.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -32,7 +32,7 @@ pub(crate) struct Tunnel {
     pub(crate) bytes: Option<Buffer>,
     /// With no byte in either direction for so long, the tunnel ends.
     pub(crate) idle_timeout: Duration,
-    /// What plugins keep until the tunnel is over.
+    /// Values that plugins keep until the tunnel is over.
     pub(crate) holds: Vec<Box<dyn Any>>,
 }
 
@@ -67,8 +67,8 @@ pub(crate) struct Ends<'a> {
     pub(crate) to: Sink<'a>,
 }
 
-/// Runs until both sides have ended, one has failed, or neither has said anything for too long. When the
-/// worker drains, both sides are told to end.
+/// Runs until both sides have ended, one has failed, or neither has sent anything for too long. When the
+/// worker drains, both sides get a Close frame.
 pub(crate) async fn run(worker: &Worker, waiters: [&Waiter; 2], down: Ends<'_>, tunnel: Tunnel) {
     let Tunnel { mut conn, bytes, idle_timeout, holds: _holds } = tunnel;
     let [upwards, downwards] = waiters;
@@ -122,7 +122,7 @@ struct Way<'a> {
     masked: bool,
 }
 
-/// What is known of a direction that is to end.
+/// Whether a direction is cut off, as the worker drains.
 enum Cut {
     /// It goes on.
     Not,

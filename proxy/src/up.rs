@@ -20,7 +20,7 @@ use crate::exchange::fault::Fault;
 use crate::io::Failed;
 use crate::worker::Worker;
 
-/// What one request goes on: a connection of its own, or its part of one.
+/// The carrier of one request: a connection of its own, or a stream of a shared one.
 pub(crate) enum Upstream {
     H1(h1::Conn),
     // Boxed, as HTTP/1 should not carry its size around.
@@ -223,7 +223,7 @@ impl Receiver<'_> {
         }
     }
 
-    /// Drops what is here of a body that nobody wants.
+    /// Drops the bytes that are here of an unwanted body.
     pub(crate) fn skip(&mut self) {
         match self {
             Receiver::H1(from) => from.skip(),
@@ -240,7 +240,7 @@ impl Receiver<'_> {
         }
     }
 
-    /// What was read behind the head, where the connection becomes a tunnel.
+    /// Returns the bytes that were read behind the head, where the connection becomes a tunnel.
     pub(crate) fn take_rest(&mut self) -> Option<Buffer> {
         match self {
             Receiver::H1(from) => from.take_rest(),
@@ -257,15 +257,15 @@ impl Receiver<'_> {
 pub(crate) enum Size {
     None,
     Exactly(u64),
-    /// Its end is told when it comes.
+    /// The body marks its own end.
     Open,
 }
 
-/// A request's head as a server is to get it, whatever protocol the server speaks. Nothing in it
-/// concerns framing or the connection.
+/// A request's head as a server is to get it, alike for all protocols. Nothing in it concerns framing
+/// or the connection.
 pub(crate) trait Head {
     fn method(&self) -> &[u8];
-    /// Appends path and query. Whether they can stand in a request line is for whoever asks.
+    /// Appends path and query. The caller checks whether they can stand in a request line.
     fn target(&self, out: &mut Vec<u8>) -> Result<(), BadTarget>;
     fn authority(&self) -> &[u8];
     /// Gives every field but those.

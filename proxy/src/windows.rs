@@ -1,24 +1,24 @@
-//! What a peer may send on one connection before anybody has read it.
+//! The window of one connection: how many bytes its peer may send before they are read.
 //!
-//! Streams have windows of their own, so that one that nobody reads does not hold up the others. For that the
+//! Streams have windows of their own, so that one that is not read does not hold up the others. For that the
 //! connection's window is as large as those of all its streams with a body. It grows with them, out of what
 //! the worker may promise in all (`stream_windows` for clients, `upstream.http2_windows` for servers). Where
 //! nothing is left to promise, the streams of the connection share the window it has; those to servers are then placed
 //! so that none does (`crate::up::links`).
 //!
-//! What was promised cannot be taken back: a peer may use it long after the streams have ended for which it was.
+//! A promise cannot be taken back: a peer may use it long after the streams have ended for which it was.
 //! So a window that has become too large is only not renewed, and its share goes back as the peer uses it up.
-//! With QUIC what is used up may be more than is seen here: the library drops what comes on a stream that is no
+//! With QUIC more may be used up than is seen here: the library drops bytes that come on a stream that is no
 //! longer read. There, no more is counted than all streams may leave unread.
 
 use std::cell::{Cell, RefCell};
 
 use sdk::budget::{Budget, Held};
 
-/// What it means to the library to enlarge a window that was made smaller before the peer has used it up.
+/// How the library treats a window that is enlarged after it was made smaller and before the peer has used it up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Enlarging {
-    /// What is open still counts (`h2`).
+    /// The open window still counts (`h2`).
     Counts,
     /// All of the difference is promised again (`quinn`).
     Adds,
@@ -29,14 +29,14 @@ pub(crate) enum Enlarging {
 pub(crate) struct Windows {
     /// Of one stream.
     stream: u32,
-    /// What of it every connection has, and nobody counts.
+    /// The part of it that every connection has and that is not counted.
     first: u32,
     enlarging: Enlarging,
-    /// More than this is never unread, whatever was promised: every stream has a window of its own, too.
+    /// Unread bytes never exceed this, regardless of promises: every stream has a window of its own, too.
     most: u32,
-    /// Of the connection, as the library is told.
+    /// Of the connection, as set in the library.
     whole: Cell<u32>,
-    /// What the peer may have sent at most before it is read: the same, or what is left of a larger window.
+    /// The most that the peer may have sent unread: the same, or the rest of a larger window.
     promised: Cell<u32>,
     budget: Budget,
     held: RefCell<Held>,
@@ -59,7 +59,7 @@ impl Windows {
         }
     }
 
-    /// There are never more streams at a time than so many.
+    /// There are never more streams than this at a time.
     pub(crate) fn of_at_most(mut self, streams: u32) -> Windows {
         self.most = self.stream.saturating_mul(streams).max(self.first);
         self
@@ -76,7 +76,7 @@ impl Windows {
         self.bodies.set(self.bodies.get() - 1);
     }
 
-    /// So many streams are being served. Gives the connection's window if it has to change.
+    /// Fits the window to the number of streams being served. Returns the connection's window if it has to change.
     pub(crate) fn fit(&self, bodies: usize) -> Option<u32> {
         self.bodies.set(u32::try_from(bodies).unwrap_or(u32::MAX));
         self.grow().or_else(|| self.shrink())
@@ -119,7 +119,7 @@ impl Windows {
                 (whole, promised.max(whole))
             }
             Enlarging::Adds => {
-                // What is not yet counted of the most there can be is all that has to be there.
+                // It suffices that the budget has the part of `most` that is not counted yet.
                 let more = match self.most.saturating_sub(promised) {
                     rest if rest <= left => wanted - whole,
                     _ => (wanted - whole).min(left),
@@ -146,7 +146,7 @@ impl Windows {
         Some(wanted)
     }
 
-    /// So many bytes that came were read.
+    /// Notes that this many received bytes were read.
     #[inline]
     pub(crate) fn used(&self, bytes: usize) {
         let (promised, whole) = (self.promised.get(), self.whole.get());
@@ -158,7 +158,7 @@ impl Windows {
         }
     }
 
-    /// What of so much that was promised is taken from the budget.
+    /// Returns how much of a promise is taken from the budget.
     fn counted(&self, promised: u32) -> usize {
         (promised.min(self.most) - self.first) as usize
     }
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(budget.taken(), 400, "the peer may still send it");
         windows.used(150);
         assert_eq!(budget.taken(), 250);
-        // What it still has counts for streams that begin now.
+        // The rest of its window counts for streams that begin now.
         assert_eq!(windows.fit(3), Some(300));
         assert_eq!(budget.taken(), 250);
         windows.used(1000);

@@ -2,7 +2,7 @@
 //!
 //! Every answer the gateway makes itself.
 //!
-//! The only file in which the text of an error is made. How a client is told of it is its end's business.
+//! The only file in which the text of an error is made. How it is sent is up to the client's protocol.
 
 use bytes::Bytes;
 use sdk::exchange::{Chunk, Source};
@@ -21,7 +21,7 @@ use crate::io::Failed;
 use crate::up::Size;
 use crate::worker::Worker;
 
-/// What somebody is sent who speaks HTTP without TLS where TLS is spoken, in nginx's words.
+/// The answer to a client that speaks HTTP without TLS on a TLS port, in nginx's words.
 pub(crate) const PLAIN_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
     Content-Type: text/html; charset=utf-8\r\nContent-Length: 220\r\nConnection: close\r\n\r\n\
     <html>\r\n<head><title>400 The plain HTTP request was sent to HTTPS port</title></head>\r\n<body>\r\n\
@@ -42,8 +42,8 @@ pub(crate) fn tell_upstream_status(worker: &Worker, x: &mut Exchange<'_>) {
     }
 }
 
-/// Sends a reply of a stage or of the gateway: through the header and body filters, and then in the
-/// words of whatever the client speaks.
+/// Sends a reply of a plugin or of the gateway: through the header and body filters, and then in the
+/// client's protocol.
 pub(crate) async fn send(
     worker: &Worker,
     down: &mut Downstream<'_>,

@@ -39,7 +39,7 @@ pub(super) struct Attempt<'u> {
     pub(super) per_try: Option<Duration>,
     /// Answers that another try follows.
     pub(super) turns_away: Option<TurnsAway<'u>>,
-    /// What the client is given to come back to this server.
+    /// The cookie that brings the client back to this server.
     pub(super) cookie: Option<&'u [u8]>,
     /// Another address of the server.
     pub(super) second: Option<SocketAddr>,
@@ -235,7 +235,7 @@ impl Attempt<'_> {
                 if claim.as_ref().is_some_and(|claim| claim.poll_reset(cx)) {
                     return Poll::Ready(Err(Fault::client(FaultKind::ClientStalled)));
                 }
-                // The response first: it is what most wake-ups are about. What lies there before the
+                // The response first: most wake-ups are for it. A response that is there before the
                 // request was sent shows that the connection is not to be used.
                 if let Poll::Ready(received) = receiving.as_mut().poll(cx) {
                     return Poll::Ready(received);

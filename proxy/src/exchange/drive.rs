@@ -69,9 +69,8 @@ pub(crate) async fn drive(
     timing.received = arrival.head_bytes;
     timing.connection_requests = arrival.requests;
     let counted = Counted::new(&worker.shard);
-    // The clock is read only if somebody will ask how long things took: the access log, stages of
-    // the global rules, whoever watches a change that is not confirmed, and where finding the route
-    // may wait for the body.
+    // The clock is read only if timing is consumed: by the access log, by plugins of the global rules,
+    // by the watch over an unconfirmed change, and where finding the route may wait for the body.
     let global = lease.global.as_deref();
     let access_log = worker.access_log.as_ref();
     let watched = worker.shard.is_watched();
@@ -152,7 +151,7 @@ pub(crate) async fn drive(
         (Flow::Fault(failed), _) => {
             fault = Some(failed);
             match failed.kind {
-                // Who sends what servers read in different ways may mean the next request in two ways, too.
+                // After a request that servers may read in different ways, the next one may be ambiguous, too.
                 FaultKind::BadRequest(_) => down.distrust(),
                 // Only another handshake changes that.
                 FaultKind::RulesChanged => down.end_gently(),
@@ -283,8 +282,8 @@ async fn prepare<'s>(
     Flow::Go
 }
 
-/// What a path may not hold on its way to this plan: the plan's own word goes before that of the
-/// global rules.
+/// Returns which doubtful paths this plan refuses: its own setting goes before that of the global
+/// rules.
 #[cold]
 fn refused_in_path(snapshot: &Snapshot, plan: Option<&Plan>) -> Doubtful {
     let chains = [plan.and_then(|plan| plan.chain.as_deref()), snapshot.global.as_deref()];

@@ -24,7 +24,7 @@ pub enum Blame {
     Gateway,
 }
 
-/// What went wrong.
+/// The kind of failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultKind {
     // the client
@@ -47,11 +47,11 @@ pub enum FaultKind {
     /// Its connection was set up for another host, which did not prove the client as this one demands.
     Misdirected,
     HeadTimeout,
-    /// The beginning of a TLS handshake that is none.
+    /// An invalid beginning of a TLS handshake.
     BadClientHello(client_hello::Refusal),
     /// A stream's first bytes, where they decide.
     PrereadTimeout,
-    /// What a client says within a stream is not of the protocol its route names.
+    /// A client's message within a stream violates the protocol that its route names.
     BadProtocol(&'static str),
     /// The same of a server.
     BadServerProtocol(&'static str),
@@ -95,7 +95,7 @@ pub enum FaultKind {
     BrokenStream,
     /// The server refused the request without looking at it, or said that it takes no more.
     Unprocessed,
-    /// 101 that nobody asked for.
+    /// 101 without a request for it.
     UnaskedInterim,
     /// 101 that does not fit the key it was asked with.
     WrongAccept,
@@ -134,16 +134,16 @@ pub enum FaultKind {
     },
 }
 
-/// What a client of HTTP/2 or HTTP/3 sends too much of.
+/// The kind of flood that a client of HTTP/2 or HTTP/3 sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flood {
     /// Frames that ask for nothing.
     Frames,
-    /// Trailers and small frames on one connection that nobody has read yet.
+    /// Trailers and small frames on one connection that are not read yet.
     Unread,
     /// The same on all connections of the worker.
     AllUnread,
-    // what the library ends a connection for, by its own word
+    // the library's reasons for ending a connection, by its own names
     /// Requests that it resets before they are taken up.
     Resets,
     /// Streams that had to be reset.
@@ -152,7 +152,7 @@ pub enum Flood {
     HeaderList,
     /// Empty DATA frames that end nothing.
     Data,
-    /// What this version of the library has another word for.
+    /// A reason that this version of the library names otherwise.
     Other,
 }
 
@@ -227,7 +227,7 @@ pub struct Fault {
     pub kind: FaultKind,
 }
 
-/// What is told of a failed exchange: enough for one line in the log.
+/// A record of a failed exchange: enough for one line in the log.
 #[derive(Debug, Clone)]
 pub struct FaultRecord {
     pub fault: Fault,
@@ -306,7 +306,7 @@ impl FaultKind {
     }
 
     /// The status of the answer (APISIX's and NGINX's choice); 499 and 408 mark the log where
-    /// nobody is left to answer.
+    /// no client is left to answer.
     pub fn status(self) -> u16 {
         match self {
             FaultKind::BadRequest(refusal) | FaultKind::BadBody(refusal) => refusal.status(),
@@ -317,7 +317,7 @@ impl FaultKind {
             | FaultKind::PrereadTimeout
             | FaultKind::RulesChanged
             | FaultKind::NotProven(_) => 400,
-            // There is nobody to tell a status.
+            // There is no client to answer.
             FaultKind::NoCertificate | FaultKind::HandshakeFailed(_) | FaultKind::HandshakeTimeout => 0,
             FaultKind::Misdirected => 421,
             FaultKind::Flood(_) => 429,
@@ -486,7 +486,7 @@ mod tests {
             assert_eq!((name, bound > 0), (format!("nginx_config.http.{setting}").as_str(), true), "{word}");
             assert!(kind.words().contains(word), "{word}");
         }
-        assert_eq!(Flood::named(b"\0\0\x08\x07 whatever"), Flood::Other);
+        assert_eq!(Flood::named(b"\0\0\x08\x07 anything"), Flood::Other);
     }
 
     #[test]

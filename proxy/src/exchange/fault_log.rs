@@ -5,10 +5,10 @@ use sdk::Exchange;
 use super::fault::{Fault, FaultKind, FaultRecord, TlsNames};
 use crate::worker::Worker;
 
-/// Tells of a failed exchange.
+/// Reports a failed exchange.
 #[cold]
 pub(crate) fn tell(worker: &Worker, x: &Exchange<'_>, fault: Fault) {
-    // Requests get 404 and a line in the access log; a stream is told nothing.
+    // Requests get 404 and a line in the access log; streams get no answer, so the fault is reported.
     if fault.kind == FaultKind::NoRoute && x.stream().is_none() {
         return;
     }
@@ -16,7 +16,7 @@ pub(crate) fn tell(worker: &Worker, x: &Exchange<'_>, fault: Fault) {
     (worker.settings.on_fault)(record(worker, x, fault));
 }
 
-/// What is told of an exchange.
+/// Returns the record of a failed exchange.
 #[cold]
 pub(crate) fn record(worker: &Worker, x: &Exchange<'_>, fault: Fault) -> FaultRecord {
     let request = match x.stream() {

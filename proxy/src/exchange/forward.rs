@@ -33,13 +33,13 @@ pub(crate) enum Forwarded {
     Switched(Box<Tunnel>),
 }
 
-/// What one exchange brings to its tries.
+/// The parts of an exchange that its tries use.
 pub(crate) struct Forward<'a> {
     pub(crate) worker: &'a Worker,
     pub(crate) snapshot: &'a Snapshot,
     pub(crate) plan: &'a Plan,
     pub(crate) chains: Chains<'a>,
-    /// What is being written to the server.
+    /// Bytes being written to the server.
     pub(crate) up_out: &'a mut Vec<u8>,
     pub(crate) chunk: &'a mut Chunk,
 }

@@ -44,7 +44,7 @@ pub(super) async fn hand_over(
         return Flow::Fault(Fault::gateway(FaultKind::Stopping));
     };
     for (name, value) in &reply.headers {
-        // What cannot stand in a head is left out.
+        // Fields that cannot stand in a head are left out.
         let _ = x.set_response_header(name, value);
     }
     Flow::Reply(Reply { status: reply.status, headers: Vec::new(), body: reply.body })

@@ -1,4 +1,4 @@
-//! What was decided about a live request, told in a header of its answer (`sluice.explain`).
+//! Explains the decisions about a live request in a header of its answer (`sluice.explain`).
 //!
 //! Only for a request that brings the key; for all others nothing of this runs. An account has a bound, and
 //! holds nothing but names of the configuration and addresses.
@@ -26,7 +26,7 @@ pub struct Explain {
 /// Candidates that are named.
 const CANDIDATES: usize = 16;
 
-/// What is known so far.
+/// The account so far.
 struct Account(Vec<u8>);
 
 /// The plugin that has answered.

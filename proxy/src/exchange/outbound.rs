@@ -75,8 +75,8 @@ impl Head for Outbound<'_, '_> {
                     forwarded_for.push(field.value);
                     continue;
                 }
-                // What an untrusted peer said was taken out: this is a trusted one's word, or a stage's.
-                // Said without a value it is not said.
+                // Fields of untrusted peers were removed: these are a trusted peer's, or a plugin's.
+                // A field without a value counts as absent.
                 Name::XForwardedProto | Name::XForwardedHost | Name::XForwardedPort
                     if head.fields.bytes(field.value).is_empty() =>
                 {

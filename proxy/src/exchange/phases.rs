@@ -17,7 +17,7 @@ use super::upload;
 use crate::down::Downstream;
 use crate::worker::Worker;
 
-/// What follows after a phase.
+/// How an exchange continues after a phase.
 #[derive(Debug)]
 pub(crate) enum Flow {
     Go,
@@ -188,8 +188,8 @@ fn go_on<'a>(
                         return Flow::Fault(fault);
                     }
                     match guarded(worker, || chain.run(phase, &mut cursor, x)) {
-                        // A later stage may want more of a longer body. Who asks for what was tried
-                        // already is broken.
+                        // A later plugin may want more of a longer body. One that asks for a length
+                        // which was tried already is broken.
                         Ok(Step::Body(limit)) if !x.lacks_body(limit) => {
                             return Flow::Fault(Fault::gateway(FaultKind::BrokenStage));
                         }
@@ -202,8 +202,8 @@ fn go_on<'a>(
     })
 }
 
-/// The rest of a chain's filters once one of them wants more than to change what it is shown. Boxed, as
-/// [`go_on`]. Whoever calls watches the client.
+/// Runs the rest of a chain's filters once one of them wants more than to change its input. Boxed, as
+/// [`go_on`]. The caller watches the client.
 #[cold]
 fn filter_on<'a>(
     worker: &'a Worker,

@@ -105,7 +105,7 @@ mod tests {
             let path = [b"/".as_slice(), &vec![b'a'; length - 1]].concat();
             let searches = Searches::default();
             assert_eq!(skips(&list, &path, &searches), skipped, "{length}");
-            // What looks nowhere costs nothing.
+            // A pattern that does not search costs nothing.
             assert!(skips(&patterns(&["^/a"]), &path, &searches));
         }
     }

@@ -46,12 +46,12 @@ pub(crate) struct Delivery<'a, 'b, 'x> {
     pub(crate) state: &'a UploadState,
     pub(crate) chunk: &'a mut Chunk,
     pub(crate) read_timeout: Duration,
-    /// When the head must be here, whatever is read meanwhile.
+    /// When the head must be here; other bytes that are read do not extend it.
     pub(crate) head_by: u64,
     pub(crate) turns_away: Option<TurnsAway<'a>>,
-    /// What the client is given to come back to this server.
+    /// The cookie that brings the client back to this server.
     pub(crate) cookie: Option<&'a [u8]>,
-    /// Somebody wants to know when the head came.
+    /// The time until the head came is measured.
     pub(crate) measures: bool,
     /// The method that was sent: whether the answer has a body depends on it.
     pub(crate) sent_method: Method,
@@ -75,9 +75,9 @@ pub(crate) struct TurnsAway<'a> {
     pub(crate) retries: &'a dyn Retries,
 }
 
-/// What an upstream allows of retries.
+/// An upstream's allowance of retries.
 pub(crate) trait Retries {
-    /// Whether there is one for this exchange, whose it then is.
+    /// Takes one for this exchange; false if no more is allowed.
     fn reserve(&self, worker: &Worker) -> bool;
 }
 
@@ -154,8 +154,8 @@ impl Delivery<'_, '_, '_> {
             if begun {
                 return Ok(Received::Broken(fault));
             }
-            // The client has seen nothing yet, and is told why. But the server has answered: it is not
-            // asked again.
+            // The client has seen nothing yet, and gets an error answer. But the server has answered: it is
+            // not asked again.
             self.state.lost.set(true);
             self.state.answered.set(false);
             return Err(fault);
@@ -198,7 +198,7 @@ impl Delivery<'_, '_, '_> {
     /// Puts the response head into the form the client gets, and says how much of a body follows. What
     /// counts is what the stages made of the status.
     async fn prepare(&mut self) -> Result<Size, Stop> {
-        // The server has answered: it is not asked again, whatever the filters make of it.
+        // The server has answered: it is not asked again, even if a filter fails.
         self.state.lost.set(true);
         let x = &mut *self.x;
         let engine = x.engine_mut();
@@ -242,7 +242,7 @@ impl Delivery<'_, '_, '_> {
         Ok(match framing {
             // Behind a body of a known length there is no place for them.
             _ if trailers => Size::Open,
-            // What is passed on as it is has the length it came with, whatever a stage made of the field.
+            // An unchanged body keeps its original length, even if a stage changed the field.
             Framing::Length(announced) if !filtered => Size::Exactly(announced),
             // The field of an answer without a body (304) tells of another one's.
             Framing::None if !filtered => Size::Exactly(0),
@@ -290,7 +290,7 @@ impl Delivery<'_, '_, '_> {
     }
 
     /// Reads a short body to its end, for a while: it costs the gateway, the network and the client less in
-    /// one piece, and if it breaks off, the client can still be told so.
+    /// one piece, and if it breaks off, the client can still get an error answer.
     #[inline]
     async fn gather(&mut self) -> Result<(), Fault> {
         if !self.worker.settings.gathers || !self.from.rest_fits() {
@@ -418,7 +418,7 @@ fn more_time(worker: &Worker, state: &UploadState, read_timeout: Duration) -> Re
     if clock.is_over(until) { Err(Fault::upstream(FaultKind::ReadTimeout)) } else { Ok(until) }
 }
 
-/// So many bytes of the body go to the client.
+/// Counts bytes of the body that go to the client.
 #[inline]
 fn count(x: &mut Exchange<'_>, bytes: usize) {
     let timing = &mut x.engine_mut().timing;

@@ -18,7 +18,7 @@ pub(crate) struct Try {
     pub(crate) body_lost: bool,
 }
 
-/// What may follow.
+/// The retry that may follow a failed try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Again {
     No,

@@ -23,15 +23,16 @@ use crate::down::Downstream;
 use crate::rt;
 use crate::worker::Worker;
 
-/// How often whoever waits for a connection looks whether there is one. Connections come back on
-/// other workers, too, which do not know who waits here.
+/// The poll interval of requests that wait for a connection. Connections come back on other workers, too, which
+/// do not know the requests that wait here.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// How often those look that are next, and how many these are.
+/// The poll interval of the first `NEXT` waiters.
 const LOOK_OF_NEXT: Duration = Duration::from_millis(1);
 const NEXT: u32 = 8;
 
-/// Who has more ahead looks the less often, so that many who wait take no time from those who are served.
+/// The longest poll interval. Requests with more waiters ahead poll less often, so that many waiters take no time
+/// from requests that are served.
 const LONGEST_LOOK: Duration = Duration::from_millis(100);
 
 /// The tries of one exchange.
@@ -93,7 +94,7 @@ impl<'u> Tries<'u> {
     /// The next server, and whether its connection has to be a fresh one.
     ///
     /// # Errors
-    /// All were tried: 502, whatever the last one did (APISIX's answer).
+    /// All were tried: 502, regardless of how the last one failed (APISIX's answer).
     #[inline]
     pub(super) fn next(&mut self, worker: &Worker, x: &Exchange<'_>) -> Result<(usize, bool), Fault> {
         let upstream = self.upstream;
@@ -129,11 +130,11 @@ impl<'u> Tries<'u> {
         if self.stays == Some(index) { None } else { sticky.cookie(index) }
     }
 
-    /// A place for a connection, where those are limited: waits for one as long as connecting may take,
-    /// if so many may wait, behind those that came before.
+    /// Takes the permit for a connection, where those are limited: waits for it up to `patience`, behind those
+    /// that came before, if the queue has room.
     ///
     /// # Errors
-    /// There is none, or the client is gone.
+    /// No connection came free in time, the queue is full, or the client is gone.
     #[inline]
     pub(super) async fn connection(
         &self,
@@ -181,7 +182,7 @@ impl<'u> Tries<'u> {
         may.then_some(TurnsAway { statuses: &retry.statuses, until: self.give_up, retries: self })
     }
 
-    /// A server has answered; after so many microseconds, if its head came and somebody wants to know.
+    /// Records that a server has answered; with the microseconds until its head came, if they were measured.
     #[inline]
     pub(super) fn answered(&self, index: usize, status: u16, micros: Option<u64>) {
         if let Some(health) = &self.upstream.health {
@@ -196,7 +197,7 @@ impl<'u> Tries<'u> {
     /// where the next try follows at once; during a pause, another request may have it.
     ///
     /// # Errors
-    /// There is none: what the client is told.
+    /// No try follows; the client gets this fault.
     pub(super) async fn again(
         &mut self,
         worker: &Worker,
@@ -300,7 +301,7 @@ impl Retries for Tries<'_> {
     }
 }
 
-/// How long whoever waits for a connection lets go by between two looks.
+/// The poll interval of a request with this many waiters ahead.
 fn look(ahead: u32) -> Duration {
     if ahead < NEXT { LOOK_OF_NEXT } else { LOOK.saturating_mul(1 + ahead / 64).min(LONGEST_LOOK) }
 }
@@ -323,7 +324,7 @@ pub(crate) fn tell_health(
     }
 }
 
-/// What a failed try says of the server.
+/// How a failed try counts against its server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Failure {
     Answered(u16),

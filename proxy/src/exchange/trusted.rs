@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! What a peer says of those before it, and whether it is believed.
+//! Forwarded headers and `real_ip`: which peers are trusted with them.
 //!
 //! Loops are found by a count of gateways in `Sluice-Hops`. A request that comes straight from a client carries no
 //! such field to the upstream, so most servers never see one. Behind the first gateway a request has
@@ -13,7 +13,7 @@ use wire::{Name, RequestHead};
 use crate::settings::RealIpSource;
 use crate::worker::Worker;
 
-/// The client as a trusted peer tells of it (`real_ip_header`).
+/// Returns the client that a trusted peer names (`real_ip_header`).
 #[inline]
 pub(super) fn client(worker: &Worker, client: &Client, head: &RequestHead) -> Option<Client> {
     let real_ip = worker.settings.real_ip.as_ref().filter(|_| !client.is_subrequest())?;
@@ -63,7 +63,7 @@ pub(super) fn remove_untrusted(worker: &Worker, client: &Client, head: &mut Requ
     }
     head.fields.retain_ids(|id| match id {
         Name::Forwarded | Name::XForwardedHost | Name::XForwardedPort | Name::XForwardedProto => false,
-        // Where nobody said who is to be believed, the list goes on, to be judged by the upstream.
+        // Without `trusted_addresses`, `X-Forwarded-For` is passed through for the upstream to judge.
         Name::XForwardedFor => trusted.is_none(),
         _ => true,
     });

@@ -23,8 +23,8 @@ use crate::rt;
 use crate::up;
 use crate::worker::Worker;
 
-/// Reads the request's body into the exchange, up to `limit` bytes. What is read of a
-/// longer one stays there as its beginning.
+/// Reads the request's body into the exchange, up to `limit` bytes. The bytes that were read of a
+/// longer one stay there as its prefix.
 pub(crate) async fn buffer(
     worker: &Worker,
     down: &mut Downstream<'_>,
@@ -36,7 +36,7 @@ pub(crate) async fn buffer(
         Body::Streaming => {}
         Body::TooLarge if x.engine().messages.body.len() <= limit => {}
         Body::TooLarge => {
-            // More than that is here already. Whoever asked must not ask for ever.
+            // More than that is buffered already. The limit is noted, so that no plugin asks for ever.
             x.engine_mut().body_asked = x.body_asked().max(limit);
             return Ok(());
         }
@@ -86,11 +86,11 @@ pub(crate) async fn buffer(
     }
 }
 
-/// Puts more of the body into memory, and on the worker's bill. What is announced need not come, so
-/// memory is set aside as bytes arrive.
+/// Buffers more of the body and counts it against the worker's budget. Announced bytes need not arrive, so
+/// memory is reserved only as they do.
 fn hold(worker: &Worker, x: &mut Exchange<'_>, bytes: &[u8], limit: usize) -> Result<(), Fault> {
     let messages = &mut *x.engine_mut().messages;
-    // Nobody shares the body before it goes out.
+    // The body is not shared before it goes out.
     let body = Rc::make_mut(&mut messages.body);
     let most = match messages.request.framing {
         Framing::Length(length) => usize::try_from(length).unwrap_or(usize::MAX).min(limit),
@@ -125,10 +125,10 @@ pub(crate) struct UploadState {
     pub(crate) filtering: Cell<Option<u64>>,
 }
 
-/// What goes out of a request's body.
+/// The buffered part of a request's body, and its trailers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Held {
-    /// What a stage has read of it.
+    /// The bytes, if any were buffered.
     pub(crate) bytes: Option<Rc<Vec<u8>>>,
     /// That is all of it.
     pub(crate) whole: bool,
@@ -143,10 +143,10 @@ pub(crate) struct Upload<'a, 'b> {
     pub(crate) worker: &'a Worker,
     pub(crate) body: &'a mut RequestBody<'b>,
     pub(crate) state: &'a UploadState,
-    /// Both ends speak in chunks, and nobody looks at the body between them.
+    /// Both ends speak in chunks, and no plugin looks at the body between them.
     pub(crate) framed: bool,
     pub(crate) held: &'a Held,
-    /// What plugins let the body go through.
+    /// The plugins' filters that the body passes through.
     pub(crate) filters: &'a mut [Box<dyn RequestFilter>],
 }
 
@@ -214,7 +214,7 @@ impl Upload<'_, '_> {
             self.state.lost.set(true);
             let mut budgeted = sdk::budget::Held::default();
             let mut chunk = Chunk::default();
-            // What a plugin has read of a body that is longer than it wanted goes first.
+            // The buffered prefix of a longer body goes first.
             let mut beginning = self.held.bytes.clone();
             loop {
                 chunk.data.clear();
@@ -306,7 +306,7 @@ async fn watch(worker: &Worker, body: &mut RequestBody<'_>, state: &UploadState)
     }
 }
 
-/// What filters wait for ends with the client.
+/// Waits for filters, and gives up when the client is gone.
 async fn unless_gone(
     worker: &Worker,
     body: &mut RequestBody<'_>,
@@ -322,7 +322,7 @@ async fn unless_gone(
     .await
 }
 
-/// Lets a piece go through filters. What they make of it counts against the worker's budget.
+/// Passes a piece through filters. Their output counts against the worker's budget.
 async fn filter(
     worker: &Worker,
     filters: &mut [Box<dyn RequestFilter>],
@@ -398,7 +398,7 @@ async fn send(
     }
 }
 
-/// What goes out behind a request's body. Allocates only where there is something.
+/// Returns the trailers behind a request's body. Allocates only if there are any.
 #[inline]
 fn trailers(body: &RequestBody<'_>, held: &Held) -> Option<Fields> {
     if body.trailers().is_none() && held.trailers.is_none() {
@@ -410,7 +410,8 @@ fn trailers(body: &RequestBody<'_>, held: &Held) -> Option<Fields> {
 }
 
 /// Adds the client's trailers to those that a plugin has set, which go before them. Some servers take trailers
-/// for headers, so none goes on that would tell who the client is, or what the head has told or a plugin has taken away.
+/// for headers, so none is forwarded that would identify the client, or that has the name of a field which the
+/// head has or a plugin has taken away.
 fn add_allowed_trailers(trailers: &mut Fields, came: Option<&Fields>, withheld: &Withheld) {
     let set = trailers.len();
     for (name, value, id) in came.into_iter().flat_map(Fields::iter) {

@@ -2,8 +2,8 @@
 //!
 //! A body as it comes in, piece by piece.
 //!
-//! A piece stays at the front of its owner's buffer until it is used. So whoever is cut off while
-//! sending one has lost nothing, and may send it again.
+//! A piece stays at the front of its owner's buffer until it is used. So a sender that is cut off
+//! while sending one has lost nothing, and may send it again.
 
 use wire::h1::Refusal;
 use wire::h1::chunked::Chunked;
@@ -27,7 +27,7 @@ pub(crate) struct Body {
 
 #[derive(Debug)]
 enum Incoming {
-    /// So many bytes are still to come.
+    /// This many bytes are still to come.
     Length(u64),
     Chunked(Chunked),
     UntilClose,
@@ -162,7 +162,7 @@ impl Body {
         true
     }
 
-    /// Nobody takes it: what is left of it, if anything, is no message to read on behind.
+    /// Gives the body up: no message can be read behind the rest of it.
     #[cold]
     pub(crate) fn refuse(&mut self) {
         (self.incoming, self.piece, self.complete) = (Incoming::UntilClose, None, false);

@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! A message on its way out: a head that was made, and the body behind it in whatever coding.
+//! Writes a message: a head that was made, and the body behind it, chunked or not.
 
 use std::time::Duration;
 

@@ -2,8 +2,8 @@
 //!
 //! Response bodies that the `h2` crate holds for one client because the connection takes no more.
 //!
-//! The crate bounds what it holds by stream. Here it is bounded by connection, whatever the number of streams, and
-//! beyond a first part by what the worker may hold for all clients (`send_windows`).
+//! The crate bounds what it holds by stream. Here it is bounded by connection, for any number of streams, and beyond
+//! a first part by what the worker may hold for all clients (`send_windows`).
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use sdk::budget::{Budget, Held};
 /// The part that every connection has and that is not counted: one frame.
 const FIRST: usize = 16 << 10;
 
-/// What one connection holds.
+/// The bodies that wait for one connection.
 pub(crate) struct Backlog {
     bytes: Arc<AtomicUsize>,
     most: usize,
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(other.poll_room(cx, 1), Poll::Pending);
         drop(held);
         one.settle();
-        // What one gives back another may take: 16 KiB are free, and 8 KiB of the worker's.
+        // Room that one gives back another may take: 16 KiB are free, and 8 KiB of the worker's.
         assert_eq!(other.poll_room(cx, 8 << 10), Poll::Ready(8 << 10));
         drop(frame);
     }

@@ -59,7 +59,7 @@ pub(crate) fn from_trailers(map: &HeaderMap, to: &mut Fields) -> Result<(), BadF
     Ok(())
 }
 
-/// What a list of fields counts for, as a limit on a head counts them.
+/// Returns the size of a list of fields, as the limit on a head counts it.
 pub(crate) fn size(map: &HeaderMap) -> usize {
     map.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum()
 }

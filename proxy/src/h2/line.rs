@@ -71,7 +71,7 @@ impl Line {
         })
     }
 
-    /// The peer sends much that asks for nothing, or that nobody reads.
+    /// Returns the flood that the peer sends: frames that ask for nothing, or too much unread data.
     pub(crate) fn flood(&self) -> Option<Flood> {
         if !self.guarded {
             return None;
@@ -82,7 +82,7 @@ impl Line {
         self.meter.unread()?.flood()
     }
 
-    /// What the library has ended the connection for.
+    /// Returns the flood for which the library has ended the connection.
     #[cold]
     pub(crate) fn ended_for(&self) -> Flood {
         Flood::named(&self.last.get())
@@ -101,7 +101,7 @@ impl Line {
         }
     }
 
-    /// What a client has sent and nobody has read.
+    /// Unread data of a client.
     pub(crate) fn unread(&self) -> Option<&Unread> {
         self.meter.unread()
     }
@@ -121,7 +121,7 @@ impl Line {
         self.meter.credit().refused();
     }
 
-    /// So many bytes of a body are on their way to the peer.
+    /// Counts bytes of a body that are on their way to the peer.
     pub(crate) fn sent(&self, bytes: usize) {
         self.meter.credit().sent(bytes);
     }
@@ -172,7 +172,7 @@ impl rt::Line for Line {
         take: &mut dyn FnMut(&[u8]),
     ) -> Poll<io::Result<()>> {
         if self.flood().is_some() {
-            // Nothing more is taken from it. Whoever drives the connection looks for this.
+            // Nothing more is taken from it. The task that drives the connection checks for this.
             return Poll::Pending;
         }
         if self.read_early(most, take) {

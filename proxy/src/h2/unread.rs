@@ -1,4 +1,4 @@
-//! What a client has sent and nobody has read yet, where it takes far more memory than its bytes on the line.
+//! Bounds unread data of a client that takes far more memory than its bytes on the line.
 //!
 //! The `h2` crate keeps trailers decoded until what comes before them is read: a byte on the line may become a field
 //! of a hundred bytes. It keeps an entry for each DATA frame, while the stream's window counts only what is in it. And
@@ -11,10 +11,10 @@ use sdk::budget::{Budget, Held, Spent};
 
 use crate::exchange::fault::Flood;
 
-/// What a byte of coded trailers may become in memory: an entry of the library's map.
+/// Memory that one byte of coded trailers may take: an entry of the library's map.
 const FIELD: usize = 100;
 
-/// What a DATA frame takes in memory beside its bytes, …
+/// Memory that a DATA frame takes beside its bytes, …
 const PIECE: usize = 512;
 
 /// … which counts where the frame is smaller than that.
@@ -27,13 +27,13 @@ fn is_part(length: usize) -> bool {
     (1..BLOCK).contains(&length)
 }
 
-/// The library reads into memory of so many bytes at a time, …
+/// The library reads into blocks of this many bytes, …
 const READ: u64 = 8 << 10;
 
-/// … or of so many, where a frame has them. The first frame of a stream that lies in it counts for all of it.
+/// … or of this many for a large frame. A stream's first frame in a block counts for the whole block.
 const BLOCK: usize = 16 << 10;
 
-/// What every connection may have, whatever the others do.
+/// Memory that every connection may have, regardless of the others.
 const FREE: usize = 256 << 10;
 
 /// A stream with a body, or one that is not yet known to have one.
@@ -83,7 +83,7 @@ impl Entry {
         Entry { stream, trailers: 0, small: Pieces::default(), large: Pieces::default(), served }
     }
 
-    /// Memory that only who means harm, or a great many streams at once, need much of, …
+    /// Memory of which only attackers, or a great many streams at once, need much, …
     fn odd(&self) -> usize {
         self.trailers + self.small.count * PIECE + self.small.blocks.len() * BLOCK
     }
@@ -119,7 +119,7 @@ impl Sums {
 /// Of one connection.
 #[derive(Debug)]
 pub(crate) struct Unread {
-    /// What there may be on the connection of trailers and small frames, …
+    /// The most memory for trailers and small frames on the connection, …
     most: usize,
     /// … as trailers on one stream, as a list that is larger is not kept, …
     most_of_one: usize,
@@ -155,7 +155,7 @@ impl Unread {
         });
     }
 
-    /// A DATA frame came, behind so many bytes of the connection.
+    /// Notes a DATA frame that came behind `at` bytes of the connection.
     pub(super) fn piece(&self, stream: u32, length: usize, at: u64) {
         if is_part(length) {
             self.came(stream, |entry| entry.pieces(length).push(at));
@@ -397,6 +397,6 @@ mod tests {
             unread.end(stream);
             unread.trailers(stream, 1);
         }
-        assert_eq!(budget.taken(), 0, "what comes of a stream that is over is nobody's");
+        assert_eq!(budget.taken(), 0, "data of a stream that is over is not counted");
     }
 }

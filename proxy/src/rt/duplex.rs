@@ -7,10 +7,10 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// What a library reads from and writes to.
+/// A connection that a library reads from and writes to.
 pub(crate) trait Line {
-    /// Reads what is there, at most so many bytes; none is the end. They lie in a buffer of the line's: the
-    /// library's room is not initialised, and is larger than what mostly comes.
+    /// Reads available bytes, at most `most`, and passes them to `take`; none is the end. They lie in a buffer of
+    /// the line's: the library's room is not initialised, and is larger than most reads.
     fn poll_read(
         &self,
         cx: &mut Context<'_>,

@@ -2,8 +2,8 @@
 //!
 //! A connection to a peer, over whichever transport.
 //!
-//! What stands here tells of plaintext: [`Io::is_idle`] and [`ReadHalf::poll_ahead`] must not
-//! count what a transport says on its own behalf, such as a TLS session ticket, as bytes of the peer.
+//! Everything here is about plaintext: [`Io::is_idle`] and [`ReadHalf::poll_ahead`] must not count
+//! a transport's own messages, such as a TLS session ticket, as bytes of the peer.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -184,14 +184,14 @@ impl WriteHalf<'_> {
         }
     }
 
-    /// What was written is with the kernel already: there is nothing to flush.
+    /// Whether written bytes go straight to the kernel, so that there is nothing to flush.
     #[inline]
     pub(crate) fn is_direct(&self) -> bool {
         !matches!(self, WriteHalf::Tls(_))
     }
 
-    /// Waits until what was written is with the kernel. Whoever stops writing without it may leave the
-    /// last bytes with the transport, which sends them beside reading.
+    /// Waits until all written bytes are with the kernel. Without it, the last bytes may stay with the
+    /// transport, which sends them beside reading.
     #[inline]
     pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {

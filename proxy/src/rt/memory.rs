@@ -13,20 +13,20 @@ use std::task::{Context, Poll, Waker};
 
 use fastrand::Rng;
 
-/// What may go wrong with one end of a connection. The default is a perfect one.
+/// Disturbances of one end of a connection. The default is a perfect one.
 #[derive(Debug, Clone, Default)]
 pub struct Schedule {
     pub seed: u64,
     /// Bytes one read or write moves at most; 0 is no bound. Each moves a random part of it.
     pub most: usize,
-    /// Of 256 attempts to read or write, so many come too early and are to be repeated.
+    /// Of 256 attempts to read or write, this many come too early and are to be repeated.
     pub pauses: u8,
     /// Bytes that wait to be read at most; 0 is 64 KiB.
     pub room: usize,
     /// When this many bytes were read from the peer, the connection ends.
     pub cut: Option<(u64, Cut)>,
-    /// What comes is reported a turn after somebody waits for it, as what comes to a socket is when the kernel is
-    /// next asked for events.
+    /// Data is reported a turn after a task waits for it, as data on a socket is when the kernel is next
+    /// asked for events.
     pub late: bool,
 }
 
@@ -65,7 +65,7 @@ pub struct End {
     schedule: Schedule,
     rng: RefCell<Rng>,
     read: Cell<u64>,
-    /// What is there was reported.
+    /// The data that is there was reported.
     reported: Cell<bool>,
     aborted: Cell<bool>,
 }
@@ -159,7 +159,7 @@ impl End {
         pauses
     }
 
-    /// How many of so many bytes this attempt moves.
+    /// How many of `all` bytes this attempt moves.
     fn part(&self, all: usize) -> usize {
         match self.schedule.most {
             0 => all,
@@ -302,7 +302,7 @@ impl Drop for End {
     }
 }
 
-/// Who takes the connections to an address.
+/// Accepts the connections to one address.
 #[cfg(feature = "testing")]
 type Server = Rc<dyn Fn() -> io::Result<End>>;
 
@@ -312,7 +312,7 @@ thread_local! {
 }
 
 #[cfg(feature = "testing")]
-/// From now on this thread's connections go to servers in memory, and to nobody else.
+/// From now on this thread's connections go only to servers in memory.
 pub fn install() {
     NETWORK.set(Some(HashMap::new()));
 }

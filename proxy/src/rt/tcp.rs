@@ -32,8 +32,8 @@ pub(crate) struct WriteHalf<'a>(tcp::WriteHalf<'a>);
 
 /// Opens a listening socket that shares its port with the other workers' sockets
 /// (`SO_REUSEPORT`), so that the kernel spreads connections over them. Unless it is `shared` from
-/// the beginning, nobody else may have the port: not another socket of this address, nor one of
-/// all addresses. What is accepted from it has Nagle's algorithm off, as the socket itself.
+/// the beginning, no other program may have the port: neither for this address, nor for all
+/// addresses. Accepted connections have Nagle's algorithm off, as the socket itself.
 pub(crate) fn listen(addr: SocketAddr, backlog: i32, shared: bool) -> io::Result<StdListener> {
     let socket = Socket::new(Domain::for_address(addr), Type::STREAM, Some(Protocol::TCP))?;
     if addr.is_ipv6() {
@@ -131,8 +131,8 @@ impl Stream {
         self.0.poll_peek(cx, &mut ReadBuf::new(buf))
     }
 
-    /// Asks the kernel: nothing to read and not closed. One system call. Where there was news of
-    /// what is gone by now, there is none afterwards.
+    /// Asks the kernel: nothing to read and not closed. One system call. It clears the readiness that
+    /// is left over from bytes which were read before.
     pub(crate) fn is_idle(&self) -> bool {
         let mut byte = [MaybeUninit::uninit(); 1];
         let mut look = || socket2::SockRef::from(&self.0).peek(&mut byte);
@@ -177,7 +177,7 @@ impl ReadHalf<'_> {
             let mut byte = [MaybeUninit::uninit(); 1];
             let look = || socket2::SockRef::from(stream).peek(&mut byte);
             match stream.try_io(Interest::READABLE, look) {
-                // What made it readable was read before.
+                // The bytes that made it readable were read before.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 seen => return Poll::Ready(seen),
             }
@@ -302,7 +302,7 @@ mod tests {
     fn it_is_known_how_much_a_peer_has_of_what_it_does_not_read() {
         rt::run(async {
             let (listener, addr) = listener();
-            // What is accepted has room for less than is sent.
+            // The accepted connection has room for less than is sent.
             socket2::SockRef::from(&listener).set_recv_buffer_size(4 << 10).unwrap();
             let mut stream = connect(addr).await.unwrap();
             let mut peer = listener.accept().await.unwrap().0;

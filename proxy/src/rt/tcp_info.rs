@@ -1,5 +1,5 @@
-//! What the kernel tells of a TCP connection: how long it has waited to be accepted, and what the peer has
-//! not acknowledged.
+//! The kernel's facts of a TCP connection: how long it has waited to be accepted, and how many bytes the peer
+//! has acknowledged.
 //!
 //! The one system call that no safe crate offers.
 #![allow(unsafe_code)]
@@ -15,7 +15,7 @@ const NOT_SENT: usize = 144;
 /// The part of `struct tcp_info` that is asked for.
 type Info = [u8; NOT_SENT + 4];
 
-/// tcp(7), `TCP_INFO`. What the kernel does not know of is zero.
+/// Asks for `TCP_INFO` (tcp(7)). Fields that the kernel does not know are zero.
 fn info(socket: BorrowedFd<'_>) -> Option<Info> {
     let mut info: Info = [0; size_of::<Info>()];
     let mut size = size_of::<Info>() as libc::socklen_t;

@@ -2,8 +2,8 @@
 //!
 //! TLS over another transport.
 //!
-//! Everything above reads and writes plaintext. What TLS says on its own behalf (handshakes, session
-//! tickets, key updates, alerts) is read and answered here, and is never news to anybody above.
+//! Everything above reads and writes plaintext. TLS's own messages (handshakes, session tickets, key
+//! updates, alerts) are read and answered here, and are invisible above.
 
 mod handshake;
 
@@ -45,7 +45,7 @@ struct Inner {
     alert: Option<AlertDescription>,
     /// Nothing more is sent, not even that.
     broken: bool,
-    /// Who waits to read, so that a look in between does not lose the wake-up.
+    /// The task that waits to read, so that a look in between does not lose its wake-up.
     reader: Option<Waker>,
 }
 
@@ -71,13 +71,13 @@ impl Tls {
             broken: false,
             reader: None,
         };
-        // What came along with the last words of the handshake is in the session already.
+        // Bytes that came along with the end of the handshake are in the session already.
         inner.digest();
         inner.take_in(surplus);
         Tls(RefCell::new(inner))
     }
 
-    /// What the handshake has agreed on.
+    /// Reads what the handshake has agreed on.
     pub(crate) fn agreed<T>(&self, look: impl FnOnce(&CommonState) -> T) -> T {
         look(&self.0.borrow().session)
     }
@@ -86,7 +86,7 @@ impl Tls {
     #[cold]
     pub(crate) fn alert(&self) -> Option<AlertDescription> {
         let mut inner = self.0.borrow_mut();
-        // A write may have failed before anybody read it.
+        // A write may have failed before the alert was read.
         let _ = inner.poll_plaintext(&mut Context::from_waker(Waker::noop()));
         inner.alert
     }
@@ -192,7 +192,7 @@ impl Drop for Tls {
 }
 
 impl Inner {
-    /// Waits until it is certain what comes next: so many bytes of plaintext, or with 0 the end.
+    /// Waits for plaintext and returns how many bytes there are; 0 is the end.
     fn poll_plaintext(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         loop {
             if self.plaintext > 0 {
@@ -208,7 +208,7 @@ impl Inner {
                 Reading::Ended => return Poll::Ready(Ok(0)),
                 Reading::Failed(kind) => return Poll::Ready(Err(kind.into())),
             }
-            // What still waits to go out goes beside reading, whoever is waiting.
+            // Unsent records go out beside reading, whether or not a task waits for that.
             let _ = self.poll_send(cx);
             let read = CIPHERTEXT.with_borrow_mut(|ciphertext| {
                 let read = self.io.split().0.poll_read(cx, ciphertext);

@@ -173,7 +173,7 @@ async fn race(first: SocketAddr, second: SocketAddr, delay: Duration) -> io::Res
     let mut one = pin!(rt::connect(first));
     let failed = match rt::either(one.as_mut(), pin!(rt::sleep(delay))).await {
         Ok(Ok(io)) => return Ok((io, first)),
-        // Without a descriptor there is none for another attempt either.
+        // A second attempt would find no descriptor either.
         Ok(Err(error)) if is_shortage(&error) => return Err(error),
         Ok(Err(error)) => error,
         Err(()) => {
@@ -203,7 +203,7 @@ mod tests {
         (listener, addr)
     }
 
-    /// A listener whose queue is full, so that nobody else gets an answer, and who fills it.
+    /// A listener whose queue is full, so that it answers no further connection, and the sockets that fill it.
     fn silent() -> (socket2::Socket, SocketAddr, Vec<socket2::Socket>) {
         use socket2::{Domain, Socket, Type};
         let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();

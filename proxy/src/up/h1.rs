@@ -33,7 +33,7 @@ pub(crate) struct Conn {
     pub(crate) reused: bool,
 }
 
-/// What is to become of the connection behind a request.
+/// How the connection is to be used after a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wish {
     Keep,
@@ -303,9 +303,9 @@ impl Receiver<'_> {
         }
     }
 
-    /// Drops what is here of a body that nobody wants.
+    /// Drops the bytes that are here of an unwanted body.
     pub(crate) fn skip(&mut self) {
-        // What is malformed stays, so the connection is not used again.
+        // A malformed body stays, so the connection is not used again.
         while let Ok(true) = self.take(false) {
             self.used();
             if self.is_complete() {
@@ -328,7 +328,7 @@ impl Receiver<'_> {
         self.heard
     }
 
-    /// What was read behind the head, where the connection becomes a tunnel.
+    /// Returns the bytes that were read behind the head, where the connection becomes a tunnel.
     pub(crate) fn take_rest(&mut self) -> Option<Buffer> {
         self.lent.take_inner()
     }

@@ -1,7 +1,7 @@
 //! hot path
 //!
-//! The HTTP/2 client: one request and its response on a stream of a connection that others share. What is
-//! spoken on it is gRPC, as far as the request's head is concerned, or WebSocket (RFC 8441).
+//! The HTTP/2 client: one request and its response on a stream of a connection that others share. The stream
+//! carries gRPC, as far as the request's head is concerned, or WebSocket (RFC 8441).
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -37,7 +37,7 @@ const MAX_INTERIM: usize = 16;
 /// A stream to an upstream server.
 pub(crate) struct Stream(RefCell<State>);
 
-/// What both halves share.
+/// State that both halves share.
 struct State {
     place: Place,
     /// Whether it is a call of gRPC.
@@ -50,10 +50,10 @@ struct State {
     number: u32,
     /// The receiving half, where it waits for the request to go out.
     waiting: Option<Waker>,
-    /// What a client of HTTP/1 wants to see of a server that takes a tunnel (RFC 6455 section 4.2.2), if
-    /// one is asked for.
+    /// The `Sec-WebSocket-Accept` that an HTTP/1 client expects of a server that takes a tunnel
+    /// (RFC 6455 section 4.2.2), if it asks for a tunnel.
     accept: Option<[u8; 28]>,
-    /// What comes on the tunnel.
+    /// The receiving side of the tunnel.
     inlet: Option<Inlet>,
 }
 
@@ -132,7 +132,7 @@ pub(crate) struct Receiver<'a> {
 }
 
 impl Stream {
-    /// With `grpc`, the request is a call of gRPC, whatever the client says.
+    /// With `grpc`, the request is a gRPC call, regardless of the client's content type.
     pub(crate) fn new(place: Place, grpc: bool) -> Stream {
         Stream(RefCell::new(State {
             place,
@@ -153,7 +153,7 @@ impl Stream {
         waiter.until(deadline, |cx| link.poll_tunnels(cx)).await.unwrap_or(false)
     }
 
-    /// What it became, if it became a tunnel.
+    /// Returns the tunnel, if the stream became one.
     pub(crate) fn into_switched(self) -> Option<Switched> {
         let State { place, outlet, inlet, .. } = self.0.into_inner();
         Some(Switched { inlet: inlet?, outlet: outlet?, _place: place })
@@ -267,7 +267,7 @@ impl Sender<'_> {
         head.fields(&mut list);
         let mut fields = list.map;
         if tunnels {
-            // What takes their place is the protocol's name.
+            // `:protocol` takes the place of the handshake's fields.
             let key = fields.remove("sec-websocket-key");
             let accept = key.as_ref().map(|key| accept_of(key.as_bytes()));
             *request.headers_mut() = fields;
@@ -306,7 +306,7 @@ impl Sender<'_> {
         {
             let mut state = self.state.borrow_mut();
             if state.accept.is_some() {
-                // What is behind the head is the tunnel's.
+                // Bytes behind the head belong to the tunnel.
                 return state.send_head(false);
             }
             let fresh = state.request.is_some();
@@ -414,7 +414,7 @@ impl Lines for List {
     }
 }
 
-/// What comes before a body.
+/// A response's head.
 enum Came {
     Interim(http::Response<()>),
     Final(http::Response<RecvStream>),
@@ -560,7 +560,7 @@ impl Receiver<'_> {
         if !self.piece.is_empty() || self.complete {
             return Ok(true);
         }
-        // Whoever is told that nothing is here waits by `read`.
+        // A caller that gets `false` waits in `read`, so nothing is woken here.
         match self.poll_body(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(came) => came.map(|()| true),
             Poll::Pending => Ok(false),
@@ -581,7 +581,7 @@ impl Receiver<'_> {
         }
     }
 
-    /// What comes from here on is a tunnel's.
+    /// Keeps the stream for a tunnel, to which all further bytes belong.
     pub(crate) fn keep_rest(&mut self) {
         let taken = self.piece.len();
         let mut state = self.state.borrow_mut();
@@ -613,12 +613,12 @@ impl Receiver<'_> {
     }
 }
 
-/// What proves that a server has read the key of a handshake (RFC 6455 section 4.2.2).
+/// Returns the proof that a server has read the key of a handshake (RFC 6455 section 4.2.2).
 pub(crate) fn accept_of(key: &[u8]) -> [u8; 28] {
     let digest =
         Sha1::new().chain_update(key).chain_update(b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").finalize();
     let mut accept = [0; 28];
-    // Twenty bytes are so many digits.
+    // Twenty bytes are 28 digits.
     let _ = BASE64_STANDARD.encode_slice(digest, &mut accept);
     accept
 }
@@ -639,7 +639,7 @@ fn framing(head: &ResponseHead, method: Method, ends: bool) -> Result<Framing, F
         _ if method == Method::Head || matches!(head.status, 204 | 304) => Framing::None,
         _ if ends => Framing::None,
         Some(length) => Framing::Length(length),
-        // Its end is told by the protocol.
+        // The protocol marks its end.
         None => Framing::Chunked,
     })
 }
@@ -660,7 +660,7 @@ mod tests {
             (Method::Get, 200, &[][..], false, Ok(Framing::Chunked)),
             (Method::Get, 200, &["5"], false, Ok(Framing::Length(5))),
             (Method::Get, 200, &[], true, none),
-            // What they tell of is another answer's body.
+            // The length is that of another answer's body.
             (Method::Head, 200, &["5"], false, none),
             (Method::Head, 200, &[], false, none),
             (Method::Get, 304, &["5"], false, none),

@@ -46,7 +46,7 @@ pub(crate) struct Links {
     look: Cell<u64>,
 }
 
-/// What is needed to open a connection.
+/// The parameters of a new connection.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
     pub(crate) peer: Peer,
@@ -293,8 +293,8 @@ impl Link {
         }
     }
 
-    /// The server takes no requests on it for now (`SETTINGS_MAX_CONCURRENT_STREAMS` of 0), as some say before they
-    /// stop. What would wait there until it times out goes on another connection.
+    /// The server takes no requests on it for now (`SETTINGS_MAX_CONCURRENT_STREAMS` of 0), as some announce before
+    /// they stop. Requests that would wait there until they time out go on another connection.
     fn is_paused(&self) -> bool {
         matches!(&*self.state.borrow(), State::Ready(send) if send.current_max_send_streams() == 0)
     }
@@ -431,7 +431,7 @@ impl Taken {
         Taken(Some(link.clone()))
     }
 
-    /// Whoever gets it gives it back.
+    /// Returns the link without giving the stream back: the caller does that.
     fn keep(mut self) -> Rc<Link> {
         match self.0.take() {
             Some(link) => link,
@@ -552,7 +552,7 @@ fn poll(
     if link.open.get() > 0 {
         *idle = None;
     } else if link.closing.get() {
-        // Nobody waits for anything on it.
+        // No request waits on it.
         return Poll::Ready(());
     } else if idle.is_none() {
         *idle = Some(match target.keepalive.idle_timeout.as_millis() {

@@ -25,14 +25,14 @@ pub(crate) struct Peer {
     tls: TlsIdentity,
 }
 
-/// What is spoken on a connection.
+/// The protocol of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Protocol {
     Http1,
     Http2,
 }
 
-/// What a connection's TLS was set up with: a keyed digest of server name, verification and client
+/// How a connection's TLS was set up: a keyed digest of server name, verification and client
 /// certificate, so long that no two are alike. 0 is no TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct TlsIdentity([u64; 2]);
@@ -101,18 +101,18 @@ pub(crate) struct Pools {
     /// Bound of all together.
     max: usize,
     given: Cell<u64>,
-    /// Nobody can choose names with equal digests.
+    /// Keyed, so that clients cannot choose names with equal digests.
     digests: [RandomState; 2],
 }
 
-/// After so many milliseconds of idleness the kernel is asked whether a connection still
+/// After this many milliseconds of idleness the kernel is asked whether a connection still
 /// lives before a request is put on it.
 const TRUSTED_MS: u64 = 500;
 
-/// With so many peers, those without idle connections are forgotten at once.
+/// From this many peers on, those without idle connections are forgotten at once.
 const PLACES: usize = 16 << 10;
 
-/// A peer without idle connections is forgotten after so many sweeps.
+/// A peer without idle connections is forgotten after this many sweeps.
 const FORGET_AFTER: u8 = 60;
 
 impl Pools {
@@ -339,7 +339,7 @@ mod tests {
             for _ in 0..FORGET_AFTER {
                 pools.sweep(0);
             }
-            assert!(pools.by_peer.borrow().is_empty(), "nobody asks for it");
+            assert!(pools.by_peer.borrow().is_empty(), "no request asks for it");
         });
     }
 
@@ -407,7 +407,7 @@ mod tests {
             pools.sweep(0);
             assert_eq!(pools.len(), 1);
             drop(kept);
-            // It is swept once the kernel has told of it.
+            // It is swept once the kernel has reported it.
             for _ in 0..1000 {
                 rt::sleep(Duration::from_millis(1)).await;
                 pools.sweep(0);

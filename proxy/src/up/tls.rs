@@ -26,7 +26,7 @@ const KINDS: usize = 256;
 #[derive(Debug, Default)]
 pub(crate) struct Sessions(RefCell<HashMap<Asked, Kind>>);
 
-/// What is said to a server, and whether it is asked for HTTP/2.
+/// The identity of a TLS configuration, and whether HTTP/2 is asked for.
 type Asked = ([u8; 32], bool);
 
 #[derive(Debug)]
@@ -48,7 +48,7 @@ impl Sessions {
         let mut all = self.0.borrow_mut();
         let key = (*tls.identity(), h2);
         if all.len() >= KINDS && !all.contains_key(&key) {
-            // What is in use comes back; what went with the configuration does not.
+            // Kinds in use come back; those of earlier configurations do not.
             all.clear();
         }
         let kind = all.entry(key).or_insert_with(|| Kind::new(tls, h2));

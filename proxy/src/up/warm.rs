@@ -1,7 +1,7 @@
 //! Connections that are opened before a request needs one (`keepalive_pool.min_idle`).
 //!
-//! Once a second a worker looks at the upstreams that ask for it, and opens what their servers lack. Nobody waits
-//! for these connections: one that fails is tried again with the next look, and none takes the place of a
+//! Once a second a worker looks at the upstreams that ask for it, and opens the connections that their servers lack.
+//! No request waits for these: one that fails is tried again with the next look, and none takes the place of a
 //! connection that is in use or idle.
 
 use std::cell::Cell;
@@ -18,7 +18,7 @@ use crate::worker::Worker;
 /// Connections that one worker opens ahead at a time.
 const AT_ONCE: usize = 32;
 
-/// What is under way.
+/// Counts the connections that are being opened ahead.
 #[derive(Debug, Default)]
 pub(crate) struct Warming(Rc<Cell<usize>>);
 
@@ -34,7 +34,7 @@ impl Drop for OnItsWay {
 /// Opens what servers lack. Nothing is under way from the look before for longer than connecting may take.
 pub(crate) fn look(worker: &Rc<Worker>) {
     let lease = worker.lease();
-    // What is under way is not counted server by server, so a look waits for the one before.
+    // Connections being opened are not counted server by server, so a look waits for the one before.
     if lease.warm.is_empty() || worker.warming.0.get() > 0 {
         return;
     }
@@ -74,8 +74,8 @@ fn open(worker: &Rc<Worker>, upstream: &Upstream, peer: Peer, endpoint: &Endpoin
     });
 }
 
-/// What a request to this server looks for in the pool; `None` where that depends on the request, or where
-/// requests share connections.
+/// Returns the peer under which a request to this server finds connections in the pool; `None` where that depends
+/// on the request, or where requests share connections.
 fn peer_of(worker: &Worker, upstream: &Upstream, endpoint: &Endpoint) -> Option<(Peer, Option<Secured>)> {
     match (upstream.scheme, &upstream.tls) {
         (Scheme::Http, _) => Some((Peer::plain(endpoint.addr), None)),

@@ -6,9 +6,9 @@
 //! is of a connection of the old process's, the new one passes on by a pair of Unix sockets, one for each
 //! socket. The old process answers by its own copy of the UDP socket, as ever.
 //!
-//! That goes on until the old process ends, which `worker_shutdown_timeout` bounds. A process that has handed over as well
-//! stays for as long, since all that its elder is passed comes by it. What waits on the way is bounded by
-//! the pair's buffer in the kernel; what is more is dropped, as on any network.
+//! That goes on until the old process ends, which `worker_shutdown_timeout` bounds. A process that has handed over as
+//! well stays for as long, since all datagrams for its elder come by it. Datagrams that wait are bounded by the
+//! pair's buffer in the kernel; further ones are dropped, as on any network.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -165,7 +165,7 @@ impl Elder {
         }
     }
 
-    /// What keeps the socket from being read here until the old process has left it.
+    /// Returns the gate that keeps the socket from being read here until the old process has left it.
     ///
     /// # Errors
     /// No descriptors are left.
@@ -186,7 +186,7 @@ impl Gate {
             let mut buf = ReadBuf::new(&mut word);
             match line.poll_recv(cx, &mut buf) {
                 Poll::Ready(Ok(())) if !matches!(buf.filled(), [] | [YOURS]) => {}
-                // It is told, or the old process has ended.
+                // The old process has handed over, or has ended.
                 Poll::Ready(_) => *gate = None,
                 Poll::Pending => return Poll::Pending,
             }

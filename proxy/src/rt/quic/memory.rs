@@ -18,13 +18,13 @@ pub(crate) struct Net(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// What is on its way, by whom it is for.
+    /// Datagrams under way, by receiver.
     inboxes: HashMap<SocketAddr, Inbox>,
-    /// What is for these is lost, but for so many datagrams.
+    /// Datagrams for these are lost, once this many have arrived.
     deaf: HashMap<SocketAddr, usize>,
-    /// What comes from these is lost.
+    /// Datagrams from these are lost.
     mute: HashSet<SocketAddr>,
-    /// Clients were asked to prove their addresses so often.
+    /// How often clients were asked to prove their addresses.
     retries: usize,
     /// Bytes that were sent, by sender and receiver, whether or not they arrive.
     sent: HashMap<(SocketAddr, SocketAddr), u64>,
@@ -56,7 +56,7 @@ impl Net {
         Arc::new(Place { net: self.clone(), me })
     }
 
-    /// How many datagrams still get there; all, if it is nothing.
+    /// Lets this many more datagrams through to `to`; all, if it is `None`.
     pub(crate) fn lets_through(&self, to: SocketAddr, datagrams: Option<usize>) {
         match datagrams {
             Some(count) => self.lock().deaf.insert(to, count),
@@ -64,7 +64,7 @@ impl Net {
         };
     }
 
-    /// What is left of that.
+    /// Returns how many of those are left.
     pub(crate) fn room(&self, to: SocketAddr) -> Option<usize> {
         self.lock().deaf.get(&to).copied()
     }
@@ -119,7 +119,7 @@ pub(crate) fn client(place: Arc<Place>) -> io::Result<Endpoint> {
 }
 
 impl Drop for Place {
-    /// Nobody is there any more.
+    /// Removes the inbox: the address has no receiver any more.
     fn drop(&mut self) {
         self.net.lock().inboxes.remove(&self.me);
     }

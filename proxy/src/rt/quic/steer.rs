@@ -4,7 +4,7 @@
 //! The workers' sockets share a port, and the kernel chooses one of them by the addresses of a datagram. That
 //! is always the same one, until a client's address changes: a phone that leaves its network, a router that
 //! forgets a mapping. The connection is with another worker then. So a connection's id says whose it is, in
-//! a form that tells nobody else, and a worker that gets what is another's passes it on.
+//! a form that only the workers can read, and a worker that gets what is another's passes it on.
 //!
 //! The kernel could do this itself by a program attached to the port (`SO_ATTACH_REUSEPORT_EBPF`). That takes
 //! privileges which containers seldom have, and a program in another language; and what would be saved is
@@ -36,7 +36,7 @@ const NONCE: usize = 8;
 const OWNER: usize = 4;
 const ID: usize = NONCE + OWNER;
 
-/// Datagrams that may wait for a worker which is not their socket's. What is more is dropped, as on any
+/// Datagrams that may wait for a worker which is not their socket's. Further ones are dropped, as on any
 /// network.
 const WAITING: usize = 256;
 
@@ -65,7 +65,7 @@ struct Datagram {
     meta: RecvMeta,
 }
 
-/// Places for so many workers that share a port. `elders` are all those of the port; the socket of the first
+/// Returns the places of workers that share a port. `elders` are all those of the port; the socket of the first
 /// worker is that of the elder number `first`, and so on.
 pub(crate) fn posts(workers: usize, elders: &Arc<[Elder]>, first: usize) -> Vec<Post> {
     let (inboxes, receivers): (Vec<_>, Vec<_>) = (0..workers).map(|_| channel(WAITING)).unzip();
@@ -107,7 +107,7 @@ impl Post {
 }
 
 impl Routes {
-    /// What an owner's number is hidden behind.
+    /// The mask that hides an owner's number.
     fn mask(&self, nonce: &[u8]) -> u32 {
         self.key.hash_one(nonce) as u32
     }
@@ -143,7 +143,7 @@ impl Routes {
         }
     }
 
-    /// Leaves a datagram to the process whose place this one takes. False if that is gone, or there is none.
+    /// Leaves a datagram to the process that handed over to this one. False if that is gone, or never was.
     fn give_elder(&self, from: usize, datagram: &[u8], meta: &RecvMeta) -> bool {
         // Any of them passes it on to the right one.
         let elder = self.elders.get(from % self.elders.len().max(1));
@@ -161,7 +161,7 @@ enum Whose {
     Worker(usize),
     /// Of a handshake that this process has under way.
     Here,
-    /// Nobody's here.
+    /// No worker here owns it.
     Foreign,
     /// The first of a connection, or one of a handshake elsewhere.
     Perhaps,
@@ -190,7 +190,7 @@ impl ConnectionIdGenerator for Ids {
         ID
     }
 
-    /// Nobody is told that a connection has ended which was never here.
+    /// Rejects ids of connections that were never here, so that no stateless reset is sent for them.
     fn validate(&self, id: &ConnectionId) -> Result<(), InvalidCid> {
         self.routes.owner(id).map(drop).ok_or(InvalidCid)
     }

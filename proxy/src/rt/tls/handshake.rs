@@ -42,8 +42,8 @@ impl From<io::Error> for HandshakeError {
 /// The alert `unrecognized_name` (RFC 6066 section 3), fatal, as a record of its own.
 const UNRECOGNIZED_NAME: [u8; 7] = [21, 3, 3, 0, 2, 2, 112];
 
-/// Takes a client's connection; `choose` knows what is served under the name it asks for. Who sends a request of HTTP
-/// without TLS is sent `plain`.
+/// Does the handshake with a client; `choose` returns the configuration for the name it asks for. A client that sends
+/// a request of HTTP without TLS gets `plain`.
 pub(crate) async fn accept(
     mut io: Io,
     plain: &[u8],
@@ -133,7 +133,7 @@ pub(super) fn is_http(bytes: &[u8]) -> bool {
     method.is_some_and(|end| end > 2 && bytes[..end].iter().all(u8::is_ascii_uppercase))
 }
 
-/// Does the handshake, whatever it takes, and sends what it leaves to be sent.
+/// Does the handshake to its end, and sends the records that are left to send.
 async fn shake(mut io: Io, mut session: Connection, mut surplus: Vec<u8>) -> Result<Io, Refused> {
     let shaken = poll_fn(|cx| {
         loop {

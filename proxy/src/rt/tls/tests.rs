@@ -85,7 +85,7 @@ async fn read(io: &mut Io, buf: &mut [u8]) -> io::Result<usize> {
     poll_fn(|cx| io.split().0.poll_read(cx, buf)).await
 }
 
-/// Lets whatever is under way arrive.
+/// Lets all bytes that are under way arrive.
 async fn settle() {
     rt::sleep(Duration::from_millis(1)).await;
 }
@@ -128,7 +128,7 @@ fn session_tickets_are_no_news() {
         assert!(client.is_idle());
         assert!(!client.maybe_readable(), "and are out of the way");
         assert!(server.is_idle());
-        // Somebody who waits sees nothing of them, and is not forgotten for the look in between.
+        // A task that waits sees nothing of them, and is still woken after the look in between.
         let mut waited = false;
         write_all(&mut server, b"news").await.unwrap();
         poll_fn(|cx| {
@@ -266,7 +266,7 @@ fn ends_tell_whether_all_came() {
         assert_eq!(read(&mut client, &mut [0; 8]).await.unwrap(), 3);
         assert_eq!(read(&mut client, &mut [0; 8]).await.unwrap(), 0);
         assert!(!client.is_idle() && client.maybe_readable(), "an end is news");
-        // Also where the transport has not told of its own.
+        // Also where the transport has not reported its own end.
         let late = Schedule { late: true, ..Schedule::default() };
         let (server, mut client) = pair(Schedule::default(), late, config.clone(), &[]).await;
         drop(server);
@@ -317,7 +317,7 @@ fn handshakes_fail_with_a_reason() {
         });
         let refused = connect(Io::Memory(other), client(&[]), name("another.test")).await;
         assert!(matches!(refused, Err(HandshakeError::Tls(rustls::Error::InvalidCertificate(_)))));
-        // What comes is no TLS, or ends.
+        // The client's bytes are no TLS, or end.
         for (text, is_tls) in [(&b"GET / HTTP/1.1\r\n\r\n"[..], true), (&b""[..], false)] {
             let (one, other) = memory::pair(Schedule::default(), Schedule::default());
             other.write_all(text).await.unwrap();
@@ -379,7 +379,7 @@ fn a_request_without_tls_is_told_so() {
 fn what_a_peer_has_is_known_below_tls() {
     rt::run(async {
         let listener = rt::listen(std::net::SocketAddr::from(([127, 0, 0, 1], 0)), 8, false).unwrap();
-        // What is accepted has room for less than is sent: it is the end of TLS's client.
+        // The accepted connection, which is the end of TLS's client, has room for less than is sent.
         socket2::SockRef::from(&listener).set_recv_buffer_size(4 << 10).unwrap();
         let addr = listener.local_addr().unwrap();
         let listener = rt::Listener::new(listener).unwrap();
@@ -398,7 +398,7 @@ fn what_a_peer_has_is_known_below_tls() {
         assert!((2..2 * written as u64).contains(&has), "{has} of {written}");
         let (mut part, mut got) = (vec![0; 64 << 10], 0);
         while got < written {
-            // What the server still holds goes out as there is room for it.
+            // Bytes that the server still holds go out as there is room for them.
             let both = |cx: &mut Context<'_>| {
                 let _ = server.split().1.poll_flush(cx);
                 client.split().0.poll_read(cx, &mut part)

@@ -63,7 +63,7 @@ fn a_worker_looks_whose_datagrams_are_unless_all_are_its_own() {
         let other = datagram(&two[1].0.generate_cid(), 1);
         assert_eq!(kept(&mut two[0].1, &other), 0, "it is the other worker's");
         let mut alone = sockets(1);
-        assert_eq!(kept(&mut alone[0].1, &other), other.len(), "there is nobody else");
+        assert_eq!(kept(&mut alone[0].1, &other), other.len(), "there is no other worker");
         let mut after = made(posts(1, &elders, 0));
         after[0].1.gate = Gate::default();
         assert_eq!(kept(&mut after[0].1, &other), 0, "it is left to the process before");
@@ -73,7 +73,7 @@ fn a_worker_looks_whose_datagrams_are_unless_all_are_its_own() {
         let of = posts(2, &elders, 3).into_iter().map(|post| post.elder);
         assert_eq!(of.collect::<Vec<_>>(), [3, 4]);
 
-        // What an heir passes on to the wrong worker goes to the right one.
+        // A datagram that an heir passes on to the wrong worker goes to the right one.
         let lines: Arc<[Elder]> = Arc::from([Elder::new(heirs[0].line().unwrap()).unwrap()]);
         let post = |(post, heir): (Post, &Arc<Heir>)| {
             ((post.ids())(), post.receive(Arc::<Gives>::default(), heir.clone()).unwrap())
@@ -245,7 +245,7 @@ fn at_an_upgrade_each_process_gets_what_is_its_own() {
         }
         let of_old = [1, 3, 6].map(|at| parts[at].clone()).to_vec();
         assert_eq!(got, [of_old, vec![parts[0].clone()]]);
-        // The old ones are gone: what was theirs is nobody's, and told so.
+        // The old ones are gone: a datagram of theirs is kept here, as it has no other owner.
         drop((oldest, old, first, second));
         let mut buf = parts[1].clone();
         let mut meta = RecvMeta { len: buf.len(), stride: buf.len(), ..RecvMeta::default() };
