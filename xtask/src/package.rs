@@ -3,8 +3,11 @@
 //!
 //! An artefact is one file below `package/` and one line in [`ARTEFACTS`]. Its data files are under `packaging/`.
 
+mod npm;
 mod parts;
 mod tarball;
+mod trial;
+mod wheel;
 
 use crate::shell::{output, root, run, stage};
 use crate::{build, tools};
@@ -42,7 +45,11 @@ struct Artefact {
 }
 
 /// In the order in which they are built; a later one may use an earlier one's files in `out`.
-const ARTEFACTS: [Artefact; 1] = [Artefact { name: "tarball", build: tarball::build, check: tarball::check }];
+const ARTEFACTS: [Artefact; 3] = [
+    Artefact { name: "tarball", build: tarball::build, check: tarball::check },
+    Artefact { name: "wheel", build: wheel::build, check: wheel::check },
+    Artefact { name: "npm", build: npm::build, check: npm::check },
+];
 
 #[derive(Debug, Default, PartialEq)]
 struct Options {

@@ -39,12 +39,17 @@ pub fn install() -> Result<()> {
     faketime()
 }
 
-/// Packages of PyPI that cases drive the gateway with, in a folder of their own.
+/// Packages of PyPI that cases drive the gateway with.
 fn python() -> Result<()> {
-    let (folder, wanted) = (root().join("target/python"), root().join("tests/tools/requirements.txt"));
+    venv("python", "tests/tools/requirements.txt").map(drop)
+}
+
+/// A virtual environment of Python in `target/NAME`, with the packages of a file of the repository.
+pub fn venv(name: &str, requirements: &str) -> Result<PathBuf> {
+    let (folder, wanted) = (root().join("target").join(name), root().join(requirements));
     let (stamp, text) = (folder.join("requirements.txt"), std::fs::read_to_string(&wanted)?);
     if std::fs::read_to_string(&stamp).is_ok_and(|there| there == text) {
-        return Ok(());
+        return Ok(folder);
     }
     if output(Command::new("python3").args(["-c", "import ensurepip, venv"])).is_err() {
         println!("python3 cannot make virtual environments; installing python3-venv by apt-get");
@@ -56,7 +61,7 @@ fn python() -> Result<()> {
     let pip = folder.join("bin/pip");
     run(Command::new(pip).args(["install", "--quiet", "--requirement"]).arg(&wanted))?;
     std::fs::write(stamp, text)?;
-    Ok(())
+    Ok(folder)
 }
 
 fn go() -> Result<()> {
