@@ -24,7 +24,7 @@ pub(crate) struct AccessLog {
     pub(crate) names_server: bool,
 }
 
-/// A request that was refused before its head was complete.
+/// A refused request, which has no valid head.
 pub(crate) struct Refused<'a> {
     /// The bytes in the place of its first line.
     pub(crate) line: &'a [u8],

@@ -98,7 +98,7 @@ pub(crate) struct Buffers {
 #[derive(Debug, Default)]
 struct Spare {
     buffers: RefCell<Vec<Buffer>>,
-    /// The fewest spare buffers since memory was last given back: as many were not needed.
+    /// The fewest spare buffers since memory was last given back: that many were not needed.
     unused: Cell<usize>,
 }
 

@@ -242,7 +242,7 @@ impl Delivery<'_, '_, '_> {
         Ok(match framing {
             // Behind a body of a known length there is no place for them.
             _ if trailers => Size::Open,
-            // An unchanged body keeps its original length, even if a stage changed the field.
+            // An unfiltered body keeps its original length, even if a plugin changed the field.
             Framing::Length(announced) if !filtered => Size::Exactly(announced),
             // The field of an answer without a body (304) tells of another one's.
             Framing::None if !filtered => Size::Exactly(0),

@@ -83,7 +83,7 @@ impl Entry {
         Entry { stream, trailers: 0, small: Pieces::default(), large: Pieces::default(), served }
     }
 
-    /// Memory of which only attackers, or a great many streams at once, need much, …
+    /// Memory that only attackers, or a great many streams at once, make large, …
     fn odd(&self) -> usize {
         self.trailers + self.small.count * PIECE + self.small.blocks.len() * BLOCK
     }

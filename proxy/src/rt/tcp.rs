@@ -131,8 +131,8 @@ impl Stream {
         self.0.poll_peek(cx, &mut ReadBuf::new(buf))
     }
 
-    /// Asks the kernel: nothing to read and not closed. One system call. It clears the readiness that
-    /// is left over from bytes which were read before.
+    /// Asks the kernel: nothing to read and not closed. One system call. Readiness that was for bytes
+    /// which are read by now is cleared.
     pub(crate) fn is_idle(&self) -> bool {
         let mut byte = [MaybeUninit::uninit(); 1];
         let mut look = || socket2::SockRef::from(&self.0).peek(&mut byte);
