@@ -186,8 +186,8 @@ pub fn open_udp(
 }
 
 /// Distributes the inherited sockets of one address over the workers: each row has one for each worker. All are used,
-/// as closing one would reset the connections that wait on it. If the first row is too short, the other workers
-/// `open` sockets; in later rows they share the first socket.
+/// as closing one would reset the connections that wait on it. Where the first row is too short, `open` makes sockets
+/// for the other workers; in later rows they share the row's first socket.
 fn spread<S>(
     kept: Vec<S>,
     workers: usize,

@@ -85,7 +85,7 @@ impl Write for &ErrorFile {
     }
 }
 
-/// The most lines per second about failed exchanges; one line has the number of further ones.
+/// The most lines per second about failed exchanges; further ones are counted, and one line has their number.
 const FAULTS_A_SECOND: u64 = 100;
 
 /// Those of them that clients alone cause, so that they cannot crowd out the others.

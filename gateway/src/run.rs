@@ -47,7 +47,7 @@ const FIRST_SNAPSHOT: Duration = Duration::from_secs(5);
 /// Runs the gateway in the foreground. False if the files are wrong.
 ///
 /// # Errors
-/// The gateway cannot start, or a worker has failed; the error says how to fix it.
+/// The gateway cannot start, and the error names a remedy; or a worker has failed.
 pub fn run(start: &Start) -> anyhow::Result<bool> {
     let began = Instant::now();
     let inherited = Inherited::receive()?;

@@ -1,11 +1,11 @@
-//! Output of commands. A closed pipe (`| head`) is ignored instead of a panic.
+//! Output of commands. Errors of writing, such as a closed pipe (`| head`), are ignored.
 
 use std::fmt::Display;
 use std::io::Write;
 
 /// A line on standard output.
 pub fn out(line: impl Display) {
-    // A failure has no place to be reported.
+    // There is no other place to report a failure.
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 

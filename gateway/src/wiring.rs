@@ -111,7 +111,8 @@ pub fn sealed(boot: &Boot, catalog: &dyn Catalog, store: Arc<dyn Store>) -> anyh
     Ok(Sealed::over(store, Ring::new(keyring)?, *enabled, facts(catalog)))
 }
 
-/// Decrypts resources that are written by hand, and encrypts none.
+/// The same over resources that are written by hand: writes are not encrypted, and values that no key decrypts are
+/// taken for plain text, without a warning.
 ///
 /// # Errors
 /// The keyring has an invalid key.

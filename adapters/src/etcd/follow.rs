@@ -2,7 +2,8 @@
 //!
 //! The position moves with events and with notifications of progress of the same watch, and with nothing
 //! else. Answers to our own requests for progress only show that the watch lives: members before 3.4.25 and
-//! 3.5.8 may send them ahead of events. If the watch cannot continue, everything is read again and followers get the differences. This module never writes to etcd.
+//! 3.5.8 may send them ahead of events. If the watch cannot continue, everything is read again and followers get
+//! the differences. This module never writes to etcd.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -9,8 +9,8 @@ use super::Ports;
 /// The label of a slice that names its service.
 const SERVICE: &str = "kubernetes.io/service-name";
 
-/// The most nodes of one object. An object can name many addresses and many ports, and their product is far larger
-/// than the API server lets an object be.
+/// The most nodes of one object. A client that may write to a namespace can name many addresses and many ports in one
+/// object, and their product is far larger than the API server lets an object be.
 const MOST_PAIRS: usize = 100_000;
 
 /// A page of a list.
