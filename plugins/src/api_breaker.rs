@@ -33,6 +33,8 @@ pub struct ApiBreaker {
     healthy: Threshold,
 }
 
+const OPEN: &str = "the circuit breaker is open after responses with unhealthy statuses";
+
 struct Threshold {
     statuses: Vec<u16>,
     times: u64,
@@ -191,7 +193,7 @@ impl ApiBreaker {
     }
 
     fn refuse(&self, x: &mut Exchange<'_>) -> Reply {
-        let Some(body) = &self.body else { return Reply::status(self.code) };
+        let Some(body) = &self.body else { return Reply::status(self.code).because(OPEN) };
         let mut value = Vec::new();
         for (name, template) in &self.headers {
             value.clear();
@@ -202,7 +204,7 @@ impl ApiBreaker {
                 false => x.add_response_header(name.as_str(), &value),
             };
         }
-        Reply::text(self.code, body.clone())
+        Reply::text(self.code, body.clone()).because(OPEN)
     }
 }
 

@@ -35,8 +35,8 @@ impl Challenge {
         Challenge(format!("{scheme} realm=\"{realm}\"").into_bytes())
     }
 
-    pub fn refuse(&self, message: &str) -> Step {
-        let reply = Reply::json(401, &json!({ "message": message }));
+    pub fn refuse(&self, message: &'static str) -> Step {
+        let reply = Reply::json(401, &json!({ "message": message })).because(message);
         Step::Reply(reply.header("WWW-Authenticate", self.0.clone()))
     }
 

@@ -138,7 +138,7 @@ impl Plugin for BatchRequests {
     async fn wait(&self, _phase: Phase, x: &mut Exchange<'_>) -> Step {
         let mut memory = sdk::budget::Held::default();
         if memory.resize(x.world().budget(), tree::weight(x.body())).is_err() {
-            return Step::Reply(Reply::status(503));
+            return crate::no_memory();
         }
         let batch = match self.read(x.body()) {
             Ok(batch) => batch,
@@ -172,7 +172,7 @@ impl Plugin for BatchRequests {
                         .fold(length, |all, (name, value, _)| all + name.len() + value.len());
                     let budget = x.world().budget();
                     if held.reserve(budget, &mut out, 6 * most + 4096, self.max_response).is_err() {
-                        return Step::Reply(Reply::status(503));
+                        return crate::no_memory();
                     }
                     write_answer(&answer, has_body, &mut out);
                 }
@@ -187,7 +187,7 @@ impl Plugin for BatchRequests {
         }
         out.extend_from_slice(b"]\n");
         let headers = vec![("Content-Type", b"application/json".to_vec())];
-        Step::Reply(Reply { status: 200, headers, body: Bytes::from(out) })
+        Step::Reply(Reply { status: 200, headers, body: Bytes::from(out), reason: "" })
     }
 }
 

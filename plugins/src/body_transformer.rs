@@ -173,7 +173,7 @@ impl Plugin for BodyTransformer {
             return Step::Body(self.max_request);
         }
         if x.body_state() == Body::TooLarge || x.body().len() > self.max_request {
-            return Step::Reply(Reply::status(413));
+            return Step::Reply(Reply::status(413).because(crate::TOO_LARGE));
         }
         match transform.try_here(x, self.given_request(x, transform), self.bounds) {
             Some(made) => settle_request(x, made),
@@ -328,12 +328,15 @@ fn given_response<'x>(x: &'x Exchange<'_>, format: Option<Format>, body: &'x [u8
 fn settle_request(x: &mut Exchange<'_>, made: Result<Vec<u8>, Failed>) -> Step {
     match made.map(|made| x.set_body(made)) {
         Ok(Ok(())) => Step::Next,
-        Ok(Err(NotSet::Spent | NotSet::Unread)) => Step::Reply(Reply::status(503)),
+        Ok(Err(NotSet::Spent | NotSet::Unread)) => crate::no_memory(),
         Err(failed) => {
             if failed.is_too_long() {
                 x.complain(BodyTransformer::NAME, run::TOO_MANY_STEPS);
             }
-            Step::Reply(Reply::json(failed.status, &json!({"message": failed.words})))
+            Step::Reply(
+                Reply::json(failed.status, &json!({"message": failed.words}))
+                    .because("the body cannot be transformed"),
+            )
         }
     }
 }

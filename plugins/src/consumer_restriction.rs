@@ -115,7 +115,9 @@ impl Plugin for ConsumerRestriction {
         let Some(who) = config.by.of(x) else {
             let by = config.by.name();
             let message = format!("The request is rejected, please check the {by} for this request");
-            return Step::Reply(Reply::json(401, &json!({ "message": message })));
+            return Step::Reply(
+                Reply::json(401, &json!({ "message": message })).because("the request has no such client"),
+            );
         };
         let names = |list: &[String]| list.iter().any(|name| name == who);
         if names(&config.blacklist) {
@@ -143,7 +145,10 @@ impl ConsumerRestriction {
             Some(message) => message.clone(),
             None => format!("The {} is forbidden.", self.config.by.name()),
         };
-        Step::Reply(Reply::json(self.config.rejected_code, &json!({ "message": message })))
+        Step::Reply(
+            Reply::json(self.config.rejected_code, &json!({ "message": message }))
+                .because("the client is not allowed"),
+        )
     }
 }
 

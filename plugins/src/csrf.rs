@@ -108,7 +108,7 @@ impl Plugin for Csrf {
         if matches!(x.method(), Method::Get | Method::Head | Method::Options) {
             return Step::Next;
         }
-        let refuse = |reason: &str| Step::Reply(Reply::json(401, &json!({ "error_msg": reason })));
+        let refuse = |reason| Step::Reply(Reply::json(401, &json!({ "error_msg": reason })).because(reason));
         let Some(header) = x.header(self.name.as_str()).filter(|token| !token.is_empty()) else {
             return refuse("no csrf token in headers");
         };

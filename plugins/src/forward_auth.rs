@@ -136,13 +136,13 @@ impl Plugin for ForwardAuth {
             (false, false) => return Step::Wait,
         };
         if matches!(x.request().framing, Framing::Length(length) if length > limit as u64) {
-            return Step::Reply(Reply::status(413));
+            return Step::Reply(Reply::status(413).because(crate::TOO_LARGE));
         }
         if x.lacks_body(limit) {
             return Step::Body(limit);
         }
         let too_long = matches!(x.body_state(), Body::Streaming | Body::TooLarge) || x.body().len() > limit;
-        if too_long { Step::Reply(Reply::status(413)) } else { Step::Wait }
+        if too_long { Step::Reply(Reply::status(413).because(crate::TOO_LARGE)) } else { Step::Wait }
     }
 
     async fn wait(&self, _phase: Phase, x: &mut Exchange<'_>) -> Step {
@@ -150,7 +150,7 @@ impl Plugin for ForwardAuth {
         let mut held = Held::default();
         let body = match self.config.request_method == "POST" {
             true if held.resize(x.world().budget(), x.body().len()).is_err() => {
-                return Step::Reply(Reply::status(503));
+                return crate::no_memory();
             }
             true => Bytes::copy_from_slice(x.body()),
             false => Bytes::new(),
@@ -170,7 +170,7 @@ impl Plugin for ForwardAuth {
             }
             Err(error) => {
                 x.complain(Self::NAME, error.as_str());
-                Step::Reply(Reply::status(self.config.status_on_error))
+                Step::Reply(Reply::status(self.config.status_on_error).because(error.as_str()))
             }
         }
     }
@@ -253,7 +253,9 @@ impl ForwardAuth {
                 };
             }
         }
-        Step::Reply(Reply::text(answer.status, answer.body))
+        Step::Reply(
+            Reply::text(answer.status, answer.body).because("the authorization server refuses the request"),
+        )
     }
 }
 

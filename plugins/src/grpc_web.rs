@@ -85,7 +85,7 @@ impl Plugin for GrpcWeb {
             let Some(body) = decode(x.body()) else { return refuse(400) };
             match x.set_body(body) {
                 Ok(()) => {}
-                Err(NotSet::Spent) => return Step::Reply(Reply::status(503)),
+                Err(NotSet::Spent) => return crate::no_memory(),
                 Err(NotSet::Unread) => return refuse(400),
             }
         }
@@ -157,7 +157,12 @@ fn coding(mime: &[u8]) -> Option<(&'static [u8], bool)> {
 fn refuse(status: u16) -> Step {
     let words = if status == 405 { "405 Not Allowed" } else { "400 Bad Request" };
     let body = format!("<html><head><title>{words}</title></head><body><h1>{words}</h1></body></html>\n");
-    Step::Reply(Reply { status, headers: vec![("Content-Type", b"text/html".to_vec())], body: body.into() })
+    Step::Reply(Reply {
+        status,
+        headers: vec![("Content-Type", b"text/html".to_vec())],
+        body: body.into(),
+        reason: "",
+    })
 }
 
 /// Takes a body out of base64, in which parts may be padded by themselves.

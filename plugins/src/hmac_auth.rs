@@ -134,7 +134,9 @@ impl Plugin for HmacAuth {
             }
             (Err(Denied::Body(limit)), _) => return Step::Body(limit),
             (Err(Denied::TooLarge(message)), _) => {
-                return Step::Reply(Reply::json(413, &json!({ "message": message })));
+                return Step::Reply(
+                    Reply::json(413, &json!({ "message": message })).because(crate::TOO_LARGE),
+                );
             }
             (Err(Denied::Message(_)), Some(anonymous)) => self.challenge.admit(x, Self::NAME, anonymous),
             (Err(Denied::Message(message)), None) => self.challenge.refuse(message),

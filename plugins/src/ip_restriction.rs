@@ -65,7 +65,8 @@ impl Plugin for IpRestriction {
         Ok(IpRestriction {
             whitelist: ranges(config.whitelist, "whitelist")?,
             blacklist: ranges(config.blacklist, "blacklist")?,
-            refusal: Reply::json(config.response_code, &json!({ "message": config.message })),
+            refusal: Reply::json(config.response_code, &json!({ "message": config.message }))
+                .because("the client's address is not allowed"),
         })
     }
 

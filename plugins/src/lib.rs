@@ -161,12 +161,23 @@ fn check_status(status: u16, pointer: &str) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// Returns the reply for a refused client: the operator's message, or the status alone.
-fn refusal(status: u16, message: Option<&str>) -> Reply {
-    match message {
+/// Reason of a 413.
+const TOO_LARGE: &str = "the request body exceeds the plugin's limit";
+
+/// Rejects a request for whose bodies the worker has no memory left.
+fn no_memory() -> sdk::Step {
+    const REASON: &str = "the gateway's memory for request and response bodies is used up";
+    sdk::Step::Reply(Reply::status(503).because(REASON))
+}
+
+/// Returns the reply for a refused client: the operator's message, or the status alone; `reason` is for
+/// the operator.
+fn refusal(status: u16, message: Option<&str>, reason: &'static str) -> Reply {
+    let reply = match message {
         Some(message) => Reply::json(status, &json!({ "error_msg": message })),
         None => Reply::status(status),
-    }
+    };
+    reply.because(reason)
 }
 
 #[cfg(test)]

@@ -36,6 +36,9 @@ pub struct LimitConn {
     scratch: Scratch,
 }
 
+const TOO_MANY: &str = "too many concurrent requests";
+const NO_ROOM: &str = "the dictionary plugin-limit-conn has no room for another key";
+
 struct Rule {
     by: By,
     conn: Amount,
@@ -91,7 +94,7 @@ impl Plugin for LimitConn {
             scope,
             delay: config.default_conn_delay,
             allow_degradation: config.allow_degradation,
-            rejected: crate::refusal(config.rejected_code, config.rejected_msg.as_deref()),
+            rejected: crate::refusal(config.rejected_code, config.rejected_msg.as_deref(), TOO_MANY),
             scratch: cx.shared_worker_state("scratch"),
             listed: config.rules.is_some(),
             rules: config.rules(),
@@ -132,7 +135,7 @@ impl LimitConn {
                 if self.listed {
                     continue;
                 }
-                return self.degrade();
+                return self.degrade("`conn` or `burst` comes to no integer");
             };
             let Some(key) = rule.by.key(&self.gauges, self.scope, x, &self.scratch) else { continue };
             progress.applied = true;
@@ -148,16 +151,21 @@ impl LimitConn {
                 }
                 Entered::Rejected => return Verdict::Done(Step::Reply(self.rejected.clone())),
                 Entered::NoRoom => {
-                    x.complain(Self::NAME, "the dictionary plugin-limit-conn has no room for another key");
-                    return self.degrade();
+                    x.complain(Self::NAME, NO_ROOM);
+                    return self.degrade(NO_ROOM);
                 }
             }
         }
-        if progress.applied { Verdict::Done(Step::Next) } else { self.degrade() }
+        if progress.applied {
+            Verdict::Done(Step::Next)
+        } else {
+            self.degrade("no rule applies: each has a key that is absent")
+        }
     }
 
-    fn degrade(&self) -> Verdict {
-        Verdict::Done(if self.allow_degradation { Step::Next } else { Step::Reply(Reply::status(500)) })
+    fn degrade(&self, reason: &'static str) -> Verdict {
+        let refused = || Step::Reply(Reply::status(500).because(reason));
+        Verdict::Done(if self.allow_degradation { Step::Next } else { refused() })
     }
 }
 

@@ -19,7 +19,7 @@ use sdk::counters::{CounterKey, Counters, Group, Taken};
 use sdk::state::WorkerState;
 use sdk::{Build, Exchange, Plugin, Reply, Step};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::Value;
 use smallvec::SmallVec;
 
 use crate::limits::Amount;
@@ -103,10 +103,6 @@ impl Plugin for LimitCount {
                 (key.finish(), None)
             }
         };
-        let rejected = match &config.rejected_msg {
-            Some(text) => Reply::json(config.rejected_code, &json!({ "error_msg": text })),
-            None => Reply::status(config.rejected_code),
-        };
         Ok(LimitCount {
             rules: config.rules(cx.metadata()),
             counters,
@@ -114,7 +110,7 @@ impl Plugin for LimitCount {
             sliding: config.window_type == "sliding",
             allow_degradation: config.allow_degradation,
             show_quota: config.show_limit_quota_header,
-            rejected,
+            rejected: crate::refusal(config.rejected_code, config.rejected_msg.as_deref(), USED_UP),
             scratch: cx.shared_worker_state("scratch"),
             _group: group,
         })
@@ -153,6 +149,9 @@ impl Plugin for LimitCount {
     }
 }
 
+/// Reason of a rejected request.
+const USED_UP: &str = "the count of requests in the time window is used up";
+
 /// A count or window that came to no positive integer.
 struct Unreadable;
 
@@ -168,7 +167,7 @@ impl LimitCount {
     /// Reports that the request cannot be counted, then lets it in or refuses it.
     fn degrade(&self, x: &Exchange<'_>, reason: &'static str) -> Step {
         x.complain(Self::NAME, reason);
-        if self.allow_degradation { Step::Next } else { Step::Reply(Reply::status(500)) }
+        if self.allow_degradation { Step::Next } else { Step::Reply(Reply::status(500).because(reason)) }
     }
 }
 

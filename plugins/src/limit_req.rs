@@ -44,6 +44,9 @@ pub struct Config {
     allow_degradation: bool,
 }
 
+/// Reason of a rejected request.
+const TOO_FAST: &str = "requests arrive faster than `rate` and `burst` allow";
+
 /// Noted while a request waits for its turn.
 struct Turn(Duration);
 
@@ -88,7 +91,7 @@ impl Plugin for LimitReq {
             scope,
             nodelay: config.nodelay,
             scratch: cx.shared_worker_state("scratch"),
-            rejected: crate::refusal(config.rejected_code, config.rejected_msg.as_deref()),
+            rejected: crate::refusal(config.rejected_code, config.rejected_msg.as_deref(), TOO_FAST),
         })
     }
 

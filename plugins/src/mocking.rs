@@ -148,7 +148,7 @@ impl Mocking {
             }
         }
         edits::on_response(&self.headers, x);
-        let mut reply = Reply { status: self.status, headers: Vec::new(), body: body.into() }
+        let mut reply = Reply { status: self.status, body: body.into(), ..Reply::default() }
             .header("Content-Type", self.content_type.as_bytes());
         if self.mock_header {
             reply = reply.header("x-mock-by", "APISIX/3.18.0");

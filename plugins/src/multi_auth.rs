@@ -99,7 +99,8 @@ impl MultiAuth {
                 step => return Err(step),
             }
         }
-        let mut reply = Reply::json(401, &json!({"message": "Authorization Failed"}));
+        let mut reply = Reply::json(401, &json!({"message": "Authorization Failed"}))
+            .because("no plugin accepts the credentials");
         let challenges = refusal.into_iter().flat_map(|refusal| refusal.headers);
         reply.headers.extend(challenges.filter(|(name, _)| *name == "WWW-Authenticate"));
         Err(Step::Reply(reply))

@@ -302,7 +302,9 @@ impl ProxyCache {
         };
         if control.only_if_cached {
             pass(x, status);
-            return Step::Reply(Reply::status(504));
+            return Step::Reply(
+                Reply::status(504).because("the client asks for a stored response, and there is none"),
+            );
         }
         let then = Then::Store { class };
         x.set_note(Pending { stage: self.id(), key: key.into(), epoch: found.epoch, then });
@@ -351,7 +353,7 @@ impl ProxyCache {
         let _ = x.set_response_header("Age", age.as_bytes());
         let _ = x.set_response_header(STATUS, b"HIT");
         let (request, body) = (&x.request().fields, &content.body);
-        let whole = Reply { status: content.status, headers: Vec::new(), body: body.clone() };
+        let whole = Reply { status: content.status, body: body.clone(), ..Reply::default() };
         if content.status != 200 || x.method() == Method::Post {
             return Step::Reply(whole);
         }

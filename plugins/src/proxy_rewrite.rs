@@ -256,7 +256,8 @@ fn apply(x: &mut Exchange<'_>, edit: &Edit, captures: &[Vec<u8>], value: &mut Ve
 
 fn refusal(what: &str) -> Step {
     let words = format!("{what} holds characters that cannot be sent on");
-    Step::Reply(Reply::json(400, &json!({"error_msg": words})))
+    let reply = Reply::json(400, &json!({"error_msg": words}));
+    Step::Reply(reply.because("a rewritten value holds characters that cannot be sent on"))
 }
 
 fn query_of(uri: &[u8]) -> Option<&[u8]> {

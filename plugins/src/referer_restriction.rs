@@ -76,7 +76,8 @@ impl Plugin for RefererRestriction {
             allows,
             bypass_missing: config.bypass_missing,
             referer: Var::parse("http_referer"),
-            refusal: Reply::json(403, &json!({ "message": config.message })),
+            refusal: Reply::json(403, &json!({ "message": config.message }))
+                .because("the Referer is not allowed"),
         })
     }
 

@@ -107,7 +107,7 @@ impl Plugin for RequestValidation {
         }
         let mut memory = sdk::budget::Held::default();
         if memory.resize(x.world().budget(), tree::weight(x.body())).is_err() {
-            return Step::Reply(Reply::status(503));
+            return crate::no_memory();
         }
         let verdict = judge(schema, is_form(x), x.body());
         self.settle(x, verdict)
@@ -119,7 +119,7 @@ impl Plugin for RequestValidation {
         let mut memory = sdk::budget::Held::default();
         // It is copied, as the exchange keeps its own.
         if memory.resize(world.budget(), tree::weight(x.body()) + x.body().len()).is_err() {
-            return Step::Reply(Reply::status(503));
+            return crate::no_memory();
         }
         let (form, body) = (is_form(x), x.body().to_vec());
         let (verdict, memory) = world.offload(memory, move |_| judge(&schema, form, &body)).await;
@@ -160,7 +160,7 @@ impl RequestValidation {
             Ok(None) => Step::Next,
             Ok(Some(body)) => match x.set_body(body) {
                 Ok(()) => Step::Next,
-                Err(NotSet::Spent) => Step::Reply(Reply::status(503)),
+                Err(NotSet::Spent) => crate::no_memory(),
                 Err(NotSet::Unread) => self.reject(None),
             },
             Err(reason) => self.reject(reason),
@@ -170,10 +170,11 @@ impl RequestValidation {
     /// The answer that the settings ask for, else what is wrong, where that can be said.
     fn reject(&self, reason: Option<String>) -> Step {
         let text = self.message.clone().or_else(|| reason.map(Bytes::from));
-        Step::Reply(match text {
+        let reply = match text {
             Some(text) => Reply::text(self.code, text),
             None => Reply::status(self.code),
-        })
+        };
+        Step::Reply(reply.because("the request does not fit the schema"))
     }
 }
 

@@ -328,6 +328,7 @@ impl Plugin for ResponseRewrite {
     }
 }
 
+const UNDECODABLE: &str = "the response's body cannot be decoded as its Content-Encoding says";
 const CUT: &str = "the response's body is longer than max_resp_body_size: its end is left out";
 
 /// Takes as many bytes from the budget as are wanted, or as are needed at least; whether that could be had.
@@ -393,8 +394,8 @@ impl ResponseRewrite {
             held.memory = memory;
         }
         if found.broken {
-            x.complain(Self::NAME, "the response's body cannot be decoded as its Content-Encoding says");
-            return Step::Reply(Reply::status(502));
+            x.complain(Self::NAME, UNDECODABLE);
+            return Step::Reply(Reply::status(502).because(UNDECODABLE));
         }
         if found.cut {
             x.complain(Self::NAME, CUT);

@@ -132,7 +132,9 @@ impl Plugin for TrafficSplit {
                 if upstream.slot().is_none() {
                     let text = format!("failed to fetch upstream info by upstream id: {id}");
                     // APISIX answers 500. Nothing failed here: the configuration lacks the upstream for now.
-                    return Step::Reply(Reply::text(503, text));
+                    return Step::Reply(
+                        Reply::text(503, text).because("the upstream of a traffic-split rule does not exist"),
+                    );
                 }
             }
             let matches = match &rule.matches {

@@ -64,7 +64,8 @@ impl Plugin for UaRestriction {
             list: Rules::compile(list, false).map_err(|invalid| invalid.under(name))?,
             allows,
             bypass_missing: config.bypass_missing,
-            refusal: Reply::json(403, &json!({ "message": config.message })),
+            refusal: Reply::json(403, &json!({ "message": config.message }))
+                .because("the User-Agent is not allowed"),
         })
     }
 

@@ -65,7 +65,11 @@ impl Plugin for UriBlocker {
         Ok(UriBlocker {
             rules,
             uri: Var::parse("request_uri"),
-            refusal: crate::refusal(config.rejected_code, config.rejected_msg.as_deref()),
+            refusal: crate::refusal(
+                config.rejected_code,
+                config.rejected_msg.as_deref(),
+                "the URI matches a block rule",
+            ),
         })
     }
 

@@ -179,7 +179,10 @@ impl Action {
                 });
                 let settings = model::Schema::new(&schema)?.parse(settings.clone()).map_err(named)?;
                 let code = settings["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(500);
-                return Ok(Action::Return(Reply::json(code, &json!({"error_msg": "rejected by workflow"}))));
+                return Ok(Action::Return(
+                    Reply::json(code, &json!({"error_msg": "rejected by workflow"}))
+                        .because("rejected by workflow"),
+                ));
             }
             "limit-count" => "limit-count",
             "limit-conn" => "limit-conn",

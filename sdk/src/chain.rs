@@ -324,11 +324,11 @@ impl fmt::Debug for Chain {
 impl Meta {
     fn wrap(&self, step: Step) -> Step {
         match (step, &self.error_response) {
-            (Step::Reply(reply), Some((content_type, body))) if reply.status >= 400 => {
-                let mut headers = reply.headers;
+            (Step::Reply(mut reply), Some((content_type, body))) if reply.status >= 400 => {
+                let mut headers = std::mem::take(&mut reply.headers);
                 headers.retain(|(name, _)| !name.eq_ignore_ascii_case("Content-Type"));
                 headers.push(("Content-Type", content_type.as_bytes().to_vec()));
-                Step::Reply(Reply { status: reply.status, headers, body: body.clone() })
+                Step::Reply(Reply { headers, body: body.clone(), ..reply })
             }
             (step, _) => step,
         }

@@ -48,8 +48,8 @@ pub struct Engine<'s> {
     pub source: Source,
     /// The plugin that responded; empty if none did.
     pub answered_by: &'static str,
-    /// Why the gateway rejected the request, or could not pass on the upstream's response; empty
-    /// otherwise.
+    /// Why the gateway or a plugin rejected the request, or why the upstream's response could not be
+    /// passed on; empty otherwise.
     pub reason: &'static str,
     /// The chosen server, once there is one.
     pub upstream_addr: Option<SocketAddr>,

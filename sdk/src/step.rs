@@ -42,6 +42,9 @@ pub struct Reply {
     /// Set on the response in this order; names in their usual spelling.
     pub headers: Vec<(&'static str, Vec<u8>)>,
     pub body: Bytes,
+    /// Why the request is refused, for the operator (`$sluice_reason`, explain); empty in an ordinary
+    /// response. The client does not see it.
+    pub reason: &'static str,
 }
 
 impl Reply {
@@ -56,6 +59,7 @@ impl Reply {
             status,
             headers: vec![("Content-Type", b"text/plain; charset=utf-8".to_vec())],
             body: body.into(),
+            reason: "",
         }
     }
 
@@ -63,7 +67,19 @@ impl Reply {
     pub fn json(status: u16, value: &serde_json::Value) -> Reply {
         let mut body = serde_json::to_vec(value).unwrap_or_default();
         body.push(b'\n');
-        Reply { status, headers: vec![("Content-Type", b"application/json".to_vec())], body: body.into() }
+        Reply {
+            status,
+            headers: vec![("Content-Type", b"application/json".to_vec())],
+            body: body.into(),
+            reason: "",
+        }
+    }
+
+    /// Marks the response as a refusal for this reason.
+    #[must_use]
+    pub fn because(mut self, reason: &'static str) -> Reply {
+        self.reason = reason;
+        self
     }
 
     #[must_use]

@@ -3,6 +3,8 @@
 use sdk::build::Owner;
 use sdk::testing::{FixedNames, Probe, respond};
 
+use serde_json::json;
+
 use super::*;
 
 fn build(

@@ -37,6 +37,7 @@ impl MayPurge {
 
     pub(super) fn refusal(&self) -> Reply {
         Reply::json(403, &json!({"message": "Your IP address is not allowed to purge"}))
+            .because("the client's address may not purge")
     }
 }
 

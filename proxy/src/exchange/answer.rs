@@ -141,6 +141,7 @@ async fn make(
             let _ = head.fields.append(name.as_bytes(), value);
         }
         engine.source = source;
+        engine.reason = reply.reason;
         engine.apply_early_edits();
         tell_upstream_status(worker, x);
         let mut flow = chains.header_filter(worker, x).await;
@@ -187,7 +188,7 @@ fn refused(worker: &Worker, x: &mut Exchange<'_>, fault: Fault) -> Bytes {
     let reply = of_fault(fault);
     let engine = x.engine_mut();
     engine.source = Source::Gateway;
-    engine.reason = fault.kind.words();
+    engine.reason = reply.reason;
     let head = &mut engine.messages.response;
     head.status = reply.status;
     head.fields.clear(8 << 10);
@@ -202,13 +203,14 @@ fn refused(worker: &Worker, x: &mut Exchange<'_>, fault: Fault) -> Bytes {
 /// The reply that tells a client of a fault, in APISIX's shape: `{"error_msg":"404 Route Not Found"}`,
 /// with the cause beside it where APISIX has no text of its own.
 pub(crate) fn of_fault(fault: Fault) -> Reply {
-    let status = fault.kind.status();
-    let mut reply = match fault.kind {
+    let kind = fault.kind;
+    let status = kind.status();
+    let mut reply = match kind {
         FaultKind::NoRoute => fixed(b"{\"error_msg\":\"404 Route Not Found\"}\n"),
-        kind => fixed_text(status, kind.words()),
+        _ => fixed_text(status, kind.words()),
     };
-    reply.status = status;
-    if fault.kind == FaultKind::MethodNotAllowed {
+    (reply.status, reply.reason) = (status, kind.words());
+    if kind == FaultKind::MethodNotAllowed {
         reply = reply.header("Allow", "GET, HEAD, POST, PUT, DELETE, PATCH, OPTIONS");
     }
     reply
@@ -216,9 +218,9 @@ pub(crate) fn of_fault(fault: Fault) -> Reply {
 
 fn fixed(body: &'static [u8]) -> Reply {
     Reply {
-        status: 0,
         headers: vec![("Content-Type", b"application/json".to_vec())],
         body: Bytes::from_static(body),
+        ..Reply::default()
     }
 }
 
@@ -227,7 +229,8 @@ fn fixed_text(status: u16, words: &str) -> Reply {
         "{{\"error_msg\":\"{status} {}\",\"reason\":\"{words}\"}}\n",
         wire::h1::encode::reason(status)
     );
-    Reply { status, headers: vec![("Content-Type", b"application/json".to_vec())], body: body.into() }
+    let headers = vec![("Content-Type", b"application/json".to_vec())];
+    Reply { status, headers, body: body.into(), ..Reply::default() }
 }
 
 #[cfg(test)]

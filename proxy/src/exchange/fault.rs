@@ -370,6 +370,15 @@ impl FaultKind {
     /// The setting whose bound was exceeded, by its name in `config.yaml`, and the bound.
     pub(crate) fn limit(self, settings: &Settings) -> Option<(&'static str, u64)> {
         let (name, bound) = match self {
+            FaultKind::BadRequest(Refusal::TooManyFields) => {
+                ("nginx_config.http.max_header_fields", settings.request.fields)
+            }
+            FaultKind::BadRequest(Refusal::HeadTooLarge) => {
+                ("nginx_config.http.large_client_header_buffers", settings.request.head)
+            }
+            FaultKind::BodyTooLarge if settings.max_body > 0 => {
+                return Some(("nginx_config.http.client_max_body_size", settings.max_body));
+            }
             FaultKind::BadResponse(Refusal::TooManyFields) => {
                 ("nginx_config.http.max_response_header_fields", settings.response.fields)
             }

@@ -47,5 +47,5 @@ pub(super) async fn hand_over(
         // Fields that cannot stand in a head are left out.
         let _ = x.set_response_header(name, value);
     }
-    Flow::Reply(Reply { status: reply.status, headers: Vec::new(), body: reply.body })
+    Flow::Reply(Reply { status: reply.status, body: reply.body, ..Reply::default() })
 }

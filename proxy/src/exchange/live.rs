@@ -104,6 +104,7 @@ pub(super) fn tell(worker: &Worker, x: &mut Exchange<'_>, chains: Chains<'_>) {
         (Source::Gateway | Source::None, _) => "gateway",
     };
     account.part("by", by);
+    account.part("reason", x.engine().reason);
     if let Some(address) = x.upstream_addr() {
         account.part("server", &address.to_string());
         account.part("tries", &(x.tried().len() + 1).to_string());
@@ -125,7 +126,7 @@ impl Account {
         self.0.push(b'=');
         self.0.extend(value.bytes().map(|byte| match byte {
             b';' => b'?',
-            b'!'..=b'~' => byte,
+            b' '..=b'~' => byte,
             _ => b'?',
         }));
     }

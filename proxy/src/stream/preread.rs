@@ -33,7 +33,10 @@ pub(super) async fn wanted(
         };
         return match step {
             Step::Next => Ok(None),
-            Step::Reply(reply) => Err(Outcome::Refused(reply.status)),
+            Step::Reply(reply) => {
+                x.engine_mut().reason = reply.reason;
+                Err(Outcome::Refused(reply.status))
+            }
             Step::Body(wanted) if wanted > x.body_asked() => Ok(Some(wanted)),
             // It has what it asked for, or asks for what cannot be.
             Step::Body(_) | Step::Refuse(_) | Step::Wait => {

@@ -301,7 +301,7 @@ fn error_response_replaces_the_body_of_a_rejection() {
         let now_or_later =
             [chain.run(Phase::Access, &mut 0, &mut x), now(chain.wait(Phase::Access, 0, &mut x))];
         now_or_later.map(|step| match step {
-            Step::Reply(Reply { status, headers, body }) => {
+            Step::Reply(Reply { status, headers, body, .. }) => {
                 let headers = headers.iter().map(|(name, value)| format!("{name}: {}", value.escape_ascii()));
                 (status, headers.collect::<Vec<_>>().join(", "), String::from_utf8(body.to_vec()).unwrap())
             }

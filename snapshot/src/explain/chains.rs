@@ -320,6 +320,7 @@ fn answer(reply: &Reply, plugin: &str, from: &str) -> LocalReply {
     let location = reply.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("location"));
     let body = match location {
         Some((_, to)) => format!("Location: {}", shown(to)),
+        None if reply.body.is_empty() => reply.reason.to_owned(),
         None => printable(String::from_utf8_lossy(&reply.body).trim_end()),
     };
     LocalReply { status: Some(reply.status), body, by: Some((plugin.to_owned(), from.to_owned())) }
