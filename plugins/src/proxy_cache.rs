@@ -302,9 +302,7 @@ impl ProxyCache {
         };
         if control.only_if_cached {
             pass(x, status);
-            return Step::Reply(
-                Reply::status(504).because("the client asks for a stored response, and there is none"),
-            );
+            return Step::Reply(Reply::status(504).because("only-if-cached: no stored response"));
         }
         let then = Then::Store { class };
         x.set_note(Pending { stage: self.id(), key: key.into(), epoch: found.epoch, then });
