@@ -3,8 +3,16 @@
 //!
 //! An artefact is one file below `package/` and one line in [`ARTEFACTS`]. Its data files are under `packaging/`.
 
+mod chroot;
+mod crates;
+mod deb;
+mod load;
+mod needs;
+mod nfpm;
 mod npm;
 mod parts;
+mod rpm;
+mod service;
 mod tarball;
 mod trial;
 mod wheel;
@@ -21,7 +29,7 @@ pub struct Dist {
     pub version: String,
     /// The gateway, without debug information.
     pub binary: PathBuf,
-    /// Completions, man pages and licences, see [`parts`].
+    /// Files that several artefacts share, see [`parts`].
     pub parts: PathBuf,
     /// For artefacts, and nothing else: each file here is listed in `SHA256SUMS`.
     pub out: PathBuf,
@@ -45,10 +53,12 @@ struct Artefact {
 }
 
 /// In the order in which they are built; a later one may use an earlier one's files in `out`.
-const ARTEFACTS: [Artefact; 3] = [
+const ARTEFACTS: [Artefact; 5] = [
     Artefact { name: "tarball", build: tarball::build, check: tarball::check },
     Artefact { name: "wheel", build: wheel::build, check: wheel::check },
     Artefact { name: "npm", build: npm::build, check: npm::check },
+    Artefact { name: "deb", build: deb::build, check: deb::check },
+    Artefact { name: "rpm", build: rpm::build, check: rpm::check },
 ];
 
 #[derive(Debug, Default, PartialEq)]

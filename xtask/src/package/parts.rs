@@ -1,6 +1,6 @@
-//! Files that several artefacts share, made once: completions and the licence.
+//! Files that several artefacts share, made once: completions, licences and the systemd unit.
 
-use super::Dist;
+use super::{Dist, crates};
 use crate::shell::{output, root};
 use anyhow::Result;
 use std::process::Command;
@@ -8,7 +8,8 @@ use std::process::Command;
 /// Shells, and the name of the completion script in the shell's own folder.
 const SHELLS: [(&str, &str); 3] = [("bash", "sluice"), ("zsh", "_sluice"), ("fish", "sluice.fish")];
 
-/// Writes `completions/SHELL/NAME` and `LICENSE` below [`Dist::parts`].
+/// Writes `completions/SHELL/NAME`, `LICENSE`, `THIRD-PARTY-LICENSES` and `systemd/sluice.service` below
+/// [`Dist::parts`].
 pub fn write(dist: &Dist) -> Result<()> {
     for (shell, name) in SHELLS {
         let folder = dist.parts.join("completions").join(shell);
@@ -17,5 +18,11 @@ pub fn write(dist: &Dist) -> Result<()> {
         std::fs::write(folder.join(name), script)?;
     }
     std::fs::copy(root().join("LICENSE"), dist.parts.join("LICENSE"))?;
+    std::fs::create_dir(dist.parts.join("systemd"))?;
+    let unit = "systemd/sluice.service";
+    std::fs::copy(root().join("packaging").join(unit), dist.parts.join(unit))?;
+    let crates = crates::linked()?;
+    std::fs::write(dist.parts.join("THIRD-PARTY-LICENSES"), crates::licences(&crates)?)?;
+    println!("licences of {} crates", crates.len());
     Ok(())
 }
