@@ -117,8 +117,10 @@ impl Index {
     }
 
     /// Replaces an entry, if it is still indexed. Returns the entries removed for the new one.
-    // The entry goes back to a caller that stores it next; boxing it would only add an allocation.
-    #[allow(clippy::result_large_err)]
+    #[allow(
+        clippy::result_large_err,
+        reason = "the caller stores the entry next; a box would only add an allocation"
+    )]
     pub(super) fn replace(&self, old: &Arc<Entry>, entry: Entry) -> Option<Vec<Arc<Entry>>> {
         let own = self.shard_of(&old.key);
         let mut shard = self.lock(own);

@@ -6,7 +6,15 @@
 //! checksummed file per response, which its own threads read and write: a worker never touches a
 //! file. The plugin decides which responses are stored, and for how long they are fresh.
 #![forbid(unsafe_code)]
-#![cfg_attr(test, allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types))]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_macros,
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "a test"
+    )
+)]
 #![cfg_attr(
     not(test),
     expect(clippy::disallowed_types, reason = "taken when zones are created or closed, never by a request")

@@ -5,7 +5,7 @@
 //! writes under way at once, so commits are shared.
 
 // Test code, which clippy cannot see outside of test functions.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::{BufRead, BufReader, Write};

@@ -2,7 +2,7 @@
 //! canonical and holds the same payload.
 #![no_main]
 
-#[allow(dead_code)]
+#[allow(dead_code, reason = "shared with other targets")]
 #[path = "../../wire/tests/support/mod.rs"]
 mod support;
 

@@ -1,7 +1,7 @@
 //! PROXY protocol headers: no panic, and one reading however the bytes are cut.
 #![no_main]
 
-#[allow(dead_code)]
+#[allow(dead_code, reason = "shared with other targets")]
 #[path = "../../wire/tests/support/prefaces.rs"]
 mod prefaces;
 

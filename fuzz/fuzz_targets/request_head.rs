@@ -2,7 +2,7 @@
 //! in two parts; stripping and writing what was read gives a head that reads the same.
 #![no_main]
 
-#[allow(dead_code)]
+#[allow(dead_code, reason = "shared with other targets")]
 #[path = "../../wire/tests/support/mod.rs"]
 mod support;
 

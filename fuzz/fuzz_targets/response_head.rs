@@ -1,7 +1,7 @@
 //! Response heads: no panic, one reading with the reference parser, at once and in two parts.
 #![no_main]
 
-#[allow(dead_code)]
+#[allow(dead_code, reason = "shared with other targets")]
 #[path = "../../wire/tests/support/mod.rs"]
 mod support;
 

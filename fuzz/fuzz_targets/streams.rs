@@ -1,7 +1,7 @@
 //! Protocols within streams, Redis and Dubbo: no panic, and one reading however the bytes are cut.
 #![no_main]
 
-#[allow(dead_code)]
+#[allow(dead_code, reason = "shared with other targets")]
 #[path = "../../wire/tests/support/streams.rs"]
 mod streams;
 

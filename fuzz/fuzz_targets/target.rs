@@ -2,7 +2,7 @@
 //! forms; decoding a query's arguments never lengthens them.
 #![no_main]
 
-#[allow(dead_code)]
+#[allow(dead_code, reason = "shared with other targets")]
 #[path = "../../wire/tests/support/mod.rs"]
 mod support;
 

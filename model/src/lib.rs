@@ -4,7 +4,15 @@
 //! a socket, reads a clock or the environment, or knows a plugin's own schema.
 
 #![forbid(unsafe_code)]
-#![cfg_attr(test, allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types))]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_macros,
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "a test"
+    )
+)]
 
 pub mod apisix_plugins;
 pub mod boot;

@@ -5,7 +5,15 @@
 //! the order, dispatch) follows from the list. Plugins see only `sdk`: no
 //! sockets, no stores, nothing of the proxy.
 #![forbid(unsafe_code)]
-#![cfg_attr(test, allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types))]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_macros,
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "a test"
+    )
+)]
 
 mod absent;
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! Alone in its process, as all of its memory is counted.
 #![expect(clippy::disallowed_methods, reason = "this test does the engine's part")]
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 use plugins::{brotli::Brotli, gzip::Gzip};
 use sdk::testing::{Probe, chunk, now, respond};

@@ -4,7 +4,15 @@
 //! upstream connections. It reads the current snapshot and never waits for the
 //! control plane: it takes no lock, resolves no name, reads no file.
 #![deny(unsafe_code)]
-#![cfg_attr(test, allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types))]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_macros,
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "a test"
+    )
+)]
 
 mod accept;
 mod access_log;

@@ -42,7 +42,7 @@ fn builder() -> tokio::runtime::Builder {
 }
 
 /// The monotonic clock.
-#[allow(clippy::disallowed_methods)]
+#[allow(clippy::disallowed_methods, reason = "the one place that reads the clock")]
 #[inline]
 pub(crate) fn now() -> Instant {
     #[cfg(feature = "testing")]

@@ -58,8 +58,7 @@ pub(crate) struct Worker {
     pub(crate) send_windows: Budget,
     /// A second of the clock, and what stages had to complain about in it.
     complaints: Cell<(u64, u32)>,
-    // Boxed: it is lent out and given back by moving a pointer.
-    #[allow(clippy::vec_box)]
+    #[allow(clippy::vec_box, reason = "lent out and given back by moving a pointer")]
     scratch: RefCell<Vec<Box<Scratch>>>,
     /// The least that was spare since memory was last given back.
     scratch_unused: Cell<usize>,
@@ -94,7 +93,7 @@ pub(crate) struct Worker {
     /// Values of `Alt-Svc`, by port.
     alt_svc: Box<[(u16, Box<[u8]>)]>,
     /// For tasks that outlive an exchange and need the worker.
-    me: RefCell<std::rc::Weak<Worker>>,
+    me: std::rc::Weak<Worker>,
 }
 
 /// A worker's hold on a snapshot, counted on this thread alone: exchanges of several
@@ -155,7 +154,7 @@ impl Worker {
         watch: Watch,
     ) -> Rc<Worker> {
         let clock = Clock::new();
-        let worker = Rc::new(Worker {
+        let worker = Rc::new_cyclic(|me| Worker {
             index,
             lease: RefCell::new(Lease::new(reader.current())),
             reader: RefCell::new(reader),
@@ -193,11 +192,10 @@ impl Worker {
             copies: RefCell::default(),
             date: RefCell::new(Date { second: 0, text: [b' '; 29] }),
             alt_svc: alt_svc(&settings),
-            me: RefCell::default(),
+            me: me.clone(),
             clock,
             settings,
         });
-        *worker.me.borrow_mut() = Rc::downgrade(&worker);
         worker.keep_going();
         worker
     }
@@ -334,7 +332,7 @@ impl Worker {
     }
 
     pub(crate) fn strong(&self) -> Option<Rc<Worker>> {
-        self.me.borrow().upgrade()
+        self.me.upgrade()
     }
 }
 

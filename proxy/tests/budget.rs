@@ -4,8 +4,8 @@
 //! The whole process is counted, so client and upstream here work with fixed
 //! buffers. Threads of the gateway other than the worker do not exist in this
 //! test; what is left over a thousand requests is the worker's own.
-#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types, reason = "a test")]
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};

@@ -1,7 +1,7 @@
 //! Whole exchanges over connections in memory: what is said on either side, byte by byte, under many
 //! schedules of short reads, short writes and pauses.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_types, clippy::disallowed_macros)]
+#![allow(clippy::unwrap_used, clippy::disallowed_types, clippy::disallowed_macros, reason = "a test")]
 
 #[path = "connections/answers.rs"]
 mod answers;

@@ -1,7 +1,7 @@
 //! A plugin made while the gateway runs: registered, used by a route, and taken away again. It uses
 //! what the contract offers: waits, bodies, phases.
-#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types, reason = "a test")]
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};

@@ -1,7 +1,7 @@
 //! HTTP/3, from a client that keeps to the protocol or does not, byte by byte. What is expected stands in RFC 9114
 //! and RFC 9204; what is the gateway's to choose, in `docs`.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_types, clippy::disallowed_macros)]
+#![allow(clippy::unwrap_used, clippy::disallowed_types, clippy::disallowed_macros, reason = "a test")]
 
 #[path = "http3/bodies.rs"]
 mod bodies;

@@ -7,7 +7,8 @@
     clippy::unwrap_used,
     clippy::disallowed_methods,
     clippy::disallowed_types,
-    clippy::disallowed_macros
+    clippy::disallowed_macros,
+    reason = "a test"
 )]
 
 mod support;

@@ -5,7 +5,15 @@
 //! [`Step`]. [`World`] gives access to everything outside the exchange; sockets, stores and the
 //! internals of the proxy are not in this crate, so plugins cannot reach them.
 #![forbid(unsafe_code)]
-#![cfg_attr(test, allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types))]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_macros,
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "a test"
+    )
+)]
 
 pub mod budget;
 pub mod build;

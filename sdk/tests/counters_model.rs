@@ -3,7 +3,7 @@
 //! Loom runs each scenario once for every order of the threads' atomic steps, up to a bound on
 //! forced switches, under the C11 memory model. The bucket is the production source file; only its
 //! atomics and the number of slots are replaced.
-#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
+#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types, reason = "a test")]
 
 use loom::model::Builder;
 use loom::sync::Arc;

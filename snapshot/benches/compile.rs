@@ -1,7 +1,12 @@
 //! The control plane's cost of a change among 100,000 routes, and among 10,000 consumers.
 //!
 //! `cargo bench -p snapshot --bench compile`. Goal: below 5 ms for one changed route.
-#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
+#![allow(
+    clippy::disallowed_macros,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "a benchmark"
+)]
 
 #[path = "../tests/support/mod.rs"]
 mod support;

@@ -1,7 +1,12 @@
 //! The time of a search and of a change among 100,000 rules.
 //!
 //! `cargo bench -p snapshot --bench router`
-#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
+#![allow(
+    clippy::disallowed_macros,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "a benchmark"
+)]
 
 use std::hint::black_box;
 use std::sync::Arc;

@@ -5,7 +5,15 @@
 //! never changes; a configuration change makes a new one that shares all
 //! untouched parts with the old.
 #![forbid(unsafe_code)]
-#![cfg_attr(test, allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types))]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_macros,
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "a test"
+    )
+)]
 
 pub mod analysis;
 pub mod balance;

@@ -1,5 +1,5 @@
 //! Analyses of configurations, as text: a configuration, then one line for each finding.
-#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
+#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types, reason = "a test")]
 
 mod support;
 

@@ -1,5 +1,5 @@
 //! Server certificates and client certificates for upstreams follow the ssl resources.
-#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
+#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types, reason = "a test")]
 
 mod support;
 

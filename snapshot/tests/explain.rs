@@ -1,5 +1,5 @@
 //! Explanations: the chosen route is always the router's.
-#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
+#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types, reason = "a test")]
 
 mod support;
 

@@ -5,7 +5,7 @@
 //! machine-readable form. The file of the same name with `.txt` holds the expected text. To rewrite
 //! the expected texts after reviewing the difference: `BLESS=1 cargo test -p snapshot --test
 //! explained`.
-#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
+#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types, reason = "a test")]
 
 mod support;
 

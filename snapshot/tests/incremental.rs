@@ -1,5 +1,5 @@
 //! Compiling the changes gives the same result as compiling everything, and touches nothing else.
-#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
+#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types, reason = "a test")]
 
 mod support;
 

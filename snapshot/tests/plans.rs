@@ -4,7 +4,7 @@
 //! lines `=== what happens`; lines `# host = address …` set the addresses of names. The file of the
 //! same name with `.txt` holds the expected text. To rewrite the expected texts after reviewing the
 //! difference: `BLESS=1 cargo test -p snapshot --test plans`.
-#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
+#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types, reason = "a test")]
 
 mod support;
 

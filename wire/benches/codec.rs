@@ -1,5 +1,10 @@
 //! The cost of heads and bodies: `cargo bench -p wire`.
-#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
+#![allow(
+    clippy::disallowed_macros,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "a benchmark"
+)]
 
 use std::hint::black_box;
 

@@ -1,7 +1,7 @@
 //! Mutates requests, responses, chunked bodies and paths, and lets the codec, the reference
 //! parser and httparse read each: `cargo run --release -p wire --example mutate -- 10000000 [SEED]`.
 //! Ends with an error at the first panic or disagreement.
-#![allow(clippy::disallowed_macros, clippy::disallowed_methods)]
+#![allow(clippy::disallowed_macros, clippy::disallowed_methods, reason = "a tool for developers")]
 
 #[path = "../tests/support/mod.rs"]
 mod support;

@@ -7,7 +7,15 @@
 //! a peer is either understood in exactly one way or refused.
 
 #![forbid(unsafe_code)]
-#![cfg_attr(test, allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types))]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_macros,
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "a test"
+    )
+)]
 
 pub mod client_hello;
 pub mod dubbo;

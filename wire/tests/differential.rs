@@ -1,6 +1,6 @@
 //! The codec agrees with two other parsers: on a corpus, on mutations of it, and on generated
 //! messages. `cargo run --release -p wire --example mutate -- 10000000` does more.
-#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
+#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types, reason = "a test")]
 
 mod support;
 

@@ -1,8 +1,8 @@
 //! The codec against hyper, which also frames bodies: both read the same request with the same
 //! body, or both refuse it, except for the differences listed here.
-#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types)]
+#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types, reason = "a test")]
 
-#[allow(dead_code)]
+#[allow(dead_code, reason = "shared with other targets")]
 mod support;
 
 use std::cell::RefCell;

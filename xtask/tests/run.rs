@@ -1,7 +1,7 @@
 //! `cargo x run` and `cargo x sluice` become the gateway instead of waiting for it, so that a signal to them ends the
 //! gateway.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};

@@ -1,7 +1,7 @@
 //! The Admin API, the control API and the metrics listener, from outside.
 
 // Test code, which clippy cannot see outside of test functions.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 mod fixture;
 mod listeners;

@@ -1,8 +1,6 @@
 //! The kernel's facts of a TCP connection: how long it has waited to be accepted, and how many bytes the peer
 //! has acknowledged.
-//!
-//! The one system call that no safe crate offers.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "the one system call that no safe crate offers")]
 
 use std::mem::offset_of;
 use std::os::fd::{AsRawFd, BorrowedFd};

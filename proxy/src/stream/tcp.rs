@@ -55,7 +55,16 @@ pub(crate) async fn serve(
     engine.stream = Some(Box::new(stream));
     engine.matched.route = plan.as_ref().ok().map(|plan| &plan.plan.info);
     let outcome = match &plan {
-        Ok(plan) => match pass(&worker, lease, &mut io, &mut x, plan, first, &waiters, port).await {
+        Ok(plan) => match pass(
+            Session { worker: &worker, waiters: &waiters, port },
+            lease,
+            &mut io,
+            &mut x,
+            plan,
+            first,
+        )
+        .await
+        {
             Ok(ended) => Outcome::Relayed(ended),
             Err(outcome) => outcome,
         },
@@ -68,18 +77,23 @@ pub(crate) async fn serve(
     end(&worker, &mut x, plan.as_deref().ok(), outcome, began);
 }
 
+/// Constant parts of a stream's session.
+struct Session<'s> {
+    worker: &'s Worker,
+    waiters: &'s [Waiter; 2],
+    port: StreamPort,
+}
+
 /// Everything from the plugins to the last byte.
-#[allow(clippy::too_many_arguments)]
 async fn pass(
-    worker: &Rc<Worker>,
+    session: Session<'_>,
     lease: Rc<Lease>,
     io: &mut Io,
     x: &mut Exchange<'_>,
     plan: &StreamPlan,
     mut first: First<'_>,
-    waiters: &[Waiter; 2],
-    port: StreamPort,
 ) -> Result<Ended, Outcome> {
+    let Session { worker, waiters, port } = session;
     if let Some(chain) = plan.plan.chain.as_deref()
         && chain.phases().has(Phase::Preread)
     {

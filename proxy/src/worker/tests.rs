@@ -1,5 +1,5 @@
 //! Workers with faults put in.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 mod draining;
 

@@ -1,5 +1,11 @@
 //! Runs a script on both sides of a gateway, under many schedules.
-#![allow(dead_code, clippy::unwrap_used, clippy::disallowed_types, clippy::disallowed_macros)]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::disallowed_types,
+    clippy::disallowed_macros,
+    reason = "a test"
+)]
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

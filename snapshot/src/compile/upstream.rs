@@ -246,7 +246,7 @@ fn share_out(endpoints: &mut [(Endpoint, usize)], nodes: &[model::Node], localit
 /// One endpoint for each address of each node. The addresses of a node share its weight, so its
 /// share does not depend on their number. Also returns, by node, the addresses of the other family,
 /// which are tried only if the first one does not respond.
-#[allow(clippy::type_complexity)]
+#[allow(clippy::type_complexity, reason = "read once, at the only call")]
 fn endpoints(
     nodes: &[model::Node],
     scheme: written::Scheme,

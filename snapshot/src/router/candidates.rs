@@ -38,8 +38,7 @@ const _: () = assert!(size_of::<Candidates>() <= 72);
 #[derive(Debug, Clone)]
 pub(super) struct Candidates {
     first: Candidate,
-    /// Boxed: hardly any key has more than one candidate.
-    #[allow(clippy::box_collection)]
+    #[allow(clippy::box_collection, reason = "hardly any key has more than one candidate")]
     more: Option<Box<Vec<Candidate>>>,
 }
 

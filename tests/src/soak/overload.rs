@@ -244,7 +244,7 @@ fn is_whole(answer: &[u8]) -> bool {
 async fn talk(address: SocketAddr) -> Result<Vec<u8>> {
     let socket = TcpSocket::new_v4()?;
     // Ends by a reset, so that ports are free again at once.
-    #[allow(deprecated)]
+    #[allow(deprecated, reason = "a linger of zero does not block")]
     socket.set_linger(Some(Duration::ZERO))?;
     let mut stream = socket.connect(address).await.context("connecting")?;
     stream.write_all(REQUEST).await?;
