@@ -18,19 +18,20 @@ use serde_json::Value;
 use snapshot::analysis::{Analysis, Code, Finding};
 use snapshot::compile::{Compiler, Touched};
 
-use crate::cli::Files;
+use crate::cli::{Files, Forward};
 use crate::files::{self, Found};
+use crate::forward;
 use crate::mistakes::{self, Mistakes};
 use crate::{say, wiring};
 
 /// Checks everything a start would read. True if nothing is wrong; `strict` takes warnings for
 /// errors.
-pub fn run(files: &Files, strict: bool, analyses: bool) -> anyhow::Result<bool> {
+pub fn run(files: &Files, forward: &Forward, strict: bool, analyses: bool) -> anyhow::Result<bool> {
     let dumps = dumps::find(files.path.as_deref());
     let (mut all, mut told) = (Vec::new(), Vec::new());
     let (mut boot, mut folders) = (Boot::default(), Arc::default());
     if !are_all(files.path.as_deref(), &dumps) {
-        let mut found = match files::find(files) {
+        let mut found = match files::of_start(files, forward) {
             Ok(found) => found,
             Err(diagnostics) => return Ok(report(diagnostics, strict)),
         };
@@ -50,7 +51,16 @@ pub fn run(files: &Files, strict: bool, analyses: bool) -> anyhow::Result<bool> 
             told.extend(valid(&file, count, &diagnostics, strict));
             all.extend(diagnostics);
         }
-        match stored::check(&found, analyses)? {
+        if let Some(given) = &found.given {
+            let (file, catalog) =
+                (Path::new(forward::ARGUMENTS), wiring::checking(&found.boot, &found.folders())?);
+            // Its author wrote arguments, so there is no file to improve.
+            let checked = check_text(forward::ARGUMENTS, given, Format::Json, &found.boot, &catalog, false);
+            let (count, diagnostics) = checked.unwrap_or_else(|diagnostics| (0, diagnostics));
+            told.extend(valid(file, count, &diagnostics, strict));
+            all.extend(diagnostics);
+        }
+        match stored::check(&found, analyses)?.filter(|_| found.given.is_none()) {
             Some((file, count, diagnostics)) => {
                 told.extend(valid(&file, count, &diagnostics, strict));
                 all.extend(diagnostics);
@@ -94,6 +104,9 @@ fn beside(found: &Found) -> Option<PathBuf> {
 
 /// Says where the resources are that were not checked; `None` if they are in a file.
 fn unchecked(found: &Found) -> Option<String> {
+    if found.given.is_some() {
+        return None;
+    }
     match found.boot.provider {
         Provider::Embedded => {}
         Provider::Etcd => {
@@ -169,12 +182,23 @@ fn check_resources(
         found.iter_mut().for_each(|one| one.hint = (!path.exists()).then(|| ABSENT.to_owned()));
         found
     })?;
-    let name = path.display().to_string();
     let json = path.extension().is_some_and(|extension| extension == "json");
     let format = if json { Format::Json } else { Format::Yaml };
-    let mut declarative = Declarative::parse(&name, &text, format, &plugins::names(), &files::env)
+    check_text(&path.display().to_string(), &text, format, boot, catalog, analyses)
+}
+
+/// The same for the text of a file.
+fn check_text(
+    name: &str,
+    text: &str,
+    format: Format,
+    boot: &Boot,
+    catalog: &Arc<plugins::Catalog>,
+    analyses: bool,
+) -> Result<(usize, Vec<Diagnostic>), Vec<Diagnostic>> {
+    let mut declarative = Declarative::parse(name, text, format, &plugins::names(), &files::env)
         .map_err(|error| vec![*error])?;
-    let source = Source { file: &name, text: &text };
+    let source = Source { file: name, text };
     let wrong =
         |error: anyhow::Error| vec![Diagnostic::new(Severity::Error, "config.yaml", format!("{error:#}"))];
     let opener = wiring::opener(boot, &**catalog).map_err(wrong)?;

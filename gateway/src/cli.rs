@@ -15,6 +15,7 @@ use clap::{CommandFactory, Parser, Subcommand};
         sluice run                      conf/config.yaml if it is there, else built-in defaults\n  \
         sluice run /etc/sluice          a folder with config.yaml (and apisix.yaml)\n  \
         sluice run routes.yaml          only these routes, from one declarative file\n  \
+        sluice run --to http://web:80   forwards everything to one server, without files\n  \
         sluice check conf               reports mistakes in the files, with their lines\n  \
         sluice explain GET /a conf      shows which route takes the request, and why\n  \
         sluice status conf              shows what the gateway started with conf serves\n  \
@@ -32,7 +33,15 @@ pub enum Command {
     /// Starts the gateway in the foreground
     ///
     /// It logs to standard error, or to the file in `nginx_config.error_log`, until a signal stops it.
-    #[command(alias = "start")]
+    #[command(
+        alias = "start",
+        after_help = "Examples:\n  \
+            sluice run conf                              a folder with config.yaml\n  \
+            sluice run --to http://127.0.0.1:1980        one server, on port 9080\n  \
+            sluice run --to http://10.0.0.1:1980 --to http://10.0.0.2:1980 --listen :8080\n  \
+            sluice run --to http://127.0.0.1:1980 --domain example.com\n\n\
+            With --to, requests go to `sluice explain` and `sluice status` as usual; the Admin API is off."
+    )]
     Run(Start),
     /// Checks configuration and resources without starting; exit code 1 if there are errors
     ///
@@ -42,6 +51,8 @@ pub enum Command {
     Check {
         #[command(flatten)]
         files: Files,
+        #[command(flatten)]
+        forward: Forward,
         /// Treats warnings as errors, such as unknown keys and features that this version lacks
         #[arg(long)]
         strict: bool,
@@ -248,6 +259,8 @@ pub struct Explain {
 pub struct Start {
     #[command(flatten)]
     pub files: Files,
+    #[command(flatten)]
+    pub forward: Forward,
     /// Shares the traffic ports with a gateway that is already running
     ///
     /// The kernel distributes new connections over both until one of them stops. The Admin API, control API and metrics
@@ -255,6 +268,34 @@ pub struct Start {
     /// needs none of this.
     #[arg(long)]
     pub reuse_port: bool,
+}
+
+/// A gateway for one upstream, without configuration files.
+#[derive(Debug, Default, clap::Args)]
+#[command(next_help_heading = "Without configuration files")]
+pub struct Forward {
+    /// Forwards all requests to this server; several share the requests in turn
+    ///
+    /// SCHEME://HOST[:PORT] with one scheme for all: http, https, h2c (HTTP/2 without TLS), h2 (HTTP/2 with TLS), grpc or
+    /// grpcs. Certificates of https, h2 and grpcs servers are verified, and the requests to them have the server's name as
+    /// Host; requests to the others keep the client's. Requests are logged to standard output.
+    #[arg(long, value_name = "URL")]
+    pub to: Vec<String>,
+    /// Address for clients, such as :8080, 127.0.0.1:8080 or [::1]:8080; may be repeated
+    ///
+    /// Default: :9080, which is on all addresses of this machine; with --domain :443 for HTTPS and :80, which redirects to
+    /// it. With --domain, addresses given here are for HTTPS.
+    #[arg(long, value_name = "ADDRESS", requires = "to")]
+    pub listen: Vec<String>,
+    /// Serves this name by HTTPS with a certificate of Let's Encrypt, whose terms you accept by this; may be repeated
+    ///
+    /// Other names get 404. The name must lead to port 443 of this machine, where it is proved (tls-alpn-01). Certificates
+    /// and the account are kept in the data folder, by default $XDG_STATE_HOME/sluice/to.
+    #[arg(long, value_name = "NAME", requires = "to")]
+    pub domain: Vec<String>,
+    /// Another ACME server than Let's Encrypt: the URL of its directory
+    #[arg(long, value_name = "URL", requires = "domain")]
+    pub acme_directory: Option<String>,
 }
 
 /// The configuration and the data folder.

@@ -10,7 +10,8 @@ use sdk::sink::Folders;
 use serde_json::Value;
 
 use crate::access_log;
-use crate::cli::Files;
+use crate::cli::{Files, Forward};
+use crate::forward;
 
 /// The files that were found and read.
 #[derive(Debug)]
@@ -21,6 +22,8 @@ pub struct Found {
     pub config: Option<PathBuf>,
     /// The declarative resources, if the provider reads a file.
     pub resources: Option<PathBuf>,
+    /// The text of a declarative file in JSON that the arguments describe.
+    pub given: Option<String>,
     /// Where the embedded store and the generated key are.
     pub data: PathBuf,
 }
@@ -65,9 +68,18 @@ pub fn find(files: &Files) -> Result<Found, Vec<Diagnostic>> {
             warnings: Vec::new(),
             config: None,
             resources: None,
+            given: None,
             data: files.data.clone().unwrap_or_else(state_folder),
         }),
     }
+}
+
+/// The same for a start, whose arguments may stand for a configuration.
+///
+/// # Errors
+/// As there.
+pub fn of_start(files: &Files, forward: &Forward) -> Result<Found, Vec<Diagnostic>> {
+    if forward.to.is_empty() { find(files) } else { forward::find(files, forward) }
 }
 
 /// Reads a boot file again, for the parts that may change while running.
@@ -142,7 +154,7 @@ fn from_config(config: PathBuf, files: &Files) -> Result<Found, Vec<Diagnostic>>
     }
     warnings.extend(debug_mode(&folder));
     let data = files.data.clone().unwrap_or_else(|| folder.join("data"));
-    Ok(Found { boot, warnings, config: Some(config), resources, data })
+    Ok(Found { boot, warnings, config: Some(config), resources, given: None, data })
 }
 
 /// Defaults, with these resources alone: a data plane.
@@ -153,7 +165,7 @@ fn from_resources(resources: PathBuf, files: &Files) -> Result<Found, Vec<Diagno
     let (boot, mut warnings) = Boot::parse("built-in defaults", &text, &plugins::names(), &env)?;
     warnings.extend(debug_mode(resources.parent().unwrap_or(Path::new(""))));
     let data = files.data.clone().unwrap_or_else(state_folder);
-    Ok(Found { boot, warnings, config: None, resources: Some(resources), data })
+    Ok(Found { boot, warnings, config: None, resources: Some(resources), given: None, data })
 }
 
 /// Warns about modes that a `debug.yaml` of APISIX switches on. The one that ships with APISIX switches on none.
@@ -209,7 +221,7 @@ fn missing(path: &Path, why: &str) -> Vec<Diagnostic> {
 }
 
 /// `$XDG_STATE_HOME/sluice`, by default below the home folder, else in the current one.
-fn state_folder() -> PathBuf {
+pub fn state_folder() -> PathBuf {
     let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state"));
     match state.or_else(home) {

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::cli::Files;
 use crate::files::{self, Found};
-use crate::{check, say};
+use crate::{check, forward, say};
 
 pub mod apply;
 pub mod export;
@@ -158,13 +158,15 @@ fn started_with(found: &Found, address: SocketAddr, status: &Value, act: Act) ->
     let text = |name: &str| status.get(name).and_then(Value::as_str);
     // Without a configuration it was started with a file of resources, or with nothing but its data.
     let Some(theirs) = text("configuration").or_else(|| text("store")) else { return Ok(true) };
-    // A path that is not here is one in a container, which may have the same file elsewhere.
-    let (Ok(mine), Ok(other)) = (ours.canonicalize(), Path::new(theirs).canonicalize()) else {
-        return Ok(true);
-    };
-    if mine == other {
-        return Ok(true);
+    let mine = ours.canonicalize();
+    if theirs != forward::ARGUMENTS {
+        // A path that is not here is one in a container, which may have the same file elsewhere.
+        let (Ok(mine), Ok(other)) = (&mine, Path::new(theirs).canonicalize()) else { return Ok(true) };
+        if *mine == other {
+            return Ok(true);
+        }
     }
+    let mine = mine.unwrap_or_else(|_| ours.clone());
     let differs = format!("the gateway on {address} was started with {theirs}, not with {}", mine.display());
     match act {
         Act::Ask => say::err(format_args!("warning: {differs}")),

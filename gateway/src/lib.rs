@@ -15,6 +15,7 @@ mod etcd;
 mod expiry;
 mod explain;
 mod files;
+mod forward;
 mod handoff;
 mod instance;
 mod lifecycle;
@@ -56,7 +57,9 @@ pub fn main() -> ExitCode {
     let _ = rustix::thread::disable_transparent_huge_pages(true);
     let result = match Cli::parse().command {
         Command::Run(start) => run::run(&start),
-        Command::Check { files, strict, no_analysis } => check::run(&files, strict, !no_analysis),
+        Command::Check { files, forward, strict, no_analysis } => {
+            check::run(&files, &forward, strict, !no_analysis)
+        }
         Command::Explain(asked) => explain::run(&asked),
         Command::Status { files, json } => instance::status(&files, json),
         Command::Reload(files) => instance::reload(&files),

@@ -25,7 +25,7 @@ use tokio::sync::Semaphore;
 use crate::expiry::FromFile;
 use crate::server_info::ServerInfo;
 use crate::upgrade::Record;
-use crate::{expiry, explain, server_info};
+use crate::{expiry, explain, forward, server_info};
 
 /// How long an API request waits until the resource file, or a registry's file, is read.
 const READING: Duration = Duration::from_secs(10);
@@ -266,6 +266,7 @@ impl Program for Running {
             "configuration": self.config.as_deref().map(whole),
             "store": match self.boot.provider {
                 Provider::Etcd => self.place.display().to_string(),
+                _ if self.place.as_os_str() == forward::ARGUMENTS => forward::ARGUMENTS.to_owned(),
                 Provider::Embedded | Provider::Yaml | Provider::Json => whole(&self.place),
             },
             "listens": self.listens,

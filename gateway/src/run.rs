@@ -18,6 +18,7 @@ use control::store::{Embedded, File, Store};
 use control::{Handle, Pipeline};
 use model::Diagnostic;
 use model::boot::{Boot, Provider};
+use model::declarative::Format;
 use proxy::{Datagrams, Workers};
 use sdk::Catalog;
 use sdk::build::Services;
@@ -37,8 +38,8 @@ use crate::program::{OneAtATime, Running};
 use crate::server_info::ServerInfo;
 use crate::upgrade::{self, Inherited, Upgrade, notify};
 use crate::{
-    acme, check, etcd, expiry, lifecycle, listeners, logging, memory, metrics, pool, say, server_info, tls,
-    wiring,
+    acme, check, etcd, expiry, forward, lifecycle, listeners, logging, memory, metrics, pool, say,
+    server_info, tls, wiring,
 };
 
 /// How long a start waits for the first snapshot before it serves without one.
@@ -51,7 +52,7 @@ const FIRST_SNAPSHOT: Duration = Duration::from_secs(5);
 pub fn run(start: &Start) -> anyhow::Result<bool> {
     let began = Instant::now();
     let inherited = Inherited::receive()?;
-    let found = match files::find(&start.files) {
+    let found = match files::of_start(&start.files, &start.forward) {
         Ok(found) => found,
         Err(diagnostics) => {
             upgrade::failed(&diagnostics.iter().map(Diagnostic::one_line).collect::<Vec<_>>().join("; "));
@@ -88,16 +89,21 @@ async fn serve(
     mut inherited: Inherited,
 ) -> anyhow::Result<()> {
     let folders = found.folders();
-    let Found { boot, config, resources, data, .. } = found;
+    let Found { boot, config, resources, given, data, .. } = found;
     let place = match (&resources, boot.provider) {
         (Some(file), _) => file.clone(),
         (None, Provider::Etcd) => etcd::place(&boot),
+        (None, _) if given.is_some() => forward::ARGUMENTS.into(),
         (None, _) => data.clone(),
     };
     tracing::info!(
         "sluice {} starts with {}, resources from {}",
         env!("CARGO_PKG_VERSION"),
-        config.as_ref().map_or_else(|| "its defaults".to_owned(), |path| path.display().to_string()),
+        match &config {
+            Some(path) => path.display().to_string(),
+            None if given.is_some() => "its arguments".to_owned(),
+            None => "its defaults".to_owned(),
+        },
         place.display()
     );
     let logs = Logs::start(&boot, &data, folders.clone())?;
@@ -110,10 +116,14 @@ async fn serve(
         let boot = boot.clone();
         move || tls::settings(&boot)
     });
-    let Opened { store, file, etcd } = open_store(&boot, &*catalog, resources.as_deref(), &data)?;
+    let Opened { store, file, etcd } =
+        open_store(&boot, &*catalog, resources.as_deref(), given.as_deref(), &data)?;
+    if let Some(given) = given.as_deref().filter(|_| store.writable()) {
+        forward::keep(&*store, given).await?;
+    }
 
     // All listeners first: an address in use is reported before anything runs.
-    let apis = ApiListeners::open(&boot, &mut inherited).await?;
+    let apis = ApiListeners::open(&boot, given.is_some(), &mut inherited).await?;
     let count = wiring::worker_count(&boot);
     let mut settings = wiring::proxy_settings(&boot, Vec::new(), count);
     settings.reuse_port = reuse_port;
@@ -281,9 +291,15 @@ fn open_store(
     boot: &Boot,
     catalog: &dyn Catalog,
     resources: Option<&Path>,
+    given: Option<&str>,
     data: &Path,
 ) -> anyhow::Result<Opened> {
     match resources {
+        None if let (Some(text), Provider::Json) = (given, boot.provider) => {
+            let env = Box::new(files::env);
+            let file = File::of_text(forward::ARGUMENTS, text, Format::Json, plugins::names(), env)?;
+            Ok(Opened { store: Arc::new(file), file: None, etcd: None })
+        }
         Some(path) => {
             // Secrets in a file are in the clear or, as in APISIX, as they were taken out of etcd.
             let file = Arc::new(File::open(path, plugins::names())?);

@@ -1,6 +1,7 @@
-"""Certificates from a real ACME server: acme.py SLUICE FOLDER ROOT [ETCD]
+"""Certificates from a real ACME server: acme.py SLUICE FOLDER ROOT [ETCD | --to]
 
-Starts pebble, a DNS server for it, and the gateway; with addresses of etcd, two gateways of one cluster. Ports come in the environment: PROXY, TLS, ADMIN, CONTROL, METRICS (of
+Starts pebble, a DNS server for it, and the gateway; with addresses of etcd, two gateways of one cluster; with --to, a
+gateway that has no files. Ports come in the environment: PROXY, TLS, ADMIN, CONTROL, METRICS (of
 the gateway), ACME, MANAGE, DNS, DNS_MANAGE, WEB; and ADMIN_KEY.
 """
 
@@ -19,7 +20,8 @@ import time
 import urllib.request
 
 SLUICE, FOLDER, ROOT = sys.argv[1:4]
-ETCD = sys.argv[4].split(",") if len(sys.argv) > 4 else []
+WITHOUT_FILES = sys.argv[4:] == ["--to"]
+ETCD = sys.argv[4].split(",") if len(sys.argv) > 4 and not WITHOUT_FILES else []
 HOST = "127.0.0.1"
 SECOND = "127.0.0.2"
 PATIENCE = 60
@@ -283,8 +285,59 @@ def alone():
     print("tls-alpn-01: ok")
 
 
+def without_files():
+    """`sluice run --to`, on ports 443 and 80, then on 443 alone."""
+    servers(3600)
+    state = {"XDG_STATE_HOME": FOLDER + "/state", "SSL_CERT_FILE": ROOT + "/tests/certs/ca.crt"}
+    arguments = ["run", "--to", f"http://{HOST}:{port('WEB')}", "--domain", "one.test", "--acme-directory", f"https://{HOST}:{port('ACME')}/dir"]
+    process = start(SLUICE, *arguments, log="sluice.log", **state)
+    first = until("a certificate", lambda: listens(port("TLS")) and served("one.test"))
+
+    def secure(name):
+        plain = socket.create_connection((HOST, port("TLS")), 10)
+        with ssl.create_default_context(cafile="root.crt").wrap_socket(plain, server_hostname="one.test") as stream:
+            stream.sendall(f"GET /a HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n".encode())
+            return b"".join(iter(lambda: stream.recv(4096), b"")).decode()
+
+    assert secure("one.test").endswith("routed"), secure("one.test")
+    assert " 404 " in secure("other.test").splitlines()[0], secure("other.test")
+    print("certificate: ok")
+    plain = http.client.HTTPConnection(HOST, port("PROXY"), timeout=30)
+    plain.request("GET", "/a?b", headers={"Host": "one.test"})
+    answer = plain.getresponse()
+    assert (answer.status, answer.getheader("Location")) == (301, "https://one.test/a?b"), (answer.status, answer.getheader("Location"))
+    print("redirect: ok")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+    process = start(SLUICE, *arguments, "--listen", f"{HOST}:{port('TLS')}", log="sluice.log", **state)
+    until("it serves again", lambda: listens(port("TLS")))
+    assert until("the certificate", lambda: served("one.test")) == first
+    assert not listens(port("PROXY")) and secure("one.test").endswith("routed")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+    with open("sluice.log") as file:
+        log = file.read()
+    assert log.count("asking for a certificate") == 1 and "PRIVATE KEY" not in log, log
+    assert sorted(os.listdir("state/sluice/to")) == ["store.key", "store.redb"], os.listdir("state/sluice/to")
+    print("restart: ok")
+    # A folder with resources of its own is left as it is.
+    write("config.yaml", json.dumps({"apisix": {"node_listen": [81], "ssl": {"enable": False}}}))
+    process = start(SLUICE, "run", "config.yaml", "--data", "own", log="own.log")
+    until("it runs", lambda: os.path.exists("own/admin.key") and listens(9180))
+    key = open("own/admin.key").read().strip()
+    value = {"uri": "/own", "upstream": {"nodes": {"127.0.0.1:1": 1}}}
+    connection = http.client.HTTPConnection(HOST, 9180, timeout=30)
+    connection.request("PUT", "/apisix/admin/routes/own", json.dumps(value), {"X-API-KEY": key})
+    assert connection.getresponse().status == 201
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+    done = subprocess.run([SLUICE, *arguments, "--data", "own"], capture_output=True, text=True, timeout=60, env={**os.environ, **state})
+    assert done.returncode == 1 and "the store holds other resources (routes/own)" in done.stderr, done
+    print("other resources: ok")
+
+
 try:
-    cluster() if ETCD else alone()
+    without_files() if WITHOUT_FILES else cluster() if ETCD else alone()
 finally:
     for process in STARTED:
         process.kill()

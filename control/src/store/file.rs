@@ -89,17 +89,8 @@ impl File {
     /// # Errors
     /// As there.
     pub fn open_with(path: &Path, plugins: Vec<&'static str>, lookup: Lookup) -> Result<File, StoreError> {
-        let table = Arc::new(Table::new([], None, 0));
-        let mut reader = Reader {
-            path: path.to_owned(),
-            plugins,
-            lookup,
-            table: table.clone(),
-            stat: Stat::of(path),
-            content: None,
-            rejected: Vec::new(),
-            warned: Vec::new(),
-        };
+        let mut reader = Reader::new(path.to_owned(), plugins, lookup);
+        let table = reader.table.clone();
         reader.read().map_err(StoreError::File)?;
 
         let (wake, woken) = sync_channel(1);
@@ -114,6 +105,25 @@ impl File {
             .spawn(move || reader.run(&woken, &run))
             .map_err(|error| StoreError::Unavailable(format!("no thread for the file: {error}")))?;
         Ok(File { path: path.to_owned(), table, signal, watcher: watcher.ok(), thread: Some(thread) })
+    }
+
+    /// A store that never changes, of the text of a declarative file. `name` is for messages.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn of_text(
+        name: &str,
+        text: &str,
+        format: Format,
+        plugins: Vec<&'static str>,
+        lookup: Lookup,
+    ) -> Result<File, StoreError> {
+        let read = Declarative::load(name, text, format, &plugins, &*lookup).map_err(StoreError::File)?;
+        let mut reader = Reader::new(name.into(), plugins, lookup);
+        reader.take(read, false);
+        let (wake, _) = sync_channel(1);
+        let signal = Signal { wake, waiting: Arc::default(), touched: Arc::default(), stop: Arc::default() };
+        Ok(File { path: name.into(), table: reader.table, signal, watcher: None, thread: None })
     }
 
     /// Reads the file again soon, even if it looks the same (on SIGHUP: a variable may have changed).
@@ -247,6 +257,11 @@ struct Reader {
 }
 
 impl Reader {
+    fn new(path: PathBuf, plugins: Vec<&'static str>, lookup: Lookup) -> Reader {
+        let (table, stat) = (Arc::new(Table::new([], None, 0)), Stat::of(&path));
+        Reader { path, plugins, lookup, table, stat, content: None, rejected: Vec::new(), warned: Vec::new() }
+    }
+
     fn run(mut self, woken: &Receiver<()>, signal: &Signal) {
         let Signal { waiting, touched, stop, .. } = signal;
         loop {

@@ -1,5 +1,6 @@
 //! The listeners that carry no traffic of clients: the Admin API, the control API, metrics and status.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -25,16 +26,33 @@ pub struct ApiListeners {
 impl ApiListeners {
     /// # Errors
     /// An address is in use, or not one of this machine.
-    pub async fn open(boot: &Boot, inherited: &mut Inherited) -> anyhow::Result<ApiListeners> {
+    ///
+    /// With `optional`, an API whose address is in use is not served: nothing was written that asks for it.
+    pub async fn open(
+        boot: &Boot,
+        optional: bool,
+        inherited: &mut Inherited,
+    ) -> anyhow::Result<ApiListeners> {
+        let mut listen = async |address: Option<SocketAddr>, name: &str, setting: &str| {
+            let in_use = |error: &std::io::Error| optional && error.kind() == ErrorKind::AddrInUse;
+            match listen(address, inherited).await {
+                Ok(listener) => Ok(listener),
+                Err((address, error)) if in_use(&error) => {
+                    tracing::warn!("{name} is not served: {address} is in use");
+                    Ok(None)
+                }
+                Err((address, error)) => Err(cannot_listen(address, name, setting, &error)),
+            }
+        };
         let admin = (boot.admin.enabled && boot.role != Role::DataPlane).then_some(boot.admin.listen);
         Ok(ApiListeners {
-            admin: listen(admin, inherited, "the Admin API", "deployment.admin.admin_listen").await?,
-            control: listen(boot.control, inherited, "the control API", "apisix.control").await?,
+            admin: listen(admin, "the Admin API", "deployment.admin.admin_listen").await?,
+            control: listen(boot.control, "the control API", "apisix.control").await?,
             metrics: {
                 let export = boot.prometheus.export;
-                listen(export, inherited, "metrics", "plugin_attr.prometheus.export_addr").await?
+                listen(export, "metrics", "plugin_attr.prometheus.export_addr").await?
             },
-            status: listen(boot.status, inherited, "the status page", "apisix.status").await?,
+            status: listen(boot.status, "the status page", "apisix.status").await?,
         })
     }
 
@@ -132,13 +150,11 @@ async fn prepare_admin(boot: &Boot, program: &Running, admin: &Admin) {
 async fn listen(
     address: Option<SocketAddr>,
     inherited: &mut Inherited,
-    name: &str,
-    setting: &str,
-) -> anyhow::Result<Option<TcpListener>> {
+) -> Result<Option<TcpListener>, (SocketAddr, std::io::Error)> {
     let Some(address) = address else { return Ok(None) };
-    if let Some(kept) = inherited.tcp(address).into_iter().next() {
-        return Ok(Some(TcpListener::from_std(kept)?));
-    }
-    let bound = TcpListener::bind(address).await;
-    bound.map(Some).map_err(|error| cannot_listen(address, name, setting, &error))
+    let bound = match inherited.tcp(address).into_iter().next() {
+        Some(kept) => TcpListener::from_std(kept),
+        None => TcpListener::bind(address).await,
+    };
+    bound.map(Some).map_err(|error| (address, error))
 }
