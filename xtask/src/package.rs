@@ -6,6 +6,7 @@
 mod chroot;
 mod crates;
 mod deb;
+mod image;
 mod load;
 mod needs;
 mod nfpm;
@@ -53,12 +54,13 @@ struct Artefact {
 }
 
 /// In the order in which they are built; a later one may use an earlier one's files in `out`.
-const ARTEFACTS: [Artefact; 5] = [
+const ARTEFACTS: [Artefact; 6] = [
     Artefact { name: "tarball", build: tarball::build, check: tarball::check },
     Artefact { name: "wheel", build: wheel::build, check: wheel::check },
     Artefact { name: "npm", build: npm::build, check: npm::check },
     Artefact { name: "deb", build: deb::build, check: deb::check },
     Artefact { name: "rpm", build: rpm::build, check: rpm::check },
+    Artefact { name: "image", build: image::build, check: image::check },
 ];
 
 #[derive(Debug, Default, PartialEq)]

@@ -158,17 +158,21 @@ fn present(program: &str) -> bool {
 }
 
 fn apt(args: &[&str]) -> Command {
+    let mut command = as_root("apt-get");
+    command.args(args).env("DEBIAN_FRONTEND", "noninteractive");
+    command
+}
+
+/// A program that needs the rights of root, by sudo unless this process has them.
+pub fn as_root(program: &str) -> Command {
     let root = std::fs::metadata("/proc/self").is_ok_and(|me| {
         use std::os::unix::fs::MetadataExt;
         me.uid() == 0
     });
-    let mut command = if root {
-        Command::new("apt-get")
-    } else {
-        let mut sudo = Command::new("sudo");
-        sudo.arg("apt-get");
-        sudo
-    };
-    command.args(args).env("DEBIAN_FRONTEND", "noninteractive");
-    command
+    if root {
+        return Command::new(program);
+    }
+    let mut sudo = Command::new("sudo");
+    sudo.arg(program);
+    sudo
 }

@@ -1,10 +1,11 @@
 //! `sluice_gateway-VERSION-….whl` for PyPI, where another project has the name `sluice`: the program as a script, so
 //! that pip puts it on the path.
 
+use super::needs::Needs;
 use super::{Dist, trial};
-use crate::shell::{output, root, run};
+use crate::shell::{root, run};
 use crate::tools;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -73,30 +74,5 @@ pub fn python() -> Result<PathBuf> {
 
 /// The oldest platform that has the symbols the program needs, as pip names it: `manylinux_2_34_x86_64`.
 fn platform(binary: &Path) -> Result<String> {
-    let symbols = output(Command::new("objdump").arg("--dynamic-syms").arg(binary))?;
-    let (major, minor) =
-        glibc(&symbols).context("the program needs no symbol of glibc, so its platform is unknown")?;
-    Ok(format!("manylinux_{major}_{minor}_{}", std::env::consts::ARCH))
-}
-
-/// The highest version of glibc that a list of symbols names.
-fn glibc(symbols: &str) -> Option<(u32, u32)> {
-    let versions = symbols.split("GLIBC_").skip(1).filter_map(|rest| {
-        let version = rest.split(|letter: char| letter != '.' && !letter.is_ascii_digit()).next()?;
-        let mut parts = version.split('.').map(str::parse);
-        Some((parts.next()?.ok()?, parts.next()?.ok()?))
-    });
-    versions.max()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::glibc;
-
-    #[test]
-    fn the_highest_version_decides() {
-        let symbols = "DF *UND*  (GLIBC_2.2.5) memcpy\nDF *UND*  (GLIBC_2.34) pthread_create\nDF (GLIBC_2.9) x\nGCC_3.0";
-        assert_eq!(glibc(symbols), Some((2, 34)));
-        assert_eq!(glibc("DF *UND*  (GLIBC_PRIVATE) x"), None);
-    }
+    Ok(format!("manylinux_{}_{}", Needs::of(binary)?.glibc.replace('.', "_"), std::env::consts::ARCH))
 }
