@@ -24,6 +24,12 @@ use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// The glibc that the gateway is built against, the oldest that Rust's library works with. It is that of
+/// RHEL 7; Debian 8 has a later one.
+const GLIBC: &str = "2.17";
+
 /// The sources of artefacts, and the folder they go to.
 pub struct Dist {
     /// The gateway's, such as `0.1.0`.
@@ -34,6 +40,8 @@ pub struct Dist {
     pub parts: PathBuf,
     /// For artefacts, and nothing else: each file here is listed in `SHA256SUMS`.
     pub out: PathBuf,
+    /// Artefacts are made to be tried: how fast they are made counts, and their size does not.
+    pub check: bool,
     /// For intermediate files, see [`Dist::folder`].
     work: PathBuf,
 }
@@ -94,6 +102,10 @@ fn options(args: &[String]) -> Result<Options> {
 
 pub fn command(args: &[String]) -> Result<()> {
     let options = options(args)?;
+    stage("package", || package(options))
+}
+
+fn package(options: Options) -> Result<()> {
     let binary = match options.binary {
         Some(path) => std::path::absolute(path)?,
         None if options.check => stage("build and lints", build::workspace)?.gateway,
@@ -113,10 +125,15 @@ pub fn command(args: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Builds the gateway for users.
+/// Builds the gateway for users, against [`GLIBC`]: zig has the symbols of each version.
 fn release() -> Result<PathBuf> {
-    run(crate::shell::cargo().args(["build", "--release", "--package", "gateway"]))?;
-    Ok(root().join("target/release/sluice"))
+    let programs = tools::venv("package-zig", "packaging/zig.txt")?.join("bin");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths([programs].into_iter().chain(std::env::split_paths(&path)))?;
+    let mut command = crate::shell::cargo();
+    command.env("PATH", path).args(["zigbuild", "--release", "--locked", "--package", "gateway"]);
+    run(command.args(["--target", &format!("{TARGET}.{GLIBC}")]))?;
+    Ok(root().join("target").join(TARGET).join("release/sluice"))
 }
 
 fn prepare(binary: &Path, check: bool) -> Result<Dist> {
@@ -130,6 +147,7 @@ fn prepare(binary: &Path, check: bool) -> Result<Dist> {
         binary: parts.join("sluice"),
         parts,
         out,
+        check,
         work,
     };
     tools::debian(&[("strip", "binutils")])?;

@@ -21,6 +21,8 @@ pub fn build(dist: &Dist, kind: &str, version: &str, out: &Path) -> Result<PathB
     let description = root().join("packaging/deb-rpm/nfpm.yaml");
     let text = std::fs::read_to_string(&description)?;
     let needs = Needs::of(&dist.binary)?;
+    // gzip and xz are read by every system whose glibc is new enough, zstd is not.
+    let (deb, rpm) = if dist.check { ("none", "gzip:1") } else { ("xz", "xz") };
     let text = filled(
         &text,
         &[
@@ -28,6 +30,8 @@ pub fn build(dist: &Dist, kind: &str, version: &str, out: &Path) -> Result<PathB
             ("PARTS", &path(&dist.parts)?),
             ("PACKAGING", &path(&root().join("packaging"))?),
             ("WORK", &path(&work)?),
+            ("DEB_COMPRESSION", deb),
+            ("RPM_COMPRESSION", rpm),
             ("DEB_DEPENDS", &needs.deb()),
             ("RPM_DEPENDS", &needs.rpm()),
         ],

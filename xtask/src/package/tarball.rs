@@ -14,7 +14,8 @@ pub fn build(dist: &Dist) -> Result<()> {
     let mut tar = Command::new("tar");
     // The same files give the same archive.
     tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--mtime=@0", "--mode=go-w"]);
-    run(tar.arg("-C").arg(work).arg("-czf").arg(archive(dist)).arg(name))
+    tar.args(["-I", if dist.check { "gzip -1" } else { "gzip -9" }]);
+    run(tar.arg("-C").arg(work).arg("-cf").arg(archive(dist)).arg(name))
 }
 
 pub fn check(dist: &Dist) -> Result<()> {
