@@ -1,4 +1,4 @@
-//! Answers: APISIX's envelopes, statuses and refusals.
+//! Answers with APISIX's envelopes, statuses and error messages.
 
 use bytes::Bytes;
 use control::store::{Refused, StoreError, Stored};
@@ -32,7 +32,7 @@ impl ErrorAnswer {
         ErrorAnswer(Box::new(response))
     }
 
-    /// The same, about one of several operations.
+    /// Adds the index of the failed operation to the error.
     pub fn of_operation(self, at: usize) -> ErrorAnswer {
         let (status, body) = (self.0.status(), self.0.body());
         let mut body: Value = serde_json::from_slice(body).unwrap_or_default();
@@ -43,7 +43,7 @@ impl ErrorAnswer {
         self
     }
 
-    /// The same, with the resource it is about.
+    /// Adds the key of the resource to the error.
     pub fn about(self, key: &Key) -> ErrorAnswer {
         let (status, body) = (self.0.status(), self.0.body());
         let mut body: Value = serde_json::from_slice(body).unwrap_or_default();
@@ -59,13 +59,13 @@ impl ErrorAnswer {
     }
 }
 
-/// A 400.
+/// Returns a 400 with this message.
 pub(crate) fn said(reason: impl Into<String>) -> ErrorAnswer {
     ErrorAnswer::new(StatusCode::BAD_REQUEST, reason)
 }
 
 impl From<Invalid> for ErrorAnswer {
-    /// APISIX's message, and beside it where the error is and what to do, for people.
+    /// Answers 400 with APISIX's message, and beside it the place of the error and a hint.
     fn from(invalid: Invalid) -> ErrorAnswer {
         let mut body = json!({ "error_msg": invalid.reason });
         let parts = [
@@ -104,12 +104,12 @@ impl From<Refused> for ErrorAnswer {
     }
 }
 
-/// JSON and a newline, as APISIX prints tables.
+/// Returns an answer of JSON and a newline, as APISIX prints tables.
 pub(crate) fn json(status: StatusCode, value: &Value) -> Response<Bytes> {
     text(status, value.to_string() + "\n")
 }
 
-/// A text as it is, with the content type all of APISIX's admin answers have.
+/// Returns an answer of a plain text, with the content type that all of APISIX's admin answers have.
 pub(crate) fn text(status: StatusCode, text: impl Into<Bytes>) -> Response<Bytes> {
     let mut response = Response::new(text.into());
     *response.status_mut() = status;
@@ -125,29 +125,29 @@ pub(crate) fn not_found() -> ErrorAnswer {
     ErrorAnswer::response(json(StatusCode::NOT_FOUND, &json!({ "message": "Key not found" })))
 }
 
-/// The store's path of a resource: `/apisix/routes/1`.
+/// Returns the store's path of a resource: `/apisix/routes/1`.
 pub(crate) fn path(key: &Key) -> String {
     key.path(DEFAULT_PREFIX)
 }
 
-/// How answers are wrapped: as in APISIX 3, or as in 2.
+/// The envelope of answers: that of APISIX 3, or of APISIX 2.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Envelope {
     pub v2: bool,
 }
 
 impl Envelope {
-    /// The name of the version, for `X-API-VERSION`.
+    /// Returns the value of `X-API-VERSION`.
     pub fn version(self) -> HeaderValue {
         HeaderValue::from_static(if self.v2 { "v2" } else { "v3" })
     }
 
-    /// What a GET of one resource answers.
+    /// Returns the answer to a GET of one resource.
     pub fn one(self, entry: Value) -> Response<Bytes> {
         self.wrap(StatusCode::OK, entry, "get")
     }
 
-    /// What a GET of a collection answers; `total` counts all pages.
+    /// Returns the answer to a GET of a collection; `total` counts the items of all pages.
     pub fn list(self, collection: String, list: Vec<Value>, total: usize) -> Response<Bytes> {
         let body = match self.v2 {
             false => json!({ "list": list, "total": total }),
@@ -160,7 +160,7 @@ impl Envelope {
         json(StatusCode::OK, &body)
     }
 
-    /// What a PUT (`set`), POST (`create`) or PATCH (`compareAndSwap`) answers.
+    /// Returns the answer to a PUT (`set`), POST (`create`) or PATCH (`compareAndSwap`).
     pub fn written(self, status: StatusCode, stored: &Stored, action: &str) -> Response<Bytes> {
         let mut stored = stored.clone();
         conceal(&mut stored);
@@ -182,10 +182,10 @@ impl Envelope {
     }
 }
 
-/// The longest reason that a header repeats.
+/// The longest reason in a header, in characters.
 const MAX_REASON: usize = 500;
 
-/// `X-Sluice-Revision`, to wait for, and `X-Sluice-Outcome`: what is known by now.
+/// Adds `X-Sluice-Revision`, which clients can wait for, and `X-Sluice-Outcome`, as far as it is known.
 pub(crate) fn tell_outcome(response: &mut Response<Bytes>, revision: u64, outcome: &Outcome) {
     let outcome = match outcome {
         Outcome::Published => "published".to_owned(),
@@ -199,10 +199,10 @@ pub(crate) fn tell_outcome(response: &mut Response<Bytes>, revision: u64, outcom
     }
 }
 
-/// The most `X-Sluice-Warning` that an answer has.
+/// The most `X-Sluice-Warning` headers of an answer, besides one that counts the rest.
 const MOST_WARNINGS: usize = 10;
 
-/// An `X-Sluice-Warning` for each part of what was written that has no effect.
+/// Adds an `X-Sluice-Warning` for each written setting that has no effect.
 pub(crate) fn tell_without_effect<'a>(
     response: &mut Response<Bytes>,
     written: impl IntoIterator<Item = (&'a Key, &'a Value)>,
@@ -211,24 +211,24 @@ pub(crate) fn tell_without_effect<'a>(
         let ignored = gaps::ignored(key.kind, value);
         ignored.into_iter().map(move |invalid| gaps::line(key, &invalid))
     });
-    let mut told: Vec<String> = lines.by_ref().take(MOST_WARNINGS).collect();
+    let mut warnings: Vec<String> = lines.by_ref().take(MOST_WARNINGS).collect();
     let more = lines.count();
     if more > 0 {
-        told.push(format!("and {more} more settings without effect"));
+        warnings.push(format!("and {more} more settings without effect"));
     }
-    for line in told.iter().filter_map(|line| visible(line)) {
+    for line in warnings.iter().filter_map(|line| visible(line)) {
         response.headers_mut().append(HeaderName::from_static("x-sluice-warning"), line);
     }
 }
 
-/// A text as a header can have it.
+/// Returns a text as a header value, with `?` for characters other than visible ASCII and spaces.
 fn visible(text: &str) -> Option<HeaderValue> {
     let visible = |c: char| if (' '..='~').contains(&c) { c } else { '?' };
     let text: String = text.chars().take(MAX_REASON).map(visible).collect();
     HeaderValue::from_str(&text).ok()
 }
 
-/// The answer to a browser that asks whether it may.
+/// Returns the answer to a CORS preflight request.
 pub(crate) fn preflight() -> Response<Bytes> {
     let mut response = empty(StatusCode::OK);
     let headers = response.headers_mut();

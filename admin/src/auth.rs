@@ -1,6 +1,6 @@
-//! Who may talk to the Admin API: by address, then by key.
+//! Authentication of Admin API clients: by address, then by key.
 //!
-//! Both are asked before the path is looked at. The address is that of the
+//! Both are checked before the path is looked at. The address is that of the
 //! connection; no header can change it.
 
 use std::net::IpAddr;
@@ -16,6 +16,8 @@ use crate::config::{AdminKey, AdminRole, Config};
 use crate::hosts;
 use crate::request::pairs;
 
+/// Checks the address of a client.
+///
 /// # Errors
 /// 403 unless `allow_admin` holds the address.
 pub(crate) fn check_address(config: &Config, peer: IpAddr) -> Result<(), ErrorAnswer> {
@@ -31,17 +33,18 @@ pub(crate) fn check_address(config: &Config, peer: IpAddr) -> Result<(), ErrorAn
     }
 }
 
-/// Whether `allow_admin` holds the address.
+/// Returns whether `allow_admin` holds the address.
 pub(crate) fn is_allowed(config: &Config, peer: IpAddr) -> bool {
     // An IPv4 client of a dual-stack socket shows as ::ffff:127.0.0.1.
     let peer = peer.to_canonical();
     config.allow.iter().any(|network| network.contains(&peer))
 }
 
-/// Gives the name of the key.
+/// Checks the key of a request and returns its name.
 ///
 /// # Errors
-/// 401 unless the request carries a key, and the key's role allows the method; and why, for a log.
+/// 401 unless the request carries a key whose role allows the method, and the reason for the log. Without
+/// required keys, 403 for requests from web pages.
 pub(crate) fn check_key(config: &Config, head: &Parts) -> Result<KeyName, (ErrorAnswer, &'static str)> {
     if !config.key_required {
         return check_page(config, head);
@@ -60,10 +63,10 @@ pub(crate) fn check_key(config: &Config, head: &Parts) -> Result<KeyName, (Error
     Ok(KeyName::Named(key.name.clone()))
 }
 
-/// Whether a path shows what was there before. That a change waits to be confirmed shows none of it.
+/// Returns whether an answer would show past configuration. `revisions/unconfirmed` does not.
 fn shows_history(head: &Parts) -> bool {
     let path = head.uri.path().strip_prefix("/apisix/admin/").unwrap_or_default().trim_end_matches('/');
-    // What a past revision would have answered is a part of it.
+    // An explanation by a past revision shows parts of it.
     let of_the_past = || {
         let query = head.uri.query().unwrap_or_default();
         pairs(query).is_none_or(|pairs| pairs.iter().any(|(name, _)| name == "revision"))
@@ -75,8 +78,8 @@ fn shows_history(head: &Parts) -> bool {
     }
 }
 
-/// Without keys, the address is all that is asked for, and every web page that is open on an
-/// allowed machine has it. Browsers say when a page is behind a request.
+/// Refuses requests from web pages where no key is required: a page open on an allowed machine has an
+/// allowed address. Browsers mark its requests with `Origin`.
 fn check_page(config: &Config, head: &Parts) -> Result<KeyName, (ErrorAnswer, &'static str)> {
     if head.headers.contains_key(header::ORIGIN) {
         let reason = "requests of web pages are refused while deployment.admin.admin_key_required is false";
@@ -87,10 +90,10 @@ fn check_page(config: &Config, head: &Parts) -> Result<KeyName, (ErrorAnswer, &'
     Ok(KeyName::NotAsked)
 }
 
-/// The first of query `api_key`, header `X-API-KEY` (with underscores, too, as NGINX's variable
-/// takes it), cookie `x_api_key`.
+/// Returns the key of a request, and whether it is from the cookie, which a browser adds to requests of any page.
 ///
-/// With it, whether it is from the cookie, which a browser adds to requests of any page.
+/// The key is the first of query `api_key`, header `X-API-KEY` (with underscores, too, as NGINX's variable
+/// takes it), cookie `x_api_key`.
 fn token_of(head: &Parts) -> Option<(Vec<u8>, bool)> {
     let query = head.uri.query().unwrap_or_default();
     if let Some(value) = query.split('&').find_map(|pair| pair.strip_prefix("api_key=")) {
@@ -106,7 +109,7 @@ fn token_of(head: &Parts) -> Option<(Vec<u8>, bool)> {
         .map(|key| (key.to_owned(), true))
 }
 
-/// Whether the request has no `Origin`, or that of this server.
+/// Returns whether the request has no `Origin`, or that of this server.
 fn is_same_origin(head: &Parts) -> bool {
     let host = head.headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let host = host.or_else(|| head.uri.authority().map(|authority| authority.as_str()));
@@ -116,11 +119,11 @@ fn is_same_origin(head: &Parts) -> bool {
     })
 }
 
-/// Compares with every key, in a time that tells nothing but lengths.
+/// Finds a key by comparing with every one, in a time that reveals only their lengths.
 fn key_of<'a>(config: &'a Config, token: &[u8]) -> Option<&'a AdminKey> {
     let mut found = None;
     for admin in &config.keys {
-        // An empty key is no key, even if one got this far.
+        // An empty key never matches, even if one got this far.
         let nonempty = Choice::from(u8::from(!admin.key.is_empty()));
         if bool::from(admin.key.as_bytes().ct_eq(token) & nonempty) && found.is_none() {
             found = Some(admin);
@@ -129,10 +132,10 @@ fn key_of<'a>(config: &'a Config, token: &[u8]) -> Option<&'a AdminKey> {
     found
 }
 
-/// Why a key that is not one of ours is refused.
+/// The reason for refusing a key that is not configured.
 pub(crate) const WRONG_KEY: &str = "wrong apikey";
 
-/// Refuses who has sent too many wrong keys.
+/// Returns the 429 for a client that has sent too many wrong keys.
 pub(crate) fn too_many(seconds: u64) -> ErrorAnswer {
     let body = serde_json::json!({
         "error_msg": "failed to check token",
@@ -265,12 +268,12 @@ mod tests {
         let (page, ()) = page.into_parts();
         let (refusal, _) = check_key(&open, &page).unwrap_err();
         assert_eq!(refusal.into_response().status(), StatusCode::FORBIDDEN);
-        // A page whose name was made to point here.
+        // DNS rebinding: the page's own name resolves to the gateway.
         let (rebound, ()) = Request::get("/").header("host", "evil.test:9180").body(()).unwrap().into_parts();
         let (refusal, _) = check_key(&open, &rebound).unwrap_err();
         assert_eq!(refusal.into_response().status(), StatusCode::FORBIDDEN);
         assert!(check_key(&Config { hosts: vec!["evil.test".to_owned()], ..open }, &rebound).is_ok());
-        // With a key, the name is nobody's concern.
+        // With a key, any `Host` is accepted.
         let keyed =
             Request::get("/").header("host", "evil.test").header("x-api-key", "look").body(()).unwrap();
         assert!(check_key(&config(), &keyed.into_parts().0).is_ok());

@@ -1,4 +1,4 @@
-//! Who asks, and what the log says of it: changes, and those who were sent away.
+//! The authors of changes, and the log lines about changes and refused requests.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -9,32 +9,32 @@ use control::store::Step;
 
 use crate::confirm::Confirm;
 
-/// Who made a change.
+/// The author of a change.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Author {
     pub peer: IpAddr,
     pub key: KeyName,
-    /// What they say of it (`X-Sluice-Message`); may be empty.
+    /// The author's message (`X-Sluice-Message`); may be empty.
     pub message: String,
-    /// What they change is undone unless it is confirmed.
+    /// If set, the change is undone unless it is confirmed.
     pub confirm: Option<Confirm>,
 }
 
 /// The longest message that the history keeps, in characters.
 const MAX_MESSAGE: usize = 500;
 
-/// What a request says of the change it makes.
+/// Returns the `X-Sluice-Message` of a request, without control characters and cut to [`MAX_MESSAGE`].
 pub(crate) fn message_of(head: &http::request::Parts) -> String {
     let message = head.headers.get("x-sluice-message").map(|value| String::from_utf8_lossy(value.as_bytes()));
     message.unwrap_or_default().chars().filter(|c| !c.is_control()).take(MAX_MESSAGE).collect()
 }
 
-/// By what they were let in.
+/// The key with which a request was authenticated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum KeyName {
     /// The `name` of the key in config.yaml.
     Named(String),
-    /// No key is asked for.
+    /// No key is required.
     NotAsked,
 }
 
@@ -48,12 +48,12 @@ impl fmt::Display for Author {
 }
 
 impl Author {
-    /// For the history of the store.
+    /// Returns the step that records the author in the store's history.
     pub fn step(&self) -> Step {
         Step::By { author: self.name(), message: self.message.clone() }
     }
 
-    /// The name of the key; empty if none is asked for.
+    /// Returns the name of the key; empty if no key is required.
     pub fn name(&self) -> String {
         match &self.key {
             KeyName::Named(name) => name.clone(),
@@ -61,17 +61,17 @@ impl Author {
         }
     }
 
-    /// Logs what was changed.
+    /// Logs a change.
     pub fn changed(&self, method: &http::Method, what: impl fmt::Display, revision: u64) {
         tracing::info!("{method} {what} {self}, revision {revision}");
     }
 }
 
-/// Lines of refused requests a second; a guesser must not fill the disk.
+/// Log lines about refused requests in a second; a client that guesses keys must not fill the disk.
 const LINES: u32 = 10;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Counts lines, of which only so many are written.
+/// Limits the log lines about refused requests to [`LINES`] a second and counts the others.
 #[derive(Debug, Default)]
 pub(crate) struct Lines(Mutex<Counted>);
 
@@ -83,7 +83,7 @@ struct Counted {
 }
 
 impl Lines {
-    /// Logs that a request was refused, or counts it.
+    /// Logs a refused request, or only counts it.
     pub fn refused(&self, peer: IpAddr, why: &str) {
         if let Some(left_out) = self.may_write(Instant::now()) {
             if left_out > 0 {
@@ -93,7 +93,7 @@ impl Lines {
         }
     }
 
-    /// Whether one more may be written now, and how many were left out before it.
+    /// Returns how many lines were left out before, if one may be written now.
     fn may_write(&self, now: Instant) -> Option<u64> {
         let mut counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if counted.since.is_none_or(|since| now.saturating_duration_since(since) >= SECOND) {
@@ -114,21 +114,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_author_is_told_by_key_and_address() {
+    fn authors_are_logged_with_key_and_address() {
         let peer = "127.0.0.1".parse().unwrap();
         let named = |name: &str| {
             Author { peer, key: KeyName::Named(name.to_owned()), message: String::new(), confirm: None }
                 .to_string()
         };
         assert_eq!(named("admin"), r#"by key "admin" from 127.0.0.1"#);
-        // A name is what somebody wrote: no line may come of it.
+        // A name with a line break must not start a new log line.
         assert_eq!(named("a\nb"), r#"by key "a\nb" from 127.0.0.1"#);
         let unasked = Author { peer, key: KeyName::NotAsked, message: String::new(), confirm: None };
         assert_eq!(unasked.to_string(), "without a key from 127.0.0.1");
     }
 
     #[test]
-    fn lines_are_bounded_and_what_is_left_out_is_counted() {
+    fn lines_are_limited_and_others_counted() {
         let (lines, start) = (Lines::default(), Instant::now());
         for _ in 0..LINES {
             assert_eq!(lines.may_write(start), Some(0));

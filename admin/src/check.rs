@@ -1,4 +1,4 @@
-//! Whether a value may be stored.
+//! Checks a resource before it is stored.
 
 use std::net::Ipv6Addr;
 
@@ -18,7 +18,7 @@ impl Admin {
         Ok(self.check_loaded_with(&loaded, key, value)?)
     }
 
-    /// The same with the list of HTTP plugins in use, for a moment that cannot wait for it.
+    /// Checks a value with a given list of HTTP plugins in use, where reading the list is not possible.
     pub(crate) fn check_loaded_with(
         &self,
         loaded: &[&'static str],
@@ -62,7 +62,7 @@ impl Admin {
         Ok(())
     }
 
-    /// The same of a stream route, whose plugins are those of `stream_plugins`.
+    /// Refuses plugins of a stream route that the `stream_plugins` list of config.yaml leaves out.
     fn check_stream_loaded(&self, value: &Value) -> Result<(), Invalid> {
         let plugins = value.get("plugins").and_then(Value::as_object);
         let names = plugins.into_iter().flat_map(|plugins| plugins.keys());
@@ -114,7 +114,7 @@ impl Admin {
     }
 }
 
-/// Refuses the field of ssl resources that only the plugin ocsp-stapling brings.
+/// Refuses the field `ocsp_stapling` of ssl resources unless the plugin ocsp-stapling is in use.
 fn check_stapling(loaded: &[&'static str], value: &Value) -> Result<(), Invalid> {
     let asks = value.get("ocsp_stapling").is_some_and(|field| !field.is_null());
     if asks && !loaded.contains(&"ocsp-stapling") {
@@ -125,8 +125,8 @@ fn check_stapling(loaded: &[&'static str], value: &Value) -> Result<(), Invalid>
     Ok(())
 }
 
-/// Gives a private key that was sent encrypted by the keyring as it was before, as a GET of another
-/// gateway of the cluster may have shown it.
+/// Decrypts a private key that a client sends back encrypted by the keyring, as a GET of another gateway of
+/// the cluster may have shown it.
 type Open<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 fn check_alone(catalog: &dyn Catalog, open: Open<'_>, key: &Key, value: &Value) -> Result<(), Invalid> {
@@ -163,7 +163,7 @@ fn check_alone(catalog: &dyn Catalog, open: Open<'_>, key: &Key, value: &Value) 
     .map_err(|invalid| invalid.under("/plugins").said(before_plugins(key.kind)))
 }
 
-/// What APISIX says before a mistake in the plugins of such a resource.
+/// Returns APISIX's prefix of messages about the plugins of such a resource.
 fn before_plugins(kind: Kind) -> &'static str {
     match kind {
         Kind::Consumer | Kind::Credential => "invalid plugins configuration: ",
@@ -171,7 +171,7 @@ fn before_plugins(kind: Kind) -> &'static str {
     }
 }
 
-/// Refuses conditions on a part of the body that no path leads to, as APISIX does: they would never hold.
+/// Refuses conditions on `post_arg.` with an invalid path into the body, as APISIX does: they would never hold.
 fn check_paths(conditions: &Value) -> Result<(), Invalid> {
     let Some(list) = conditions.as_array() else { return Ok(()) };
     if let [Value::String(name), _, _, ..] = &list[..]
@@ -188,7 +188,7 @@ fn check_paths(conditions: &Value) -> Result<(), Invalid> {
     parts.try_for_each(|(at, part)| check_paths(part).map_err(|invalid| invalid.under(&format!("/{at}"))))
 }
 
-/// Refuses a certificate towards an upstream that cannot be used with its key, as APISIX does.
+/// Refuses a client certificate for an upstream that does not match its key, as APISIX does.
 fn check_client_certificate(resource: &Resource, open: Open<'_>, value: &Value) -> Result<(), Invalid> {
     let (upstream, place) = match resource {
         Resource::Upstream(_) => (Some(value), ""),
@@ -211,7 +211,7 @@ fn check_metadata(catalog: &dyn Catalog, key: &Key, value: &Value) -> Result<(),
     Resource::parse(key.kind, &key.id, value)?;
     let mut config = value.clone();
     if let Some(map) = config.as_object_mut() {
-        // Ours, not the plugin's.
+        // The id belongs to the resource, not to the plugin's metadata.
         map.shift_remove("id");
     }
     catalog.check(&key.id, &config, Place::Metadata).map_err(|invalid| {
@@ -222,8 +222,8 @@ fn check_metadata(catalog: &dyn Catalog, key: &Key, value: &Value) -> Result<(),
     })
 }
 
-/// Refuses plugin configurations that are no objects. APISIX repeats them in its message;
-/// what somebody wrote there may be a key.
+/// Refuses plugin configurations that are not objects. APISIX repeats them in its message; this API does
+/// not, since the value may be a secret.
 fn check_configs(value: &Value) -> Result<(), Invalid> {
     let plugins = value.get("plugins").and_then(Value::as_object);
     for (name, config) in plugins.into_iter().flatten() {

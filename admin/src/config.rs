@@ -1,4 +1,4 @@
-//! What the Admin API is told at the start (`deployment.admin` of config.yaml).
+//! The settings of the Admin API (`deployment.admin` of config.yaml).
 
 use ipnet::IpNet;
 
@@ -9,11 +9,11 @@ use crate::server::Limits;
 /// A part of [`model::boot::Admin`], and the list of plugins.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Without any, nobody gets in (unless `key_required` is off). An empty one never fits.
+    /// Without any, every request is refused (unless `key_required` is off). An empty key never matches.
     pub keys: Vec<AdminKey>,
-    /// `admin_key_required`: `false` lets everyone in whom `allow` lets in.
+    /// `admin_key_required`: with `false`, all addresses in `allow` are admitted without a key.
     pub key_required: bool,
-    /// `hosts` (ours): names with a dot under which whoever needs no key may ask.
+    /// `hosts` (ours): `Host` names with a dot that are accepted where no key is required.
     pub hosts: Vec<String>,
     /// `allow_admin`: the networks that may connect.
     pub allow: Vec<IpNet>,
@@ -23,7 +23,7 @@ pub struct Config {
     pub cors: bool,
     /// `admin_api_version: v2`: the envelopes of APISIX 2.
     pub v2: bool,
-    /// `enable_server_tokens`: whether `Server` tells the version.
+    /// `enable_server_tokens`: whether `Server` includes the version.
     pub server_tokens: bool,
     /// The `plugins` list of config.yaml, used until the store has one; `None` switches all on.
     pub plugins: Option<Vec<String>>,
@@ -33,12 +33,12 @@ pub struct Config {
     pub stream_plugins: Option<Vec<String>>,
     /// The protocols within streams of `xrpc.protocols`.
     pub protocols: Vec<String>,
-    /// What clients of the Admin API may cost; bodies have a bound of their own.
+    /// The limits on clients of the Admin API; the size of bodies is bounded by [`MAX_BODY`](crate::MAX_BODY).
     pub limits: Limits,
 }
 
 impl Config {
-    /// What config.yaml says; the caller replaces empty keys by made ones first.
+    /// Builds the settings from config.yaml; the caller first replaces empty keys by generated ones.
     pub fn of(boot: &model::boot::Admin, plugins: Option<Vec<String>>) -> Config {
         Config {
             keys: boot.keys.clone(),
@@ -59,7 +59,7 @@ impl Config {
 }
 
 impl Default for Config {
-    /// From this machine only, with a key (of which there is none yet).
+    /// Accepts requests from this machine only and requires a key; there is no key yet.
     fn default() -> Self {
         Config {
             keys: Vec::new(),

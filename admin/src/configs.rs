@@ -1,8 +1,8 @@
 //! `/apisix/admin/configs`: the whole configuration as one document.
 //!
-//! APISIX's standalone API, which ADC and the ingress controller use. There it lives in memory; here a
-//! document becomes one transaction of the store, so it survives a restart, stands in the history,
-//! and the paths of single resources show it too.
+//! APISIX's standalone API, which ADC and the ingress controller use. APISIX keeps the document in memory; here
+//! it becomes one transaction of the store, so it survives a restart, has a revision in the history, and its
+//! resources can be read by their own paths.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::ControlFlow;
@@ -20,7 +20,7 @@ use crate::conceal::conceal;
 use crate::validate::{read_document, sections};
 use crate::{Admin, now};
 
-/// What the store remembers of the last document.
+/// The name of the store's note about the last document.
 const NOTE: &str = "configs";
 
 /// The longest digest that is remembered.
@@ -30,13 +30,13 @@ fn version_name(kind: Kind) -> String {
     format!("{}_conf_version", kind.collection())
 }
 
-/// The last document, as far as its sections do not tell.
+/// The last document's data besides its resources.
 #[derive(Debug, Default, Clone, PartialEq)]
 struct Last {
     digest: String,
     /// Seconds since 1970.
     modified: u64,
-    /// The store's revision after it: whoever writes single resources later makes the digest void.
+    /// The store's revision after it. Later writes of single resources void the digest.
     revision: u64,
     versions: BTreeMap<String, Value>,
 }
@@ -156,7 +156,7 @@ impl Admin {
         }
         self.prepare(&mut document).await?;
         if let Some(error) = self.errors(&document).into_iter().next() {
-            return Err(refused(error.told()).into());
+            return Err(refused(error.into_invalid()).into());
         }
         let sent = sections().filter_map(|kind| {
             let name = version_name(kind);
@@ -167,14 +167,14 @@ impl Admin {
             items: self.items(&document)?,
             plugins: plugin_names(&document),
         };
-        let (by, told, mut response) =
+        let (by, last, mut response) =
             (author.clone(), wanted.made.clone(), answer::empty(StatusCode::ACCEPTED));
         answer::tell_without_effect(&mut response, wanted.items.iter().map(|(key, value)| (key, value)));
         let decide = move |view: &dyn View| by.complete(view, wanted.steps(view, by.step())?);
         let written = self.write_as(author, Box::new(decide)).await?;
         author.changed(&Method::PUT, "configs", written.revision);
-        told.tell(&mut response);
-        // No one resource stands for all of them: that of a kind nobody writes is as good as any.
+        last.tell(&mut response);
+        // The outcome of the whole document is wanted, but `verdict` takes a key: one that no resource has.
         let outcome = self.program.verdict(&Key::new(Kind::Proto, ""), written.revision).await;
         answer::tell_outcome(&mut response, written.revision, &outcome);
         Ok(response)
@@ -197,7 +197,7 @@ impl Admin {
     }
 }
 
-/// An error of the check as APISIX words it here, where it does not say what it got for a version.
+/// Rewords an error as APISIX does here, where it leaves out the type of an invalid version.
 fn refused(mut invalid: Invalid) -> Invalid {
     if let Some((name, _)) = invalid.reason.split_once(" must be a number, got ") {
         invalid.reason = format!("{name} must be a number");
@@ -205,7 +205,7 @@ fn refused(mut invalid: Invalid) -> Invalid {
     invalid
 }
 
-/// A document that is to be what the store holds.
+/// A document that is to become the content of the store.
 struct Wanted {
     /// With the versions that the document has.
     made: Last,
@@ -214,7 +214,7 @@ struct Wanted {
 }
 
 impl Wanted {
-    /// The versions of all sections, and the kinds that stay as they are since theirs did not change.
+    /// Returns the versions of all sections, and the kinds that are not written since their version is unchanged.
     ///
     /// # Errors
     /// A version is lower than that of the last document.
@@ -240,8 +240,8 @@ impl Wanted {
         Ok((versions, kept))
     }
 
-    /// What makes the store hold the document: only what differs is written. Versions are compared here, as
-    /// another document may have been written since this one was read.
+    /// Returns the steps that write the differences between the store and the document. Versions are compared
+    /// here, within the transaction, as another document may have been written since this one was read.
     fn steps(&self, view: &dyn View, by: Step) -> Result<Vec<Step>, Refused> {
         let last = Last::of_text(view.note(NOTE).as_deref()).unwrap_or_default();
         let (versions, kept) = self.versions(&last)?;
@@ -279,7 +279,7 @@ impl Wanted {
     }
 }
 
-/// The HTTP plugins of the section `plugins`, if it is there.
+/// Returns the HTTP plugins of the section `plugins`, if there is one.
 fn plugin_names(document: &Value) -> Option<Vec<String>> {
     let items = document.get("plugins")?.as_array()?;
     let http = items.iter().filter(|item| item.get("stream") != Some(&Value::Bool(true)));
@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_remembered_reads_back() {
+    fn the_note_reads_back() {
         let versions = BTreeMap::from([("routes_conf_version".to_owned(), json!(7))]);
         let last = Last { digest: "d".to_owned(), modified: 5, revision: 9, versions };
         assert_eq!(Last::of_text(Some(&last.to_text())), Some(last.clone()));
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(Last::of_text(Some("{}")), None);
     }
 
-    /// Of two documents that are read at the same time, the older one must not win because it is written last.
+    /// If two documents are read at the same time, the older one must not win because it is written last.
     #[tokio::test]
     async fn versions_are_those_at_the_moment_of_the_write() {
         use control::store::{Memory, Store};

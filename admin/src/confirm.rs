@@ -26,35 +26,35 @@ mod undo;
 pub(crate) use start::Start;
 use undo::Plan;
 
-/// What the store remembers of a change that waits.
+/// The name of the store's note about the change that waits.
 const NOTE: &str = "unconfirmed";
-/// The header that asks for it.
+/// The header of a write that must be confirmed.
 const HEADER: &str = "x-sluice-confirm";
-/// How often it is looked at.
+/// The interval at which a node checks the note, the deadline and the traffic.
 const LOOK: Duration = Duration::from_millis(250);
-/// When an undo is tried again that the store refused, on a full disk for example.
+/// The time until an undo that the store refused, on a full disk for example, is tried again.
 const AGAIN: Duration = Duration::from_secs(10);
-/// Fewer requests in a window say nothing.
+/// The number of requests in a window below which the bounds are not checked.
 const FEW: u64 = 20;
-/// What is counted is kept for so long, four times a second.
+/// The longest window; bounds the counts that are kept, of which there are four a second.
 const LONGEST_WINDOW: Duration = Duration::from_secs(300);
-/// What a change may wait at most.
+/// The longest time a change may wait for its confirmation.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
-/// What a write asks for.
+/// A parsed `X-Sluice-Confirm` header.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Confirm {
     within: Duration,
     bounds: Bounds,
 }
 
-/// What traffic may come to while a change waits.
+/// The bounds that traffic must keep while a change waits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Bounds {
-    /// The part of requests that may fail: answered with 5xx, or cut off.
+    /// The share of requests, from 0 to 1, that may fail: answered with 5xx, or cut off.
     error_rate: Option<f64>,
     p99: Option<Duration>,
-    /// The latest so long is judged.
+    /// The bounds hold for the requests of the last `window`.
     window: Duration,
 }
 
@@ -62,7 +62,7 @@ impl Confirm {
     /// Reads `5m; max-error-rate=1%; max-p99=200ms; window=10s`; all but the first may be left out.
     ///
     /// # Errors
-    /// What is wrong, in words.
+    /// 400 that names the invalid part.
     pub fn of_head(headers: &HeaderMap) -> Result<Option<Confirm>, ErrorAnswer> {
         let Some(value) = headers.get(HEADER) else { return Ok(None) };
         let text = value.to_str().unwrap_or_default();
@@ -98,10 +98,10 @@ impl Confirm {
         Ok(Confirm { within, bounds })
     }
 
-    /// Adds to the steps of a write that it waits to be confirmed, if it changes anything.
+    /// Adds the note that the change waits to the steps of a write, if they change anything.
     ///
     /// # Errors
-    /// Another change waits.
+    /// [`Refused::Invalid`] if another change waits.
     fn guard(&self, view: &dyn View, by: &Author, steps: &mut Vec<Step>) -> Result<(), Refused> {
         if !steps
             .iter()
@@ -121,7 +121,7 @@ impl Confirm {
     }
 }
 
-/// The refusal of a change while another one waits.
+/// Returns the error for a change that must be confirmed while another one waits.
 fn another_waits(revision: Option<u64>) -> Invalid {
     let what =
         revision.map_or_else(|| "another change".to_owned(), |revision| format!("revision {revision}"));
@@ -130,10 +130,10 @@ fn another_waits(revision: Option<u64>) -> Invalid {
 }
 
 impl Author {
-    /// Completes the steps of a write that this author makes.
+    /// Completes the steps of a write by this author.
     ///
     /// # Errors
-    /// It is to wait until it is confirmed, and another change does already.
+    /// [`Refused::Invalid`] if the write must be confirmed while another change waits.
     pub fn complete(&self, view: &dyn View, mut steps: Vec<Step>) -> Result<Vec<Step>, Refused> {
         if let Some(confirm) = &self.confirm {
             confirm.guard(view, self, &mut steps)?;
@@ -158,8 +158,8 @@ fn rate(text: &str) -> Result<f64, String> {
 struct Waiting {
     /// The store's revision before it.
     from: u64,
-    /// When its time is over, in milliseconds since 1970. Counts over restarts alone: while a node runs, it
-    /// goes by a clock that nobody can set.
+    /// The deadline, in milliseconds since 1970. Read only when a node starts to watch the change; from then
+    /// on, the node uses its monotonic clock.
     until_ms: u64,
     within: Duration,
     bounds: Bounds,
@@ -167,7 +167,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// `None` if nothing waits.
+    /// Parses the note; `None` if no change waits.
     fn of_text(text: &str) -> Option<Waiting> {
         let value: Value = serde_json::from_str(text).ok()?;
         let number = |name: &str| value.get(name).and_then(Value::as_u64);
@@ -198,12 +198,12 @@ impl Waiting {
         .to_string()
     }
 
-    /// What is left by the clock on the wall, which may have been set since: never more than it began with.
+    /// Returns the time left by the wall clock; at most `within`, since that clock may have been set back.
     fn left(&self, now_ms: u64) -> Duration {
         Duration::from_millis(self.until_ms.saturating_sub(now_ms)).min(self.within)
     }
 
-    /// How it is called in messages: by its revision, if the history has it.
+    /// Returns the name of the change in messages: its revision, if the history has it.
     fn title(&self, revision: Option<u64>) -> String {
         match revision {
             Some(revision) => format!("revision {revision}"),
@@ -217,9 +217,9 @@ async fn waiting(store: &dyn Store) -> Result<Option<(String, Waiting)>, StoreEr
     Ok(note.and_then(|text| Waiting::of_text(&text).map(|waiting| (text, waiting))))
 }
 
-/// The history of a change that waits.
+/// Returns the record of a change that waits from the history.
 async fn record(store: &dyn Store, waiting: &Waiting) -> Result<Option<Record>, StoreError> {
-    // Where others write to the store as well, several writes may begin from one revision.
+    // Several writes may begin from one revision if other nodes write to the store as well.
     let made_ms = waiting.until_ms.saturating_sub(ms(waiting.within));
     let records = store.history(waiting.from, u64::MAX, usize::MAX).await?.into_iter();
     let ours = records.filter(|record| record.from == waiting.from && record.author == waiting.author);
@@ -230,7 +230,7 @@ async fn revision(store: &dyn Store, waiting: &Waiting) -> Option<u64> {
     record(store, waiting).await.ok().flatten().map(|record| record.revision)
 }
 
-/// The change that waits to be confirmed, for the status of the program.
+/// Returns the change that waits to be confirmed, for the status of the program.
 pub(crate) async fn shown(store: &dyn Store) -> Option<Value> {
     let (_, waiting) = waiting(store).await.ok().flatten()?;
     Some(json!({
@@ -245,45 +245,45 @@ fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What a node knows of the change that waits.
+/// The state that a node keeps about the change that waits.
 struct Watch {
     text: String,
     waiting: Waiting,
     title: String,
     deadline: Instant,
-    /// What was counted at moments of the window, oldest first.
+    /// The counts at moments of the window, oldest first.
     seen: VecDeque<(Instant, Trials)>,
-    /// It cannot be undone, which was told.
+    /// The change cannot be undone; this has been logged.
     given_up: bool,
-    /// The store refused the undo: it is tried again then.
+    /// The time of the next try after the store refused the undo.
     again: Option<Instant>,
 }
 
 impl Watch {
-    /// `before` is what was counted when the change was about to be made, where that was here.
+    /// `before` holds the counts just before the write, if this node made it.
     fn new(text: String, waiting: Waiting, title: String, before: Option<(Instant, Trials)>) -> Watch {
         let deadline = Instant::now() + waiting.left(unix_ms());
         let seen = before.into_iter().collect();
         Watch { text, waiting, title, deadline, seen, given_up: false, again: None }
     }
 
-    /// Whether there is nothing to do yet.
+    /// Returns whether there is nothing to do yet.
     fn rests(&self, now: Instant) -> bool {
         self.given_up || self.again.is_some_and(|again| now < again)
     }
 
-    /// Takes in that the store refused the undo; whether that is an error. Somebody who was quicker is none:
-    /// the next look shows what became of the change.
+    /// Records that the store refused the undo and returns whether that is an error. It is not if another
+    /// write came first: the next check of the note shows the state of the change.
     fn refused(&mut self, why: &Refused, now: Instant) -> bool {
         let is_error = !matches!(why, Refused::Store(StoreError::Changed));
         self.again = is_error.then(|| now + AGAIN);
         is_error
     }
 
-    /// Why the change is to be undone now; `None` as long as it may stay.
+    /// Returns the reason to undo the change now; `None` as long as it may stay.
     fn verdict(&mut self, now: Instant, traffic: Trials) -> Option<String> {
         let Bounds { error_rate, p99, window } = self.waiting.bounds;
-        // The last moment before the window stays, for that is where it begins.
+        // The last counts from before the window stay: the window is measured from them.
         while self.seen.get(1).is_some_and(|(at, _)| now.saturating_duration_since(*at) >= window) {
             self.seen.pop_front();
         }
@@ -310,7 +310,7 @@ impl Watch {
 }
 
 impl Admin {
-    /// Writes what an author wants. Traffic is counted from before a change that waits to be confirmed.
+    /// Makes a write. Traffic is counted from before the write if it must be confirmed.
     pub(crate) async fn write_as(&self, author: &Author, decide: Decide) -> Result<Written, Refused> {
         let Some(_) = &author.confirm else { return self.store.write(decide).await };
         let begun = self.start.begin(&*self.program);
@@ -338,7 +338,7 @@ impl Admin {
         loop {
             tick.tick().await;
             let made = self.start.made();
-            // Asked again in a moment if the store does not answer; what is known stays.
+            // The store did not answer: keeps the state and tries again at the next tick.
             let Ok(found) = waiting(&*self.store).await else { continue };
             let Some((text, waiting)) = found else {
                 watch = None;
@@ -390,7 +390,7 @@ impl Admin {
         }
     }
 
-    /// Puts back what the change has changed, unless later writes have changed or need it.
+    /// Restores the resources of the change, except those that later writes have changed or need.
     async fn undo(&self, text: &str, waiting: &Waiting, author: &str, why: &str) -> Result<Undone, Failed> {
         let found = record(&*self.store, waiting).await;
         let record = found.map_err(|error| Failed::Refused(error.into()))?.ok_or(Failed::Unknown)?;
@@ -398,14 +398,14 @@ impl Admin {
         let message = format!("undo of revision {change}: {why}");
         let by = Step::By { author: author.to_owned(), message };
         let left: Arc<Mutex<Vec<String>>> = Arc::default();
-        let (told, text) = (left.clone(), text.to_owned());
+        let (skipped, text) = (left.clone(), text.to_owned());
         let decide = move |view: &dyn View| {
             if view.note(NOTE).as_deref() != Some(&text) {
-                // Confirmed meanwhile, or undone by another node.
+                // The change was confirmed meanwhile, or undone by another node.
                 return Err(StoreError::Changed.into());
             }
             let Plan { steps, left } = undo::plan(view, &record);
-            *told.lock().unwrap_or_else(PoisonError::into_inner) = left;
+            *skipped.lock().unwrap_or_else(PoisonError::into_inner) = left;
             let first = [by.clone(), Step::Note { name: NOTE, text: String::new() }];
             Ok(first.into_iter().chain(steps).collect())
         };
@@ -469,7 +469,7 @@ impl Admin {
     }
 }
 
-/// What came of an undoing.
+/// The result of an undo.
 struct Undone {
     /// The revision of the change.
     change: u64,
@@ -501,7 +501,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_for_is_read() {
+    fn headers_are_parsed() {
         let seconds = Duration::from_secs;
         let bounds = Bounds { error_rate: None, p99: None, window: seconds(10) };
         assert_eq!(Confirm::parse("5m"), Ok(Confirm { within: seconds(300), bounds }));
@@ -591,7 +591,7 @@ mod tests {
         let start = Instant::now();
         let mut watch = watch("5m");
         assert!(!watch.rests(start));
-        assert!(!watch.refused(&StoreError::Changed.into(), start), "somebody else was quicker");
+        assert!(!watch.refused(&StoreError::Changed.into(), start), "another write came first");
         assert!(!watch.rests(start));
         assert!(watch.refused(&StoreError::Full("the disk".to_owned()).into(), start));
         assert!(watch.rests(start + AGAIN / 2));

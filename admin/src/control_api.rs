@@ -1,7 +1,7 @@
-//! The control API (`127.0.0.1:9090`): what the program runs, for operators and tests.
+//! The control API (`127.0.0.1:9090`), which shows the state of the program to operators and tests.
 //!
-//! It reads; all it can start is that files are read again, that no new clients are sent here, and that the
-//! store's file is copied beside itself.
+//! It is mostly read-only. The exceptions: it reloads files and the list of plugins, drains, and copies the
+//! store's file into its folder.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -26,7 +26,7 @@ use crate::program::{NotServed, Program, Published};
 use crate::server::{self, Limits, Listener};
 use crate::{confirm, expiry, explain, front, hosts, list, plugins, unhealthy};
 
-/// How long a status waits for a store that may be elsewhere.
+/// The time for which the status waits for a store on another machine.
 const STORE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The control API. Cheap to clone.
@@ -46,13 +46,13 @@ impl ControlApi {
         ControlApi { store, program, catalog, about, hosts: Arc::default() }
     }
 
-    /// Names with a dot under which it may be asked, besides addresses and names without one.
+    /// Sets the names with a dot that `Host` may have, besides addresses and names without a dot.
     #[must_use]
     pub fn known_as(self, hosts: &[String]) -> ControlApi {
         ControlApi { hosts: hosts.into(), ..self }
     }
 
-    /// Serves the API on `listener` until that is told to stop.
+    /// Serves the API on `listener` until it stops.
     pub async fn serve(self, listener: Listener, limits: Limits) {
         server::serve(listener, limits, move |peer, request| {
             let api = self.clone();
@@ -66,8 +66,8 @@ impl ControlApi {
     }
 
     async fn answer(&self, peer: IpAddr, request: &Request<Bytes>) -> Answer {
-        // This API asks for no key, so every web page that is open on an allowed machine could drain the gateway.
-        // Browsers say when a page is behind a request that changes something.
+        // This API requires no key, so every web page that is open on an allowed machine could drain the gateway.
+        // Browsers mark such requests with `Origin`, except for GET.
         if request.method() != Method::GET && request.headers().contains_key(header::ORIGIN) {
             let reason = "requests of web pages may change nothing here";
             return Err(ErrorAnswer::new(StatusCode::FORBIDDEN, reason));
@@ -196,13 +196,13 @@ impl ControlApi {
                 tracing::info!("PUT plugins/reload by the control API from {peer}, revision {revision}");
                 Ok(response)
             }
-            // There is no garbage to collect; APISIX's tools ask for it all the same.
+            // There is no garbage to collect; the path exists for APISIX's tools.
             (&Method::POST, ["v1", "gc"]) => Ok(answer::empty(StatusCode::OK)),
             _ => Err(ErrorAnswer::bare(StatusCode::NOT_FOUND)),
         }
     }
 
-    /// The change that waits to be confirmed; null if none does, or if the store does not say.
+    /// Returns the change that waits to be confirmed; null if none does, or if the store does not answer.
     async fn unconfirmed(&self) -> Value {
         let shown = tokio::time::timeout(STORE_PATIENCE, confirm::shown(&*self.store)).await;
         shown.ok().flatten().unwrap_or_default()
@@ -227,7 +227,7 @@ impl ControlApi {
         }
     }
 
-    /// The checks of one resource, in APISIX's words.
+    /// Answers with the health checks of one resource, in APISIX's form.
     async fn checker(&self, request: &Request<Bytes>, collection: &str, id: Option<&str>) -> Answer {
         let missing = |reason: String| Err(ErrorAnswer::new(StatusCode::NOT_FOUND, reason));
         let Some(id) = id else { return missing(format!("missing src id for src type {collection}")) };
@@ -242,7 +242,7 @@ impl ControlApi {
         let shows = |checker: &Checker| checker.key == key && (checker.kind.is_some() || shown.details);
         let checker = match self.program.health().into_iter().find(shows) {
             Some(checker) => checker,
-            // Written, but nobody is checked: the resource is not served, or checks are switched off.
+            // Checks are configured but do not run: the resource is not served, or checks are switched off.
             None => match checks_of(&stored.value) {
                 Some(kind) => {
                     Checker { key, kind: Some(kind), nodes: Vec::new(), servers: Vec::new(), limit: None }
@@ -290,7 +290,7 @@ impl fmt::Debug for ControlApi {
     }
 }
 
-/// The type of the checks that are written in a resource.
+/// Returns the type of the health checks that a resource configures.
 fn checks_of(resource: &Value) -> Option<CheckType> {
     let checks = resource.get("checks").or_else(|| resource.pointer("/upstream/checks"))?;
     Some(match checks.pointer("/active/type").and_then(Value::as_str) {
@@ -319,16 +319,16 @@ pub(crate) fn snapshot(program: &dyn Program) -> Value {
     json!({ "published": revision, "workers": workers, "rejected": listed(not_served), "rejected_total": total })
 }
 
-/// `{"total":…,"list":[…]}`: all that is stored and not served as it is written.
+/// `{"total":…,"list":[…]}`: all resources that are not served as configured.
 fn rejected(program: &dyn Program) -> Value {
     let not_served = program.published().not_served;
     json!({ "total": not_served.total(), "list": listed(not_served) })
 }
 
-/// Entries that are listed at most; a whole file may be wrong.
+/// The most entries of a list; a whole file may be invalid.
 const MOST_LISTED: usize = 1000;
 
-/// Each by its key in the store, or its place in a file, with the reason and what is served instead.
+/// Lists each by its key in the store, or its place in a file, with the reason and what is served instead.
 fn listed(NotServed { resources, findings }: NotServed) -> Vec<Value> {
     let resources = resources.into_iter().map(|one| (one.key.to_string(), one.invalid, one.served));
     let findings = findings.iter().map(|finding| {
@@ -354,12 +354,12 @@ fn entry(key: String, invalid: Invalid) -> Value {
     entry
 }
 
-/// A resource as APISIX's control API shows it: with its defaults, nodes as a list, its id as a text however it
-/// is written, and some of its counters.
+/// Returns a resource as APISIX's control API shows it: with its defaults, nodes as a list, its id as a string,
+/// and some of its counters.
 fn runtime_object(stored: &Stored, defaults: &mut Defaults<'_>) -> Value {
     let mut value = Value::clone(&stored.value);
     defaults.fill(stored.key.kind, &mut value);
-    // In etcd anything may stand.
+    // A value in etcd may be any JSON.
     if let Some(fields) = value.as_object_mut() {
         fields.insert("id".to_owned(), stored.key.id.as_str().into());
     }
@@ -375,7 +375,7 @@ fn runtime_object(stored: &Stored, defaults: &mut Defaults<'_>) -> Value {
     entry
 }
 
-/// Turns `{"host:port": weight}` into `[{host, port, weight}]`; whether a host is a name.
+/// Turns `{"host:port": weight}` into `[{host, port, weight}]` and returns whether any host is a name.
 fn list_nodes(upstream: &mut Value) -> bool {
     let Some(nodes) = upstream.get_mut("nodes") else { return false };
     if let Value::Object(map) = nodes {

@@ -1,5 +1,5 @@
-//! What a resource means where it says nothing: the defaults of its schema and of its plugins', as the control API of
-//! APISIX shows them. What is stored has none of them.
+//! Fills in the defaults of a resource, from its schema and its plugins' schemas, as APISIX's control API shows
+//! them. Stored resources have no defaults filled in.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use sdk::Catalog;
 use sdk::catalog::Subsystem;
 use serde_json::Value;
 
-/// Schemas of plugins that were met, for one answer.
+/// The schemas of plugins, cached for one answer.
 pub(crate) struct Defaults<'c> {
     catalog: &'c dyn Catalog,
     plugins: HashMap<String, Option<Schema>>,
@@ -20,7 +20,7 @@ impl<'c> Defaults<'c> {
         Defaults { catalog, plugins: HashMap::new() }
     }
 
-    /// Fills in what a resource does not say; what does not fit its schema is left as it is.
+    /// Fills in the missing fields of a resource; values that do not match their schema stay unchanged.
     pub fn fill(&mut self, kind: Kind, resource: &mut Value) {
         schema::of_kind(kind).fill_defaults(resource);
         let plugins = resource.get_mut("plugins").and_then(Value::as_object_mut);

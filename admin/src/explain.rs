@@ -1,5 +1,4 @@
-//! What would become of a request, and what is worth a second look: asked of the program, told as JSON or
-//! as text.
+//! Explanations of requests and the analysis of the configuration, as JSON or as text.
 
 use std::net::IpAddr;
 
@@ -44,28 +43,28 @@ pub(crate) async fn explain(program: &dyn Program, head: &Parts, body: &Bytes) -
         body: Some(body.to_vec()).filter(|body| !body.is_empty()),
         revision,
     };
-    told(program.explain(question).await, first("format").as_deref() == Some("text"))
+    respond(program.explain(question).await, first("format").as_deref() == Some("text"))
 }
 
 /// `analysis?format=text`
 pub(crate) async fn analysis(program: &dyn Program, head: &Parts) -> Answer {
     let query = head.uri.query().unwrap_or_default();
     let text = query.split('&').any(|part| part == "format=text");
-    told(program.analysis().await, text)
+    respond(program.analysis().await, text)
 }
 
-fn told(told: Result<Told, String>, text: bool) -> Answer {
-    let told = told.map_err(said)?;
+fn respond(report: Result<Told, String>, text: bool) -> Answer {
+    let report = report.map_err(said)?;
     if !text {
-        return Ok(answer::json(StatusCode::OK, &told.value));
+        return Ok(answer::json(StatusCode::OK, &report.value));
     }
-    let mut response = answer::text(StatusCode::OK, told.text);
+    let mut response = answer::text(StatusCode::OK, report.text);
     let plain = HeaderValue::from_static("text/plain; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, plain);
     Ok(response)
 }
 
-/// A header as it is typed: `Name: value`.
+/// Parses a header argument: `Name: value`.
 fn field(line: &str) -> Result<(String, String), ErrorAnswer> {
     let parts = line.split_once(':').filter(|(name, _)| !name.trim().is_empty());
     let (name, value) = parts.ok_or_else(|| said("invalid argument header: should be `Name: value`"))?;

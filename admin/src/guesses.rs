@@ -1,23 +1,23 @@
-//! How often an address may be wrong about its key.
+//! Limits the wrong keys that an address may send.
 //!
-//! Who has guessed too often is refused for the rest of a minute, whatever key comes next: if the
-//! right one passed, guessing could go on.
+//! An address with too many wrong keys is refused for the rest of the minute, even with a right key:
+//! otherwise guessing could continue until one is accepted.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// After which guesses are forgotten.
+/// The time after which wrong keys are forgotten.
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Addresses that are remembered; with more, the oldest go.
+/// The number of addresses that are remembered; one more replaces the oldest.
 const ADDRESSES: usize = 4096;
 
 /// Counts wrong keys by address.
 #[derive(Debug)]
 pub(crate) struct Guesses {
-    /// In a minute; 0 counts none.
+    /// Wrong keys in a minute; 0 is no limit.
     most: u32,
     counted: Mutex<HashMap<IpAddr, (Instant, u32)>>,
 }
@@ -27,7 +27,7 @@ impl Guesses {
         Guesses { most, counted: Mutex::default() }
     }
 
-    /// Seconds to wait, if this address has guessed too often.
+    /// Returns the seconds to wait, if this address has sent too many wrong keys.
     pub fn wait(&self, peer: IpAddr, now: Instant) -> Option<u64> {
         let counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         let (since, count) = counted.get(&network(peer))?;
@@ -35,7 +35,7 @@ impl Guesses {
         (self.most > 0 && *count >= self.most).then(|| left.as_secs().max(1))
     }
 
-    /// One more that was wrong.
+    /// Counts a wrong key.
     pub fn wrong(&self, peer: IpAddr, now: Instant) {
         if self.most == 0 {
             return;
@@ -58,7 +58,7 @@ impl Guesses {
     }
 }
 
-/// Whoever has one IPv6 address has its whole /64.
+/// Returns the address to count by: for IPv6 the /64, since a client mostly controls all of it.
 fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(v6) => IpAddr::V6((v6.to_bits() >> 64 << 64).into()),

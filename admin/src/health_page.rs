@@ -1,4 +1,4 @@
-//! What health checks have found, in APISIX's form: JSON, and a page for browsers.
+//! Results of health checks, in APISIX's form: JSON, and a page for browsers.
 
 use std::fmt::Write;
 use std::time::UNIX_EPOCH;
@@ -9,19 +9,19 @@ use model::key::DEFAULT_PREFIX;
 use model::upstream::CheckType;
 use serde_json::{Value, json};
 
-/// How it is shown.
+/// Options of the report.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shown {
-    /// Resources come from a store, so their names begin with its prefix.
+    /// Whether resources come from a store, so that their names begin with its prefix.
     pub stored: bool,
-    /// With the last probes, which APISIX does not have.
+    /// Whether to show the last probes, which APISIX does not have.
     pub details: bool,
 }
 
 /// The kinds of resources with checks, in APISIX's order.
 pub(crate) const KINDS: [Kind; 4] = [Kind::Route, Kind::StreamRoute, Kind::Service, Kind::Upstream];
 
-/// All of them; an empty object if there are none, as Lua prints an empty table.
+/// Returns all health checks; an empty object if there are none, as Lua prints an empty table.
 pub(crate) fn all(checkers: &[Checker], shown: Shown) -> Value {
     let ordered = ordered(checkers, shown);
     if ordered.is_empty() {
@@ -30,7 +30,7 @@ pub(crate) fn all(checkers: &[Checker], shown: Shown) -> Value {
     ordered.into_iter().map(|checker| one(checker, shown)).collect()
 }
 
-/// Those with checks that are not in the settings of plugins, as in APISIX; all, where details are wanted.
+/// Returns the resources with checks outside the settings of plugins, as APISIX does; with details, all.
 pub(crate) fn ordered(checkers: &[Checker], shown: Shown) -> Vec<&Checker> {
     let shows = move |one: &Checker| shown.details || one.kind.is_some() && !one.key.id.contains('#');
     let of = |kind| checkers.iter().filter(move |one| one.key.kind == kind && shows(one));
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_servers_and_operators_write_is_escaped() {
+    fn texts_of_servers_and_operators_are_escaped() {
         let probe = Probe {
             at: SystemTime::UNIX_EPOCH,
             took: Duration::from_millis(2),

@@ -1,9 +1,9 @@
-//! Under which names whoever asks for no key may be asked.
+//! `Host` values that are accepted where no key is required.
 //!
 //! The owner of a name can point it at this machine once a browser has loaded a page from it (DNS rebinding).
-//! To the browser the gateway's answers are then the page's own, and no `Origin` comes with a GET. But the name
-//! comes with it, as `Host`. Addresses belong to nobody's page, and names without a dot (`localhost`, the name of a
-//! container) are not handed out by anybody.
+//! To the browser the gateway's answers are then the page's own, and it sends no `Origin` with a GET. But it sends
+//! the name, as `Host`. Addresses are safe, and so are names without a dot (`localhost`, the name of a container),
+//! since they cannot be registered.
 
 use http::header::{self, HeaderMap};
 use http::{StatusCode, Uri};
@@ -11,8 +11,10 @@ use std::net::IpAddr;
 
 use crate::answer::ErrorAnswer;
 
+/// Checks the `Host` of a request.
+///
 /// # Errors
-/// 403 for a name that a page may have. No name at all is no browser's.
+/// 403 for a name that a web page may have. Requests without a name pass, since every browser sends one.
 pub(crate) fn check(known: &[String], uri: &Uri, headers: &HeaderMap) -> Result<(), ErrorAnswer> {
     let fields = headers.get_all(header::HOST).iter().map(|value| value.to_str().unwrap_or("?.?"));
     let mut asked = fields.chain(uri.authority().map(|authority| authority.as_str()));

@@ -1,6 +1,6 @@
-//! What is made once when it is not configured, and kept: the admin key, and the instance's id.
+//! The admin key and the instance's id, which are generated and stored if they are not configured.
 //!
-//! There is no built-in key: one that everybody knows is none (CVE-2020-13945).
+//! There is no built-in key, since a published key protects nothing (CVE-2020-13945).
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -9,20 +9,19 @@ use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
-/// Keys that APISIX's old manuals print, so that everybody knows them. They work only where
-/// somebody wrote them into config.yaml, and deserve a warning there.
+/// The published keys of APISIX's old manuals, which are accepted only if config.yaml contains them.
 pub const WELL_KNOWN: [&str; 2] = ["edd1c9f034335f136f87ad84b625c8f1", "4054f7cf07e344346cd3f287985e76a2"];
 
-/// Characters of a key, at least.
+/// The least length of a key, in characters.
 const SHORTEST: usize = 16;
 
-/// A key that was made, now or at an earlier start.
+/// A generated key, from this start or an earlier one.
 #[derive(Debug)]
 pub struct Generated {
     pub key: String,
-    /// Where it is written.
+    /// The file that holds it.
     pub path: PathBuf,
-    /// Made just now: worth telling, once.
+    /// Whether it was generated at this start, so that its path is to be reported once.
     pub new: bool,
 }
 

@@ -1,9 +1,9 @@
 //! The Admin API, the control API and the metrics listener.
 //!
-//! What operators write comes in here, is checked, and goes to the store: this
-//! room writes there and nowhere else, and applies nothing. It answers in
-//! APISIX 3's words and envelopes. No key, password or other value that was
-//! sent is ever repeated in an error.
+//! The Admin API checks the resources that operators write and puts them into the
+//! store; it writes nowhere else and applies nothing. Answers have the texts and
+//! envelopes of APISIX 3. Errors never repeat a key, password or other value of
+//! the request.
 
 #![forbid(unsafe_code)]
 
@@ -70,7 +70,7 @@ pub use program::{
 };
 pub use server::{Limits, Listener};
 
-/// Who this says it is. Tools (ADC) read the version of APISIX whose API this is from it.
+/// The `Server` header. Tools such as ADC read the APISIX version of the API from it.
 pub const SERVER: &str = "APISIX/3.18.0";
 
 /// The same without the version (`enable_server_tokens: false`).
@@ -86,14 +86,14 @@ pub struct Admin {
     catalog: Arc<dyn Catalog>,
     program: Arc<dyn Program>,
     config: Arc<Config>,
-    /// What the catalog says of its plugins, which never changes.
+    /// The plugins of the catalog, which never change.
     about: Arc<Vec<About>>,
     refused: Arc<Lines>,
     guesses: Arc<Guesses>,
     start: Arc<Start>,
 }
 
-/// What comes of a request before its body is needed.
+/// The decision on a request from its head alone.
 enum Admitted {
     Author(Author),
     Answered(Response<Bytes>),
@@ -117,14 +117,14 @@ impl Admin {
         self.serve_over(listener.into(), None).await;
     }
 
-    /// The same until the listener is told to stop, and over TLS, if there are settings for it.
+    /// Serves the API until the listener stops; over TLS, if `tls` is set.
     pub async fn serve_over(self, listener: Listener, tls: Option<Arc<ServerConfig>>) {
         let limits = Limits { body_size: MAX_BODY, ..self.config.limits.clone() };
         server::run(listener, limits, tls, self).await;
     }
 
-    /// Answers what needs no body, which is nearly all that is refused: whoever sends one without
-    /// a key need not be listened to. `None` is for [`handle`](Admin::handle).
+    /// Answers requests that need no body, among them those without a valid key, so that the body of an
+    /// unauthenticated client is never read. `None` leaves the request to [`handle`](Admin::handle).
     pub fn answer_head(&self, peer: IpAddr, head: &Parts) -> Option<Response<Bytes>> {
         match self.admit(peer, head) {
             Admitted::Author(_) => None,
@@ -145,7 +145,7 @@ impl Admin {
         self.finish(response, &head)
     }
 
-    /// Whether this address may ask at all.
+    /// Returns whether `allow_admin` holds this address.
     pub(crate) fn knows(&self, peer: IpAddr) -> bool {
         auth::is_allowed(&self.config, peer)
     }
@@ -161,7 +161,7 @@ impl Admin {
         if head.method == Method::OPTIONS && self.cors() {
             return Admitted::Answered(answer::preflight());
         }
-        // ADC's ping; it tells nothing, so it needs no key.
+        // ADC's ping; the answer reveals nothing, so it needs no key.
         if head.method == Method::HEAD && head.uri.path().trim_end_matches('/') == "/apisix/admin" {
             return Admitted::Answered(answer::empty(StatusCode::OK));
         }
@@ -176,7 +176,7 @@ impl Admin {
             );
             return Admitted::Answered(refusal.into_response());
         }
-        // Before anything is looked at: what does not exist is nobody's business either.
+        // Authenticates before revealing whether a path exists.
         if let Some(seconds) = self.guesses.wait(peer, Instant::now()) {
             return answered(auth::too_many(seconds), "too many wrong keys came from there");
         }
@@ -197,7 +197,7 @@ impl Admin {
         }
     }
 
-    /// Without keys no web page may ask, so none is told that it may.
+    /// Returns whether CORS headers are sent. Without keys, requests from web pages are refused, so CORS is off.
     fn cors(&self) -> bool {
         self.config.cors && self.config.key_required
     }
@@ -289,7 +289,7 @@ fn too_large(size: u64, most: usize) -> Response<Bytes> {
     answer::json(StatusCode::BAD_REQUEST, &json!({ "error_msg": reason }))
 }
 
-/// Reads a JSON body; `None` if there is none.
+/// Parses a JSON body; `None` if it is empty.
 fn read_body(body: &[u8]) -> Result<Option<serde_json::Value>, ErrorAnswer> {
     if body.len() > MAX_BODY {
         return Err(ErrorAnswer::response(too_large(body.len() as u64, MAX_BODY)));

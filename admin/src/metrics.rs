@@ -1,10 +1,9 @@
 //! The metrics listener (`127.0.0.1:9091/apisix/prometheus/metrics`).
 //!
-//! It serves what it is given; [`text`] writes it. Writing happens on
-//! a thread of its own, one page at a time, so that neither the workers nor
-//! the control plane wait for a scraper. Scrapers that come together share a page, and
-//! there are never more than [`MAX_PAGES`] in memory, however many do not read theirs, be they
-//! of this listener or of the data plane ([`Pages::text`]).
+//! [`text`] prints the pages, on a background thread and one at a time, so that neither
+//! the workers nor the control plane wait for a scraper. Concurrent scrapers share a page,
+//! and at most [`MAX_PAGES`] are in memory, however many scrapers of this listener or of
+//! the data plane ([`Pages::text`]) do not read theirs.
 
 pub mod text;
 
@@ -25,10 +24,10 @@ use crate::server::{self, Limits, Listener};
 /// Writes all metrics in the text format, in pieces.
 pub type Print = Arc<dyn Fn() -> Vec<Bytes> + Send + Sync>;
 
-/// Pages in memory at once. Where so many are still being sent, a scraper gets the newest of them.
+/// Pages in memory at once. While this many are being sent, a scraper gets the newest of them.
 const MAX_PAGES: usize = 2;
 
-/// Serves `GET path` on `listener` until that is told to stop. `hosts` are names that `Host` may have besides
+/// Serves `GET path` on `listener` until it stops. `hosts` are the names that `Host` may have besides
 /// addresses and names without a dot (`deployment.admin.hosts`).
 pub async fn serve(listener: Listener, path: String, hosts: &[String], limits: Limits, pages: Arc<Pages>) {
     let path: Arc<str> = path.into();
@@ -65,11 +64,11 @@ fn plain(status: StatusCode, body: Sheet) -> Response<Sheet> {
     response
 }
 
-/// The pages there are.
+/// Prints pages and shares those that are in memory.
 pub struct Pages {
     print: Print,
-    /// Those that scrapers still hold, the newest last. Locked while one is printed, also where whoever
-    /// wanted that has gone.
+    /// The pages that scrapers still hold, newest last. Locked while a page is printed, even after its scraper
+    /// has disconnected.
     sent: Arc<Mutex<Vec<Weak<Page>>>>,
 }
 
@@ -78,11 +77,11 @@ pub struct Pages {
 struct Page {
     begun: Instant,
     pieces: Vec<Bytes>,
-    /// The pieces in one, made for the first who wants that.
+    /// The pieces joined, on first use.
     text: OnceLock<Vec<u8>>,
 }
 
-/// A page as one text, which counts as a page while somebody has a part of it.
+/// A page as one text; the page counts against [`MAX_PAGES`] while any slice of the text is held.
 struct Text(Arc<Page>);
 
 impl AsRef<[u8]> for Text {
@@ -96,7 +95,7 @@ impl Pages {
         Pages { print, sent: Arc::default() }
     }
 
-    /// A page as one text; nothing if it could not be printed, of which the log tells.
+    /// Returns a page as one text; `None`, and a log line, if it could not be printed.
     pub async fn text(&self) -> Option<Bytes> {
         let text = async {
             let page = self.get().await?;
@@ -105,7 +104,7 @@ impl Pages {
         text.await.inspect_err(|error| tracing::error!(%error, "printing metrics failed")).ok()
     }
 
-    /// A page that was begun after the question, or the newest if there are too many.
+    /// Returns a page whose printing began after this call, or the newest if [`MAX_PAGES`] are in memory.
     async fn get(&self) -> Result<Arc<Page>, tokio::task::JoinError> {
         let asked = Instant::now();
         let mut sent = self.sent.clone().lock_owned().await;
@@ -126,7 +125,7 @@ impl Pages {
     }
 }
 
-/// A page on its way to one scraper.
+/// A body that sends a page to one scraper.
 #[derive(Debug, Default)]
 struct Sheet {
     page: Option<Arc<Page>>,
@@ -140,7 +139,7 @@ impl Sheet {
         Sheet { page: Some(page), next: 0, left }
     }
 
-    /// An answer that is no page of metrics.
+    /// Returns a body other than a page of metrics.
     fn of_bytes(body: Bytes) -> Sheet {
         Sheet::of(Arc::new(Page { begun: Instant::now(), pieces: vec![body], text: OnceLock::new() }))
     }

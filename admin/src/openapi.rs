@@ -1,7 +1,7 @@
 //! `/apisix/admin/openapi.json`: this API as an OpenAPI 3.1 document.
 //!
-//! It is made of the tables that the API itself goes by: the kinds, the methods each has, their
-//! schemas. What JSON schema calls otherwise since draft 2020-12 is renamed on the way.
+//! It is built from the tables that the API itself uses: the kinds, their methods and their
+//! schemas. Schemas are converted to JSON Schema draft 2020-12.
 
 use std::sync::LazyLock;
 
@@ -14,7 +14,7 @@ use crate::answer;
 use crate::plugins::SCHEMAS;
 use crate::resources::allows;
 
-/// The document. It is made once.
+/// Answers with the document, which is built once.
 pub(crate) fn answer() -> Response<Bytes> {
     static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| (document().to_string() + "\n").into());
     answer::text(StatusCode::OK, DOCUMENT.clone())
@@ -60,7 +60,7 @@ fn document() -> Value {
     })
 }
 
-/// The name of a kind among the schemas.
+/// Returns the name of a kind among the schemas.
 fn name_of(kind: Kind) -> String {
     let known = SCHEMAS.iter().find(|(_, known)| *known == kind);
     known.map_or_else(|| kind.word().replace(' ', "_"), |(name, _)| (*name).to_owned())
@@ -70,10 +70,10 @@ fn reference(name: &str) -> Value {
     json!({"$ref": format!("#/components/schemas/{name}")})
 }
 
-/// One resource with its key, and where it was read its revisions.
+/// Returns the schema of one resource with its key and, in answers to GET, its revisions.
 fn entry(kind: Kind) -> Value {
     let index = json!({"type": "integer"});
-    // What is stored may have been written under another version's schema, so it is not repeated here.
+    // The value has no schema here: it may have been stored by a version with another one.
     json!({
         "type": "object",
         "description": format!("One of {}, as it is stored.", kind.collection()),
@@ -87,7 +87,7 @@ fn entry(kind: Kind) -> Value {
     })
 }
 
-/// The paths of a kind.
+/// Adds the paths of a kind.
 fn of_kind(kind: Kind, paths: &mut Map<String, Value>) {
     let collection = match kind {
         Kind::Credential => "/consumers/{username}/credentials".to_owned(),
@@ -162,7 +162,7 @@ fn of_kind(kind: Kind, paths: &mut Map<String, Value>) {
     paths.insert(one, on_one);
 }
 
-/// The paths that are about no one resource.
+/// Adds the paths outside the collections of resources.
 fn others(paths: &mut Map<String, Value>) {
     let object = || Some(json!({"type": "object"}));
     let mut add = |path: &str, methods: &[(&str, Value)]| {
@@ -222,12 +222,12 @@ fn others(paths: &mut Map<String, Value>) {
         "/batch",
         &[("post", operation("Several writes, all or none", "batch", Some(operations), &[(200, object())]))],
     );
-    let mut list = operation("What was written, newest first", "list_revisions", None, &[(200, object())]);
+    let mut list = operation("Lists revisions, newest first", "list_revisions", None, &[(200, object())]);
     let revision = json!({"type": "integer", "minimum": 0});
     list["parameters"] = json!([query("limit", revision.clone()), query("before", revision.clone())]);
     add("/revisions", &[("get", list)]);
     let mut diff =
-        operation("What differs between two revisions", "diff_revisions", None, &[(200, object())]);
+        operation("Shows the differences between two revisions", "diff_revisions", None, &[(200, object())]);
     diff["parameters"] = json!([query("from", revision.clone()), query("to", revision)]);
     add("/revisions/diff", &[("get", diff)]);
     let waits = operation(
@@ -241,8 +241,12 @@ fn others(paths: &mut Map<String, Value>) {
     add("/revisions/unconfirmed/confirm", &[("post", confirm)]);
     let undo = operation("Takes the change that waits back", "undo_unconfirmed", None, &[(200, object())]);
     add("/revisions/unconfirmed/undo", &[("post", undo)]);
-    let mut explain =
-        operation("What would become of a request, and why", "explain", None, &[(200, object())]);
+    let mut explain = operation(
+        "Explains which route, plugins and server a request would meet",
+        "explain",
+        None,
+        &[(200, object())],
+    );
     let text = json!({"type": "string"});
     let mut url = query("url", json!({"type": "string", "minLength": 1}));
     url["required"] = json!(true);
@@ -255,7 +259,7 @@ fn others(paths: &mut Map<String, Value>) {
     ]);
     add("/explain", &[("get", explain)]);
     let analysis =
-        operation("What of the configuration is worth a second look", "analysis", None, &[(200, object())]);
+        operation("Lists likely mistakes in the configuration", "analysis", None, &[(200, object())]);
     add("/analysis", &[("get", analysis)]);
     add(
         "/revisions/{revision}",
@@ -279,17 +283,17 @@ fn operation(summary: &str, id: &str, body: Option<Value>, good: &[(u16, Option<
         responses.insert(status.to_string(), response);
     }
     for (status, words) in [
-        ("400", "Something in it is wrong; `pointer`, `expected`, `got` and `hint` say what."),
-        ("401", "No key, or none that may do this."),
-        ("404", "It is not there."),
-        ("405", "The kind has no such method, or the store cannot be written."),
+        ("400", "The request is invalid; `pointer`, `expected`, `got` and `hint` show where and why."),
+        ("401", "The key is missing or wrong, or its role does not allow the method."),
+        ("404", "The resource does not exist."),
+        ("405", "The kind does not have this method, or the store is read-only."),
         ("429", "Too many wrong keys came from this address."),
-        ("503", "The store cannot be reached, or somebody wrote at the same time."),
+        ("503", "The store cannot be reached, or another write came first."),
     ] {
         responses.insert(status.to_owned(), json!({"description": words}));
     }
     for status in ["400", "401"] {
-        // Some answers of APISIX are texts, which a schema of objects would deny.
+        // Some of APISIX's answers are plain texts, which a schema of objects would reject.
         let error = json!({"anyOf": [reference("error"), {"type": "string"}]});
         if status == "401" {
             responses[status]["content"] = json!({"application/json": {"schema": error}});
@@ -303,7 +307,7 @@ fn operation(summary: &str, id: &str, body: Option<Value>, good: &[(u16, Option<
     operation
 }
 
-/// A path with the parameters in it.
+/// Returns a path item with the parameters of the path.
 fn with_parameters(path: &str) -> Value {
     let names = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
     let parameters = names.map(|name| {
@@ -338,7 +342,7 @@ fn list_parameters() -> Value {
     ])
 }
 
-/// A schema in the words of draft 2020-12.
+/// Converts a schema to the keywords of draft 2020-12.
 fn modern(schema: Value) -> Value {
     match schema {
         Value::Object(fields) => {

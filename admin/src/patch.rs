@@ -1,10 +1,10 @@
-//! What a PATCH does to a stored value.
+//! Applies a PATCH to a stored value.
 
 use model::Invalid;
 use model::json::MAX_DEPTH;
 use serde_json::{Map, Value};
 
-/// Lays `change` over `value`: objects are merged, `null` deletes, everything else replaces.
+/// Merges `change` into `value`: objects are merged, `null` deletes, everything else replaces.
 ///
 /// As in APISIX an empty object replaces too, since Lua cannot tell it from an empty list:
 /// `{"plugins":{}}` removes all plugins.
@@ -29,11 +29,11 @@ pub(crate) fn merge(value: &mut Value, change: Value) {
     }
 }
 
-/// Replaces what is at `path`, making the objects on the way; `null` deletes it.
+/// Replaces the value at `path`, creating missing objects; `null` deletes it.
 ///
 /// # Errors
-/// `invalid sub-path: /a/b` where the way leads through something that is no object, and what would be nested more
-/// deeply than a body may be.
+/// `invalid sub-path: /a/b` if the path passes through a value that is not an object, or if the result would be
+/// nested more deeply than a body may be.
 pub(crate) fn set(value: &mut Value, path: &[String], part: Value) -> Result<(), Invalid> {
     let invalid = |depth: usize| Invalid::new(format!("invalid sub-path: /{}", path[..depth].join("/")));
     let Some((last, way)) = path.split_last() else {
@@ -61,7 +61,7 @@ pub(crate) fn set(value: &mut Value, path: &[String], part: Value) -> Result<(),
     Ok(())
 }
 
-/// How deep lists and objects stand in each other. A body has no more than [`MAX_DEPTH`].
+/// Returns the depth of nested lists and objects. A body has at most [`MAX_DEPTH`].
 fn levels(value: &Value) -> usize {
     match value {
         Value::Object(map) => 1 + map.values().map(levels).max().unwrap_or(0),
@@ -70,7 +70,7 @@ fn levels(value: &Value) -> usize {
     }
 }
 
-/// A deletion of what is not there must leave nothing behind.
+/// Removes nulls from a new value: a deletion of a missing field must leave nothing behind.
 fn without_nulls(value: Value) -> Value {
     match value {
         Value::Object(map) => {

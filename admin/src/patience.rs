@@ -1,4 +1,4 @@
-//! A connection whose peer must read what is sent to it.
+//! A timeout for peers that do not read.
 
 use std::future::Future;
 use std::io::{self, ErrorKind, IoSlice};
@@ -11,14 +11,14 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// Fails a write that has not gone out wholly when its time is over. What counts is the time until
-/// the writer's buffer is empty (its flush), so a peer that takes a byte now and then gains nothing.
+/// Fails writes once the writer's buffer has not been emptied (its flush) within a time. The time runs until
+/// the flush, so a peer that reads a byte now and then gains nothing.
 pub(crate) struct Patience<S> {
     stream: S,
     within: Duration,
-    /// Runs while something waits to be taken.
+    /// Runs while data waits to be read by the peer.
     end: Option<Pin<Box<Sleep>>>,
-    /// Whether something does.
+    /// Whether data waits to be read by the peer.
     sends: Arc<AtomicBool>,
 }
 
@@ -27,12 +27,12 @@ impl<S> Patience<S> {
         Patience { stream, within, end: None, sends: Arc::default() }
     }
 
-    /// Whether something waits to be taken.
+    /// Returns the flag that is set while data waits to be read by the peer.
     pub(crate) fn sends(&self) -> Arc<AtomicBool> {
         self.sends.clone()
     }
 
-    /// What a write comes to that could not be made at once.
+    /// Fails a pending write with `TimedOut` if the time is over.
     fn wait<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if written.is_pending() {
             let within = self.within;

@@ -1,4 +1,4 @@
-//! What the API tells about plugins and schemas, and the list of plugins in use.
+//! The paths for plugins and schemas, and the list of plugins in use.
 
 use bytes::Bytes;
 use control::store::{Refused, Step, Store, View};
@@ -14,11 +14,11 @@ use crate::author::Author;
 use crate::request::Call;
 
 impl Admin {
-    /// Makes the store's list of plugins that of config.yaml, if the store has one: at the
-    /// start, the file is newer than what an earlier run stored.
+    /// Replaces the store's list of plugins, if it has one, by that of config.yaml: at the
+    /// start, the file is newer than the list that an earlier run stored.
     ///
     /// # Errors
-    /// What went wrong, in words.
+    /// The message of the store's error.
     pub async fn sync_plugins(&self) -> Result<(), String> {
         if !self.store.writable() {
             return Ok(());
@@ -33,7 +33,7 @@ impl Admin {
         }
     }
 
-    /// Reads the list of config.yaml again and stores it; what follows the store applies it.
+    /// Reads the list of config.yaml again and stores it; the nodes that follow the store apply it.
     pub(crate) async fn reload_plugins(&self, author: &Author) -> Answer {
         let by = author.clone();
         let complete = move |view: &dyn View, mut steps: Vec<Step>| {
@@ -81,7 +81,7 @@ impl Admin {
         Ok(answer::json(StatusCode::OK, &schema.ok_or_else(|| said("not found schema"))?))
     }
 
-    /// The plugins that may be used now, by priority from high to low.
+    /// Returns the plugins that may be used now, by priority from high to low.
     pub(crate) async fn loaded(&self, subsystem: Subsystem) -> Result<Vec<&About>, ErrorAnswer> {
         let (stored, configured) = match subsystem {
             Subsystem::Http => (self.store.plugins().await?, &self.config.plugins),
@@ -95,13 +95,13 @@ impl Admin {
         })
     }
 
-    /// The names of the HTTP plugins that may be used now.
+    /// Returns the names of the HTTP plugins that may be used now.
     pub(crate) async fn loaded_names(&self) -> Result<Vec<&'static str>, ErrorAnswer> {
         Ok(self.loaded(Subsystem::Http).await?.into_iter().map(|about| about.name).collect())
     }
 }
 
-/// See [`Admin::reload_plugins`]; and the revision of the change.
+/// Does the work of [`Admin::reload_plugins`]; also returns the revision of the change.
 pub(crate) async fn reload(
     store: &dyn Store,
     program: &dyn crate::Program,
@@ -115,7 +115,7 @@ pub(crate) async fn reload(
         )
     })?;
     if !store.writable() {
-        // The store has no list of its own, so that of config.yaml is what is used.
+        // A read-only store gets no list, so the program uses that of config.yaml directly.
         program.use_plugins(listed);
         return Ok((answer::text(StatusCode::OK, "done"), store.revision().await?));
     }
@@ -140,8 +140,8 @@ pub async fn store_plugins(
     Ok(store.write(Box::new(decide)).await?.revision)
 }
 
-/// The list that is to be in the store: that of config.yaml, else what this program has. In a store that
-/// others use as well, what they have stays in it.
+/// Returns the list for the store: that of config.yaml, otherwise the plugins of this program. The names in a
+/// store that other nodes use as well are kept.
 fn wanted(
     store: &dyn Store,
     listed: Option<Vec<String>>,
@@ -155,13 +155,13 @@ fn wanted(
     })
 }
 
-/// The HTTP plugins in use where no list says otherwise.
+/// Returns the HTTP plugins that are in use by default.
 fn default_names(about: &[About]) -> Vec<String> {
     let in_use = about.iter().filter(|about| about.subsystem == Subsystem::Http && about.by_default);
     in_use.map(|about| about.name.to_owned()).collect()
 }
 
-/// `?subsystem=`; `None` if there is no such one.
+/// Reads `?subsystem=`; `None` if it is unknown.
 fn subsystem(call: &Call<'_>) -> Option<Subsystem> {
     match call.query("subsystem").unwrap_or("http") {
         "http" => Some(Subsystem::Http),
@@ -170,7 +170,7 @@ fn subsystem(call: &Call<'_>) -> Option<Subsystem> {
     }
 }
 
-/// All that is known of plugins, by name.
+/// Describes plugins: version, priority and schemas, by name.
 pub(crate) fn described<'a>(catalog: &dyn Catalog, plugins: impl IntoIterator<Item = &'a About>) -> Value {
     let described = plugins.into_iter().filter_map(|about| {
         let facts = catalog.facts(about.subsystem, about.name)?;

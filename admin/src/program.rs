@@ -1,4 +1,4 @@
-//! What the APIs ask the rest of the program.
+//! The interface between the APIs and the rest of the program.
 
 use std::future::{Future, ready};
 use std::net::IpAddr;
@@ -11,26 +11,26 @@ use serde_json::{Map, Value};
 
 use crate::expiry::Expiring;
 
-/// A reading of files that is under way: what came of it, in words, or what is wrong with them.
+/// The result of [`Program::reload`]: a message for people, or an error in the files.
 pub type Reloading<'a> = Pin<Box<dyn Future<Output = Result<String, String>> + Send + 'a>>;
 
-/// What is told of the configuration, for people and for programs.
+/// A report about the configuration, as text for people and as JSON for programs.
 #[derive(Debug, Clone, Default)]
 pub struct Told {
     pub text: String,
     pub value: Value,
 }
 
-/// What [`Program::explain`] and [`Program::analysis`] return: an error is why they cannot, in words.
+/// The result of [`Program::explain`] and [`Program::analysis`]; the error is a message for people.
 pub type Telling<'a> = Pin<Box<dyn Future<Output = Result<Told, String>> + Send + 'a>>;
 
-/// What [`Program::server_info`] returns.
+/// The result of [`Program::server_info`].
 pub type Info<'a> = Pin<Box<dyn Future<Output = Option<Value>> + Send + 'a>>;
 
-/// What [`Program::dump_file`] returns: an error is why there is no content, in words.
+/// The result of [`Program::dump_file`]; the error is a message for people.
 pub type Dump<'a> = Pin<Box<dyn Future<Output = Option<Result<Value, String>>> + Send + 'a>>;
 
-/// A request that somebody wants to have explained.
+/// A request to explain.
 #[derive(Debug, Clone, Default)]
 pub struct Question {
     pub method: String,
@@ -38,113 +38,113 @@ pub struct Question {
     pub headers: Vec<(String, String)>,
     pub remote_addr: Option<IpAddr>,
     pub body: Option<Vec<u8>>,
-    /// As of a past revision.
+    /// Explains with the configuration of this revision instead of the current one.
     pub revision: Option<u64>,
 }
 
-/// What the rest of the program answers the two APIs.
+/// Gives the Admin API, the control API and the status listener access to the running program.
 pub trait Program: Send + Sync {
-    /// Which snapshot is out, who runs which, and what could not be used.
+    /// Returns the published revision, the revision of each worker and the rejected resources.
     fn published(&self) -> Published;
 
-    /// What became of a change of `key` that made this revision. Waits no longer than is hardly
-    /// noticed: a write is done when the store has it.
+    /// Returns the outcome of the change of `key` that made `_revision`. Waits only briefly: a write is
+    /// complete once the store has it.
     fn verdict<'a>(&'a self, _key: &'a Key, _revision: u64) -> Verdict<'a> {
         Box::pin(ready(Outcome::Pending))
     }
 
-    /// Settings of resources that have no effect: the first, and how many resources ask so.
+    /// Returns the first settings of resources that have no effect, and the number of such resources.
     fn without_effect(&self) -> (Arc<[(Key, Invalid)]>, usize) {
         Default::default()
     }
 
-    /// Reads the `plugins` list of config.yaml again; `None` if there is none, which means all.
+    /// Reads the `plugins` list of config.yaml again; `None` means that it has no list, so all are in use.
     ///
     /// # Errors
-    /// Why it cannot be read, in words.
+    /// A message for people if the file cannot be read.
     fn read_plugins(&self) -> Result<Option<Vec<String>>, String>;
 
-    /// Uses this list, as [`read_plugins`](Program::read_plugins) gives it, where no store has one.
+    /// Uses this list, which [`read_plugins`](Program::read_plugins) returned; called if the store has none.
     fn use_plugins(&self, names: Option<Vec<String>>);
 
     /// Reads the files again, as SIGHUP does.
     fn reload(&self) -> Reloading<'_>;
 
-    /// What a service registry knows, as APISIX shows it; `None` if nobody asks it.
+    /// Returns the nodes of a service registry in APISIX's form; `None` if that registry is not in use.
     fn discovered(&self, _kind: &str) -> Option<Value> {
         None
     }
 
-    /// What stands in the file in which a service registry's nodes are kept; `None` if there is no such registry.
+    /// Reads the file in which a service registry's nodes are kept; `None` if there is no such registry.
     fn dump_file(&self, _kind: &str) -> Dump<'_> {
         Box::pin(ready(None))
     }
 
-    /// What the plugin server-info tells of this instance; `None` where the plugin is not in use.
+    /// Returns the report of the plugin server-info about this instance; `None` if the plugin is not in use.
     fn server_info(&self) -> Info<'_> {
         Box::pin(ready(None))
     }
 
-    /// What health checks have found.
+    /// Returns the results of the health checks.
     fn health(&self) -> Vec<control::health::Checker> {
         Vec::new()
     }
 
-    /// Up to `most` certificates in use, those that expire soonest first, and how many there are.
+    /// Returns up to `_most` certificates in use, soonest to expire first, and the number of all in use.
     fn certificates(&self, _most: usize) -> (Vec<Expiring>, usize) {
         Default::default()
     }
 
-    /// What would become of a request, and why.
+    /// Explains which route, plugins and server a request would meet, and why.
     fn explain(&self, _question: Question) -> Telling<'_> {
-        Box::pin(ready(Err("this program explains nothing".to_owned())))
+        Box::pin(ready(Err("explanations are not available".to_owned())))
     }
 
-    /// What of the configuration is worth a second look.
+    /// Lists likely mistakes in the configuration.
     fn analysis(&self) -> Telling<'_> {
-        Box::pin(ready(Err("this program looks at nothing".to_owned())))
+        Box::pin(ready(Err("the analysis is not available".to_owned())))
     }
 
-    /// Has all requests counted and timed from now on, or no more.
+    /// Starts or stops counting and timing all requests.
     fn watch_traffic(&self, _watches: bool) {}
 
-    /// What was counted since.
+    /// Returns the counts since [`watch_traffic`](Program::watch_traffic) started them.
     fn traffic(&self) -> Trials {
         Trials::default()
     }
 
-    /// What runs, for people: version, addresses, counts and the like.
+    /// Describes the running program for people: version, addresses, counts and the like.
     fn about(&self) -> Map<String, Value>;
 
-    /// Says from now on that it is not ready (`true`), so that no new clients are sent here, or takes that
-    /// back. Who is connected is served as before.
+    /// Reports the program as not ready (`true`), so that load balancers send no new clients, or as ready
+    /// again (`false`). Connected clients are served as before.
     fn drain(&self, _drains: bool) {}
 
-    /// Since when it drains, in seconds since 1970.
+    /// Returns when draining began, in seconds since 1970; `None` if it is not draining.
     fn drains_since(&self) -> Option<u64> {
         None
     }
 
-    /// Whether traffic is served as configured: every worker is on the newest snapshot.
+    /// Succeeds if traffic is served as configured: every worker is on the newest snapshot.
     ///
     /// # Errors
-    /// What is waited for, in words.
+    /// A message for people that names the missing part.
     fn ready(&self) -> Result<(), String> {
         self.published().workers_ready()
     }
 }
 
-/// What [`Program::verdict`] returns.
+/// The result of [`Program::verdict`].
 pub type Verdict<'a> = Pin<Box<dyn Future<Output = Outcome> + Send + 'a>>;
 
-/// What became of a change, as far as is known.
+/// The outcome of a change, as far as it is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is in the snapshot that workers take with their next request.
+    /// The change is in the snapshot that workers take with their next request.
     Published,
-    /// It cannot be used, in words.
+    /// The change cannot be used, for this reason.
     Rejected(String),
-    /// It is stored; that it is published may be waited for at `/v1/snapshot`.
+    /// The change is stored but not yet published; clients can poll `/v1/snapshot`.
     Pending,
 }
 
@@ -158,26 +158,26 @@ pub struct Published {
     pub not_served: NotServed,
 }
 
-/// What is not served as it is written.
+/// Resources that are not served as configured.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NotServed {
     pub resources: Vec<Rejected>,
-    /// Parts of a file of resources that are no resources.
+    /// Parts of a file of resources that cannot be read as resources.
     pub findings: Arc<[Diagnostic]>,
 }
 
 impl NotServed {
-    /// How many there are.
+    /// Returns the number of resources and findings.
     pub fn total(&self) -> usize {
         self.resources.len() + self.findings.len()
     }
 }
 
 impl Published {
-    /// Whether every worker is on the newest snapshot.
+    /// Succeeds if every worker is on the newest snapshot.
     ///
     /// # Errors
-    /// Who is not, in APISIX's words.
+    /// APISIX's message about the first worker that is not.
     pub fn workers_ready(&self) -> Result<(), String> {
         match self.workers.iter().position(|held| *held < self.revision) {
             None => Ok(()),

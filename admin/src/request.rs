@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_and_unreadable_paths_are_none() {
+    fn foreign_and_unreadable_paths_are_rejected() {
         for uri in ["/apisix/admin", "/apisix/adminx/routes", "/", "/apisix/admin/%ff", "/apisix/admin/x?%ff"]
         {
             assert!(Call::read(&request(uri)).is_none(), "{uri}");

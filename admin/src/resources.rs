@@ -17,7 +17,7 @@ use crate::conceal::conceal;
 use crate::request::Call;
 use crate::{Admin, list, now, patch, read_body};
 
-/// What the path of a request speaks of.
+/// The resource, or the part of it, that the path of a request names.
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
     kind: Kind,
@@ -46,7 +46,7 @@ impl Admin {
             let key = target.key(id);
             let stored = match key.check() {
                 Ok(()) => self.store.get(&key).await?,
-                // What cannot be a key is not there.
+                // No resource is stored under an invalid key.
                 Err(_) => None,
             };
             let mut stored = stored.ok_or_else(answer::not_found)?;
@@ -288,7 +288,7 @@ impl Admin {
 /// A write that is to be made.
 pub(crate) struct Intent {
     method: Method,
-    /// What it changes, if that is known before it is made.
+    /// The resource it changes, if that is known before the write.
     pub changes: Option<Key>,
     decide: Deciding,
 }
@@ -302,7 +302,7 @@ impl Intent {
     }
 }
 
-/// What came of writes, in their order.
+/// The results of writes, in their order.
 pub(crate) struct Committed {
     pub made: Vec<Made>,
     pub revision: Revision,
@@ -318,12 +318,12 @@ pub(crate) struct Uncommitted {
 pub(crate) struct Made {
     pub method: Method,
     key: Option<Key>,
-    /// What was written, or deleted.
+    /// The resource as it was written, or as it was before its deletion.
     value: Option<Stored>,
 }
 
 impl Made {
-    /// What it changed.
+    /// Returns the key of the changed resource.
     pub fn key(&self) -> Option<&Key> {
         self.key.as_ref().or(self.value.as_ref().map(|stored| &stored.key))
     }
@@ -444,7 +444,7 @@ impl Target {
         Ok(())
     }
 
-    /// What a PATCH makes of what is there.
+    /// Returns the stored resource with the change of a PATCH.
     fn patched(&self, key: &Key, there: &Stored, change: Value) -> Result<Value, Invalid> {
         let keeps_time = self.sub_path.is_empty() && change.get("update_time").is_some();
         let mut value = Value::clone(&there.value);
@@ -459,7 +459,7 @@ impl Target {
     }
 }
 
-/// APISIX's words for what is not there.
+/// APISIX's message for a missing resource.
 pub(crate) const KEY_NOT_FOUND: &str = "Key not found";
 
 fn unsupported(collection: &str) -> ErrorAnswer {
@@ -550,8 +550,8 @@ fn stamp(value: &mut Value, created: Option<Value>, patched: Option<bool>) {
     }
 }
 
-/// Gives a value its id: that of a secret names its manager, too, as APISIX stores it. An id in the path is a text,
-/// whatever the body has; of one that only the body has, an integer stays one.
+/// Sets the id of a value; the id of a secret includes its manager, as APISIX stores it. An id from the path is
+/// always a string; an integer id stays an integer if only the body has it.
 fn place_id(key: &Key, value: &mut Value, in_path: bool) -> Result<(), Invalid> {
     let id = if key.kind == Kind::Secret { &key.id } else { key.leaf() };
     match value.get("id") {

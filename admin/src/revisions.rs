@@ -1,6 +1,7 @@
-//! `/apisix/admin/revisions`: what was written, by whom, and back to what was there before.
+//! `/apisix/admin/revisions`: the history of writes and their authors, differences, and rollback.
 //!
-//! Ours. A revision is one write with all its steps; its number is the store's revision after it.
+//! APISIX has no such API. A revision is one write with all its steps; its number is the store's revision
+//! after it.
 
 use control::store::history::{lists_together, together};
 use control::store::{Changed, Listed, Record, Refused, Step, StoreError, View};
@@ -14,11 +15,11 @@ use crate::answer::{self, Answer, ErrorAnswer, said};
 use crate::author::Author;
 use crate::request::Call;
 
-/// Revisions of one page, at most.
+/// The most revisions on one page.
 const PAGE: usize = 500;
-/// Resources that are named of one revision in a list, at most.
+/// The most resources that a list names for one revision.
 const NAMED: usize = 100;
-/// Differences that are told of one resource, at most.
+/// The most differences that are shown for one resource.
 const DIFFERENCES: usize = 1000;
 
 impl Admin {
@@ -33,7 +34,7 @@ impl Admin {
                     changes.iter_mut().for_each(|one| std::mem::swap(&mut one.before, &mut one.after));
                     listed = listed.map(|Listed { before, after }| Listed { before: after, after: before });
                 }
-                let body = json!({ "from": from, "to": to, "changes": told(&changes, listed.as_ref()) });
+                let body = json!({ "from": from, "to": to, "changes": shown(&changes, listed.as_ref()) });
                 Ok(answer::json(StatusCode::OK, &body))
             }
             [revision] => {
@@ -44,7 +45,7 @@ impl Admin {
                     return Err(missing(revision, self.store.revision().await?));
                 };
                 let mut body = summary(&record);
-                body["changes"] = told(&record.changes, record.plugins.as_ref());
+                body["changes"] = shown(&record.changes, record.plugins.as_ref());
                 Ok(answer::json(StatusCode::OK, &body))
             }
             _ => Err(ErrorAnswer::bare(StatusCode::NOT_FOUND)),
@@ -66,7 +67,7 @@ impl Admin {
         Ok(answer::json(StatusCode::OK, &body))
     }
 
-    /// Puts everything back to what it was after a revision.
+    /// Restores the configuration as it was after a revision.
     pub(crate) async fn rollback(&self, author: &Author, call: &Call<'_>, revision: &str) -> Answer {
         let revision = number(Some(revision), "revision")?;
         let since = self.since(revision).await?;
@@ -85,9 +86,9 @@ impl Admin {
                 continue;
             };
             let value: Value = serde_json::from_str(json).unwrap_or_default();
-            // Where the list of plugins goes back as well, it is not what is there that counts.
+            // `check` uses the current list of plugins, which does not apply if the list is restored, too.
             if !call.forced() && listed.is_none() {
-                // A plugin may be gone since, or a rule stricter.
+                // A plugin may have been removed since, or a check may be stricter.
                 self.check(key, &value).await.map_err(|refused| refused.about(key))?;
             }
             steps.push(Step::Put { key: key.clone(), value, ttl: None });
@@ -105,14 +106,14 @@ impl Admin {
             let by = author.clone();
             let decide = move |view: &dyn View| match view.revision() == current {
                 true => by.complete(view, steps.clone()),
-                // Somebody wrote meanwhile, and would be undone unseen.
+                // Another write came first; the rollback would undo it without having seen it.
                 false => Err(Refused::Store(StoreError::Changed)),
             };
             after = self.write_as(&author, Box::new(decide)).await?.revision;
             author.changed(&Method::POST, format_args!("revisions/{revision}/rollback"), after);
         }
         let body =
-            json!({ "revision": after, "restored": revision, "changes": told(&undone, listed.as_ref()) });
+            json!({ "revision": after, "restored": revision, "changes": shown(&undone, listed.as_ref()) });
         let mut response = answer::json(StatusCode::OK, &body);
         if let Some(changed) = undone.first() {
             let outcome = self.program.verdict(&changed.key, after).await;
@@ -121,7 +122,7 @@ impl Admin {
         Ok(response)
     }
 
-    /// All that was written after a revision.
+    /// Returns all writes after a revision.
     async fn since(&self, revision: u64) -> Result<Since, ErrorAnswer> {
         let current = self.store.revision().await?;
         if revision > current {
@@ -129,13 +130,13 @@ impl Admin {
         }
         let records = self.store.history(revision, current, usize::MAX).await?;
         let known = match records.last() {
-            // One that ended exactly there, or began there, or nothing between.
+            // The oldest write began exactly at that revision.
             Some(oldest) if oldest.from == revision => true,
             oldest => {
                 let before = self.store.history(0, revision, 1).await?;
                 match oldest {
-                    // In the midst of a write, unless others write to the store as well: then it began from
-                    // what its node had seen by then.
+                    // The number lies within a write, unless other nodes write to the store as well: then the
+                    // write began from the revision that its node had seen.
                     Some(oldest) if oldest.from < revision => {
                         before.first().is_some_and(|record| record.revision == revision)
                     }
@@ -154,7 +155,7 @@ struct Since {
 }
 
 impl Since {
-    /// Without what came after a revision.
+    /// Returns the writes up to a revision.
     fn up_to(mut self, revision: u64) -> Result<Vec<Record>, ErrorAnswer> {
         if revision > self.current {
             return Err(missing(revision, self.current));
@@ -200,9 +201,9 @@ fn word(changed: &Changed) -> &'static str {
     }
 }
 
-/// Each change with what differs.
-fn told(changes: &[Changed], listed: Option<&Listed>) -> Value {
-    let told = changes.iter().map(|changed| {
+/// Returns each change with its differences, without private keys.
+fn shown(changes: &[Changed], listed: Option<&Listed>) -> Value {
+    let shown = changes.iter().map(|changed| {
         let value = |json: &Option<std::sync::Arc<str>>| {
             let value: Option<Value> = json.as_ref().and_then(|json| serde_json::from_str(json).ok());
             value.map(|value| concealed(&changed.key, value))
@@ -225,10 +226,10 @@ fn told(changes: &[Changed], listed: Option<&Listed>) -> Value {
         let diff = [json!({ "op": "replace", "path": "", "from": before, "to": after })];
         json!({ "key": LIST, "change": "changed", "before": before, "after": after, "diff": diff })
     });
-    told.chain(listed).collect()
+    shown.chain(listed).collect()
 }
 
-/// How the list of plugins is called among keys.
+/// The name of the list of plugins among the keys.
 const LIST: &str = "plugins";
 
 fn concealed(key: &Key, mut value: Value) -> Value {
@@ -236,7 +237,7 @@ fn concealed(key: &Key, mut value: Value) -> Value {
     value
 }
 
-/// What differs, by place.
+/// Collects the differences between two values, each with its JSON pointer.
 fn differences(before: &Value, after: &Value, place: &mut String, found: &mut Vec<Value>) {
     if before == after || found.len() >= DIFFERENCES {
         return;
@@ -276,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn differences_are_told_by_place() {
+    fn differences_have_json_pointers() {
         let before = json!({"a": 1, "b": {"c": [1, 2]}, "d": [1], "gone": true});
         let after = json!({"a": 1, "b": {"c": [1, 3]}, "d": [1, 2], "e/f": "new"});
         let mut found = Vec::new();
@@ -293,13 +294,13 @@ mod tests {
     }
 
     #[test]
-    fn private_keys_stay_inside() {
+    fn private_keys_are_not_shown() {
         let changed = Changed {
             key: Key::new(Kind::Ssl, "1"),
             before: Some(r#"{"key":"secret","sni":"a"}"#.into()),
             after: Some(r#"{"key":"other","sni":"b","keys":["more"]}"#.into()),
         };
-        let text = told(&[changed], None).to_string();
+        let text = shown(&[changed], None).to_string();
         assert!(!text.contains("secret") && !text.contains("other") && !text.contains("more"), "{text}");
     }
 }

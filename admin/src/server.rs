@@ -22,16 +22,17 @@ pub use accept::Listener;
 pub(crate) use accept::run;
 pub use limits::Limits;
 
-/// Somebody who answers requests.
+/// A handler of requests.
 pub(crate) trait Service: Clone + Send + Sync + 'static {
     type Body: Body<Data = Bytes, Error = Infallible> + Send + 'static;
 
-    /// Whether connections from there may take the places that are for everybody.
+    /// Returns whether connections from `_peer` count against the general limit; those of other clients have
+    /// the limit [`Limits::strangers`].
     fn knows(&self, _peer: IpAddr) -> bool {
         true
     }
 
-    /// Answers what needs no body, so that none is read.
+    /// Answers requests that need no body, so that none is read.
     fn answer_head(&self, _peer: IpAddr, _head: &Parts) -> Option<Response<Bytes>> {
         None
     }
@@ -44,7 +45,7 @@ pub(crate) trait Service: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Response<Self::Body>> + Send;
 }
 
-/// Answers everybody alike.
+/// A handler that answers all clients alike.
 #[derive(Clone)]
 struct Open<H>(H);
 
@@ -90,7 +91,7 @@ where
     serve_with(listener, limits, whole).await;
 }
 
-/// The same with bodies of another kind.
+/// Answers requests with `handler`, whose bodies may be of any type.
 pub(crate) async fn serve_with<H, F, B>(listener: Listener, limits: Limits, handler: H)
 where
     H: Fn(IpAddr, Request<Bytes>) -> F + Clone + Send + Sync + 'static,

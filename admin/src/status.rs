@@ -1,4 +1,4 @@
-//! The status listener (`127.0.0.1:7085`): is the process alive, is it ready for traffic.
+//! The status listener (`127.0.0.1:7085`): liveness and readiness.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::answer;
 use crate::program::Program;
 use crate::server::{self, Limits, Listener};
 
-/// Serves `GET /status` and `GET /status/ready` on `listener` until that is told to stop.
+/// Serves `GET /status` and `GET /status/ready` on `listener` until it stops.
 pub async fn serve(listener: Listener, limits: Limits, program: Arc<dyn Program>) {
     server::serve(listener, limits, move |_, request| {
         let program = program.clone();

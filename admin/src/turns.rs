@@ -1,8 +1,8 @@
-//! Whose connection goes first when there is no place left for another one.
+//! Chooses the connection to close when the limit is reached and another client connects.
 //!
-//! A connection on which no request is under way holds its place for nothing: it may be idle, or send its head a
-//! byte at a time so that nobody else gets in. Those stand in a line by how long they have done so, and the one
-//! that has longest makes room. A connection that is being answered is in no line and never closed for another.
+//! A connection without a request under way uses its permit for nothing: it may be idle, or send its head a byte
+//! at a time to keep other clients out. Such connections wait in a line, and the one that has waited longest is
+//! closed. A connection that is being answered is not in the line and never closed for another.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,7 +21,7 @@ struct Waiting {
     by_age: BTreeMap<u64, Arc<Notify>>,
 }
 
-/// A connection's part in a [`Line`]; none in it any more when this is dropped.
+/// A connection's place in a [`Line`], which it leaves when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Turn {
     line: Arc<Line>,
@@ -36,14 +36,14 @@ enum Place {
 }
 
 impl Line {
-    /// A new connection, which waits for its first request.
+    /// Adds a new connection, which waits for its first request.
     pub fn join(self: &Arc<Line>) -> Arc<Turn> {
         let leave = Arc::new(Notify::new());
         let place = Mutex::new(Place::Waits(self.enter(&leave)));
         Arc::new(Turn { line: self.clone(), place, leave })
     }
 
-    /// Tells the connection that has waited longest to make room. `false` if none waits.
+    /// Closes the connection that has waited longest. `false` if none waits.
     pub fn make_room(&self) -> bool {
         match self.lock().by_age.pop_first() {
             Some((_, leave)) => {
@@ -69,7 +69,7 @@ impl Line {
 }
 
 impl Turn {
-    /// A request has come: whoever holds what this gives is being answered until it is dropped.
+    /// Takes the connection out of the line for a request, until the returned guard is dropped.
     pub fn answering(self: &Arc<Turn>) -> Answering {
         let mut place = self.place();
         if let Place::Waits(at) = *place {
@@ -79,7 +79,7 @@ impl Turn {
         Answering(self.clone())
     }
 
-    /// Stands at the end of the line again, for the next request.
+    /// Puts the connection at the end of the line, to wait for the next request.
     pub fn wait(&self) {
         let mut place = self.place();
         if let Place::Waits(at) = *place {
@@ -88,11 +88,11 @@ impl Turn {
         *place = Place::Waits(self.line.enter(&self.leave));
     }
 
-    /// Waits until room is to be made for another connection, and no request is under way on this one.
+    /// Waits until this connection must make room for another one, which never happens during a request.
     pub async fn ended(&self) {
         loop {
             self.leave.notified().await;
-            // A request may have come in between, and is answered.
+            // A request may have arrived in between; it is answered first.
             if matches!(*self.place(), Place::Waits(_)) {
                 return;
             }
@@ -112,7 +112,7 @@ impl Drop for Turn {
     }
 }
 
-/// A request is under way; then its connection waits for the next one, last in line.
+/// Marks a request under way; on drop its connection waits for the next one, last in line.
 #[derive(Debug)]
 pub(crate) struct Answering(Arc<Turn>);
 
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_longest_goes_first_and_who_is_answered_stays() {
+    async fn the_longest_waiting_is_closed_and_answered_ones_stay() {
         let line = Arc::new(Line::default());
         let [first, second, third] = [line.join(), line.join(), line.join()];
         let answering = first.answering();
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_that_comes_as_its_connection_should_go_is_answered_first() {
+    async fn a_request_that_races_with_the_close_is_answered() {
         let line = Arc::new(Line::default());
         let turn = line.join();
         assert!(line.make_room());
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_has_left_is_not_in_line() {
+    fn dropped_connections_leave_the_line() {
         let line = Arc::new(Line::default());
         drop(line.join());
         assert!(!line.make_room());

@@ -22,8 +22,8 @@ pub(crate) fn one(collection: &str, body: &[u8]) -> Answer {
 }
 
 impl Admin {
-    /// `/configs/validate`: every object of a declarative document and its plugins; whether
-    /// what they name exists is not looked at.
+    /// `/configs/validate`: checks every object of a declarative document and its plugins, but not whether the
+    /// resources they refer to exist.
     pub(crate) async fn validate_all(&self, head: &Parts, body: &[u8]) -> Answer {
         let mut document = read_document(head, body)?;
         self.prepare(&mut document).await?;
@@ -36,8 +36,7 @@ impl Admin {
         Err(ErrorAnswer::response(answer::json(StatusCode::BAD_REQUEST, &body)))
     }
 
-    /// Takes out of a document what only APISIX's standalone mode has, and puts in the private keys that a GET
-    /// has left out.
+    /// Removes the fields that only APISIX's standalone mode has, and adds the private keys that a GET leaves out.
     pub(crate) async fn prepare(&self, document: &mut Value) -> Result<(), ErrorAnswer> {
         without_indexes(document);
         for kind in sections() {
@@ -51,24 +50,24 @@ impl Admin {
         Ok(())
     }
 
-    /// All that is wrong with a document, in APISIX's order.
+    /// Returns all mistakes of a document, in APISIX's order.
     pub(crate) fn errors(&self, document: &Value) -> Vec<Mistake> {
         errors(|key, item| self.check_alone(key, item), document)
     }
 }
 
-/// Something that is wrong with a document.
+/// A mistake in a document.
 #[derive(Debug)]
 pub(crate) struct Mistake {
     collection: &'static str,
-    /// Of an item: its place in the section, and its id.
+    /// The index of the item in its section, and its id; `None` for a mistake outside items.
     item: Option<(usize, Option<String>)>,
-    /// Its pointer leads into the item.
+    /// The error, with a pointer within the item.
     invalid: Invalid,
 }
 
 impl Mistake {
-    /// As APISIX lists it.
+    /// Returns the entry of APISIX's list of errors.
     fn listed(&self) -> Value {
         let mut listed = json!({ "resource_type": self.collection });
         if let Some((index, id)) = &self.item {
@@ -79,8 +78,8 @@ impl Mistake {
         listed
     }
 
-    /// As it is told by itself: with its place in the document, and the id of the item behind what to do.
-    pub(crate) fn told(self) -> Invalid {
+    /// Returns the error with a pointer into the whole document, and the id of the item in its hint.
+    pub(crate) fn into_invalid(self) -> Invalid {
         let Some((index, id)) = self.item else { return self.invalid };
         let collection = self.collection;
         let mut invalid = self.invalid.under(&format!("/{collection}/{index}"));
@@ -96,7 +95,7 @@ impl Mistake {
     }
 }
 
-/// Sections of a document; resources that belong to others stand among these.
+/// Returns the sections of a document; owned resources, such as credentials, are in those of their owners.
 pub(crate) fn sections() -> impl Iterator<Item = Kind> {
     Kind::ALL.into_iter().filter(|kind| kind.owner().is_none())
 }
@@ -110,7 +109,7 @@ fn without_indexes(document: &mut Value) {
     }
 }
 
-/// All that is wrong with a document, in APISIX's order; `check` looks at one resource.
+/// Returns all mistakes of a document, in APISIX's order; `check` checks one resource.
 fn errors(check: impl Fn(&Key, &Value) -> Result<(), Invalid>, document: &Value) -> Vec<Mistake> {
     let mut errors = Vec::new();
     for kind in sections() {
@@ -169,7 +168,7 @@ pub(crate) fn read_document(head: &Parts, body: &[u8]) -> Result<Value, ErrorAns
     }
 }
 
-/// APISIX's words for a body that is no YAML, or no map.
+/// APISIX's message for a body that is not YAML, or not a map.
 const NO_YAML: &str = "invalid request body: invalid yaml request body";
 
 fn read_yaml(body: &[u8]) -> Result<Value, ErrorAnswer> {
@@ -197,8 +196,8 @@ fn id_of(kind: Kind, item: &Value) -> Option<String> {
     }
 }
 
-/// Among consumers, `jack/credentials/a` is the id of a credential, whose own is its last part; likewise with
-/// whatever else belongs to others.
+/// Returns the owned resource for an id such as `jack/credentials/a` among consumers, which is a credential with
+/// the id `a`; other items are returned unchanged.
 fn or_owned(key: Key, item: &Value) -> (Key, Value) {
     let key = key.or_owned();
     if key.kind.owner().is_none() {

@@ -1,5 +1,5 @@
-//! From when on the traffic of a change that waits to be confirmed is counted: from just before its write, not from
-//! the first look at it.
+//! Starts the traffic counts of a change that must be confirmed: just before its write, not at the first
+//! check of its note.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -8,17 +8,18 @@ use tokio::time::Instant;
 
 use crate::Program;
 
-/// Counters for a change that this node makes. Counting costs requests a little, so it ends with the change.
+/// Counts traffic for a change that this node makes. Counting costs each request a little, so it stops when
+/// no change waits.
 #[derive(Debug, Default)]
 pub(crate) struct Start(Mutex<Counting>);
 
 #[derive(Debug, Default)]
 struct Counting {
-    /// Requests are counted.
+    /// Whether requests are counted.
     on: bool,
-    /// Counts before the write.
+    /// The counts before the write.
     before: Option<(Instant, Trials)>,
-    /// The write was made.
+    /// Whether the write was made.
     made: bool,
 }
 
@@ -29,7 +30,7 @@ pub(crate) struct Begun<'a> {
 }
 
 impl Start {
-    /// A change is about to be written.
+    /// Starts counting; called just before a change is written.
     pub fn begin(&self, program: &dyn Program) -> Begun<'_> {
         let mut counting = self.lock();
         if !counting.made {
@@ -40,12 +41,12 @@ impl Start {
         Begun { start: self, made: false }
     }
 
-    /// Whether a change was written whose counting has not been taken.
+    /// Returns whether a change was written whose counts have not been taken.
     pub fn made(&self) -> bool {
         self.lock().made
     }
 
-    /// Counts for a change that waits; what was counted before its write, where that was known.
+    /// Keeps counting for a change that waits and returns the counts from before its write, if there are any.
     pub fn take(&self, program: &dyn Program) -> Option<(Instant, Trials)> {
         let mut counting = self.lock();
         counting.on = true;
@@ -54,8 +55,8 @@ impl Start {
         counting.before.take()
     }
 
-    /// No change waits. One that was made before this was looked for has come and gone, and one that was not is
-    /// under way.
+    /// Stops counting, since no change waits. `made_before` says that a write was complete before the note was
+    /// read: that change has been settled already. A write without it may still be under way.
     pub fn end(&self, made_before: bool, program: &dyn Program) {
         let mut counting = self.lock();
         if counting.on && (counting.before.is_none() || made_before && counting.made) {

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_later_writes_need_stays() {
+    async fn resources_that_later_writes_need_stay() {
         let chain = || {
             vec![
                 changed(Kind::Upstream, "u", json!(null), json!({"nodes": {}})),
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_goes_back_to_name_what_is_gone() {
+    async fn resources_with_deleted_references_are_not_restored() {
         let change = || {
             vec![
                 changed(Kind::Upstream, "new", json!(null), json!({"nodes": {}})),

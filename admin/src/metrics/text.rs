@@ -9,12 +9,12 @@ use sdk::meters::{COMMAND_BOUNDS_US, Kind, Meters, Reading, Totals, escaped};
 
 use crate::expiry::{Expiring, Source};
 
-/// What a scrape tells besides the workers' counts.
+/// The values of a scrape besides the workers' counts.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Facts<'a> {
     pub hostname: &'a str,
     pub version: &'a str,
-    /// Milliseconds that have passed since some moment, by which series that nobody uses go.
+    /// Milliseconds of a monotonic clock, by which unused series expire.
     pub steady_ms: u64,
     /// Memory zones of fixed size, by APISIX's names of its dictionaries.
     pub zones: &'a [Zone<'a>],
@@ -67,7 +67,7 @@ pub struct Zone<'a> {
     pub free: u64,
 }
 
-/// What health checks say of a node.
+/// The health of a node.
 #[derive(Debug, Clone, Copy)]
 pub struct Health<'a> {
     /// As `/apisix/upstreams/1`.
@@ -320,7 +320,7 @@ fn bandwidth(page: &mut Page<'_>, reading: &Reading<'_>) {
 }
 
 fn connections(page: &mut Page<'_>, totals: &Totals) {
-    // What was read one after the other may differ by less than nothing for a moment.
+    // The counters are not read at one moment, so a difference may be negative for a short time.
     let difference = |a: u64, b: u64| (a.wrapping_sub(b) as i64).max(0) as u64;
     let active = difference(totals.accepted, totals.closed);
     let waiting = difference(totals.waiting, 0).min(active);

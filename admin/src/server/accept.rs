@@ -1,4 +1,4 @@
-//! Accepting connections, within their number, until there is an end to it.
+//! Accepts connections, up to a limit, until the listener stops.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,28 +14,29 @@ use super::refusals::{Refusals, is_for_its_certificate};
 use super::{Limits, Service};
 use crate::turns::{Line, Turn};
 
-/// How long a connection that is to make room may take before the next one is asked.
+/// The time that a connection has to make room before the next one in line is closed too.
 const LEAVE: Duration = Duration::from_millis(100);
-/// Of the connections that cannot be accepted, which are tried ten times a second, one of so many is logged.
+/// One of this many failed accepts is logged, besides the first; after a failure, the next try is 100 ms later.
 const TELL_EACH: u64 = 100;
 
-/// What a connection takes up while it lasts.
+/// The permit and the turn that a connection holds while it is open.
 pub(super) struct Held {
     pub place: OwnedSemaphorePermit,
     pub turn: Arc<Turn>,
 }
 
-/// A socket to accept connections from, until it is told to stop.
+/// A listening socket with a stop signal.
 #[derive(Debug)]
 pub struct Listener {
     socket: TcpListener,
     stop: watch::Receiver<()>,
-    /// Where nobody else can tell it.
+    /// Keeps `stop` from firing if there is no other sender.
     _never: Option<watch::Sender<()>>,
 }
 
 impl Listener {
-    /// Stops when the returned sender is dropped. Then whoever serves it ends with its last connection.
+    /// Returns a listener that stops when the returned sender is dropped. Its server then ends after the
+    /// last connection.
     pub fn until_dropped(socket: TcpListener) -> (watch::Sender<()>, Listener) {
         let (sender, stop) = watch::channel(());
         (sender, Listener { socket, stop, _never: None })
@@ -50,8 +51,8 @@ impl From<TcpListener> for Listener {
     }
 }
 
-/// Serves until the listener is told to stop, and then until the last connection has ended: after the request
-/// it is at, or the first one it has not sent yet.
+/// Serves until the listener stops and the last connection has ended. A connection then ends after the request
+/// under way, or after its first request if it has not sent one yet.
 pub(crate) async fn run(
     listener: Listener,
     limits: Limits,
@@ -63,7 +64,7 @@ pub(crate) async fn run(
     let few = Arc::new(Semaphore::new(limits.strangers));
     let (line, strangers) = (Arc::new(Line::default()), Arc::new(Line::default()));
     let Listener { socket, mut stop, _never } = listener;
-    // Each connection has a receiver: it hears of the end, and is waited for.
+    // Each connection holds a receiver: it learns of the stop, and the server waits until all are dropped.
     let (serving, ended) = watch::channel(());
     let mut failures: u64 = 0;
     loop {
@@ -77,14 +78,14 @@ pub(crate) async fn run(
                 let peer = peer.ip();
                 let held = match service.knows(peer) {
                     true => Some(Held { place: place_of(&places, &line).await, turn: line.join() }),
-                    // They may not keep those out who are known.
+                    // Clients that will be refused have permits of their own, so they cannot keep others out.
                     false => {
                         let place = few.clone().try_acquire_owned().ok();
                         place.map(|place| Held { place, turn: strangers.join() })
                     }
                 };
                 if let Some(held) = held {
-                    // An answer is one write; nothing is gained by waiting for more.
+                    // An answer is one write, so Nagle's algorithm would only delay it.
                     let _ = stream.set_nodelay(true);
                     let (limits, service, ended) = (limits.clone(), service.clone(), ended.clone());
                     match tls.clone() {
@@ -96,7 +97,7 @@ pub(crate) async fn run(
                 }
             }
             Err(error) => {
-                // Out of descriptors, mostly: others must close theirs first.
+                // Mostly out of file descriptors: waits until other connections have closed.
                 failures += 1;
                 if failures.is_multiple_of(TELL_EACH) || failures == 1 {
                     tracing::warn!(%error, failures, "cannot accept a connection");
@@ -106,33 +107,33 @@ pub(crate) async fn run(
         }
     }
     drop((socket, ended));
-    // An error means that there is no connection.
+    // An error means that no connection is open.
     let _ = serving.send(());
     serving.closed().await;
 }
 
-/// A place for one more connection, made by closing others that are not being answered if need be.
+/// Returns a permit for one more connection; if none is free, closes connections that wait for a request.
 async fn place_of(places: &Arc<Semaphore>, line: &Line) -> OwnedSemaphorePermit {
     loop {
         if let Ok(place) = places.clone().try_acquire_owned() {
             return place;
         }
         line.make_room();
-        // Never closed, so only the time can run out.
+        // The semaphore is never closed, so only the timeout can fail.
         if let Ok(Ok(place)) = timeout(LEAVE, places.clone().acquire_owned()).await {
             return place;
         }
     }
 }
 
-/// How TLS is spoken, and whom it has kept out.
+/// The TLS acceptor, and the log of the clients it refused.
 #[derive(Clone)]
 struct Tls {
     acceptor: TlsAcceptor,
     refusals: Arc<Refusals>,
 }
 
-/// The same over TLS. The handshake has the time of a head.
+/// Serves a connection over TLS. The handshake may take as long as a request head.
 async fn secured(
     tls: Tls,
     stream: TcpStream,

@@ -1,4 +1,4 @@
-//! One connection: its requests, each read whole within the limits, and their answers.
+//! Serves one connection: reads each request whole within the limits, then answers it.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -25,10 +25,10 @@ use crate::patience::Patience;
 use crate::turns::Answering;
 use crate::{MAX_BODY, answer, too_large};
 
-/// For how long a kept connection that is to be closed may still ask once more.
+/// The time in which a kept-alive connection that is about to close may still send one more request.
 const LAST_REQUEST: Duration = Duration::from_millis(100);
 
-/// For how long a refused body is let pass by.
+/// The time for which a refused body is read and discarded.
 const LINGER: Duration = Duration::from_secs(2);
 
 pub(super) async fn connection<S: AsyncRead + AsyncWrite + Send + Unpin>(
@@ -44,7 +44,7 @@ pub(super) async fn connection<S: AsyncRead + AsyncWrite + Send + Unpin>(
         let answering = turn.answering();
         asked.store(true, Ordering::Relaxed);
         let response = answer(&service, &limits, peer, request).await;
-        // Until the body has been taken over.
+        // The connection counts as being answered until the body of the response has been sent.
         let response = response.map(|body| Guarded { body: Box::pin(body), _answering: answering });
         Ok::<_, Infallible>(match leaving.load(Ordering::Relaxed) {
             true => closing(response),
@@ -63,7 +63,7 @@ pub(super) async fn connection<S: AsyncRead + AsyncWrite + Send + Unpin>(
     let last = async {
         tokio::select! {
             () = tokio::time::sleep(limits.connection) => "a connection is closed for its age",
-            _ = ended.changed() => "a connection is closed as nobody listens any more",
+            _ = ended.changed() => "a connection is closed as its listener has stopped",
         }
     };
     let room = async {
@@ -72,21 +72,21 @@ pub(super) async fn connection<S: AsyncRead + AsyncWrite + Send + Unpin>(
             if !sends.load(Ordering::Relaxed) {
                 return;
             }
-            // An answer is still being taken.
+            // The client is still reading an answer.
             turn.wait();
         }
     };
     let served = tokio::select! {
         served = serving.as_mut() => served,
         () = room => {
-            tracing::debug!(%peer, "a connection that asks nothing made room for another one");
+            tracing::debug!(%peer, "a connection without a request made room for another one");
             Ok(())
         }
         why = last => {
             tracing::debug!(%peer, "{why}");
-            // The next answer is the last one, and says so.
+            // The next answer is the last one and has `Connection: close`.
             leaving.store(true, Ordering::Relaxed);
-            // Hyper closes at once what it has read nothing from, though a request may be on its way.
+            // Hyper at once closes connections it has read nothing from, though a request may be under way.
             let grace = if asked.load(Ordering::Relaxed) { LAST_REQUEST } else { limits.head };
             match timeout(grace, serving.as_mut()).await {
                 Ok(served) => served,
@@ -115,7 +115,7 @@ async fn answer<S: Service>(
         if body.is_end_stream() {
             return short(response);
         }
-        // Whoever waits to be told to send it is not told.
+        // A client that waits for `100 Continue` does not get it, so it sends no body to discard.
         if !head.headers.contains_key(header::EXPECT) {
             control::tasks::spawn(async { _ = timeout(LINGER, forget(body)).await });
         }
@@ -127,7 +127,7 @@ async fn answer<S: Service>(
     }
 }
 
-/// Reads the body.
+/// Reads the whole body.
 async fn whole(body: Incoming, limits: &Limits) -> Result<Bytes, Box<Response<Bytes>>> {
     let refused = |response| Err(Box::new(response));
     let announced = body.size_hint().lower();
@@ -144,7 +144,7 @@ async fn whole(body: Incoming, limits: &Limits) -> Result<Bytes, Box<Response<By
     }
 }
 
-/// Lets a body pass by: closing while it is still sent would take the answer from the client.
+/// Reads and discards a body: closing while the client still sends would reset the connection and lose the answer.
 async fn forget(mut body: Incoming) {
     let mut left = MAX_BODY;
     while let Some(Ok(frame)) = body.frame().await {
@@ -156,7 +156,7 @@ async fn forget(mut body: Incoming) {
     }
 }
 
-/// A body that says, until it has been taken over whole, that a request is under way.
+/// A body that marks its connection as being answered until the whole body has been sent.
 struct Guarded<B> {
     body: Pin<Box<B>>,
     _answering: Answering,
@@ -182,7 +182,7 @@ impl<B: Body> Body for Guarded<B> {
     }
 }
 
-/// Whatever is left of the body must not be taken for a request.
+/// Adds `Connection: close`, so that the rest of an unread body is not taken for a request.
 fn closing<B>(mut response: Response<B>) -> Response<B> {
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response

@@ -1,28 +1,29 @@
-//! What clients may cost.
+//! Limits on clients of the HTTP/1 server.
 
 use std::time::Duration;
 
-/// What one client, and all together, may cost.
+/// Limits on connections, request sizes and times.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// At once. One more takes the place of the one that has waited longest for a request, or waits until one ends.
+    /// Concurrent connections. One more replaces the connection that has waited longest for a request, or waits
+    /// until one ends.
     pub connections: usize,
-    /// At once of clients that will be refused; more are closed.
+    /// Concurrent connections of clients that will be refused; more are closed.
     pub strangers: usize,
-    /// To send a request's head, and to begin the next one on a kept connection.
+    /// Time to send a request's head, and to begin the next one on a kept-alive connection.
     pub head: Duration,
-    /// To send a request's body.
+    /// Time to send a request's body.
     pub body: Duration,
     /// Bytes of a request's body.
     pub body_size: usize,
-    /// To take what is buffered of an answer, some 64 KiB.
+    /// Time to read the buffered part of an answer, some 64 KiB.
     pub send: Duration,
-    /// From accepting to the last request; an answer under way then has `body` to be finished.
+    /// Time from accepting a connection to its last request; an answer under way then has `body` to finish.
     pub connection: Duration,
 }
 
 impl Limits {
-    /// What config.yaml says (`deployment.admin`), for requests with small bodies.
+    /// Takes the limits from config.yaml (`deployment.admin`), with the body size of [`SMALL`].
     pub fn of(boot: &model::boot::AdminLimits) -> Limits {
         Limits {
             connections: boot.connections,
@@ -37,11 +38,11 @@ impl Limits {
 }
 
 impl Default for Limits {
-    /// What an empty config.yaml says.
+    /// Returns the limits of an empty config.yaml.
     fn default() -> Self {
         Limits::of(&model::boot::Boot::default().admin.limits)
     }
 }
 
-/// A body that costs nothing to speak of.
+/// Bytes of a body where requests need none or a short one.
 pub(super) const SMALL: usize = 64 * 1024;

@@ -1,4 +1,4 @@
-//! Clients that are refused before they have asked anything: told of, but not all the time.
+//! Logs clients that fail the TLS handshake for their certificate, at most one a second.
 
 use std::fmt::Display;
 use std::io;
@@ -9,22 +9,23 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_rustls::rustls;
 
-/// One of them is told of in so long.
+/// The least time between two log lines.
 const APART: Duration = Duration::from_secs(1);
 
-/// Those of one listener.
+/// The refused clients of one listener.
 #[derive(Debug, Default)]
-pub(super) struct Refusals(Mutex<Told>);
+pub(super) struct Refusals(Mutex<Counted>);
 
 #[derive(Debug, Default)]
-struct Told {
+struct Counted {
+    /// When the last one was logged.
     last: Option<Instant>,
-    /// Since then.
-    untold: u64,
+    /// Refusals since then that were not logged.
+    left_out: u64,
 }
 
 impl Refusals {
-    /// Logs that `peer` was refused, and how many were before it of whom nothing was said.
+    /// Logs that `peer` was refused, and how many refusals before it were left out.
     pub fn tell(&self, peer: IpAddr, why: &dyn Display) {
         let before = self.0.lock().unwrap_or_else(PoisonError::into_inner).note(Instant::now());
         match before {
@@ -37,19 +38,20 @@ impl Refusals {
     }
 }
 
-impl Told {
-    /// Whether it is time to tell of one, and how many were not told of.
+impl Counted {
+    /// Returns how many refusals were left out before, if this one may be logged.
     fn note(&mut self, now: Instant) -> Option<u64> {
         if self.last.is_some_and(|last| now.duration_since(last) < APART) {
-            self.untold += 1;
+            self.left_out += 1;
             return None;
         }
         self.last = Some(now);
-        Some(std::mem::take(&mut self.untold))
+        Some(std::mem::take(&mut self.left_out))
     }
 }
 
-/// Whether a handshake failed for the client's certificate. Whatever else fails there may be anybody who knocks.
+/// Returns whether a handshake failed for the client's certificate. Other failures, such as those of port
+/// scanners, are logged for debugging only.
 pub(super) fn is_for_its_certificate(error: &io::Error) -> bool {
     let of_tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     matches!(of_tls, Some(rustls::Error::NoCertificatesPresented | rustls::Error::InvalidCertificate(_)))
@@ -60,14 +62,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_is_told_of_in_a_second_and_the_others_are_counted() {
-        let (mut told, now) = (Told::default(), Instant::now());
-        assert_eq!(told.note(now), Some(0));
-        assert_eq!([told.note(now), told.note(now + APART / 2)], [None, None]);
-        assert_eq!(told.note(now + APART), Some(2));
-        assert_eq!(told.note(now + APART), None);
-        assert_eq!(told.note(now + APART * 5), Some(1));
-        assert_eq!(told.note(now + APART * 9), Some(0));
+    fn one_a_second_is_logged_and_others_are_counted() {
+        let (mut counted, now) = (Counted::default(), Instant::now());
+        assert_eq!(counted.note(now), Some(0));
+        assert_eq!([counted.note(now), counted.note(now + APART / 2)], [None, None]);
+        assert_eq!(counted.note(now + APART), Some(2));
+        assert_eq!(counted.note(now + APART), None);
+        assert_eq!(counted.note(now + APART * 5), Some(1));
+        assert_eq!(counted.note(now + APART * 9), Some(0));
     }
 
     #[test]

@@ -31,7 +31,7 @@ fn large() -> Limits {
     Limits { body_size: MAX_BODY, ..Limits::default() }
 }
 
-/// Refuses everybody: with 401, and strangers at all.
+/// Answers 401, except to `/open`; with `strangers`, all clients count as strangers.
 #[derive(Clone)]
 struct Closed {
     strangers: bool,
@@ -54,7 +54,7 @@ impl Service for Closed {
 }
 
 #[tokio::test]
-async fn what_needs_no_body_is_answered_before_one_is_read() {
+async fn refusals_do_not_wait_for_the_body() {
     let address = serve_here(large(), Closed { strangers: false }).await;
     // The body never comes; the answer and the end of the connection do.
     for head in
@@ -64,7 +64,7 @@ async fn what_needs_no_body_is_answered_before_one_is_read() {
         assert!(said.starts_with("HTTP/1.1 401"), "{said}");
         assert!(said.contains("connection: close"), "{said}");
     }
-    // One that is on its way does not keep the answer from its sender.
+    // A client that is still sending its body gets the answer.
     let mut large = b"PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: 1500000\r\n\r\n".to_vec();
     large.resize(large.len() + 1_500_000, b'x');
     let said = exchange(address, &large).await;
@@ -75,7 +75,7 @@ async fn what_needs_no_body_is_answered_before_one_is_read() {
 }
 
 #[tokio::test]
-async fn strangers_have_few_places_and_take_none_of_the_others() {
+async fn refused_clients_have_a_connection_limit_of_their_own() {
     let limits = Limits { connections: 3, strangers: 1, ..Limits::default() };
     let address = serve_here(limits, Closed { strangers: true }).await;
     let mut first = TcpStream::connect(address).await.unwrap();
@@ -89,13 +89,13 @@ async fn strangers_have_few_places_and_take_none_of_the_others() {
     let asked = async {
         while exchange(address, b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.is_empty() {}
     };
-    timeout(Duration::from_secs(30), asked).await.expect("the place is free again");
+    timeout(Duration::from_secs(30), asked).await.expect("the permit is free again");
 }
 
 #[tokio::test]
-async fn slow_heads_make_room_and_who_is_answered_does_not() {
+async fn slow_heads_make_room_and_answered_clients_stay() {
     let none = || Arc::new(Semaphore::new(0));
-    let service = Told { accepted: none(), begun: none(), go: none() };
+    let service = Gated { accepted: none(), begun: none(), go: none() };
     let day = Duration::from_secs(24 * 3600);
     let limits = Limits { connections: 4, head: day, body: day, connection: day, ..Limits::default() };
     let address = serve_here(limits, service.clone()).await;
@@ -103,7 +103,7 @@ async fn slow_heads_make_room_and_who_is_answered_does_not() {
     let mut busy = TcpStream::connect(address).await.unwrap();
     busy.write_all(request).await.unwrap();
     service.begun.acquire().await.unwrap().forget();
-    // More than there are places, and each has sent a part of a head.
+    // More connections than permits; each has sent a part of a head.
     let mut slow = Vec::new();
     for _ in 0..12 {
         let mut one = TcpStream::connect(address).await.unwrap();
@@ -120,7 +120,7 @@ async fn slow_heads_make_room_and_who_is_answered_does_not() {
         one.read_to_string(&mut said).await.unwrap();
         assert!(said.starts_with("HTTP/1.1 200"), "{said}");
     }
-    // The oldest ones went.
+    // The oldest ones were closed.
     let mut said = String::new();
     let first = timeout(Duration::from_secs(600), slow[0].read_to_string(&mut said)).await;
     assert!(first.expect("it is closed").map_or(true, |read| read == 0), "{said}");
@@ -134,7 +134,7 @@ async fn a_kept_connection_that_asks_nothing_is_closed() {
 }
 
 #[tokio::test]
-async fn whoever_does_not_read_is_cut() {
+async fn clients_that_do_not_read_are_disconnected() {
     let limits = Limits { connections: 1, send: Duration::from_millis(100), ..Limits::default() };
     let large = Bytes::from(vec![b'x'; 32 << 20]);
     let service = move |_, _: Request<Bytes>| {
@@ -144,7 +144,7 @@ async fn whoever_does_not_read_is_cut() {
     let address = serve_here(limits, Open(service)).await;
     let mut stalled = TcpStream::connect(address).await.unwrap();
     stalled.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
-    // Its place is free for the next one, though it is still there.
+    // Its permit is free for the next client, though it has not closed its socket.
     let mut next = TcpStream::connect(address).await.unwrap();
     next.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
     let mut start = [0; 12];
@@ -154,15 +154,15 @@ async fn whoever_does_not_read_is_cut() {
     drop(stalled);
 }
 
-/// Answers when it is told to, and tells what it has come to know.
+/// Waits for a permit of `go` before each answer, and counts accepted connections and requests begun.
 #[derive(Clone)]
-struct Told {
+struct Gated {
     accepted: Arc<Semaphore>,
     begun: Arc<Semaphore>,
     go: Arc<Semaphore>,
 }
 
-impl Service for Told {
+impl Service for Gated {
     type Body = Full<Bytes>;
 
     fn knows(&self, _: IpAddr) -> bool {
@@ -178,9 +178,9 @@ impl Service for Told {
 }
 
 #[tokio::test]
-async fn whoever_was_accepted_is_answered_though_nobody_listens_any_more() {
+async fn accepted_connections_are_answered_after_the_listener_stops() {
     let none = || Arc::new(Semaphore::new(0));
-    let service = Told { accepted: none(), begun: none(), go: none() };
+    let service = Gated { accepted: none(), begun: none(), go: none() };
     let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = socket.local_addr().unwrap();
     let (stop, listener) = Listener::until_dropped(socket);
@@ -192,19 +192,19 @@ async fn whoever_was_accepted_is_answered_though_nobody_listens_any_more() {
     ];
     service.accepted.acquire_many(3).await.unwrap().forget();
     let head = b"PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n";
-    // Has been answered.
+    // `idle` has had its answer.
     idle.write_all(head).await.unwrap();
     idle.write_all(b"hello").await.unwrap();
     service.go.add_permits(1);
     let mut answer = [0; 12];
     idle.read_exact(&mut answer).await.unwrap();
     assert_eq!(&answer, b"HTTP/1.1 200");
-    // Is at its request; the other has not sent one yet.
+    // `busy` waits for its answer; `fresh` has not sent a request yet.
     busy.write_all(head).await.unwrap();
     busy.write_all(b"hello").await.unwrap();
     service.begun.acquire_many(2).await.unwrap().forget();
     drop(stop);
-    // The idle one is told by its end, which is later than that of accepting.
+    // Accepting has stopped by the time that the idle connection is closed.
     let mut rest = String::new();
     idle.read_to_string(&mut rest).await.unwrap();
     assert!(rest.ends_with("\r\n\r\n") && !rest.contains("connection: close"), "{rest}");
@@ -265,10 +265,10 @@ async fn large_bodies_are_refused_before_and_while_they_are_read() {
 }
 
 #[tokio::test]
-async fn slow_clients_are_cut() {
+async fn slow_clients_are_disconnected() {
     let short = Duration::from_millis(100);
     let address = server(Limits { head: short, body: short, ..Limits::default() }).await;
-    // Each waits until it is closed.
+    // Each call returns when the server closes the connection.
     exchange(address, b"GET / HTTP/1.1\r\nhost:").await;
     exchange(address, b"").await;
     let late = exchange(address, b"PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\nhe").await;
@@ -297,7 +297,7 @@ async fn a_kept_connection_makes_room_and_ends_with_its_age() {
 }
 
 #[tokio::test]
-async fn bad_requests_and_panics_hurt_nobody_else() {
+async fn bad_requests_and_panics_affect_only_their_connection() {
     let address = server(Limits::default()).await;
     for bad in
         ["\0\0\0\r\n\r\n", "GET / HTTP/1.1\r\na b: c\r\n\r\n", "GET /panic HTTP/1.1\r\nhost: x\r\n\r\n"]

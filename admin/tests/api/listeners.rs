@@ -25,7 +25,7 @@ async fn call(address: SocketAddr, head: &str) -> (u16, String) {
 }
 
 #[tokio::test]
-async fn the_control_api_shows_what_is_there() {
+async fn the_control_api_shows_resources_and_schemas() {
     let store = Arc::new(Memory::default());
     let put = async |kind, id: &str, value: Value| {
         store.put(Key::new(kind, id), value, Expect::Any, None).await.unwrap();
@@ -63,7 +63,7 @@ async fn the_control_api_shows_what_is_there() {
         (&json!("/apisix/upstreams/u"), &json!(false))
     );
     assert_eq!(get("/v1/services").await, (200, json!([])));
-    // What others may have left in etcd.
+    // Other programs may have written any JSON to etcd.
     put(Kind::Service, "list", json!([1])).await;
     let (status, services) = get("/v1/services").await;
     assert_eq!((status, &services[0]["value"]), (200, &json!([1])));
@@ -93,9 +93,9 @@ async fn the_control_api_shows_what_is_there() {
         (&json!("http"), &json!("pass"))
     );
     assert_eq!(route["value"]["upstream"]["type"], "roundrobin");
-    put(Kind::PluginMetadata, "a-plugin-nobody-knows", json!({"id": "a-plugin-nobody-knows"})).await;
+    put(Kind::PluginMetadata, "unknown-plugin", json!({"id": "unknown-plugin"})).await;
     let (_, metadata) = get("/v1/plugin_metadatas").await;
-    assert_eq!(metadata, json!([{"id": "cors"}, {"id": "a-plugin-nobody-knows"}]));
+    assert_eq!(metadata, json!([{"id": "cors"}, {"id": "unknown-plugin"}]));
     let (_, schema) = get("/v1/schema").await;
     assert_eq!(schema["main"]["route"]["type"], "object");
     assert_eq!(schema["plugins"]["key-auth"]["type"], "auth");
@@ -139,7 +139,7 @@ async fn metrics_listener(
 }
 
 #[tokio::test]
-async fn metrics_are_printed_where_they_are_asked_for() {
+async fn metrics_have_one_path_and_two_methods() {
     let pieces = || ["up 1\n", "down 0\n"].map(Bytes::from).to_vec();
     let address = metrics_listener(Limits::default(), pieces).await;
     assert_eq!(call(address, METRICS).await, (200, "up 1\ndown 0\n".to_owned()));
@@ -148,7 +148,7 @@ async fn metrics_are_printed_where_they_are_asked_for() {
     assert_eq!(call(address, "POST /apisix/prometheus/metrics HTTP/1.1").await.0, 405);
 }
 
-/// A page's worth of memory; counts those there are and were.
+/// The memory of a page; counts the pages in memory and the pages ever printed.
 struct Counted {
     bytes: Vec<u8>,
     counts: Arc<[AtomicUsize; 2]>,
@@ -182,7 +182,7 @@ fn printer() -> (Arc<[AtomicUsize; 2]>, impl Fn() -> Vec<Bytes> + Send + Sync + 
 }
 
 #[tokio::test]
-async fn a_page_is_shared_as_one_text_and_counts_while_somebody_has_it() {
+async fn a_page_is_shared_as_one_text_and_counts_while_it_is_held() {
     let (counts, print) = printer();
     let pages = metrics::Pages::new(Arc::new(print));
     let texts = [pages.text().await.unwrap(), pages.text().await.unwrap(), pages.text().await.unwrap()];
@@ -194,7 +194,7 @@ async fn a_page_is_shared_as_one_text_and_counts_while_somebody_has_it() {
 }
 
 #[tokio::test]
-async fn a_page_is_printed_alone_also_where_nobody_waits_for_the_one_before_any_more() {
+async fn pages_are_printed_one_at_a_time_even_after_a_scraper_disconnects() {
     let (begun, mut began) = tokio::sync::mpsc::unbounded_channel();
     let (go, gate) = std::sync::mpsc::channel::<()>();
     let (gate, running, most) =
@@ -217,7 +217,7 @@ async fn a_page_is_printed_alone_also_where_nobody_waits_for_the_one_before_any_
     gone.abort();
     assert!(gone.await.unwrap_err().is_cancelled());
     let next = ask();
-    // Time enough to begin, if it would.
+    // Long enough for a second print to begin, if it were not held back.
     tokio::time::sleep(Duration::from_millis(200)).await;
     go.send(()).unwrap();
     go.send(()).unwrap();
@@ -226,7 +226,7 @@ async fn a_page_is_printed_alone_also_where_nobody_waits_for_the_one_before_any_
 }
 
 #[tokio::test]
-async fn scrapers_that_do_not_read_hold_two_pages_at_most() {
+async fn scrapers_that_do_not_read_hold_at_most_two_pages() {
     let (counts, print) = printer();
     let address =
         metrics_listener(Limits { send: Duration::from_secs(3600), ..Limits::default() }, print).await;
@@ -240,11 +240,11 @@ async fn scrapers_that_do_not_read_hold_two_pages_at_most() {
         idle.push(stream);
     }
     assert_eq!(counts.each_ref().map(|count| count.load(SeqCst)), [2, 2], "pages there are, and were");
-    // Whoever reads gets the newest of them.
+    // A scraper that reads gets the newest of them.
     let (status, page) = call(address, METRICS).await;
     assert_eq!((status, page.len()), (200, 32 << 20));
     assert_eq!(counts[1].load(SeqCst), 2);
-    // And a new one once those have gone.
+    // It gets a new page once the others have disconnected.
     drop(idle);
     while counts[0].load(SeqCst) > 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -254,13 +254,13 @@ async fn scrapers_that_do_not_read_hold_two_pages_at_most() {
 }
 
 #[tokio::test]
-async fn a_scraper_that_does_not_read_is_cut() {
+async fn a_scraper_that_does_not_read_is_disconnected() {
     let (counts, print) = printer();
     let limits = Limits { send: Duration::from_millis(50), connections: 1, ..Limits::default() };
     let address = metrics_listener(limits, print).await;
     let mut stalls = TcpStream::connect(address).await.unwrap();
     stalls.write_all(format!("{METRICS}\r\nhost: x\r\n\r\n").as_bytes()).await.unwrap();
-    // There is room for one: the next is served when the first is cut.
+    // With one permit, the next client is served once the first is disconnected.
     let mut next = TcpStream::connect(address).await.unwrap();
     next.write_all(b"GET /nowhere HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
     let mut byte = [0];
@@ -293,7 +293,7 @@ impl Program for Lagging {
 }
 
 #[tokio::test]
-async fn ready_is_who_has_all_workers_on_the_newest_snapshot() {
+async fn ready_requires_all_workers_on_the_newest_snapshot() {
     for (held, wanted) in [(6, 503), (7, 200)] {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

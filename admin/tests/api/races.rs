@@ -1,4 +1,4 @@
-//! Writers that race: whatever comes first, what is stored fits together.
+//! Concurrent writes leave a consistent store, in any order.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::fixture::{Fixture, config};
 
-/// Enough for every race to be lost many times, were there one.
+/// Enough rounds to hit every race many times, if there is one.
 const ROUNDS: usize = 40;
 
 struct Site {
@@ -22,7 +22,7 @@ fn site() -> Site {
 }
 
 impl Site {
-    /// Sends all at once; the statuses in the order of the requests.
+    /// Sends all at once and returns the statuses in the order of the requests.
     async fn race(&self, requests: Vec<(&'static str, String, Value)>) -> Vec<u16> {
         let together = Arc::new(tokio::sync::Barrier::new(requests.len()));
         let running: Vec<_> = requests
@@ -91,7 +91,7 @@ async fn a_plugin_gets_one_global_rule() {
 
 /// For every kind that names another, and every way to write it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn nothing_is_stored_beside_the_delete_of_what_it_names() {
+async fn references_stay_valid_when_writes_race_with_deletes() {
     let nodes = json!({"nodes": {"127.0.0.1:80": 1}});
     let limit = json!({"plugins": {"limit-count": {"count": 1}}});
     let route = |field: &str| json!({"uri": "/", field: "it"});

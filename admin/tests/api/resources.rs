@@ -13,9 +13,9 @@ fn route() -> Value {
     json!({"uri": "/hello", "upstream": {"type": "roundrobin", "nodes": {"127.0.0.1:1980": 1}}})
 }
 
-/// The Admin API asks the table of what is not built, and leaves out none of its rows.
+/// Checks every row of the table of unsupported settings.
 #[tokio::test]
-async fn what_is_not_built_is_refused() {
+async fn unsupported_resources_are_refused() {
     let api = Fixture::over(Arc::new(Memory::default()), Config { streams: true, ..config() });
     for (effect, kind, id, value) in model::gaps::samples() {
         let path = format!("{}/{id}", kind.collection());
@@ -208,12 +208,12 @@ async fn bodies_are_read_as_apisix_reads_them() {
     let response = api.raw("PUT", "/apisix/admin/routes/1", &large).await;
     let said = String::from_utf8_lossy(response.body()).into_owned();
     assert!(said.contains("is greater than the maximum size 1572864 allowed"), "{said}");
-    // What is not JSON is refused without repeating it.
+    // A body that is not JSON is refused without repeating it.
     let response = api.raw("PUT", "/apisix/admin/routes/1", "{\"key\": canary-secret}").await;
     assert!(!String::from_utf8_lossy(response.body()).contains("canary"));
 }
 
-/// Every route of the API, whatever it answers with a key.
+/// Every path of the API, including those that answer 404 with a key.
 const WALK: &[(&str, &str)] = &[
     ("GET", ""),
     ("GET", "/"),
@@ -366,7 +366,7 @@ async fn lists_are_filtered_and_paged() {
 }
 
 #[tokio::test]
-async fn what_is_used_cannot_be_deleted_but_by_force() {
+async fn resources_in_use_are_deleted_only_with_force() {
     let api = Fixture::new();
     api.call("PUT", "upstreams/1", json!({"nodes": {"a:1": 1}})).await;
     api.call("PUT", "services/1", json!({"upstream_id": 1})).await;
@@ -470,7 +470,7 @@ async fn a_plugin_stands_in_one_global_rule() {
 }
 
 #[tokio::test]
-async fn plugins_and_schemas_are_told() {
+async fn plugins_and_schemas_are_listed() {
     let api = Fixture::new();
     let get = async |path: &str| api.call("GET", path, Value::Null).await;
     assert_eq!(get("plugins/list").await, (200, json!(["cors", "key-auth", "limit-count"])));
@@ -523,7 +523,7 @@ async fn objects_are_validated_without_being_written() {
 }
 
 #[tokio::test]
-async fn of_patches_that_race_none_is_lost_in_silence() {
+async fn concurrent_patches_are_all_applied_or_refused() {
     let api = Arc::new(Fixture::new());
     api.call("PUT", "routes/1", route()).await;
     let patches = (0..20).map(|n| {
@@ -545,7 +545,7 @@ async fn of_patches_that_race_none_is_lost_in_silence() {
 }
 
 #[tokio::test]
-async fn the_snapshot_is_told_to_those_with_a_key() {
+async fn the_snapshot_is_shown_with_a_key() {
     let api = Fixture::new();
     let response = api.raw("GET", "/v1/snapshot", "").await;
     let body: Value = serde_json::from_slice(response.body()).unwrap();
@@ -604,7 +604,7 @@ async fn expressions_are_checked() {
 }
 
 #[tokio::test]
-async fn what_was_sent_is_not_repeated_in_refusals() {
+async fn errors_do_not_repeat_request_values() {
     let api = Fixture::new();
     let secret = "canary-3b9d";
     api.call("PUT", "consumers", json!({"username": "a", "plugins": {"key-auth": {"key": secret}}})).await;
