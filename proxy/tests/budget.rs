@@ -1,9 +1,9 @@
-//! What a request may cost: no allocation, once connections and buffers are warm, and no look
-//! at the clock where neither a stage nor the access log asks for the time.
+//! Limits on the cost of a request: no allocation once connections and buffers are warm, and no
+//! read of the clock if neither a plugin nor the access log uses the time.
 //!
-//! The whole process is counted, so client and upstream here work with fixed
-//! buffers. Threads of the gateway other than the worker do not exist in this
-//! test; what is left over a thousand requests is the worker's own.
+//! Allocations of the whole process count, so client and upstream work with fixed
+//! buffers. The gateway has no threads besides the worker in this test, so the
+//! allocations in a thousand requests are the worker's own.
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types, reason = "a test")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -92,7 +92,7 @@ fn a_warm_request_allocates_nothing() {
     warm_requests(true);
 }
 
-/// An access log in APISIX's format, whose lines somebody takes and counts.
+/// Returns an access log in APISIX's format, and a thread that takes and counts its lines.
 fn access_log() -> (AccessLog, Sink, std::thread::JoinHandle<u64>) {
     let format = "$remote_addr - $remote_user [$time_local] $http_host \"$request\" $status $body_bytes_sent \
                   $request_time \"$http_referer\" \"$http_user_agent\" $upstream_addr $upstream_status \
@@ -126,11 +126,11 @@ fn warm_requests(logged: bool) {
     let length = format!("HTTP/1.1 200 OK\r\nContent-Length: 4000\r\n\r\n{body}");
     let chunked = format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nfa0\r\n{body}\r\n0\r\n\r\n");
     let short = "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx".to_owned();
-    // A pattern looks at the segments of a path that has more than most.
+    // A path with more segments than most, for a route with a pattern.
     let deep = format!("/deep{}/end", "/a".repeat(40));
 
     let mut desired = Desired::default();
-    // After the usual 1,000 requests the connection would be made anew, in the middle of what is counted.
+    // With the default of 1,000 requests, the gateway would reconnect in the middle of the measurement.
     let pool = json!({"size": 4, "idle_timeout": 60, "requests": 1_000_000});
     let to = |addr: SocketAddr| json!({"type": "roundrobin", "nodes": {addr.to_string(): 1}, "keepalive_pool": pool});
     put(&mut desired, Kind::Route, "1", json!({"uri": "/length", "upstream": to(upstream(length.into()))}));
@@ -192,16 +192,15 @@ fn warm_requests(logged: bool) {
             }
             clean += u64::from(dhat::HeapStats::get().total_blocks == before);
         }
-        // What happens now and then - a thread of this test that starts late, a connection that had to
-        // wait so long for this test that it gave its memory back - spoils a round. What a request
-        // does is in every round.
+        // Rare events spoil a round: a thread of this test that starts late, or a connection that released
+        // its memory because this test was slow. An allocation per request would show in every round.
         assert!(clean > ROUNDS / 2, "{path}: only {clean} of {ROUNDS} rounds allocate nothing");
         #[cfg(debug_assertions)]
         {
-            // The tick looks at it 20 times a second.
+            // The tick reads the clock 20 times a second.
             let looks = proxy::clock_reads() - looks_before;
             let right = if timed || logged { looks >= REQUESTS } else { looks < REQUESTS / 2 };
-            assert!(right, "{path}: {looks} looks at the clock in {REQUESTS} requests");
+            assert!(right, "{path}: {looks} reads of the clock in {REQUESTS} requests");
         }
     }
     drop(profiler);

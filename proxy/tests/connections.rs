@@ -1,4 +1,4 @@
-//! Whole exchanges over connections in memory: what is said on either side, byte by byte, under many
+//! Whole exchanges over connections in memory, with scripts of the bytes on both sides, under many
 //! schedules of short reads, short writes and pauses.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_types, clippy::disallowed_macros, reason = "a test")]
@@ -19,6 +19,8 @@ mod http2;
 mod http2_ends;
 #[path = "connections/limits.rs"]
 mod limits;
+#[path = "connections/recorded.rs"]
+mod recorded;
 #[path = "connections/retries.rs"]
 mod retries;
 #[path = "connections/streams.rs"]
@@ -28,8 +30,6 @@ mod support;
 mod tls;
 #[path = "connections/to_http2.rs"]
 mod to_http2;
-#[path = "connections/told.rs"]
-mod told;
 #[path = "connections/uploads.rs"]
 mod uploads;
 
@@ -45,7 +45,7 @@ fn case() -> Case {
 }
 
 #[test]
-fn a_request_goes_through_whatever_its_pieces() {
+fn requests_arrive_whole_in_any_pieces() {
     Case {
         client: vec![Send(GET), Until("\r\n\r\nok"), Send(GET), Until("\r\n\r\nok"), Close],
         servers: vec![vec![Until("\r\n\r\n"), Send(OK), Until("\r\n\r\n"), Send(OK), ToEnd]],
@@ -83,13 +83,13 @@ fn pipelined_requests_are_answered_in_order() {
 }
 
 #[test]
-fn a_client_that_leaves_within_a_head_costs_no_server_anything() {
+fn a_client_that_closes_within_a_head_does_not_reach_a_server() {
     Case { client: vec![Send("GET /a HTTP/1.1\r\nHo"), Close], silent: true, ..case() }.run("closed");
     Case { client: vec![Send("GET /a HTTP/1.1\r\nHo"), Reset], silent: true, ..case() }.run("reset");
 }
 
 #[test]
-fn slow_peers_are_given_up_in_time() {
+fn slow_peers_time_out() {
     Case {
         client: vec![Send("GET /a HTTP/1.1\r\nHo"), ToEnd],
         wants: vec!["HTTP/1.1 408 Request Time-out\r\n", "Connection: close"],
@@ -121,7 +121,7 @@ fn slow_peers_are_given_up_in_time() {
 }
 
 #[test]
-fn a_server_that_fails_is_told_as_what_it_is() {
+fn failures_of_servers_get_their_status() {
     for end in [Close, Reset] {
         Case {
             client: vec![
@@ -203,8 +203,8 @@ fn a_half_closed_client_is_answered() {
         ..case()
     }
     .run("half-closed");
-    // It waits for a plugin, for a second.
-    let get = "GET /told-late HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    // A plugin delays the request for a second.
+    let get = "GET /recorded-late HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
     Case {
         client: vec![Send(get), ShutDown, ToEnd],
         servers: vec![vec![Until("\r\n\r\n"), Send(OK), ToEnd]],
@@ -223,7 +223,7 @@ fn a_half_closed_client_is_answered() {
 }
 
 #[test]
-fn a_half_closed_client_has_time_until_its_response_stands_still() {
+fn a_half_closed_client_is_served_unless_its_response_stalls() {
     let ask = |query: &str| {
         format!("GET /filters?{query} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").leak() as &str
     };
@@ -235,7 +235,7 @@ fn a_half_closed_client_has_time_until_its_response_stands_still() {
         seeds: 1,
         ..case()
     }
-    .run("a filter has had it for half a second when the client is looked for");
+    .run("a filter holds the response for half a second when the client is checked");
     Case {
         client: vec![Send(ask("long-pause")), ShutDown, Wait(10_000), Served(0), ToEnd],
         servers: thinks(),
@@ -243,7 +243,7 @@ fn a_half_closed_client_has_time_until_its_response_stands_still() {
         seeds: 1,
         ..case()
     }
-    .run("a filter has it for a minute");
+    .run("a filter holds the response for a minute");
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn an_early_answer_ends_the_connection() {
 }
 
 #[test]
-fn a_client_is_told_to_go_on() {
+fn expect_is_answered_with_100_continue() {
     let head = "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n";
     Case {
         client: vec![Send(head), Until("100 Continue\r\n\r\n"), Send("ab"), Until("\r\n\r\nok"), Close],
@@ -270,7 +270,7 @@ fn a_client_is_told_to_go_on() {
 }
 
 #[test]
-fn interim_answers_go_on_to_clients_that_know_them() {
+fn interim_responses_reach_http_1_1_clients() {
     let answer = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
     let servers = || vec![vec![Until("\r\n\r\n"), Send(answer), ToEnd]];
     Case {
@@ -292,7 +292,7 @@ fn interim_answers_go_on_to_clients_that_know_them() {
 }
 
 #[test]
-fn no_answer_stands_behind_half_an_interim_one() {
+fn no_response_follows_half_an_interim_one() {
     let head = "POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n";
     Case {
         // It reads only when its body was refused.
@@ -330,7 +330,7 @@ fn chunks_and_trailers_go_both_ways() {
         lacks: vec!["chunked", "X-Check"],
         ..case()
     }
-    .run("a client that knows no chunks gets none");
+    .run("an HTTP/1.0 client gets no chunks");
 }
 
 #[test]
@@ -372,7 +372,7 @@ fn plugins_read_and_set_trailers() {
 }
 
 #[test]
-fn a_plugin_that_fails_when_asked_whether_it_waits_costs_its_request_alone() {
+fn a_panic_of_a_plugin_affects_only_its_request() {
     Case {
         client: vec![Send("GET /trailers?panic HTTP/1.1\r\nHost: a\r\n\r\n"), Until("\r\n\r\n"), ToEnd],
         servers: vec![vec![Until("\r\n\r\n"), Send(OK), ToEnd]],
@@ -425,7 +425,7 @@ fn a_server_s_connection_is_used_again_only_if_that_is_safe() {
         }
         .run(about);
     }
-    // It was kept, and died.
+    // A kept connection that the server has closed.
     for end in [Close, Reset] {
         Case {
             client: client(),
@@ -441,7 +441,7 @@ fn a_server_s_connection_is_used_again_only_if_that_is_safe() {
         lacks: vec!["502"],
         ..case()
     }
-    .run("it died as the next request came, which is sent afresh");
+    .run("it died as the next request came, which is sent again");
     Case {
         client: vec![
             Send(GET),
@@ -458,7 +458,7 @@ fn a_server_s_connection_is_used_again_only_if_that_is_safe() {
 }
 
 #[test]
-fn what_can_be_read_in_two_ways_is_refused() {
+fn ambiguous_requests_are_refused() {
     for bad in [
         "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /b HTTP/1.1\r\nHost: a\r\n\r\n",
         "GET /a HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\nGET /b HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -482,7 +482,7 @@ fn what_can_be_read_in_two_ways_is_refused() {
         maybe: true,
         ..case()
     }
-    .run("a chunk that is none");
+    .run("an invalid chunk");
 }
 
 #[test]
@@ -527,7 +527,7 @@ fn a_tunnel_does_not_begin_within_a_request() {
     let agree = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
     Case {
         client: vec![Send(ask), Until("\r\n\r\n"), Close],
-        // It agrees before it has read, and takes, more than a part of the head.
+        // The server answers 101 before it has read more than a part of the head.
         servers: vec![vec![Send(agree), Wait(50), ToEnd]],
         wants: vec!["HTTP/1.1 502 "],
         unheard: vec!["GET /b"],
@@ -539,20 +539,20 @@ fn a_tunnel_does_not_begin_within_a_request() {
 }
 
 #[test]
-fn both_ends_of_a_tunnel_are_waited_for_when_the_gateway_goes() {
+fn a_draining_gateway_waits_for_both_ends_of_a_tunnel() {
     const CLOSE: u8 = 0x88;
     let ask = "GET /ws HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
                Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n";
-    // Both are told; what they say before they have heard it goes nowhere.
-    let told = |end: &[Do]| [&[Count(CLOSE, 1)], end].concat();
+    // The gateway sends Close to both ends and discards the frames that they send before their own Close.
+    let closes = |end: &[Do]| [&[Count(CLOSE, 1)], end].concat();
     for (about, client, server) in [
         (
-            "both say that they have heard it, late",
+            "both answer Close, late",
             [Bytes(&[0x81, 0x80, 0, 0, 0, 0]), Wait(100), Served(1), Bytes(&[CLOSE, 0x80, 0, 0, 0, 0])],
             [Bytes(&[0x81, 0]), Wait(200), Served(1), Bytes(&[CLOSE, 0])],
         ),
         (
-            "both end without a word",
+            "both close without an answer",
             [Bytes(&[0x81, 0x80, 0, 0, 0, 0]), Wait(100), Served(1), ShutDown],
             [Bytes(&[0x81, 0]), Wait(200), Served(1), ShutDown],
         ),
@@ -560,11 +560,11 @@ fn both_ends_of_a_tunnel_are_waited_for_when_the_gateway_goes() {
         Case {
             client: [
                 vec![Send(ask), Until("HTTP/1.1 101 "), Until("\r\n\r\n"), EndTunnels],
-                told(&client),
+                closes(&client),
                 vec![ToEnd, Wait(10), Served(0)],
             ]
             .concat(),
-            servers: vec![[vec![Until("\r\n\r\n"), Agree("\r\n")], told(&server), vec![ToEnd]].concat()],
+            servers: vec![[vec![Until("\r\n\r\n"), Agree("\r\n")], closes(&server), vec![ToEnd]].concat()],
             seeds: 6,
             ..case()
         }
@@ -573,7 +573,7 @@ fn both_ends_of_a_tunnel_are_waited_for_when_the_gateway_goes() {
 }
 
 #[test]
-fn a_draining_worker_says_that_a_request_was_the_last() {
+fn a_draining_worker_sends_connection_close() {
     Case {
         client: vec![Send(GET), ToEnd],
         servers: vec![vec![Until("\r\n\r\n"), Drain, Send(OK), ToEnd]],
@@ -584,7 +584,7 @@ fn a_draining_worker_says_that_a_request_was_the_last() {
 }
 
 #[test]
-fn a_request_of_the_gateway_to_itself_is_served_as_a_connection() {
+fn a_request_of_the_gateway_to_itself_counts_as_a_connection() {
     let batch =
         "POST /batch HTTP/1.1\r\nHost: a\r\nContent-Length: 28\r\n\r\n{\"pipeline\":[{\"path\":\"/a\"}]}";
     Case {
@@ -593,7 +593,7 @@ fn a_request_of_the_gateway_to_itself_is_served_as_a_connection() {
         ..case()
     }
     .run("answered");
-    // Nobody waits for its answer any more: it ends, and leaves nothing behind.
+    // When the client disconnects, the inner request ends as well and leaves nothing behind.
     Case {
         client: vec![Send(batch), Wait(1000), Close],
         servers: vec![vec![Until("GET /a "), Until("\r\n\r\n"), Served(2), ToEnd]],

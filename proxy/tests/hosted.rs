@@ -1,5 +1,5 @@
-//! A plugin made while the gateway runs: registered, used by a route, and taken away again. It uses
-//! what the contract offers: waits, bodies, phases.
+//! A plugin that is registered while the gateway runs, used by a route, and removed again. It uses
+//! waits, bodies and all phases.
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types, reason = "a test")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -19,20 +19,20 @@ use serde_json::{Value, json};
 use snapshot::Publisher;
 use snapshot::compile::{Compiled, Compiler, Touched};
 
-/// Stands for a script: what it does follows from the settings alone.
+/// A plugin in place of a script: its settings decide what it does.
 struct Script {
     name: &'static str,
-    /// Told of every wait that ends before its time.
+    /// Receives a message for each wait that is cancelled.
     cancelled: Sender<()>,
     gone: Sender<ThreadId>,
 }
 
-/// What the settings say.
+/// An instance of [`Script`].
 struct Run {
     config: Value,
     sleep: Duration,
     cancelled: Sender<()>,
-    /// Told which thread the instance goes on.
+    /// Receives the id of the thread that drops the instance.
     gone: Sender<ThreadId>,
 }
 
@@ -107,7 +107,7 @@ impl Instance for Run {
 
     fn ask(&self, phase: Phase, x: &mut Exchange<'_>) -> Step {
         if phase == Phase::Rewrite && self.says("hold") {
-            // Told of its end like a wait.
+            // The end of the exchange is reported like a cancelled wait.
             x.hold(OnDrop(Some(self.cancelled.clone())));
         }
         assert!(!self.says("panics"), "on purpose");
@@ -117,7 +117,7 @@ impl Instance for Run {
             Phase::BeforeProxy if self.waits_in("before_proxy") => Step::Wait,
             Phase::Access => {
                 let body = self.config["body"].as_str();
-                // Asked a second time once the body is there.
+                // `ask` is called again once the body is buffered.
                 if body.is_some() && x.lacks_body(1 << 20) {
                     return Step::Body(1 << 20);
                 }
@@ -149,7 +149,7 @@ impl Instance for Run {
             self.sleep(x).await;
             let _ = x.set_response_header("X-Waited", b"yes");
             match self.config["instead"].as_str() {
-                // The answer in the place of the response comes here as well, and is left as it is.
+                // The reply that replaced the response comes here as well, and is not changed.
                 Some(text) if phase == Phase::HeaderFilter => Step::Reply(Reply::text(418, text.to_owned())),
                 _ => Step::Next,
             }
@@ -184,7 +184,7 @@ impl Instance for Run {
     }
 }
 
-/// Turns a request's body to upper case and waits once; `!` is refused.
+/// Turns a request's body to upper case and waits once; refuses a body with `!`.
 struct Shout {
     waited: bool,
 }
@@ -225,7 +225,7 @@ impl RequestFilter for Stuck {
     }
 }
 
-/// Tells that it was dropped, unless it was defused.
+/// Sends a message when it is dropped, unless it was defused.
 struct OnDrop(Option<Sender<()>>);
 
 impl OnDrop {
@@ -236,8 +236,8 @@ impl OnDrop {
 
 impl Drop for OnDrop {
     fn drop(&mut self) {
-        if let Some(told) = &self.0 {
-            let _ = told.send(());
+        if let Some(dropped) = &self.0 {
+            let _ = dropped.send(());
         }
     }
 }
@@ -283,7 +283,7 @@ fn is_whole(request: &[u8]) -> bool {
     }
 }
 
-/// A gateway with one worker, whose catalog and compiler are at hand.
+/// A gateway with one worker, and access to its catalog and compiler.
 struct Gateway {
     catalog: Arc<plugins::Catalog>,
     compiler: Compiler,
@@ -320,7 +320,7 @@ impl Gateway {
         Gateway { catalog, compiler, desired, publisher, workers: Some(workers), addr, revision: 0 }
     }
 
-    /// Writes a route and publishes what comes of it.
+    /// Writes a route, compiles and publishes it.
     fn route(&mut self, plugins: &Value, upstream: SocketAddr) -> Compiled {
         let value =
             json!({"uri": "/*", "plugins": plugins, "upstream": {"nodes": {upstream.to_string(): 1}}});
@@ -330,7 +330,7 @@ impl Gateway {
         self.publish(&Touched::from_iter([key]))
     }
 
-    /// Writes the consumer jack and publishes what comes of it.
+    /// Writes the consumer jack, compiles and publishes it.
     fn consumer(&mut self, plugins: &Value) {
         let value = json!({"username": "jack", "plugins": plugins});
         let key = Key::new(Kind::Consumer, "jack");
@@ -340,10 +340,10 @@ impl Gateway {
         assert!(compiled.rejected.is_empty(), "{:?}", compiled.rejected);
     }
 
-    /// The thread on which the next instance goes.
-    fn goes_on(&mut self, gone: &Receiver<ThreadId>) -> ThreadId {
+    /// Waits until an instance is dropped, and returns the thread that dropped it.
+    fn dropped_on(&mut self, gone: &Receiver<ThreadId>) -> ThreadId {
         loop {
-            // What the pipeline does now and then.
+            // The pipeline calls this periodically.
             self.publisher.free_unused();
             if let Ok(thread) = gone.recv_timeout(Duration::from_millis(10)) {
                 return thread;
@@ -378,14 +378,14 @@ impl Drop for Gateway {
 }
 
 fn script(name: &'static str) -> (Box<Script>, Receiver<()>, Receiver<ThreadId>) {
-    let ((cancelled, told), (gone, went)) = (channel(), channel());
-    (Box::new(Script { name, cancelled, gone }), told, went)
+    let ((cancelled, was_cancelled), (gone, went)) = (channel(), channel());
+    (Box::new(Script { name, cancelled, gone }), was_cancelled, went)
 }
 
 const POST: &str = "POST /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 3\r\n\r\nold";
 
 #[test]
-fn it_comes_and_goes_while_requests_are_served() {
+fn plugins_are_added_and_removed_while_requests_are_served() {
     let mut gateway = Gateway::start();
     let upstream = echo();
     let plugins = json!({"script": {"body": "a longer one"}});
@@ -411,7 +411,7 @@ fn it_comes_and_goes_while_requests_are_served() {
     assert!(gateway.ask(POST).ends_with("\r\n\r\na longer one"), "the last good form serves on");
 }
 
-/// A gateway with a route on which a hosted plugin has these settings.
+/// Starts a gateway with a route on which a hosted plugin has these settings.
 fn with(settings: &Value) -> (Gateway, Receiver<()>, Receiver<ThreadId>) {
     let mut gateway = Gateway::start();
     let (script, cancelled, gone) = script("script");
@@ -466,7 +466,7 @@ fn a_filter_of_the_request_s_body_waits_no_longer_than_the_client() {
 }
 
 #[test]
-fn a_filter_puts_an_answer_in_the_place_of_the_response() {
+fn a_filter_replaces_the_response() {
     for phase in ["header_filter", "body_filter"] {
         let (gateway, ..) = with(&json!({"wait_in": phase, "sleep_ms": 1, "instead": "teapot"}));
         for _ in 0..2 {
@@ -493,7 +493,7 @@ fn both_bodies_go_through_filters() {
     let answer = gateway.ask("GET /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     assert!(answer.starts_with("HTTP/1.1 200 ") && !answer.contains("CHUNKED"), "{answer}");
 
-    // What is in memory has its length.
+    // A body in memory keeps Content-Length.
     gateway.route(&json!({"script": {"upload": true, "body": "a longer one"}}), echo());
     let answer = gateway.ask(POST);
     assert!(answer.contains("\r\nContent-Length: 13\r\n"), "{answer}");
@@ -501,18 +501,18 @@ fn both_bodies_go_through_filters() {
 }
 
 #[test]
-fn an_instance_is_told_on_the_control_side_that_it_goes() {
+fn instances_are_dropped_on_the_control_side() {
     let (mut gateway, _, gone) = with(&json!({"body": "one"}));
     assert!(gateway.ask(POST).ends_with("one"));
     while gone.try_recv().is_ok() {}
     gateway.route(&json!({"script": {"body": "two"}}), echo());
     assert!(gateway.ask(POST).ends_with("two"));
-    assert_eq!(gateway.goes_on(&gone), std::thread::current().id());
+    assert_eq!(gateway.dropped_on(&gone), std::thread::current().id());
 }
 
-/// A consumer's plugins are merged into the route's chain by the worker, which keeps what it has merged.
+/// The worker merges a consumer's plugins into the route's chain, and caches the merged chain.
 #[test]
-fn so_is_a_consumer_s() {
+fn instances_of_consumers_are_dropped_on_the_control_side() {
     let mut gateway = Gateway::start();
     let (script, _, gone) = script("script");
     gateway.catalog.register(script).unwrap();
@@ -523,31 +523,31 @@ fn so_is_a_consumer_s() {
     assert!(gateway.ask(&ask).ends_with("one"));
     while gone.try_recv().is_ok() {}
     gateway.consumer(&json!({"key-auth": {"key": "k"}, "script": {"body": "two"}}));
-    // The route is new as well, so that nothing of the old chain is asked for again.
+    // The route changes as well, so that the old chain is not used again.
     gateway.route(&json!({"key-auth": {}}), echo());
     assert!(gateway.ask(&ask).ends_with("two"));
-    assert_eq!(gateway.goes_on(&gone), std::thread::current().id());
+    assert_eq!(gateway.dropped_on(&gone), std::thread::current().id());
 }
 
 #[test]
-fn what_an_exchange_holds_goes_with_it_however_it_ends() {
+fn values_held_by_an_exchange_are_dropped_with_it() {
     let mut gateway = Gateway::start();
     let (script, ended, _) = script("holding");
     gateway.catalog.register(script).unwrap();
     let upstream = echo();
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let long = Duration::from_secs(600);
     for (settings, upstream, status) in [
         (json!({"hold": true}), upstream, "200"),
         (json!({"hold": true, "panics": true}), upstream, "500"),
-        (json!({"hold": true}), nobody, "502"),
+        (json!({"hold": true}), closed, "502"),
     ] {
         gateway.route(&json!({ "holding": settings }), upstream);
         assert!(gateway.ask(POST).starts_with(&format!("HTTP/1.1 {status} ")), "{settings}");
         ended.recv_timeout(long).expect("it ends with the exchange");
         assert!(ended.try_recv().is_err(), "once");
     }
-    // A request that waits: what it waits for ends, and what it holds.
+    // When the client of a waiting request disconnects, both the wait and the held value are dropped.
     gateway.route(
         &json!({"holding": {"hold": true, "wait_in": "rewrite", "sleep_ms": 1_000_000_000}}),
         upstream,

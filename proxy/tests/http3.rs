@@ -1,5 +1,5 @@
-//! HTTP/3, from a client that keeps to the protocol or does not, byte by byte. What is expected stands in RFC 9114
-//! and RFC 9204; what is the gateway's to choose, in `docs`.
+//! HTTP/3 from clients that follow the protocol or break it, byte by byte. RFC 9114 and RFC 9204 define the expected
+//! results; `docs` describes the gateway's own choices.
 
 #![allow(clippy::unwrap_used, clippy::disallowed_types, clippy::disallowed_macros, reason = "a test")]
 

@@ -1,7 +1,7 @@
-//! Random bytes from both sides: whatever a client or a server sends, a worker neither panics nor hangs,
-//! gives back what it took, and passes on nothing that can be read in two ways.
+//! Random bytes from clients and servers: a worker must not panic or hang, must release its memory, and must not
+//! forward ambiguous requests.
 //!
-//! A few thousand exchanges with every run of the tests; `SLUICE_RANDOM=1000000` runs as many as it says.
+//! A test run has a few thousand exchanges; `SLUICE_RANDOM=1000000` sets another number.
 
 #![allow(
     clippy::unwrap_used,
@@ -26,7 +26,7 @@ use wire::h1::chunked::Chunked;
 use wire::h1::decode::Limits;
 use wire::{Framing, RequestHead};
 
-/// Exchanges a worker serves before the next takes its place.
+/// Exchanges of a worker before it is replaced by a new one.
 const EACH: u64 = 2000;
 
 const REQUESTS: &[&str] = &[
@@ -53,7 +53,7 @@ const ANSWERS: &[&str] = &[
     "HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 1\r\n\r\nx",
 ];
 
-/// Bytes made of a few samples, with some of them changed.
+/// Returns a few of the samples, with some bytes changed.
 fn bytes(rng: &mut Rng, samples: &[&str]) -> Vec<u8> {
     if rng.u8(..) < 8 {
         return (0..rng.usize(..200)).map(|_| rng.u8(..)).collect();
@@ -89,7 +89,7 @@ fn bytes(rng: &mut Rng, samples: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// One frame of HTTP/2.
+/// Returns one HTTP/2 frame.
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let mut frame = (payload.len() as u32).to_be_bytes()[1..].to_vec();
     frame.extend([kind, flags]);
@@ -98,7 +98,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A block of fields, each as a literal or by its number (RFC 7541).
+/// Returns a field block; each field is a literal or an index (RFC 7541).
 fn block(rng: &mut Rng) -> Vec<u8> {
     let mut block = vec![[0x82, 0x83][rng.usize(..2)], 0x86];
     let mut literal = |number: u8, name: &[u8], value: &[u8]| {
@@ -141,7 +141,7 @@ fn block(rng: &mut Rng) -> Vec<u8> {
     block
 }
 
-/// A client's HTTP/2, with some of its bytes changed.
+/// Returns the HTTP/2 frames of a client, with some bytes changed.
 fn frames(rng: &mut Rng) -> Vec<u8> {
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     if rng.u8(..) > 20 {
@@ -204,7 +204,7 @@ fn schedule(rng: &mut Rng) -> Schedule {
     }
 }
 
-/// What a server got is a row of whole requests, the last one perhaps cut off. Behind a tunnel anything goes.
+/// Checks that a server got whole requests, except for the last one. After a tunnel begins, any bytes are allowed.
 fn check_passed_on(mut bytes: &[u8], about: &str) {
     let limits = Limits { head: 1 << 20, ..Limits::default() };
     let mut head = RequestHead::default();
@@ -238,7 +238,7 @@ fn check_passed_on(mut bytes: &[u8], about: &str) {
     }
 }
 
-/// What one connection to a server brought.
+/// The bytes of one connection to a server.
 type Heard = Rc<RefCell<Vec<u8>>>;
 
 async fn exchange(seed: u64, gateway: &Gateway, h2: bool) {
@@ -258,7 +258,7 @@ async fn exchange(seed: u64, gateway: &Gateway, h2: bool) {
             heard.borrow_mut().push(got.clone());
             testing::spawn(async move {
                 let mut part = [0; 2048];
-                // Most wait to be asked.
+                // Most servers wait for a request.
                 if rng.u8(..) > 10 {
                     match end.read(&mut part).await {
                         Ok(n @ 1..) => got.borrow_mut().extend_from_slice(&part[..n]),
@@ -286,7 +286,7 @@ async fn exchange(seed: u64, gateway: &Gateway, h2: bool) {
     let end = if h2 { gateway.connect_any(theirs, ours) } else { gateway.connect(theirs, ours) };
     let asked = if h2 { frames(&mut rng) } else { bytes(&mut rng, REQUESTS) };
     let mut got = Vec::new();
-    // A gateway that reads no further for now leaves the client waiting; it ends all the same.
+    // The client may wait for a gateway that has stopped reading; the connection must still end.
     let _ = testing::within(Duration::from_secs(1), end.write_all(&asked)).await;
     match rng.u8(..5) {
         0 => {}

@@ -1,4 +1,4 @@
-//! Datagrams of streams: sessions, what waits in them, and their ends.
+//! UDP streams: sessions, their queues, and their ends.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -7,11 +7,11 @@ use proxy::Settings;
 use proxy::testing::{self, Gateway};
 
 use super::support::datagrams::{Peer, hear_any, late, settle};
-use super::support::{snapshot, told};
+use super::support::{recorder, snapshot};
 
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Runs a test beside a worker with a port of this number, whose address it is given.
+/// Runs a test with a worker that has a UDP port of this number, and passes the port's address.
 fn beside(
     number: u16,
     change: impl FnOnce(&mut Settings),
@@ -35,14 +35,14 @@ fn peer() -> Peer {
     Peer::at((Ipv4Addr::LOCALHOST, 0).into())
 }
 
-/// Waits until what began has ended.
+/// Waits until all sessions have ended.
 async fn over(gateway: &Gateway) {
     testing::sleep(IDLE + Duration::from_secs(1)).await;
     settle().await;
     assert_eq!(gateway.datagrams(), (0, 0));
 }
 
-/// The client says something, and gets the server's answer. Where it came to the server from.
+/// Sends a datagram to the server and its answer to the client. Returns the address from which the server got it.
 async fn call(client: &Peer, port: SocketAddr, server: &Peer, says: &[u8], answer: &[u8]) -> SocketAddr {
     client.send(port, says);
     let (heard, from) = server.hear().await;
@@ -53,7 +53,7 @@ async fn call(client: &Peer, port: SocketAddr, server: &Peer, says: &[u8], answe
 }
 
 #[test]
-fn there_are_so_many_sessions_and_one_that_is_over_makes_room() {
+fn sessions_are_limited_and_a_finished_one_makes_room() {
     beside(
         7020,
         |settings| settings.streams.max_udp_sessions = 2,
@@ -63,16 +63,16 @@ fn there_are_so_many_sessions_and_one_that_is_over_makes_room() {
                 call(&clients[0], port, &server, b"1", b"one").await;
                 call(&clients[1], port, &server, b"", b"").await;
                 assert_eq!(gateway.datagrams(), (2, 0));
-                // What the third one says is lost: what comes next is the first one's.
+                // The datagram of a third client is dropped: the server next gets that of the first.
                 clients[2].send(port, b"lost");
                 call(&clients[0], port, &server, b"22", b"two").await;
                 call(&clients[0], port, &server, &[b'l'; 60_000], b"").await;
                 assert_eq!(gateway.datagrams(), (2, 0));
                 over(&gateway).await;
-                let mut told = told::lines();
-                told.sort();
+                let mut recorded = recorder::lines();
+                recorded.sort();
                 assert_eq!(
-                    told,
+                    recorded,
                     [
                         "stream 200 up 0 down 0 from [], 0 and 0",
                         "stream 200 up 60003 down 6 from [], 60003 and 6",
@@ -80,14 +80,14 @@ fn there_are_so_many_sessions_and_one_that_is_over_makes_room() {
                 );
                 call(&clients[2], port, &server, b"3", b"three").await;
                 over(&gateway).await;
-                assert_eq!(told::lines(), ["stream 200 up 1 down 5 from [], 1 and 5"]);
+                assert_eq!(recorder::lines(), ["stream 200 up 1 down 5 from [], 1 and 5"]);
             }
         },
     );
 }
 
 #[test]
-fn a_session_lasts_as_long_as_either_side_says_something() {
+fn a_session_lasts_while_either_side_sends() {
     beside(
         7020,
         |_| {},
@@ -96,29 +96,29 @@ fn a_session_lasts_as_long_as_either_side_says_something() {
             let from = call(&client, port, &server, b"a", b"b").await;
             let most = IDLE - Duration::from_secs(1);
             for _ in 0..3 {
-                // The client alone.
+                // Only the client sends.
                 testing::sleep(most).await;
                 client.send(port, b"c");
                 assert_eq!(server.hear().await, (b"c".to_vec(), from));
-                // The server alone.
+                // Only the server sends.
                 testing::sleep(most).await;
                 server.send(from, b"s");
                 assert_eq!(client.hear().await, (b"s".to_vec(), port));
             }
             over(&gateway).await;
-            assert_eq!(told::lines(), ["stream 200 up 4 down 4 from [], 4 and 4"]);
+            assert_eq!(recorder::lines(), ["stream 200 up 4 down 4 from [], 4 and 4"]);
             assert_ne!(call(&client, port, &server, b"a", b"b").await, from, "a session of its own");
         },
     );
 }
 
 #[test]
-fn so_much_waits_for_a_server_to_be_chosen() {
+fn queues_are_bounded_while_a_plugin_waits() {
     let queue = |settings: &mut Settings| settings.streams.udp_queue = 10;
     beside(7021, queue, async |gateway, port| {
         let server = Peer::server();
         for _ in 0..3 {
-            // In one session: bytes, and datagrams that have none.
+            // One session: bytes, and empty datagrams.
             let (client, other) = (peer(), peer());
             for says in [&b"1234"[..], b"567890", b"too much", b""] {
                 client.send(port, says);
@@ -138,7 +138,7 @@ fn so_much_waits_for_a_server_to_be_chosen() {
             assert_eq!(heard, [b"1234".to_vec(), b"567890".to_vec()]);
             call(&client, port, &server, b"later", b"").await;
             over(&gateway).await;
-            // In all of them.
+            // All sessions together.
             let clients: Vec<Peer> = (0..70).map(|_| peer()).collect();
             for client in &clients {
                 client.send(port, b"0123456789");
@@ -164,7 +164,7 @@ fn a_plugin_sees_the_first_datagram_and_may_end_the_session() {
             let (server, good, bad) = (Peer::server(), peer(), peer());
             bad.send(port, b"what is it");
             call(&good, port, &server, b"asked", b"yes").await;
-            // Who was refused stays so for a second, whatever it says.
+            // A refused client stays refused for a second, even with valid datagrams.
             bad.send(port, b"asked");
             settle().await;
             assert_eq!(gateway.datagrams(), (2, 0));
@@ -173,10 +173,10 @@ fn a_plugin_sees_the_first_datagram_and_may_end_the_session() {
             assert_eq!(gateway.datagrams(), (1, 0));
             call(&bad, port, &server, b"asked", b"yes").await;
             over(&gateway).await;
-            let mut told = told::lines();
-            told.sort();
+            let mut recorded = recorder::lines();
+            recorded.sort();
             assert_eq!(
-                told,
+                recorded,
                 [
                     "stream 200 up 5 down 3 from [], 5 and 3",
                     "stream 200 up 9 down 6 from [], 9 and 6",
@@ -188,7 +188,7 @@ fn a_plugin_sees_the_first_datagram_and_may_end_the_session() {
 }
 
 #[test]
-fn a_port_without_a_route_serves_nobody() {
+fn a_port_without_a_route_serves_no_client() {
     beside(
         7999,
         |_| {},
@@ -204,7 +204,7 @@ fn a_port_without_a_route_serves_nobody() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_told_and_asked_again_later() {
+fn a_closed_server_port_is_recorded_and_tried_again_later() {
     beside(
         7023,
         |_| {},
@@ -213,33 +213,33 @@ fn a_server_that_is_not_there_is_told_and_asked_again_later() {
             client.send(port, b"any");
             settle().await;
             assert_eq!(gateway.datagrams(), (1, 0));
-            // The kernel says so with the next one.
+            // The kernel reports the closed port with the next datagram.
             client.send(port, b"more");
             settle().await;
-            assert_eq!(gateway.datagrams(), (1, 0), "it is not asked again at once");
+            assert_eq!(gateway.datagrams(), (1, 0), "the server is not tried again at once");
             testing::sleep(Duration::from_secs(2)).await;
             assert_eq!(gateway.datagrams(), (0, 0));
-            assert_eq!(told::lines(), ["stream 502 up 3 down 0 from [], 7 and 0"]);
+            assert_eq!(recorder::lines(), ["stream 502 up 3 down 0 from [], 7 and 0"]);
             let server = Peer::at(late());
             call(&client, port, &server, b"again", b"yes").await;
-            // One that was there and is gone ends the session as well.
+            // A server that closes ends the session as well.
             drop(server);
             for says in [b"who", b"are"] {
                 client.send(port, says);
                 settle().await;
             }
             assert_eq!(gateway.datagrams(), (0, 0));
-            assert_eq!(told::lines(), ["stream 502 up 8 down 3 from [], 11 and 3"]);
+            assert_eq!(recorder::lines(), ["stream 502 up 8 down 3 from [], 11 and 3"]);
         },
     );
 }
 
 #[test]
-fn a_session_that_ends_in_silence_is_a_success_of_its_server() {
+fn a_session_that_times_out_counts_as_a_success_of_its_server() {
     let brief = |settings: &mut Settings| settings.streams.udp_idle_timeout = Duration::from_millis(100);
     beside(7024, brief, async |gateway, port| {
         let servers = [Peer::server(), Peer::at(late())];
-        // The server that a session goes to, which is kept alive by so many datagrams more.
+        // Runs a session, kept alive by `more` datagrams, and returns the index of its server.
         let session = async |more: usize| {
             let client = peer();
             client.send(port, b"first");
@@ -254,12 +254,12 @@ fn a_session_that_ends_in_silence_is_a_success_of_its_server() {
             assert_eq!(gateway.datagrams(), (0, 0));
             which
         };
-        // What is measured counts the more the longer nothing was.
+        // An EWMA sample weighs more the longer ago the previous one was.
         testing::sleep(Duration::from_secs(20)).await;
         let long = session(5).await;
         let short = session(0).await;
-        assert_ne!(long, short, "nothing is known of the other one yet");
-        // Failures would count a second each, and what is longer ago less.
+        assert_ne!(long, short, "the other server has no samples yet");
+        // Failures would count as one second each, and older samples less.
         assert_eq!(session(0).await, short, "the one whose sessions are over sooner");
     });
 }

@@ -1,9 +1,9 @@
-//! Requests that plugins make: which of a name's addresses are asked, and for how long.
+//! Subrequests of plugins: which of a name's addresses they go to, and their deadlines.
 
 use super::OK;
 use super::support::{self, Case, Do::*};
 
-/// forward-auth asks a host with four addresses, with a second each to connect, send and read.
+/// A case with forward-auth to a host of four addresses, with a second each to connect, send and read.
 fn case() -> Case {
     Case { client: vec![Send("GET /asks HTTP/1.1\r\nHost: a\r\n\r\n")], ..support::http() }
 }
@@ -17,7 +17,7 @@ fn is_silent() -> Vec<support::Do> {
 }
 
 #[test]
-fn the_next_address_is_asked_where_one_fails() {
+fn the_next_address_is_tried_if_one_fails() {
     let mut case = case();
     case.client.extend([Until("200 OK"), Until("\r\n\r\nok"), Close]);
     case.servers = vec![is_silent(), vec![Refuse], answers(), answers()];
@@ -26,7 +26,7 @@ fn the_next_address_is_asked_where_one_fails() {
 }
 
 #[test]
-fn so_is_it_with_a_post_that_may_be_sent_twice() {
+fn the_next_address_is_tried_for_post_as_well() {
     let ask = vec![Send("POST /asks-post HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")];
     let mut case = Case { client: ask, ..support::http() };
     case.client.extend([Until("\r\n\r\nok"), Close]);
@@ -36,7 +36,7 @@ fn so_is_it_with_a_post_that_may_be_sent_twice() {
 }
 
 #[test]
-fn one_deadline_holds_for_all_addresses() {
+fn all_addresses_share_a_deadline() {
     let mut case = case();
     case.client.extend([Until("403 Forbidden"), Close]);
     case.servers = vec![is_silent(), is_silent(), is_silent(), answers(), answers()];
@@ -47,7 +47,7 @@ fn one_deadline_holds_for_all_addresses() {
 }
 
 #[test]
-fn a_request_says_what_the_plugin_wants_and_its_connection_is_kept() {
+fn subrequests_have_the_plugin_s_fields_and_keep_their_connection() {
     let mut case = case();
     case.client.extend([Until("\r\n\r\nok")]);
     case.client.extend([Send("GET /asks HTTP/1.1\r\nHost: a\r\n\r\n"), Until("\r\n\r\nok"), Close]);
@@ -64,11 +64,11 @@ fn a_request_says_what_the_plugin_wants_and_its_connection_is_kept() {
 }
 
 #[test]
-fn what_is_no_answer_is_not_taken_for_one() {
+fn invalid_responses_to_subrequests_are_failures() {
     let switch = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n\
                   HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
     for (about, answer) in [
-        ("another protocol, that nobody asked for", switch),
+        ("an unasked 101", switch),
         ("a head that breaks off", "HTTP/1.1 200 OK\r\nConte"),
         ("a body that breaks off", "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nab"),
     ] {
@@ -82,7 +82,7 @@ fn what_is_no_answer_is_not_taken_for_one() {
 }
 
 #[test]
-fn an_answer_may_be_as_long_as_the_plugin_lets_it_be_and_no_longer() {
+fn responses_to_subrequests_have_a_limit() {
     const MOST: usize = 1 << 20;
     let answers_with = |length: usize| {
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n").leak() as &str;

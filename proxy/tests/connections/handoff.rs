@@ -32,8 +32,8 @@ impl Handoff for Control {
 
     fn call(&self, request: HandoffRequest) -> HandoffFuture<HandoffReply> {
         let body = String::from_utf8_lossy(&request.body);
-        let told = format!("{} {} [{body}] of {}", request.method, request.target, request.peer);
-        Box::pin(ready(Some(reply(200, told))))
+        let text = format!("{} {} [{body}] of {}", request.method, request.target, request.peer);
+        Box::pin(ready(Some(reply(200, text))))
     }
 }
 

@@ -1,5 +1,4 @@
-//! What a server is told of a request, of the client and of those before it, and whose word about them is
-//! believed.
+//! The heads that servers get: forwarded headers, the client IP of trusted proxies, hop counts, and methods.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,11 +11,11 @@ use super::{OK, case};
 const OWN: &str = "X-Real-IP: 127.0.0.1\r\nX-Forwarded-For: 127.0.0.1\r\nX-Forwarded-Proto: http\r\n\
                    X-Forwarded-Host: a\r\nX-Forwarded-Port: 9080\r\n\r\n";
 
-/// The same of a request that came by a proxy.
+/// The fields of [`OWN`] for a request that another proxy has forwarded.
 const COUNTED: &str = "X-Real-IP: 127.0.0.1\r\nX-Forwarded-For: 127.0.0.1\r\nX-Forwarded-Proto: http\r\n\
                        X-Forwarded-Host: a\r\nX-Forwarded-Port: 9080\r\nSluice-Hops: 1\r\n\r\n";
 
-/// A request with these fields, and what the server is to get among others, and what not.
+/// Sends a request with these fields, and checks what the server gets and does not get.
 fn run(
     about: &str,
     fields: &str,
@@ -29,15 +28,15 @@ fn run(
     Case { client: vec![Send(ask), ToEnd], servers, heard, unheard, seeds: 2, settings, ..case() }.run(about);
 }
 
-const OF_OTHERS: &str = "Forwarded: for=9.9.9.9\r\nX-Real-IP: 8.8.8.8\r\nX-Forwarded-For: 9.9.9.9\r\n\
+const FORWARDED: &str = "Forwarded: for=9.9.9.9\r\nX-Real-IP: 8.8.8.8\r\nX-Forwarded-For: 9.9.9.9\r\n\
                          X-Forwarded-Proto: https\r\nX-Forwarded-Host: b\r\nX-Forwarded-Port: 8443\r\n";
 
 #[test]
-fn only_who_is_trusted_tells_of_others() {
-    run("nobody tells of others", "", vec![OWN], vec!["Forwarded: "], |_| {});
+fn forwarded_headers_are_kept_only_from_trusted_peers() {
+    run("no forwarded headers", "", vec![OWN], vec!["Forwarded: "], |_| {});
     run(
-        "nobody said who is to be believed",
-        OF_OTHERS,
+        "trusted addresses are not configured",
+        FORWARDED,
         vec![
             "X-Real-IP: 127.0.0.1\r\nX-Forwarded-For: 9.9.9.9, 127.0.0.1\r\nX-Forwarded-Proto: http\r\n\
              X-Forwarded-Host: a\r\nX-Forwarded-Port: 9080\r\nSluice-Hops: 1\r\n\r\n",
@@ -45,7 +44,7 @@ fn only_who_is_trusted_tells_of_others() {
         vec!["Forwarded: ", "https", "8443", "8.8.8.8"],
         |_| {},
     );
-    run("the peer is not trusted", OF_OTHERS, vec![COUNTED], vec!["9.9.9.9", "https", "8443"], |settings| {
+    run("the peer is not trusted", FORWARDED, vec![COUNTED], vec!["9.9.9.9", "https", "8443"], |settings| {
         settings.trusted = Some(Arc::new(|ip| ip != IpAddr::from([127, 0, 0, 1])));
     });
     let trusting = |settings: &mut Settings| {
@@ -53,7 +52,7 @@ fn only_who_is_trusted_tells_of_others() {
     };
     run(
         "the peer is trusted",
-        OF_OTHERS,
+        FORWARDED,
         vec![
             "Forwarded: for=9.9.9.9\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: b\r\nX-Forwarded-Port: 8443\r\n\
              X-Real-IP: 127.0.0.1\r\nX-Forwarded-For: 9.9.9.9, 127.0.0.1\r\nSluice-Hops: 1\r\n\r\n",
@@ -62,7 +61,7 @@ fn only_who_is_trusted_tells_of_others() {
         trusting,
     );
     run(
-        "what it says without a value is not said",
+        "empty fields count as absent",
         "X-Forwarded-Proto:\r\nX-Forwarded-Host:\r\nX-Forwarded-Port:\r\n",
         vec![COUNTED],
         vec!["X-Forwarded-Proto: \r\n", "X-Forwarded-Host: \r\n", "X-Forwarded-Port: \r\n"],
@@ -70,7 +69,7 @@ fn only_who_is_trusted_tells_of_others() {
     );
     let one = "X-Forwarded-Host: b\r\n";
     run(
-        "it says one thing",
+        "a single field",
         one,
         vec![one, "X-Forwarded-Proto: http\r\n"],
         vec!["X-Forwarded-Host: a"],
@@ -79,12 +78,12 @@ fn only_who_is_trusted_tells_of_others() {
 }
 
 #[test]
-fn gateways_are_counted_whatever_the_peer_is_trusted_with() {
+fn hops_are_counted_for_trusted_and_untrusted_peers() {
     let others = "X-Forwarded-For: 9.9.9.9\r\n";
     run("a client's own request", "", vec![OWN], vec!["Sluice-Hops"], |_| {});
-    run("it came by a proxy", others, vec!["Sluice-Hops: 1\r\n\r\n"], vec![], |_| {});
+    run("through a proxy", others, vec!["Sluice-Hops: 1\r\n\r\n"], vec![], |_| {});
     let counted = "Sluice-Hops: 15\r\nX-Forwarded-For: 9.9.9.9\r\n";
-    run("by gateways", counted, vec!["Sluice-Hops: 16\r\n\r\n"], vec!["Hops: 15"], |_| {});
+    run("through 15 gateways", counted, vec!["Sluice-Hops: 16\r\n\r\n"], vec!["Hops: 15"], |_| {});
     run("not trusted", counted, vec!["Sluice-Hops: 16\r\n\r\n"], vec!["Hops: 15", "9.9.9.9"], |settings| {
         settings.trusted = Some(Arc::new(|_| false));
     });
@@ -101,7 +100,7 @@ fn gateways_are_counted_whatever_the_peer_is_trusted_with() {
         seeds: 2,
         ..case()
     }
-    .run("by too many");
+    .run("through too many gateways");
 }
 
 fn real_ip(recursive: bool, from: fn(IpAddr) -> bool) -> Option<RealIp> {
@@ -109,13 +108,13 @@ fn real_ip(recursive: bool, from: fn(IpAddr) -> bool) -> Option<RealIp> {
     Some(RealIp { source, from: Arc::new(from), recursive })
 }
 
-/// Our own, and those in 10.0.0.0/8.
+/// The trusted addresses: loopback and 10.0.0.0/8.
 fn ours(ip: IpAddr) -> bool {
     ip.is_loopback() || matches!(ip, IpAddr::V4(ip) if ip.octets()[0] == 10)
 }
 
 #[test]
-fn a_trusted_peer_tells_the_client_s_address() {
+fn a_trusted_proxy_sets_the_client_ip() {
     fn last(settings: &mut Settings) {
         settings.real_ip = real_ip(false, ours);
     }
@@ -129,10 +128,10 @@ fn a_trusted_peer_tells_the_client_s_address() {
         run(about, fields, vec!["X-Real-IP: 9.9.9.9\r\n"], vec![], first_foreign);
     }
     let all_ours = "X-Forwarded-For: 10.0.0.2\r\nX-Forwarded-For: 10.0.0.1\r\n";
-    run("all of them are ours", all_ours, vec!["X-Real-IP: 10.0.0.2\r\n"], vec![], first_foreign);
-    run("nothing is told", "", vec!["X-Real-IP: 127.0.0.1\r\n"], vec![], first_foreign);
+    run("all addresses are trusted", all_ours, vec!["X-Real-IP: 10.0.0.2\r\n"], vec![], first_foreign);
+    run("no header", "", vec!["X-Real-IP: 127.0.0.1\r\n"], vec![], first_foreign);
     run("no address", "X-Forwarded-For: x\r\n", vec!["X-Real-IP: 127.0.0.1\r\n"], vec![], last);
-    run("of somebody else", list, vec!["X-Real-IP: 127.0.0.1\r\n"], vec![], |settings| {
+    run("an untrusted peer", list, vec!["X-Real-IP: 127.0.0.1\r\n"], vec![], |settings| {
         settings.real_ip = real_ip(false, |_| false);
     });
     run("PROXY protocol", list, vec!["X-Real-IP: 127.0.0.1\r\n"], vec![], |settings| {
@@ -142,7 +141,7 @@ fn a_trusted_peer_tells_the_client_s_address() {
 }
 
 #[test]
-fn a_stage_s_method_goes_to_the_server_and_an_unknown_one_as_it_came() {
+fn a_plugin_s_method_and_unknown_methods_reach_the_server() {
     for (line, heard) in [
         ("GET /posted", "POST /posted HTTP/1.1\r\n"),
         ("PURGE /posted", "POST /posted HTTP/1.1\r\n"),
@@ -167,11 +166,11 @@ fn a_stage_s_method_goes_to_the_server_and_an_unknown_one_as_it_came() {
         seeds: 2,
         ..case()
     }
-    .run("a client that names no host");
+    .run("a client without Host");
 }
 
 #[test]
-fn what_servers_may_read_in_two_ways_is_refused_only_where_somebody_says_so() {
+fn encoded_backslashes_and_control_characters_are_refused_by_default() {
     for (path, answer) in [
         ("/none;x", "HTTP/1.1 404 "),
         ("/none%2Fx", "HTTP/1.1 404 "),

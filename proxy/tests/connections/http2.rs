@@ -1,4 +1,4 @@
-//! The same exchanges with a client that speaks HTTP/2.
+//! Exchanges with an HTTP/2 client.
 
 use super::OK;
 use super::case as base;
@@ -21,7 +21,7 @@ fn requests_go_through() {
     let answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: x-two\r\nX-Two: 2\r\nX-One: 1\r\nServer: y\r\n\
                   Keep-Alive: 5\r\n\r\nok";
     Case {
-        client: vec![AskAll("GET /told?b=c\nx-one: 1"), ToEnd, AskAll("HEAD /told"), ToEnd],
+        client: vec![AskAll("GET /recorded?b=c\nx-one: 1"), ToEnd, AskAll("HEAD /recorded"), ToEnd],
         servers: vec![vec![
             Until("\r\n\r\n"),
             Send(answer),
@@ -31,16 +31,16 @@ fn requests_go_through() {
         ]],
         wants: vec!["200\n", "content-length: 2\n", "content-length: 77\n", "x-one: 1\n", "server: s\n"],
         lacks: vec!["x-two", "keep-alive", "connection", "server: y", "content-length: 0", "reset"],
-        heard: vec!["GET /told?b=c HTTP/1.1\r\nHost: a\r\nx-one: 1\r\n", "HEAD /told HTTP/1.1\r\n"],
-        told: vec!["GET 200 body 2 from [200] in 0, 0", "HEAD 200 body 0 from [200] in 0, 0"],
-        // Heads as if each field had a line.
+        heard: vec!["GET /recorded?b=c HTTP/1.1\r\nHost: a\r\nx-one: 1\r\n", "HEAD /recorded HTTP/1.1\r\n"],
+        recorded: vec!["GET 200 body 2 from [200] in 0, 0", "HEAD 200 body 0 from [200] in 0, 0"],
+        // Heads count as if each field were a line.
         sums: Some((10, 142)),
         once: "date: then\n",
         settings: |settings| settings.server = "s".to_owned(),
         ..case()
     }
     .run("two requests, one connection to the server");
-    // The end of the stream says that there is nothing.
+    // The end of the stream shows that the body is empty.
     let nothing = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n";
     run(
         "nothing",
@@ -49,9 +49,10 @@ fn requests_go_through() {
         vec!["200\n", "date: ", "\n\nend\n"],
         vec!["content-length"],
     );
-    for (ask, wants, lacks) in
-        [("GET /told-empty", "200\n", "content-length"), ("HEAD /told-empty", "content-length: 0\n", "reset")]
-    {
+    for (ask, wants, lacks) in [
+        ("GET /recorded-empty", "200\n", "content-length"),
+        ("HEAD /recorded-empty", "content-length: 0\n", "reset"),
+    ] {
         Case {
             client: vec![AskAll(ask), ToEnd],
             wants: vec![wants, "\n\n\nend\n"],
@@ -76,14 +77,14 @@ fn bodies_and_trailers_go_both_ways() {
     let answer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nwxyz\r\n0\r\nX-Check: 4\r\n\r\n";
     Case {
         client: vec![
-            Ask("POST /told"),
+            Ask("POST /recorded"),
             Send("abc"),
             Send(""),
             Wait(100),
             Send("de"),
             Trailers("x-sum: 5"),
             ToEnd,
-            Ask("POST /told\ncontent-length: 5"),
+            Ask("POST /recorded\ncontent-length: 5"),
             Send("abcde"),
             ShutDown,
             ToEnd,
@@ -98,15 +99,15 @@ fn bodies_and_trailers_go_both_ways() {
         ]],
         wants: vec!["\n\nwxyz\nend\nx-check: 4\n", "\n\nok\nend\n"],
         heard: vec!["Transfer-Encoding: chunked\r\n", "3\r\nabc\r\n2\r\nde\r\n0\r\nx-sum: 5\r\n\r\n"],
-        told: vec!["POST 200 body 4 from [200] in 1, 1", "POST 200 body 2 from [200] in 0, 0"],
+        recorded: vec!["POST 200 body 4 from [200] in 1, 1", "POST 200 body 2 from [200] in 0, 0"],
         // Trailers do not count.
         sums: Some((29, 141)),
         settings: |settings| settings.server = "s".to_owned(),
         seeds: 1,
         ..case()
     }
-    .run("of open length, and of a known one");
-    // Also where the body's length is known.
+    .run("without and with Content-Length");
+    // Trailers of a client may not set fields that a plugin edits, with and without Content-Length.
     for (head, body) in [("POST /edits", ""), ("POST /edits\ncontent-length: 3", "abc")] {
         let theirs = Trailers("x-user: theirs\nx-secret: theirs\nx-consumer-any: theirs\nx-sum: 5");
         Case {
@@ -150,17 +151,17 @@ fn bodies_and_trailers_go_both_ways() {
         ..case()
     }
     .run("longer than any window");
-    let nobody = vec![Ask("POST /told-abort\nx-one: 1"), Send("abcde"), ShutDown, ToEnd];
+    let unread = vec![Ask("POST /recorded-abort\nx-one: 1"), Send("abcde"), ShutDown, ToEnd];
     Case {
-        client: nobody,
+        client: unread,
         wants: vec!["200\n", "hello\nend\n"],
         silent: true,
-        told: vec!["POST 200 body 5 from [] in 0, 0"],
+        recorded: vec!["POST 200 body 5 from [] in 0, 0"],
         sums: Some((10, 123)),
         settings: |settings| settings.server = "s".to_owned(),
         ..case()
     }
-    .run("nobody takes it");
+    .run("an unread body");
 }
 
 #[test]
@@ -184,8 +185,8 @@ fn bodies_are_filtered_for_clients_of_either_version() {
 }
 
 #[test]
-fn small_pieces_that_are_read_as_they_come_count_no_more() {
-    // More than may wait, if none were read.
+fn small_pieces_that_have_been_read_no_longer_count() {
+    // More pieces than may wait unread.
     let pieces = [Send("x"), Wait(10)].iter().cycle().take(200).cloned();
     Case {
         client: [Ask("POST /a\ncontent-length: 100")].into_iter().chain(pieces).chain([ToEnd]).collect(),
@@ -199,7 +200,7 @@ fn small_pieces_that_are_read_as_they_come_count_no_more() {
 }
 
 #[test]
-fn what_a_plugin_sets_is_not_of_the_connection() {
+fn hop_by_hop_fields_of_plugins_are_dropped() {
     // Routes that set Connection, Keep-Alive and X-Set.
     let set = || vec!["200\n", "x-set: 1\n", "\nend\n"];
     let lacks = || vec!["connection", "keep-alive", "reset"];
@@ -213,7 +214,7 @@ fn what_a_plugin_sets_is_not_of_the_connection() {
 #[test]
 fn interim_answers_reach_the_client() {
     run(
-        "it is told to go on",
+        "100-continue",
         vec![Ask("POST /a\nexpect: 100-continue"), Until("100\n\n"), Send("ab"), ShutDown, ToEnd],
         answers("2\r\nab\r\n0\r\n\r\n"),
         vec!["200\n", "\n\nok\nend\n"],
@@ -230,7 +231,7 @@ fn interim_answers_reach_the_client() {
 }
 
 #[test]
-fn what_is_too_much_is_refused() {
+fn requests_beyond_limits_are_refused() {
     fn five(settings: &mut proxy::Settings) {
         settings.max_body = 5;
     }
@@ -244,7 +245,7 @@ fn what_is_too_much_is_refused() {
         settings: five,
         ..case()
     }
-    .run("a body that is just as long as it may be");
+    .run("the longest body");
     Case {
         client: client("abcdef"),
         servers: vec![vec![ToEnd]],
@@ -253,7 +254,7 @@ fn what_is_too_much_is_refused() {
         maybe: true,
         ..case()
     }
-    .run("a body that is longer");
+    .run("a longer body");
     fn three(settings: &mut proxy::Settings) {
         settings.request.fields = 3;
     }
@@ -265,7 +266,7 @@ fn what_is_too_much_is_refused() {
         settings: three,
         ..case()
     }
-    .run("as many trailers as there may be");
+    .run("the most trailers");
     for (about, text) in [
         ("one trailer more", "x-a: 1\nx-b: 2\nx-c: 3\nx-d: 4"),
         ("many more", "x-a: 1\nx-b: 2\nx-c: 3\nx-d: 4\nx-e: 5"),
@@ -300,11 +301,11 @@ fn what_is_too_much_is_refused() {
         silent: true,
         ..case()
     }
-    .run("a head that means two things");
+    .run("an ambiguous head");
 }
 
 #[test]
-fn what_breaks_off_is_seen_as_such() {
+fn broken_exchanges_are_reset() {
     let begun = "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n";
     for begin in [begun, "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab"] {
         run(
@@ -323,10 +324,10 @@ fn what_breaks_off_is_seen_as_such() {
         vec!["reset"],
     );
     Case {
-        client: vec![AskAll("GET /told"), Wait(200), Reset, Wait(200), AskAll("GET /nowhere"), ToEnd],
+        client: vec![AskAll("GET /recorded"), Wait(200), Reset, Wait(200), AskAll("GET /nowhere"), ToEnd],
         servers: vec![vec![Until("\r\n\r\n"), ToEnd]],
         wants: vec!["404\n"],
-        told: vec!["GET 499 body 0 from [] in 2, 2"],
+        recorded: vec!["GET 499 body 0 from [] in 2, 2"],
         seeds: 1,
         ..case()
     }
@@ -334,7 +335,7 @@ fn what_breaks_off_is_seen_as_such() {
 }
 
 #[test]
-fn grpc_is_told_of_failures_in_its_own_way() {
+fn grpc_clients_get_errors_as_grpc_status() {
     let call = |path: &str, kind: &str| Ask(format!("POST {path}\ncontent-type: {kind}").leak());
     for kind in ["application/grpc", "application/grpc+proto", "application/grpc;x", "Application/gRPC "] {
         Case {
@@ -357,7 +358,7 @@ fn grpc_is_told_of_failures_in_its_own_way() {
         .run(kind);
     }
     Case {
-        client: vec![call("/told-grpc", "application/grpc"), ShutDown, ToEnd],
+        client: vec![call("/recorded-grpc", "application/grpc"), ShutDown, ToEnd],
         wants: vec!["200\n", "grpc-status: 14\n", "grpc-message: hello\n", "x-one: 1\n", "\n\n\nend\n"],
         lacks: vec!["429\n", "content-encoding", "content-length", "keep-alive"],
         silent: true,
@@ -406,7 +407,7 @@ fn a_tunnel_is_a_stream() {
 }
 
 #[test]
-fn nothing_looks_like_a_tunnel_that_is_none() {
+fn failed_tunnels_do_not_get_200() {
     run(
         "the server does not switch",
         vec![Ask("CONNECT /ws\nsec-websocket-version: 13"), ToEnd],
@@ -416,8 +417,8 @@ fn nothing_looks_like_a_tunnel_that_is_none() {
     );
     for (path, status, why) in [
         ("/a", "501\n", "the route does not take WebSocket"),
-        ("/told-abort", "502\n", "the answer is not one"),
-        ("/told-nothing", "502\n", "the answer is not one"),
+        ("/recorded-abort", "502\n", "the answer is not one"),
+        ("/recorded-nothing", "502\n", "the answer is not one"),
     ] {
         let client = vec![Ask(format!("CONNECT {path}\nsec-websocket-version: 13").leak()), ToEnd];
         Case { client, wants: vec![status, why], silent: true, seeds: 2, ..case() }.run(path);
@@ -425,7 +426,7 @@ fn nothing_looks_like_a_tunnel_that_is_none() {
 }
 
 #[test]
-fn a_connection_serves_so_many_requests_and_no_more() {
+fn a_connection_has_a_request_limit() {
     let ask = || [AskAll("GET /nowhere"), ToEnd];
     Case {
         client: [ask(), ask(), ask()].concat(),
@@ -438,8 +439,8 @@ fn a_connection_serves_so_many_requests_and_no_more() {
 }
 
 #[test]
-fn a_stream_is_served_for_longer_than_a_connection_may_be_idle() {
-    // Between two of them is less time than reading may take.
+fn a_stream_may_last_longer_than_the_idle_timeout() {
+    // The pauses are shorter than the read timeout.
     let slowly = (0..6).flat_map(|_| [Wait(1500), Send("x")]);
     let server = [Until("\r\n\r\n"), Send("HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\nx")].into_iter();
     run(

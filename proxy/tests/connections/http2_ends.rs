@@ -1,11 +1,11 @@
-//! How HTTP/2 connections end: what is still begun, what is told, and what still reaches the client.
+//! The end of HTTP/2 connections: which requests still begin, which faults are reported, and what the client gets.
 
 use std::time::Duration;
 
 use proxy::testing::{self, End, Gateway, Schedule};
 use proxy::{FaultKind, Flood, Settings};
 
-use super::support::told::faults;
+use super::support::recorder::faults;
 use super::support::{settle, with_gateways};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -31,12 +31,12 @@ fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// What a client says first.
+/// Returns the preface and empty SETTINGS of a client.
 fn begins() -> Vec<u8> {
     [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), frame(SETTINGS, 0, 0, &[])].concat()
 }
 
-/// GET, and these bytes behind the other fields.
+/// Returns a GET request with these bytes after its other fields.
 fn get(stream: u8, path: &str, more: &[u8]) -> Vec<u8> {
     let head = [&[0x82, 0x86, 0x41, 1, b'a', 4, path.len() as u8], path.as_bytes(), more].concat();
     frame(HEADERS, WHOLE, stream, &head)
@@ -61,7 +61,7 @@ async fn rest(end: &End) -> Vec<(u8, u8, Vec<u8>)> {
     frames
 }
 
-/// The reasons in the GOAWAYs that came.
+/// Returns the error codes of the GOAWAY frames.
 fn reasons(frames: &[(u8, u8, Vec<u8>)]) -> Vec<u8> {
     frames.iter().filter(|frame| frame.0 == GOAWAY).map(|frame| frame.2[7]).collect()
 }
@@ -71,11 +71,11 @@ fn connect(gateway: &Gateway) -> End {
 }
 
 #[test]
-fn a_flood_ends_the_connection_at_once_and_what_comes_with_it_is_not_begun() {
-    let (tells, told) = faults();
+fn a_flood_ends_the_connection_and_requests_with_it_do_not_begin() {
+    let (report, reported) = faults();
     let mut settings = Settings::default();
     settings.http2.control_frames = 20;
-    tells(&mut settings);
+    report(&mut settings);
     with_gateways(settings, 1, async move |mut gateways, meters| {
         let gateway = gateways.next().unwrap();
         let mut begun = 0;
@@ -96,9 +96,9 @@ fn a_flood_ends_the_connection_at_once_and_what_comes_with_it_is_not_begun() {
             assert_eq!(reasons(&frames), [CALM], "{about}");
             drop(end);
             settle(&gateway, about).await;
-            let floods: Vec<_> = told.try_iter().map(|fault| fault.fault.kind).collect();
+            let floods: Vec<_> = reported.try_iter().map(|fault| fault.fault.kind).collect();
             assert_eq!(floods, [FaultKind::Flood(Flood::Frames)], "{about}");
-            // One had begun before it was seen.
+            // One request had begun before the flood was detected.
             begun += 1;
             assert_eq!(meters.read(1, |reading| reading.totals()).began, begun, "{about}");
         }
@@ -106,25 +106,25 @@ fn a_flood_ends_the_connection_at_once_and_what_comes_with_it_is_not_begun() {
 }
 
 #[test]
-fn what_the_library_ends_a_connection_for_is_told() {
-    let (tells, told) = faults();
+fn protocol_errors_found_by_the_library_are_reported() {
+    let (report, reported) = faults();
     let mut settings = Settings::default();
     settings.http2.max_stream_errors = 1;
-    tells(&mut settings);
+    report(&mut settings);
     with_gateways(settings, 1, async move |mut gateways, _| {
         let gateway = gateways.next().unwrap();
-        // A field that is no field of HTTP/2.
+        // `connection` is not a valid field in HTTP/2.
         let bad = |stream| get(stream, "/nowhere", b"\0\x0aconnection\x01x");
         let errors = [bad(1), bad(3), bad(5)].concat();
         let bytewise = Schedule { most: 1, ..Schedule::default() };
         let whole = Schedule::default;
         let broken = |name| Some((format!("the client broke a rule of HTTP/2 ({name})"), 400));
         let flood = |flood| Some((FaultKind::Flood(flood).words().to_owned(), 429));
-        // As much more as a window holds.
+        // The largest increment, which overflows the window.
         let window = frame(WINDOW_UPDATE, 0, 0, &[0x7f, 0xff, 0xff, 0xff]);
         for (about, theirs, bytes, reason, expected) in [
-            ("what is wrong", whole(), frame(DATA, 0, 0, b"x"), Some(1), broken("PROTOCOL_ERROR")),
-            ("too much room", whole(), window, Some(3), broken("FLOW_CONTROL_ERROR")),
+            ("DATA on stream 0", whole(), frame(DATA, 0, 0, b"x"), Some(1), broken("PROTOCOL_ERROR")),
+            ("too large a window", whole(), window, Some(3), broken("FLOW_CONTROL_ERROR")),
             (
                 "too long a frame",
                 whole(),
@@ -132,12 +132,18 @@ fn what_the_library_ends_a_connection_for_is_told() {
                 Some(6),
                 broken("FRAME_SIZE_ERROR"),
             ),
-            ("no field", whole(), frame(HEADERS, WHOLE, 1, &[0xff; 9]), Some(1), broken("PROTOCOL_ERROR")),
-            ("many streams that are wrong", whole(), errors.clone(), Some(CALM), flood(Flood::StreamErrors)),
-            // Its name is looked for at the end of what was written last.
-            ("the same, told in pieces", bytewise, errors, Some(CALM), flood(Flood::Other)),
-            ("the client's own word", whole(), frame(GOAWAY, 0, 0, &[0, 0, 0, 0, 0, 0, 0, CALM]), None, None),
-            ("one that is gone within a frame", whole(), vec![0, 0, 8, PING], None, None),
+            (
+                "an invalid header block",
+                whole(),
+                frame(HEADERS, WHOLE, 1, &[0xff; 9]),
+                Some(1),
+                broken("PROTOCOL_ERROR"),
+            ),
+            ("many stream errors", whole(), errors.clone(), Some(CALM), flood(Flood::StreamErrors)),
+            // The kind of flood is read from the end of the last write, so in pieces it stays unknown.
+            ("many stream errors, written in pieces", bytewise, errors, Some(CALM), flood(Flood::Other)),
+            ("GOAWAY of the client", whole(), frame(GOAWAY, 0, 0, &[0, 0, 0, 0, 0, 0, 0, CALM]), None, None),
+            ("a client that closes within a frame", whole(), vec![0, 0, 8, PING], None, None),
         ] {
             let end = gateway.connect_any(theirs, Schedule::default());
             end.write_all(&[begins(), bytes].concat()).await.unwrap();
@@ -150,26 +156,26 @@ fn what_the_library_ends_a_connection_for_is_told() {
             assert_eq!(reasons.iter().find(|reason| **reason != NO_ERROR), reason.as_ref(), "{about}");
             drop(end);
             settle(&gateway, about).await;
-            // Requests that were begun end with the connection.
-            let told = told.try_iter().filter(|fault| fault.fault.kind != FaultKind::ClientGone);
-            let told: Vec<_> =
-                told.map(|fault| (fault.fault.kind.words().to_owned(), fault.status)).collect();
-            assert_eq!(told, expected.into_iter().collect::<Vec<_>>(), "{about}");
+            // Requests under way end with the connection, which is reported as well.
+            let reported = reported.try_iter().filter(|fault| fault.fault.kind != FaultKind::ClientGone);
+            let reported: Vec<_> =
+                reported.map(|fault| (fault.fault.kind.words().to_owned(), fault.status)).collect();
+            assert_eq!(reported, expected.into_iter().collect::<Vec<_>>(), "{about}");
         }
     });
 }
 
 #[test]
-fn a_preface_that_is_none_is_told() {
-    let (tells, told) = faults();
+fn invalid_prefaces_are_reported() {
+    let (report, reported) = faults();
     let mut settings = Settings::default();
-    tells(&mut settings);
+    report(&mut settings);
     with_gateways(settings, 1, async move |mut gateways, _| {
         let gateway = gateways.next().unwrap();
-        for (bytes, is_told) in [
+        for (bytes, is_reported) in [
             (&b"PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n"[..], true),
             (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", true),
-            // It may have been about to say the rest.
+            // An incomplete preface may be a client that closed early.
             (b"PRI * HTTP/2.0\r\n\r\n", false),
             (b"", false),
         ] {
@@ -180,16 +186,16 @@ fn a_preface_that_is_none_is_told() {
             testing::within(SECOND, rest(&end)).await.expect("it ends");
             drop(end);
             settle(&gateway, "a preface").await;
-            let told: Vec<_> =
-                told.try_iter().map(|fault| (fault.fault.kind.words(), fault.status)).collect();
+            let reported: Vec<_> =
+                reported.try_iter().map(|fault| (fault.fault.kind.words(), fault.status)).collect();
             let expected = ("the connection does not begin with the preface of HTTP/2 (PROTOCOL_ERROR)", 400);
-            assert_eq!(told, if is_told { vec![expected] } else { vec![] });
+            assert_eq!(reported, if is_reported { vec![expected] } else { vec![] });
         }
     });
 }
 
 #[test]
-fn a_connection_that_is_to_end_stays_no_longer_than_its_client_may_lose_something() {
+fn a_closing_connection_waits_only_for_bytes_that_the_client_could_lose() {
     let settings = Settings {
         keepalive_timeout: 5 * SECOND,
         linger_timeout: 2 * SECOND,
@@ -198,16 +204,16 @@ fn a_connection_that_is_to_end_stays_no_longer_than_its_client_may_lose_somethin
     };
     with_gateways(settings, 1, async |mut gateways, _| {
         let gateway = gateways.next().unwrap();
-        // It has everything, and does not say so: the gateway asks it by a PING.
+        // The client has read everything but does not answer the PING by which the gateway asks.
         let end = connect(&gateway);
         end.write_all(&[begins(), get(1, "/nowhere", &[])].concat()).await.unwrap();
         let frames = testing::within(8 * SECOND, rest(&end)).await.expect("it ends");
         assert_eq!(reasons(&frames), [NO_ERROR]);
         testing::turn().await;
         assert_eq!(gateway.connections(), 0);
-        // It has not.
+        // The client has not read its response yet.
         let end = connect(&gateway);
-        end.write_all(&[begins(), get(1, "/told-long", &[])].concat()).await.unwrap();
+        end.write_all(&[begins(), get(1, "/recorded-long", &[])].concat()).await.unwrap();
         testing::sleep(20 * SECOND).await;
         let frames = rest(&end).await;
         let body: usize = frames.iter().filter(|frame| frame.0 == DATA).map(|frame| frame.2.len()).sum();
@@ -218,7 +224,7 @@ fn a_connection_that_is_to_end_stays_no_longer_than_its_client_may_lose_somethin
 }
 
 #[test]
-fn nothing_is_kept_for_a_client_that_floods_and_does_not_listen() {
+fn a_client_that_floods_and_does_not_read_is_disconnected() {
     let mut settings =
         Settings { linger_timeout: 2 * SECOND, send_timeout: 60 * SECOND, ..Settings::default() };
     settings.http2.control_frames = 20;
@@ -226,30 +232,30 @@ fn nothing_is_kept_for_a_client_that_floods_and_does_not_listen() {
         let gateway = gateways.next().unwrap();
         let narrow = Schedule { room: 1000, ..Schedule::default() };
         let end = gateway.connect_any(Schedule::default(), narrow);
-        end.write_all(&[begins(), get(1, "/told-long", &[])].concat()).await.unwrap();
+        end.write_all(&[begins(), get(1, "/recorded-long", &[])].concat()).await.unwrap();
         testing::sleep(SECOND).await;
         let asks = [get(3, "/nowhere", &[]), get(5, "/nowhere", &[]), get(7, "/nowhere", &[])].concat();
         end.write_all(&[asks, frame(PRIORITY, 0, 9, &[0; 5]).repeat(400)].concat()).await.unwrap();
         testing::sleep(SECOND).await;
-        assert_eq!(gateway.connections(), 1, "it is told");
+        assert_eq!(gateway.connections(), 1, "time to read GOAWAY");
         testing::sleep(2 * SECOND).await;
-        assert_eq!(gateway.connections(), 0, "it had time to listen");
+        assert_eq!(gateway.connections(), 0, "that time is over");
         let begun = meters.read(1, |reading| reading.totals()).began;
-        assert_eq!(begun, 2, "what came with the flood, but for the first of it, was not begun");
+        assert_eq!(begun, 2, "requests after the first one with the flood do not begin");
         drop(end);
     });
 }
 
 #[test]
-fn a_client_whose_last_stream_takes_too_long_to_be_sent_loses_its_connection() {
+fn a_connection_ends_when_its_last_stream_takes_too_long_to_send() {
     let settings =
         Settings { send_timeout: 3 * SECOND, keepalive_timeout: 600 * SECOND, ..Settings::default() };
     with_gateways(settings, 1, async |mut gateways, _| {
         let gateway = gateways.next().unwrap();
         let end = connect(&gateway);
-        // Its windows are shut (INITIAL_WINDOW_SIZE).
+        // The client's INITIAL_WINDOW_SIZE is 0.
         let shut = frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
-        let asks = [begins(), shut, get(1, "/told-long", &[])].concat();
+        let asks = [begins(), shut, get(1, "/recorded-long", &[])].concat();
         end.write_all(&asks).await.unwrap();
         testing::sleep(2 * SECOND).await;
         assert_eq!(gateway.connections(), 1);

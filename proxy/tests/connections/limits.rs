@@ -1,5 +1,5 @@
-//! What heads say of the connection, and the bounds of settings, each at its last allowed value and
-//! one beyond.
+//! Connection handling by heads, and the limits in settings, each at its last allowed value and one
+//! beyond.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::support::{Case, Do, Do::*};
 use super::{GET, OK, case};
 
-/// A few schedules are enough where one read decides.
+/// A few schedules are enough if a single read decides.
 const FEW: u64 = 8;
 
 fn server(answer: &'static str) -> Vec<Vec<Do>> {
@@ -15,7 +15,7 @@ fn server(answer: &'static str) -> Vec<Vec<Do>> {
 }
 
 #[test]
-fn fields_about_the_server_s_connection_end_there() {
+fn hop_by_hop_fields_of_the_server_are_dropped() {
     let fields = "Connection: keep-alive, X-Hop\r\nX-Hop: 1\r\nKeep-Alive: timeout=9\r\n\
                   Proxy-Connection: x\r\nUpgrade: h2c\r\nServer: theirs\r\nX-Own: 1\r\n";
     let date = "Date: Sun, 06 Nov 1994 08:49:37 GMT\r\n";
@@ -42,11 +42,11 @@ fn fields_about_the_server_s_connection_end_there() {
         seeds: FEW,
         ..case()
     }
-    .run("chunks, and a date of our own");
+    .run("chunks, and the gateway's own Date");
 }
 
 #[test]
-fn an_old_client_that_stays_is_told_that_it_may() {
+fn http_1_0_clients_get_connection_keep_alive() {
     let ask = "GET /a HTTP/1.0\r\nConnection: keep-alive\r\n\r\n";
     Case {
         client: vec![Send(ask), Until("\r\n\r\nok"), Send("GET /a HTTP/1.0\r\n\r\n"), ToEnd],
@@ -60,7 +60,7 @@ fn an_old_client_that_stays_is_told_that_it_may() {
 }
 
 #[test]
-fn a_connection_carries_so_many_requests_and_no_more() {
+fn a_connection_has_a_request_limit() {
     let two = || vec![vec![Until("\r\n\r\n"), Send(OK), Until("\r\n\r\n"), Send(OK), ToEnd]];
     Case {
         client: vec![Send(GET), Until("\r\n\r\nok"), Send(GET), Until("\r\n\r\nok"), ToEnd],
@@ -92,7 +92,7 @@ fn a_connection_carries_so_many_requests_and_no_more() {
 }
 
 #[test]
-fn a_body_may_be_as_long_as_the_bound() {
+fn bodies_up_to_the_limit_are_accepted() {
     fn four(settings: &mut proxy::Settings) {
         settings.max_body = 4;
     }
@@ -134,7 +134,7 @@ fn a_body_may_be_as_long_as_the_bound() {
 }
 
 #[test]
-fn a_long_head_is_read_up_to_its_bound() {
+fn heads_up_to_the_limit_are_accepted() {
     let ask = "GET /a HTTP/1.1\r\nHost: a\r\nX-Long: ";
     let answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Long: ";
     for (length, seeds) in [(20_000, 3), (60_000, 1)] {
@@ -173,7 +173,7 @@ fn a_long_head_is_read_up_to_its_bound() {
 }
 
 #[test]
-fn the_first_request_has_another_time_than_those_that_follow() {
+fn the_first_request_has_a_timeout_of_its_own() {
     Case {
         client: vec![Wait(6000), Send(GET), Until("\r\n\r\nok"), Wait(6000), Send(GET), ToEnd],
         servers: server(OK),
@@ -185,15 +185,15 @@ fn the_first_request_has_another_time_than_those_that_follow() {
     .run("5 s between requests, 10 s before the first");
 }
 
-/// What was told of requests that were none: kind, status and what stood in place of a request line.
-static TOLD: Mutex<Vec<(String, u16, String)>> = Mutex::new(Vec::new());
+/// The log entries of invalid requests: kind, status, and the bytes in place of a request line.
+static LOGGED: Mutex<Vec<(String, u16, String)>> = Mutex::new(Vec::new());
 
 #[test]
-fn what_is_no_request_is_told_of() {
-    fn tell(settings: &mut proxy::Settings) {
+fn invalid_requests_are_logged() {
+    fn collect(settings: &mut proxy::Settings) {
         settings.on_fault = Arc::new(|record| {
             let kind = format!("{:?}", record.fault);
-            TOLD.lock().unwrap().push((kind, record.status, record.request));
+            LOGGED.lock().unwrap().push((kind, record.status, record.request));
         });
     }
     for (sent, kind, answer, request) in [
@@ -212,41 +212,46 @@ fn what_is_no_request_is_told_of() {
             "GET /a HTTP/1.1",
         ),
     ] {
-        TOLD.lock().unwrap().clear();
+        LOGGED.lock().unwrap().clear();
         let end = if answer.is_some() { ToEnd } else { Close };
         Case {
             client: vec![Send(sent), Wait(10), end],
             wants: answer.into_iter().collect(),
             silent: true,
-            settings: tell,
+            settings: collect,
             seeds: FEW,
             ..case()
         }
         .run(sent);
-        let told = std::mem::take(&mut *TOLD.lock().unwrap());
-        assert_eq!(told.len(), FEW as usize, "{told:?}");
-        for (what, status, line) in told {
+        let logged = std::mem::take(&mut *LOGGED.lock().unwrap());
+        assert_eq!(logged.len(), FEW as usize, "{logged:?}");
+        for (what, status, line) in logged {
             assert!(what.contains(kind), "{sent:?}: {what}");
             assert_eq!(status, 400, "{sent:?}");
-            // It is refused as soon as that is clear.
+            // A request is refused as soon as it is known to be invalid, so the line may be shorter.
             assert!(!line.is_empty() && request.starts_with(&line), "{sent:?}: {line}");
         }
     }
 }
 
 #[test]
-fn a_connection_ends_at_once_where_the_close_cannot_take_the_answer_with_it() {
+fn a_connection_closes_at_once_if_no_more_bytes_can_arrive() {
     let last = "GET /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
     let both = "GET /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\nGET /b HTTP/1.1\r\nHost: a\r\n\r\n";
     let half = "POST /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 9\r\n\r\nab";
     let thinking = || vec![vec![Until("\r\n\r\n"), Wait(100), Send(OK), ToEnd]];
     let open = |left: usize| vec![ToEnd, Wait(10), Served(left), Close];
     for (about, begin, servers, left) in [
-        ("the client has said that it was its last request", vec![Send(last)], server(OK), 0),
-        ("it has not said so, and may send another", vec![Send(GET)], server(OK), 1),
-        ("it has sent another all the same", vec![Send(both)], server(OK), 1),
-        ("it sends another before it is answered", vec![Send(last), Wait(20), Send(GET)], thinking(), 1),
-        ("it may still send the rest of its body", vec![Send(half)], thinking(), 1),
+        ("the client has sent Connection: close", vec![Send(last)], server(OK), 0),
+        ("the client may send another request", vec![Send(GET)], server(OK), 1),
+        ("the client has sent another after Connection: close", vec![Send(both)], server(OK), 1),
+        (
+            "the client sends another before the response",
+            vec![Send(last), Wait(20), Send(GET)],
+            thinking(),
+            1,
+        ),
+        ("the client may still send the rest of its body", vec![Send(half)], thinking(), 1),
     ] {
         Case {
             client: [begin, open(left)].concat(),
@@ -262,8 +267,8 @@ fn a_connection_ends_at_once_where_the_close_cannot_take_the_answer_with_it() {
 }
 
 #[test]
-fn of_a_refused_client_so_much_is_read_and_no_more() {
-    let told = |beyond: usize, left: usize| {
+fn reads_from_a_refused_client_are_bounded() {
+    let try_with = |beyond: usize, left: usize| {
         Case {
             client: vec![
                 Send("GET\r\n\r\n"),
@@ -282,15 +287,15 @@ fn of_a_refused_client_so_much_is_read_and_no_more() {
             seeds: 4,
             ..case()
         }
-        .run(if left == 0 { "more" } else { "not more" });
+        .run(if left == 0 { "more than linger_bytes" } else { "up to linger_bytes" });
     };
-    told(0, 1);
-    told(100_000, 0);
+    try_with(0, 1);
+    try_with(100_000, 0);
 }
 
 const PREFACE: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\u{4}\0\0\0\0\0";
 
-/// The type of a frame of settings without flags, and its stream.
+/// The type of a SETTINGS frame, without flags, and its stream.
 const SETTINGS: &str = "\u{4}\0\0\0\0\0";
 
 #[test]
@@ -302,37 +307,37 @@ fn both_versions_are_served_on_one_port() {
         silent: true,
         ..any()
     }
-    .run("it begins as HTTP/2");
+    .run("HTTP/2 first");
     Case {
         client: vec![Send(GET), Until("\r\n\r\nok"), Send(GET), Until("\r\n\r\nok"), Close],
         servers: vec![vec![Until("\r\n\r\n"), Send(OK), Until("\r\n\r\n"), Send(OK), ToEnd]],
         ..any()
     }
-    .run("it begins as HTTP/1");
+    .run("HTTP/1 first");
     Case {
         client: vec![Send(GET), Until("\r\n\r\nok"), Send(PREFACE), Until("HTTP/1.1 505 "), ToEnd],
         servers: server(OK),
         lacks: vec![SETTINGS],
         ..any()
     }
-    .run("only the first bytes say which it is");
+    .run("only the first bytes decide");
     Case {
         client: vec![Send("PRI * HTTP/2.0\r\n\r\n"), Wait(10), Close],
         lacks: vec!["HTTP"],
         silent: true,
         ..any()
     }
-    .run("the rest of it does not come");
+    .run("an incomplete preface");
     let foreign = "INVALID CONNECTION PREFACE\r\n\r\n";
-    // Told by the whole line: where it comes in pieces, the first of them is a bad request.
+    // The whole line is needed to recognise it: in pieces, the first one is a bad request.
     Case { client: vec![Send(foreign), ToEnd], lacks: vec!["HTTP"], silent: true, seeds: 1, ..any() }
-        .run("it is neither: an answer in HTTP/1 would mean nothing to it");
+        .run("neither: such a client could not read an HTTP/1 response");
     Case {
         client: vec![Send(GET), Until("\r\n\r\nok"), Send(foreign), Until("HTTP/1.1 400 "), ToEnd],
         servers: server(OK),
         ..any()
     }
-    .run("it was HTTP/1 before");
+    .run("after an HTTP/1 request");
     for (about, sent, answer) in [
         ("HTTP/2 where there is only HTTP/1", PREFACE, "HTTP/1.1 505 "),
         ("neither", foreign, "HTTP/1.1 400 "),

@@ -1,4 +1,4 @@
-//! Which failures of a server lead to another one, and what the client is told where there is none.
+//! Retries: which failures of a server lead to another one, and the response if no other server is left.
 
 use std::time::Duration;
 
@@ -26,19 +26,19 @@ fn is_silent() -> Vec<Do> {
     vec![Until("\r\n\r\n"), ToEnd]
 }
 
-/// Each of the servers is asked, in this order, and no other; the client gets one answer.
+/// Checks that a request goes to each of these servers, in this order, and that the client gets one response.
 fn run(request: &str, servers: Vec<Vec<Do>>, answer: &'static str) {
     let body = if request.starts_with("GET") { "\r\n" } else { "Content-Length: 2\r\n\r\nab" };
     let sent = format!("{request} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{body}").leak() as &str;
     let about = format!("{request} and {servers:?}");
     let wants = vec![answer];
-    // Of a body that comes in pieces, a part is gone when a server fails.
+    // With a body in pieces, a part may have been sent when a server fails.
     let seeds = if request.starts_with("GET") { 4 } else { 1 };
     Case { client: vec![Send(sent), ToEnd], servers, wants, once: "HTTP/1.1 ", seeds, ..case() }.run(&about);
 }
 
 #[test]
-fn another_server_is_asked_as_often_as_is_said() {
+fn the_number_of_retries_is_configured() {
     for fails in [refuses, closes, is_silent] {
         run("GET /next", vec![fails(), answers(OK)], "\r\n\r\nok");
     }
@@ -47,7 +47,7 @@ fn another_server_is_asked_as_often_as_is_said() {
     {
         run("GET /never", vec![fails()], status);
         run("GET /next", vec![fails(), fails()], status);
-        // Whatever the last one did.
+        // With more retries than servers, the status is 502 in all cases.
         run("GET /five", vec![fails(), fails()], "HTTP/1.1 502 ");
     }
     run("GET /limited", vec![closes()], "HTTP/1.1 502 ");
@@ -55,7 +55,7 @@ fn another_server_is_asked_as_often_as_is_said() {
 }
 
 #[test]
-fn what_may_have_been_processed_goes_to_one_server() {
+fn requests_that_may_have_been_processed_are_not_retried() {
     run("POST /next", vec![refuses(), answers(OK)], "\r\n\r\nok");
     run("POST /next", vec![closes()], "HTTP/1.1 502 ");
     run("POST /next", vec![is_silent()], "HTTP/1.1 504 ");
@@ -65,7 +65,7 @@ fn what_may_have_been_processed_goes_to_one_server() {
 }
 
 #[test]
-fn a_body_that_has_gone_is_not_sent_again() {
+fn a_body_that_is_no_longer_buffered_is_not_sent_again() {
     let begin = "PUT /next HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 4\r\n\r\nab";
     Case {
         client: vec![Send(begin), Wait(200), Send("cd"), ToEnd],
@@ -81,25 +81,25 @@ fn a_body_that_has_gone_is_not_sent_again() {
         client: vec![Send(whole), ToEnd],
         servers: vec![vec![Until("ab"), Close], vec![Until("ab"), Send(OK), ToEnd]],
         once: "HTTP/1.1 200 ",
-        // In pieces a part of it is gone, too.
+        // In pieces, a part of it might no longer be buffered.
         seeds: 1,
         ..case()
     }
-    .run("all of it is still there");
+    .run("all of it is still buffered");
 }
 
 #[test]
-fn no_time_is_left_for_another_server() {
+fn retries_end_with_retry_timeout() {
     run("GET /brief", vec![is_silent()], "HTTP/1.1 502 ");
     run("GET /brief", vec![closes(), answers(OK)], "\r\n\r\nok");
-    // What another one would have been asked instead of is better than nothing.
+    // If the time is over, the client gets the response that would have been retried.
     run("GET /status-brief", vec![answers(BUSY), answers(OK)], "\r\n\r\nok");
     let late = vec![Until("\r\n\r\n"), Wait(1500), Send(BUSY), ToEnd];
     run("GET /status-brief", vec![late], "\r\n\r\nbusy");
 }
 
 #[test]
-fn answers_of_some_statuses_are_thrown_away_for_another() {
+fn configured_statuses_are_retried() {
     run("GET /status", vec![answers(BUSY), answers(OK)], "\r\n\r\nok");
     run("GET /status", vec![answers(BUSY), answers(BUSY)], "\r\n\r\nbusy");
     run("GET /status", vec![closes(), answers(BUSY)], "\r\n\r\nbusy");
@@ -108,14 +108,14 @@ fn answers_of_some_statuses_are_thrown_away_for_another() {
     run("GET /status-never", vec![answers(BUSY)], "\r\n\r\nbusy");
     run("GET /status-connect", vec![answers(BUSY), answers(OK)], "\r\n\r\nok");
     run("GET /limited-status", vec![answers(BUSY)], "\r\n\r\nbusy");
-    // The budget has none for it.
+    // The retry budget is empty.
     run("GET /status-poor", vec![answers(BUSY)], "\r\n\r\nbusy");
     run("POST /status", vec![answers(BUSY)], "\r\n\r\nbusy");
     run("POST /any", vec![answers(BUSY), answers(OK)], "\r\n\r\nok");
 }
 
 #[test]
-fn only_failures_that_are_named_lead_to_another_server() {
+fn only_configured_failures_are_retried() {
     let kinds = [
         ("/connect", refuses as fn() -> _, "HTTP/1.1 502 "),
         ("/closed", closes, "HTTP/1.1 502 "),
@@ -133,7 +133,7 @@ fn only_failures_that_are_named_lead_to_another_server() {
 }
 
 #[test]
-fn one_try_has_a_time_of_its_own() {
+fn an_attempt_has_a_timeout_of_its_own() {
     let after = |ms| vec![Until("\r\n\r\n"), Wait(ms), Send(OK), ToEnd];
     run("GET /per-try", vec![after(200)], "\r\n\r\nok");
     run("GET /per-try", vec![after(1000), answers(OTHER)], "\r\n\r\nother");
@@ -146,12 +146,12 @@ fn one_try_has_a_time_of_its_own() {
 }
 
 #[test]
-fn a_short_response_that_breaks_off_can_still_be_told() {
+fn a_short_response_that_breaks_off_becomes_502() {
     let part = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab";
     run("GET /never", vec![vec![Until("\r\n\r\n"), Send(part), Close]], "HTTP/1.1 502 ");
     let late = vec![Until("\r\n\r\n"), Send(part), Wait(1000), Send("cd"), ToEnd];
     run("GET /never", vec![late], "\r\n\r\nabcd");
-    // It does not wait for long.
+    // The gateway does not wait for the end of the response for long.
     let later = vec![Until("\r\n\r\n"), Send(part), Wait(1000), Close];
     let (client, wants) = (vec![Send("GET /never HTTP/1.1\r\nHost: a\r\n\r\n"), ToEnd], vec!["\r\n\r\nab"]);
     Case { client, servers: vec![later], wants, broken: true, once: "HTTP/1.1 200 ", seeds: 4, ..case() }
@@ -159,7 +159,7 @@ fn a_short_response_that_breaks_off_can_still_be_told() {
 }
 
 #[test]
-fn a_connection_to_the_second_address_is_used_again() {
+fn connections_to_the_second_address_are_reused() {
     let head = "\r\n\r\n";
     Case {
         client: vec![
@@ -194,7 +194,7 @@ fn a_cookie_leads_back_to_a_server() {
     let first = "Set-Cookie: s=3066c6d90a570596adc6711b436c87c4;";
     let second = "Set-Cookie: s=77eaebdcf1221bec8702644582ccef3e;";
     run_sticky("no cookie", "", vec![answers(OK)], vec![first], vec![]);
-    run_sticky("one that is none of ours", "Cookie: s=0123\r\n", vec![answers(OK)], vec![first], vec![]);
+    run_sticky("an unknown cookie", "Cookie: s=0123\r\n", vec![answers(OK)], vec![first], vec![]);
     for set in [first, second] {
         let cookie = set.replace("Set-", "").replace(';', "\r\n");
         run_sticky("the server that was asked first", &cookie, vec![answers(OK)], vec![], vec!["Set-Cookie"]);
@@ -210,7 +210,7 @@ fn connecting_is_tried_again_while_there_is_no_descriptor_for_it() {
     const NONE_LEFT: i32 = 24;
     let fails = |times| vec![vec![Fail(NONE_LEFT)]; times];
     run("GET /never", [fails(4), vec![answers(OK)]].concat(), "\r\n\r\nok");
-    // What is there for a sixth try is not asked for.
+    // There are five tries at most; the sixth would succeed.
     let client = vec![Send("GET /never HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"), ToEnd];
     let servers = [fails(5), vec![answers(OK)]].concat();
     let wants = vec!["HTTP/1.1 502 ", "no file descriptor is left"];
@@ -218,7 +218,7 @@ fn connecting_is_tried_again_while_there_is_no_descriptor_for_it() {
 }
 
 #[test]
-fn why_a_server_was_not_reached_is_told() {
+fn connect_failures_have_their_reason() {
     let none = |script: Vec<Do>, status, why| {
         let client = vec![Send("GET /never HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"), ToEnd];
         let about = format!("{script:?}");
@@ -232,7 +232,7 @@ fn why_a_server_was_not_reached_is_told() {
 }
 
 #[test]
-fn who_finds_all_connections_taken_waits_as_long_as_connecting_may_take() {
+fn requests_wait_for_a_connection_up_to_the_connect_timeout() {
     let ask = "GET /crowded HTTP/1.1\r\nHost: a\r\n\r\n";
     let taken = |ms| vec![Until("\r\n\r\n"), Wait(ms), Send(OK), Until("\r\n\r\n"), Send(OK), ToEnd];
     let beside = || vec![Send(ask), Until("\r\n\r\nok"), Wait(3000), Close];
@@ -243,7 +243,7 @@ fn who_finds_all_connections_taken_waits_as_long_as_connecting_may_take() {
         seeds: 4,
         ..case()
     }
-    .run("another has it for a while");
+    .run("another request uses it for a while");
     Case {
         beside: beside(),
         client: vec![
@@ -259,13 +259,13 @@ fn who_finds_all_connections_taken_waits_as_long_as_connecting_may_take() {
         seeds: 4,
         ..case()
     }
-    .run("another has it for too long");
+    .run("another request uses it for too long");
 }
 
 #[test]
-fn a_server_that_took_nothing_has_not_been_asked() {
+fn a_server_that_read_nothing_has_not_got_the_request() {
     run("POST /next", vec![vec![Gone], vec![Until("ab"), Send(OK), ToEnd]], "\r\n\r\nok");
-    // One that took a part may have.
+    // A server that read a part may have processed it.
     let head = "POST /next HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 200000\r\n\r\n";
     Case {
         client: vec![Send(head), Many(b'x', 200_000), ToEnd],
@@ -286,7 +286,7 @@ fn servers_with_fewer_or_faster_requests_are_preferred() {
     let thinks = |ms, text: &str| vec![Until("\r\n\r\n"), Wait(ms), answer(text)];
     let end = || vec![ToEnd];
     let asks = |path: &str, wants| vec![ask(path), Until("\r\n\r\n"), Until(wants)];
-    let told = "GET 200 body 3 from [200] in 0, 0";
+    let line = "GET 200 body 3 from [200] in 0, 0";
     Case {
         beside: [asks("/least", "one"), vec![Close]].concat(),
         client: [
@@ -301,7 +301,7 @@ fn servers_with_fewer_or_faster_requests_are_preferred() {
             [thinks(1500, "one"), end()].concat(),
             [thinks(0, "two"), thinks(0, "two"), thinks(0, "two"), end()].concat(),
         ],
-        told: vec![told, told, told, "GET 200 body 3 from [200] in 15, 15"],
+        recorded: vec![line, line, line, "GET 200 body 3 from [200] in 15, 15"],
         seeds: 4,
         ..case()
     }
@@ -309,7 +309,7 @@ fn servers_with_fewer_or_faster_requests_are_preferred() {
     let slow = "GET 200 body 3 from [200] in 5, 5";
     let quick = "GET 200 body 3 from [200] in 1, 1";
     Case {
-        // What is measured counts the more the longer nothing was.
+        // An EWMA sample weighs more the longer ago the previous one was.
         client: [
             vec![Wait(20_000)],
             asks("/faster", "one"),
@@ -325,7 +325,7 @@ fn servers_with_fewer_or_faster_requests_are_preferred() {
             [thinks(500, "one"), thinks(0, "one"), thinks(0, "one"), end()].concat(),
             [thinks(100, "two"), thinks(100, "two"), vec![Until("\r\n\r\n"), Close]].concat(),
         ],
-        told: vec![slow, quick, quick, "GET 200 body 3 from [502, 502, 200] in 0, 0", told],
+        recorded: vec![slow, quick, quick, "GET 200 body 3 from [502, 502, 200] in 0, 0", line],
         seeds: 4,
         settings: |settings| {
             (settings.header_timeout, settings.keepalive_timeout) =
@@ -337,9 +337,9 @@ fn servers_with_fewer_or_faster_requests_are_preferred() {
 }
 
 #[test]
-fn the_address_that_is_told_is_the_one_that_took_the_connection() {
+fn upstream_addr_is_the_address_that_accepted_the_connection() {
     Case {
-        client: vec![Send("GET /both-told HTTP/1.1\r\nHost: a\r\n\r\n"), Until("\r\n\r\nok"), Close],
+        client: vec![Send("GET /both-address HTTP/1.1\r\nHost: a\r\n\r\n"), Until("\r\n\r\nok"), Close],
         servers: vec![refuses(), vec![Until("\r\n\r\n"), Send(OK), ToEnd]],
         wants: vec!["X-Server: [fd00::1]:80\r\n"],
         seeds: 4,
@@ -349,7 +349,7 @@ fn the_address_that_is_told_is_the_one_that_took_the_connection() {
 }
 
 #[test]
-fn after_an_idle_connection_that_had_gone_no_other_idle_one_is_taken() {
+fn after_a_dead_idle_connection_a_new_one_is_opened() {
     let head = "\r\n\r\n";
     let once = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok";
     let goes = || vec![Until(head), Wait(200), Send(OK), Until(head), Close];
@@ -369,7 +369,7 @@ fn after_an_idle_connection_that_had_gone_no_other_idle_one_is_taken() {
 }
 
 #[test]
-fn a_pause_before_another_try_takes_its_time() {
+fn backoff_delays_the_next_attempt() {
     Case {
         client: vec![
             Send("GET /paused HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"),
@@ -379,15 +379,15 @@ fn a_pause_before_another_try_takes_its_time() {
         ],
         servers: vec![refuses()],
         seeds: 2,
-        // How much of a day it is.
+        // Fixes the random part of the day-long pause.
         settings: |_| fastrand::seed(1),
         ..case()
     }
-    .run("hours, of which five seconds are waited for");
+    .run("a pause of hours, of which five seconds pass");
 }
 
 #[test]
-fn where_another_has_the_place_after_a_pause_the_client_is_told_why_the_try_before_failed() {
+fn without_a_permit_after_backoff_the_client_gets_the_previous_failure() {
     let slowly = (0..50).flat_map(|_| [Wait(1500), Send("x")]);
     let begins = [Until("\r\n\r\n"), Send("HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n")];
     let ask = "GET /one-place HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
@@ -397,15 +397,15 @@ fn where_another_has_the_place_after_a_pause_the_client_is_told_why_the_try_befo
         servers: vec![refuses(), begins.into_iter().chain(slowly).chain([ToEnd]).collect()],
         wants: vec!["HTTP/1.1 502 "],
         seeds: 1,
-        // How long the pause is, below a minute: longer than until the other one asks.
+        // Fixes the random pause, up to a minute, to be longer than the wait of the other client.
         settings: |_| fastrand::seed(1),
         ..case()
     }
-    .run("the other one is answered for longer than a pause may be");
+    .run("the other request takes longer than the longest pause");
 }
 
 #[test]
-fn the_access_log_has_what_each_try_took() {
+fn the_access_log_has_the_time_of_each_attempt() {
     let after = |ms, last: &[Do]| [&[Until("\r\n\r\n"), Wait(ms)], last].concat();
     let ask = "GET /thrice HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
     Case {
@@ -420,7 +420,7 @@ fn the_access_log_has_what_each_try_took() {
 }
 
 #[test]
-fn how_long_a_server_took_counts_where_its_answer_is_thrown_away_as_well() {
+fn the_time_of_a_discarded_response_counts_for_its_server() {
     let busy = "HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\n\r\n";
     let after = |ms, answer| vec![Until("\r\n\r\n"), Wait(ms), Send(answer), ToEnd];
     Case {
@@ -432,12 +432,12 @@ fn how_long_a_server_took_counts_where_its_answer_is_thrown_away_as_well() {
         seeds: 1,
         ..case()
     }
-    .run("one that is busy, and one");
+    .run("a busy server, then another");
 }
 
 #[test]
-fn what_must_not_be_sent_twice_goes_on_no_connection_that_may_have_gone() {
-    // It takes what still comes, but answers no more.
+fn requests_that_must_not_be_sent_twice_avoid_connections_that_may_be_dead() {
+    // The server still reads, but sends nothing more.
     let goes = || vec![Until("\r\n\r\n"), Send(OK), Wait(50), ShutDown, ToEnd];
     for ask in
         ["GET /a HTTP/1.1\r\nHost: a\r\n\r\n", "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab"]

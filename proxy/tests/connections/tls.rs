@@ -1,4 +1,4 @@
-//! Clients that speak TLS: what is known of their handshakes, and what becomes of those that fail.
+//! TLS clients: variables of the handshake, and failed handshakes.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -12,8 +12,8 @@ use rustls::version::{TLS12, TLS13};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::support::Do::{AskAll, ToEnd};
+use super::support::recorder::faults;
 use super::support::tls::{Tls, shows, speaks};
-use super::support::told::faults;
 use super::support::{self, Got, http2, settle};
 
 fn connect(gateway: &Gateway) -> End {
@@ -21,7 +21,7 @@ fn connect(gateway: &Gateway) -> End {
 }
 
 #[test]
-fn what_was_agreed_on_is_known_as_openssl_calls_it() {
+fn negotiated_tls_parameters_have_openssl_names() {
     support::with_gateways(Settings::default(), 1, async |mut gateways, _| {
         let gateway = gateways.next().unwrap();
         for (version, alpn, expected) in [
@@ -33,7 +33,7 @@ fn what_was_agreed_on_is_known_as_openssl_calls_it() {
             (&TLS12, &["h2"], "TLSv1.2, h2, "),
         ] {
             let config = speaks(version, alpn);
-            // The second time the session is known.
+            // The second connection resumes the session.
             for reused in [".", "r"] {
                 let mut tls = Tls::shake(connect(&gateway), &config, "server.test").await.unwrap();
                 let answer = match alpn.contains(&"h2") {
@@ -55,7 +55,7 @@ fn what_was_agreed_on_is_known_as_openssl_calls_it() {
 }
 
 #[test]
-fn answers_tell_where_else_they_are_to_be_had_unless_they_do_so() {
+fn alt_svc_is_added_unless_the_response_sets_it() {
     let settings = Settings {
         listen: vec![Listener {
             address: SocketAddr::from(([127, 0, 0, 1], 9080)),
@@ -68,34 +68,34 @@ fn answers_tell_where_else_they_are_to_be_had_unless_they_do_so() {
     support::with_gateways(settings, 1, async |mut gateways, _| {
         let gateway = gateways.next().unwrap();
         let config = speaks(&TLS13, &["h2"]);
-        for (path, told) in [("GET /agreed", "h3=\":9080\"; ma=86400\n"), ("GET /elsewhere", "clear\n")] {
+        for (path, alt_svc) in [("GET /agreed", "h3=\":9080\"; ma=86400\n"), ("GET /elsewhere", "clear\n")] {
             let tls = Tls::shake(connect(&gateway), &config, "server.test").await.unwrap();
             let got = RefCell::<Got>::default();
             http2::play("the client", &[AskAll(path), ToEnd], tls, &got).await;
             let answer = got.take().text();
             assert_eq!(answer.matches("alt-svc: ").count(), 1, "{path}: {answer}");
-            assert!(answer.contains(&format!("alt-svc: {told}")), "{path}: {answer}");
+            assert!(answer.contains(&format!("alt-svc: {alt_svc}")), "{path}: {answer}");
         }
         settle(&gateway, "afterwards").await;
     });
 }
 
 #[test]
-fn a_handshake_that_fails_is_told_and_leaves_nothing() {
-    let (tells, told) = faults();
+fn failed_handshakes_are_reported_and_leave_nothing() {
+    let (report, reported) = faults();
     let mut settings = Settings { handshake_timeout: Duration::from_secs(3), ..Settings::default() };
-    tells(&mut settings);
+    report(&mut settings);
     support::with_gateways(settings, 1, async move |mut gateways, meters| {
         let gateway = gateways.next().unwrap();
         let is_over = async |about: &str| {
             settle(&gateway, about).await;
             let totals = meters.read(1, |reading| reading.totals());
             assert_eq!(totals.waiting, 0, "{about}: clients that wait");
-            let mut all = told
+            let mut all = reported
                 .try_iter()
                 .map(|fault| (fault.fault.kind, fault.tls.server.unwrap_or_default().into_string()));
             let first = all.next();
-            assert_eq!(all.next(), None, "{about}: it is told once");
+            assert_eq!(all.next(), None, "{about}: a second report");
             first
         };
         let config = speaks(&TLS13, &[]);
@@ -103,12 +103,12 @@ fn a_handshake_that_fails_is_told_and_leaves_nothing() {
         for (name, kind) in [("other.test", Some(FaultKind::NoCertificate)), ("127.0.0.1", None)] {
             let failed = Tls::shake(connect(&gateway), &config, name).await.err().unwrap();
             assert!(failed.to_string().contains("UnrecognisedName"), "{name}: {failed}");
-            let told = is_over(name).await.unwrap();
+            let reported = is_over(name).await.unwrap();
             match kind {
-                Some(kind) => assert_eq!(told, (kind, name.to_owned())),
+                Some(kind) => assert_eq!(reported, (kind, name.to_owned())),
                 None => {
-                    let FaultKind::HandshakeFailed(why) = told.0 else { panic!("{told:?}") };
-                    assert!(why.contains("named no server") && told.1.is_empty(), "{told:?}");
+                    let FaultKind::HandshakeFailed(why) = reported.0 else { panic!("{reported:?}") };
+                    assert!(why.contains("named no server") && reported.1.is_empty(), "{reported:?}");
                 }
             }
         }
@@ -117,10 +117,10 @@ fn a_handshake_that_fails_is_told_and_leaves_nothing() {
         let mut answer = [0; 12];
         assert_eq!(end.read(&mut answer).await.unwrap(), 12);
         assert_eq!(&answer, b"HTTP/1.1 400");
-        let told = is_over("plain HTTP").await.unwrap();
+        let reported = is_over("plain HTTP").await.unwrap();
         assert!(
-            matches!(told.0, FaultKind::HandshakeFailed(why) if why.contains("plain HTTP request")),
-            "{told:?}"
+            matches!(reported.0, FaultKind::HandshakeFailed(why) if why.contains("plain HTTP request")),
+            "{reported:?}"
         );
         drop(connect(&gateway));
         assert_eq!(is_over("one that goes without a word").await, None);
@@ -143,10 +143,10 @@ fn a_handshake_that_fails_is_told_and_leaves_nothing() {
 }
 
 #[test]
-fn what_a_client_lacks_that_has_not_proved_itself_is_told() {
-    let (tells, told) = faults();
+fn missing_client_certificates_are_reported() {
+    let (report, reported) = faults();
     let mut settings = Settings::default();
-    tells(&mut settings);
+    report(&mut settings);
     support::with_gateways(settings, 1, async move |mut gateways, _| {
         let gateway = gateways.next().unwrap();
         let stranger = (
@@ -162,18 +162,18 @@ fn what_a_client_lacks_that_has_not_proved_itself_is_told() {
             let close = "Host: partly.server.test\r\nConnection: close\r\n\r\n";
             let answer = tls.ask(&format!("GET /agreed HTTP/1.1\r\n{close}")).await;
             assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
-            let told: Vec<_> = told.try_iter().map(|fault| fault.fault.kind).collect();
-            assert_eq!(told, [FaultKind::NotProven(why)]);
+            let reported: Vec<_> = reported.try_iter().map(|fault| fault.fault.kind).collect();
+            assert_eq!(reported, [FaultKind::NotProven(why)]);
         }
         settle(&gateway, "afterwards").await;
     });
 }
 
 #[test]
-fn a_client_that_is_refused_reads_the_alert_whatever_it_has_sent_before() {
-    let (tells, told) = faults();
+fn refused_clients_read_the_alert_even_after_sending_more() {
+    let (report, reported) = faults();
     let mut settings = Settings::default();
-    tells(&mut settings);
+    report(&mut settings);
     support::with_gateways(settings, 1, async move |mut gateways, _| {
         let gateway = gateways.next().unwrap();
         let stranger = (
@@ -190,7 +190,7 @@ fn a_client_that_is_refused_reads_the_alert_whatever_it_has_sent_before() {
         ] {
             let config = shows(&TLS13, &["h2"], own);
             let mut tls = Tls::shake(connect(&gateway), &config, "own.server.test").await.unwrap();
-            // More than the gateway reads at once: some of it is unread when the handshake fails.
+            // More than the gateway reads at once, so some bytes are unread when the handshake fails.
             for _ in 0..3 {
                 poll_fn(|cx| Pin::new(&mut tls).poll_write(cx, &[b'x'; 16 << 10])).await.unwrap();
             }
@@ -199,12 +199,12 @@ fn a_client_that_is_refused_reads_the_alert_whatever_it_has_sent_before() {
             let refused = poll_fn(|cx| Pin::new(&mut tls).poll_read(cx, &mut buf)).await.unwrap_err();
             assert!(refused.to_string().contains(alert), "{alert}: {refused}");
             let names = TlsNames { server: Some("own.server.test".into()), certificate };
-            let told: Vec<_> = told.try_iter().map(|fault| fault.tls).collect();
-            assert_eq!(told, [names], "{alert}");
+            let reported: Vec<_> = reported.try_iter().map(|fault| fault.tls).collect();
+            assert_eq!(reported, [names], "{alert}");
             drop(tls);
             settle(&gateway, alert).await;
         }
-        // A client that sends on and does not close has the time that it has after other refusals.
+        // A client that keeps sending and does not close gets `linger_timeout`, as after other refusals.
         let mut tls =
             Tls::shake(connect(&gateway), &shows(&TLS13, &["h2"], None), "own.server.test").await.unwrap();
         poll_fn(|cx| Pin::new(&mut tls).poll_write(cx, b"x")).await.unwrap();
@@ -216,7 +216,7 @@ fn a_client_that_is_refused_reads_the_alert_whatever_it_has_sent_before() {
 }
 
 #[test]
-fn a_client_that_does_not_take_the_end_of_an_answer_has_the_time_between_two_writes() {
+fn a_client_that_does_not_read_the_end_of_a_response_gets_the_send_timeout() {
     let settings = Settings {
         send_timeout: Duration::from_secs(3),
         keepalive_timeout: Duration::from_secs(600),
@@ -227,7 +227,7 @@ fn a_client_that_does_not_take_the_end_of_an_answer_has_the_time_between_two_wri
         let narrow = Schedule { room: 2048, ..Schedule::default() };
         let end = gateway.connect_tls(Schedule::default(), narrow);
         let mut tls = Tls::shake(end, &speaks(&TLS13, &[]), "server.test").await.unwrap();
-        let ask = b"GET /told-long HTTP/1.1\r\nHost: server.test\r\n\r\n";
+        let ask = b"GET /recorded-long HTTP/1.1\r\nHost: server.test\r\n\r\n";
         poll_fn(|cx| Pin::new(&mut tls).poll_write(cx, ask)).await.unwrap();
         poll_fn(|cx| Pin::new(&mut tls).poll_flush(cx)).await.unwrap();
         testing::sleep(Duration::from_secs(2)).await;

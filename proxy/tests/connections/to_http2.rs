@@ -1,4 +1,4 @@
-//! Servers that speak HTTP/2: what is made of their frames, and which requests go elsewhere when they fail.
+//! HTTP/2 servers: the responses made of their frames, and the requests that are retried when they fail.
 
 use h2::Reason;
 
@@ -6,12 +6,12 @@ use super::case;
 use super::support::http2_server::*;
 use super::support::{Case, Do, Do::*};
 
-/// A server that hears one request, and then says this.
+/// The script of a server that reads one request, and then sends this response.
 fn says(answer: &[Do]) -> Vec<Do> {
     [&greets()[..], &[UntilOn(1, HEADERS)], answer, &[ToEnd]].concat()
 }
 
-/// A whole answer.
+/// Returns a whole response.
 fn answers(stream: u32, text: &str) -> Vec<Do> {
     vec![
         head(stream, false, &format!(":status: 200\ncontent-length: {}", text.len())),
@@ -33,7 +33,7 @@ fn few() -> Case {
 }
 
 #[test]
-fn answers_are_framed_as_the_streams_end() {
+fn responses_are_framed_by_the_end_of_the_stream() {
     for (what, answer, wants, lacks) in [
         (
             "GET",
@@ -79,7 +79,7 @@ fn answers_are_framed_as_the_streams_end() {
 }
 
 #[test]
-fn so_many_fields_and_interim_answers_and_no_more_are_taken() {
+fn fields_and_interim_responses_are_limited() {
     let fields = |name: &str, count: usize| -> String {
         (0..count).map(|number| format!("{name}-{number}: x\n")).collect()
     };
@@ -93,22 +93,18 @@ fn so_many_fields_and_interim_answers_and_no_more_are_taken() {
     };
     let plain = || vec![head(1, false, &format!(":status: 200\n{}", fields("x", 3))), data(1, true, "ok")];
     for (about, answer, wants) in [
-        ("as many fields as there may be", plain(), "x-2: x\r\n"),
-        ("one more", vec![head(1, true, &format!(":status: 200\n{}", fields("x", 4)))], "too many headers"),
-        ("as many of an interim answer", [hint(3), plain()].concat(), "link-2: x\r\n"),
-        ("one more of it", [hint(4), plain()].concat(), "too many headers"),
-        ("as many trailers", trailers(3), "x-sum-2: x\r\n"),
+        ("the most fields", plain(), "x-2: x\r\n"),
         (
-            "as many interim answers as there may be",
-            [vec![hint(0); 16].concat(), plain()].concat(),
-            "x-2: x\r\n",
+            "one field more",
+            vec![head(1, true, &format!(":status: 200\n{}", fields("x", 4)))],
+            "too many headers",
         ),
-        ("one interim answer more", [vec![hint(0); 17].concat(), plain()].concat(), "too many interim"),
-        (
-            "a switch that nobody asked for",
-            [vec![head(1, false, ":status: 101")], plain()].concat(),
-            "switched protocols",
-        ),
+        ("the most fields of an interim response", [hint(3), plain()].concat(), "link-2: x\r\n"),
+        ("one field of an interim response more", [hint(4), plain()].concat(), "too many headers"),
+        ("the most trailers", trailers(3), "x-sum-2: x\r\n"),
+        ("the most interim responses", [vec![hint(0); 16].concat(), plain()].concat(), "x-2: x\r\n"),
+        ("one interim response more", [vec![hint(0); 17].concat(), plain()].concat(), "too many interim"),
+        ("an unasked 101", [vec![head(1, false, ":status: 101")], plain()].concat(), "switched protocols"),
     ] {
         Case {
             client: vec![ask_last("GET /h2c"), ToEnd],
@@ -119,7 +115,7 @@ fn so_many_fields_and_interim_answers_and_no_more_are_taken() {
         }
         .run(about);
     }
-    // What came before them may be on its way.
+    // The body before the trailers may have been sent already.
     for count in [4, 5] {
         Case {
             client: vec![ask_last("GET /h2c"), ToEnd],
@@ -134,11 +130,11 @@ fn so_many_fields_and_interim_answers_and_no_more_are_taken() {
 }
 
 #[test]
-fn what_a_server_has_not_looked_at_goes_elsewhere() {
+fn unprocessed_requests_are_retried_on_another_server() {
     let breaks = |reason| vec![reset(1, reason)];
     let no_answer = "before it responded";
     let malformed = "not valid HTTP";
-    // What the first server says, whether the other is then asked to POST and to GET, and what the client is told.
+    // The first server's frames, whether POST and GET are then retried on the other one, and the reason in the 502.
     for (first, post, get, why) in [
         (breaks(Reason::REFUSED_STREAM), true, true, ""),
         (
@@ -158,7 +154,7 @@ fn what_a_server_has_not_looked_at_goes_elsewhere() {
             let about = format!("{what} and {first:?}");
             let servers = vec![says(&first), says(&answers(1, "ok"))];
             let wants = if again { vec!["HTTP/1.1 200 ", "\r\n\r\nok"] } else { vec!["HTTP/1.1 502 ", why] };
-            // Of a body that comes in pieces, a part is gone when a server fails.
+            // With a body in pieces, a part may have been sent when a server fails.
             let (client, seeds) = (vec![ask_last(&format!("{what} /h2c")), ToEnd], 1);
             Case { client, servers, wants, once: "HTTP/1.1 ", maybe: !again, seeds, ..case() }.run(&about);
         }
@@ -166,7 +162,7 @@ fn what_a_server_has_not_looked_at_goes_elsewhere() {
 }
 
 #[test]
-fn without_retries_only_what_was_not_processed_is_sent_twice() {
+fn without_retries_only_unprocessed_requests_are_sent_twice() {
     for (end, again, why) in [
         (vec![reset(3, Reason::REFUSED_STREAM)], true, ""),
         (vec![goes(1), Close], true, ""),
@@ -202,7 +198,7 @@ fn without_retries_only_what_was_not_processed_is_sent_twice() {
 }
 
 #[test]
-fn what_shared_a_connection_with_others_is_not_sent_twice() {
+fn requests_on_a_shared_connection_are_not_sent_twice() {
     let both = vec![UntilOn(3, HEADERS), UntilOn(5, HEADERS), Close];
     Case {
         client: [asks("/h2c-never", "one"), vec![ask_last("GET /h2c-never"), ToEnd]].concat(),
@@ -347,12 +343,12 @@ fn bodies_and_their_trailers_follow_their_head() {
     .run("one that is here goes with its head");
 }
 
-/// What a client asks, and waits for.
+/// The script of a client that sends a request and waits for this text in the response.
 fn asks(path: &str, text: &'static str) -> Vec<Do> {
     vec![ask(&format!("GET {path}")), Until("\r\n\r\n"), Until(text)]
 }
 
-/// A server's answer to one request of several.
+/// The script of a server's response to one request of several.
 fn answers_to(stream: u32, text: &str) -> Vec<Do> {
     [vec![UntilOn(stream, HEADERS)], answers(stream, text)].concat()
 }

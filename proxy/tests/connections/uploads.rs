@@ -1,4 +1,4 @@
-//! A request's body: what is held of it, what filters make of it, and servers that do not take it.
+//! Request bodies: buffered prefixes, filters, and servers that do not read them.
 
 use super::support::{Case, Do, Do::*};
 use super::{OK, case};
@@ -8,7 +8,7 @@ fn answers(last: &'static str) -> Vec<Vec<Do>> {
 }
 
 #[test]
-fn conditions_look_so_far_into_a_body_and_no_further() {
+fn conditions_read_a_limited_prefix_of_a_body() {
     fn ten(settings: &mut proxy::Settings) {
         settings.bounds.body = 10;
     }
@@ -20,7 +20,7 @@ fn conditions_look_so_far_into_a_body_and_no_further() {
     };
     for client in [
         vec![Send(sized("x=y&z=1234")), ToEnd],
-        // Whether anything follows is only known later.
+        // The gateway learns only later whether anything follows.
         vec![Send(chunk("x=y&z=1234")), Wait(100), Send("0\r\n\r\n"), ToEnd],
     ] {
         let about = format!("{client:?}");
@@ -39,7 +39,7 @@ fn conditions_look_so_far_into_a_body_and_no_further() {
 }
 
 #[test]
-fn a_body_that_can_never_be_held_is_refused_otherwise_than_one_that_cannot_be_now() {
+fn bodies_too_large_to_buffer_get_another_status_than_those_that_do_not_fit_now() {
     fn little(settings: &mut proxy::Settings) {
         settings.held_bodies = 100_000;
         // The client reads its answer when all is sent.
@@ -60,7 +60,7 @@ fn a_body_that_can_never_be_held_is_refused_otherwise_than_one_that_cannot_be_no
         seeds: 2,
         ..case()
     }
-    .run("it is longer than all that may be held");
+    .run("longer than the memory for bodies");
     Case {
         beside: vec![Send(head(80_000)), Many(b'x', 79_000), Wait(5000), Reset],
         client: vec![Wait(1000), Send(head(50_000)), Many(b'x', 50_000), ToEnd],
@@ -70,7 +70,7 @@ fn a_body_that_can_never_be_held_is_refused_otherwise_than_one_that_cannot_be_no
         seeds: 2,
         ..case()
     }
-    .run("others hold too much");
+    .run("others use too much of it");
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn a_chunked_body_without_trailers_ends_once() {
 }
 
 #[test]
-fn trailers_say_nothing_that_plugins_have_said_in_the_head() {
+fn trailers_do_not_override_fields_of_the_head() {
     let theirs = "X-User: theirs\r\nX-Sum: 5\r\nx_secret: theirs\r\nX-Consumer-Group-Id: theirs\r\n";
     for (path, sum, last) in [
         ("/edits", true, "0\r\nX-Sum: 5\r\n\r\n"),
@@ -156,8 +156,8 @@ fn trailers_say_nothing_that_plugins_have_said_in_the_head() {
         }
         .run(path);
     }
-    // Nor what the client itself has said in the head, which somebody may have looked at.
-    for path in ["/a", "/told"] {
+    // Nor fields of the client's own head, which plugins may have checked.
+    for path in ["/a", "/recorded"] {
         let ask = format!(
             "POST {path} HTTP/1.1\r\nHost: a\r\nX-Token: good\r\nConnection: close\r\n\
              Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nX-Sum: 5\r\nx_token: forged\r\n\r\n"
@@ -173,7 +173,7 @@ fn trailers_say_nothing_that_plugins_have_said_in_the_head() {
         }
         .run(path);
     }
-    // What no plugin sees to is the client's to say, and nothing is kept from one request for the next.
+    // Other trailers are forwarded, and the edits of one request do not affect the next.
     let chunked = "Transfer-Encoding: chunked\r\n\r\n0\r\nX-User: theirs\r\n\r\n";
     let ask = |path: &str| format!("POST {path} HTTP/1.1\r\nHost: a\r\n{chunked}").leak() as &str;
     Case {
@@ -192,7 +192,7 @@ fn trailers_say_nothing_that_plugins_have_said_in_the_head() {
 }
 
 #[test]
-fn a_body_that_is_longer_than_a_plugin_looks_is_sent_on_whole() {
+fn a_body_longer_than_a_plugin_s_prefix_is_forwarded_whole() {
     let more = "Transfer-Encoding: chunked\r\n\r\nf\r\nabcdefghijklmnz\r\n0\r\nX-Sum: 5\r\n\r\n";
     for (query, heard) in [("look", "abcdefghijklmnz"), ("look-and-filter", "ABCDEFGHIJKLMNZ")] {
         let ask = format!("POST /filters?{query} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{more}");
@@ -215,7 +215,7 @@ fn a_body_that_is_longer_than_a_plugin_looks_is_sent_on_whole() {
 }
 
 #[test]
-fn a_server_that_does_not_take_the_body_is_told_as_what_it_is() {
+fn servers_that_do_not_read_the_body_get_their_status() {
     let head = "POST /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 200000\r\n\r\n";
     fn lingering(settings: &mut proxy::Settings) {
         // The client reads its answer when all is sent.

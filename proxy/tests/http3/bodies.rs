@@ -1,5 +1,5 @@
-//! How much of a request there may be, and requests that are not all there: taken back, late, or not wanted
-//! (RFC 9114 sections 4.1 and 4.1.1).
+//! Limits on bodies and trailers, and incomplete requests: cancelled, late, or not wanted (RFC 9114 sections 4.1 and
+//! 4.1.1).
 
 use quinn::VarInt;
 
@@ -87,13 +87,13 @@ fn a_body_is_no_larger_than_it_may_be() {
 }
 
 #[test]
-fn what_the_client_takes_back_ends_everywhere() {
+fn cancelled_requests_end_at_the_server_too() {
     let open = || [head("POST", "/a", &[("content-length", "9")]), frame(DATA, "abc")].concat();
-    // What it has said, what the server waits for, and whether one is asked.
+    // Name, the bytes the client has sent, and whether a server gets the request.
     let cases: Vec<(&str, Vec<u8>, bool)> = vec![
         ("nothing", vec![], false),
         ("half a head", head("POST", "/a", &[])[..9].to_vec(), false),
-        ("half of what is unknown", cut_off(GREASE, 9, "a"), false),
+        ("half an unknown frame", cut_off(GREASE, 9, "a"), false),
         ("half a body", open(), true),
         ("a body within a frame", [open(), cut_off(DATA, 6, "def")].concat(), true),
         ("a body, and no end", [open(), frame(DATA, "defghi")].concat(), true),
@@ -113,7 +113,7 @@ fn what_the_client_takes_back_ends_everywhere() {
                 assert_eq!(answer(&mut recv).await, format!("reset {REQUEST_CANCELLED:x}"), "{about}");
                 client.is_served(site, about).await;
             }
-            // It does not want the answer any more: the server is let go, before it answers and while it does.
+            // The client stops reading: the request to the server ends, before its response and during it.
             for before in [&[][..], &[Send("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc")]] {
                 site.serves([&[Until("\r\n\r\n")], before, &[ToEnd]].concat());
                 let (mut send, mut recv) = client.begin(&head("GET", "/a", &[])).await;
@@ -122,7 +122,7 @@ fn what_the_client_takes_back_ends_everywhere() {
                 recv.stop(CANCELLED).unwrap();
                 client.is_served(site, "stopped").await;
             }
-            // All of it goes at once.
+            // Closing the connection ends its requests at once.
             site.serves(vec![Until("abc"), ToEnd]);
             let _kept = client.begin(&open()).await;
             lull().await;
@@ -132,7 +132,7 @@ fn what_the_client_takes_back_ends_everywhere() {
 }
 
 #[test]
-fn an_early_answer_is_whole_and_the_rest_of_the_request_is_not_wanted() {
+fn an_early_response_is_whole_and_the_rest_of_the_request_is_not_read() {
     beside(
         |_| {},
         async |site| {
@@ -142,7 +142,7 @@ fn an_early_answer_is_whole_and_the_rest_of_the_request_is_not_wanted() {
             let answer = answer(&mut recv).await;
             assert!(answer.starts_with("404 ") && answer.ends_with(" | end"), "{answer}");
             assert_eq!(within(send.stopped()).await.unwrap(), Some(VarInt::from_u32(NO_ERROR as u32)));
-            // Of what was read to its end, nobody says so.
+            // There is no STOP_SENDING for a request that was read to its end.
             let (mut send, mut recv) = client.begin(&super::client::head("GET", "/nowhere", &[])).await;
             send.finish().unwrap();
             assert!(super::client::answer(&mut recv).await.starts_with("404 "));
@@ -153,7 +153,7 @@ fn an_early_answer_is_whole_and_the_rest_of_the_request_is_not_wanted() {
 }
 
 #[test]
-fn who_says_too_little_for_too_long_is_told() {
+fn slow_requests_get_408() {
     beside(
         |settings| settings.keepalive_timeout = std::time::Duration::from_secs(100),
         async |site| {
@@ -175,25 +175,25 @@ fn who_says_too_little_for_too_long_is_told() {
 }
 
 #[test]
-fn what_a_request_brought_is_told_to_the_log() {
+fn request_bytes_are_recorded() {
     beside(
         |_| {},
         async |site| {
             let client = site.client().await;
             site.serves(vec![Until("abcde"), Send(OK), ToEnd]);
-            let coded = list(&ask("POST", "/told", &[("content-length", "5")]));
+            let coded = list(&ask("POST", "/recorded", &[("content-length", "5")]));
             let bytes = [frame(HEADERS, &coded), frame(DATA, "abc"), frame(DATA, "de")].concat();
             let (mut send, mut recv) = client.begin(&bytes).await;
             send.finish().unwrap();
             // Heads and bodies count, without their frames.
             let (head, body) = (next_frame(&mut recv).await, next_frame(&mut recv).await);
             let (received, sent) = (coded.len() + 5, head.1.len() + body.1.len());
-            crate::support::told::check(
+            crate::support::recorder::check(
                 &["POST 200 body 2 from [200] in 0, 0"],
                 received,
                 sent,
                 false,
-                "told",
+                "recorded",
             );
             client.bye();
         },

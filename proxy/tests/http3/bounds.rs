@@ -1,4 +1,4 @@
-//! What a client may cost: floods, windows, and time that it takes to read.
+//! Limits on clients: floods, windows, and slow reads.
 
 use std::time::Duration;
 
@@ -9,21 +9,22 @@ use quinn::{RecvStream, TransportConfig, VarInt};
 use super::client::*;
 use crate::support::Do::{self, Count, Many, Send, ToEnd, Until, Wait};
 
-/// What asks for nothing, or is work for nothing.
+/// Ways to cause work without a useful request.
 enum Idle {
-    /// On a stream of a request, behind this.
+    /// Repeats the second bytes on a request stream that begins with the first.
     Within(Vec<u8>, Vec<u8>),
+    /// Repeats these bytes on the control stream.
     Control(Vec<u8>),
-    /// Streams of one way, each with this, and its end.
+    /// Opens unidirectional streams, each with these bytes and its end.
     OneWay(Vec<u8>),
-    /// Requests that are taken back.
+    /// Cancels incomplete requests.
     Resets,
-    /// Such as are none.
+    /// Sends and cancels invalid requests.
     Refused,
 }
 
 impl Idle {
-    /// Says so much of it.
+    /// Does it this many times.
     async fn say(&self, client: &mut Client, times: usize) {
         match self {
             Idle::Within(before, unit) => {
@@ -56,31 +57,31 @@ impl Idle {
 }
 
 #[test]
-fn a_client_that_asks_for_nothing_has_little_credit() {
+fn floods_of_useless_frames_and_streams_end_the_connection() {
     let post = || head("POST", "/a", &[]);
     let push = |id: u64| frame(MAX_PUSH_ID, number(id));
-    // A frame costs 1 and a 256th of its length, a request that is taken back 8, one that is refused more.
+    // A frame costs 1 and a 256th of its length, a cancelled request 8, a refused one more.
     let cases = [
-        ("DATA of nothing", Idle::Within(post(), frame(DATA, [])), 15, 60),
-        ("what is unknown, first", Idle::Within(vec![], frame(GREASE, [])), 15, 60),
-        ("what is unknown, in a body", Idle::Within(post(), frame(GREASE, "x")), 15, 60),
-        ("what is unknown, and long", Idle::Within(post(), cut_off(GREASE, 4000, [b'x'; 4000])), 1, 4),
-        ("what is unknown, and said to be long", Idle::Within(post(), cut_off(GREASE, 20_000, [])), 0, 1),
-        ("what is unknown, and has no end", Idle::Within(post(), cut_off(GREASE, 1 << 50, [])), 0, 1),
-        ("the same for the connection", Idle::Control(frame(GREASE, [])), 14, 60),
-        ("what is long for the connection", Idle::Control(frame(GREASE, [b'x'; 3500])), 1, 4),
-        ("what is said to be long for it", Idle::Control(cut_off(GREASE, 20_000, [])), 0, 1),
-        ("what has no end for it", Idle::Control(cut_off(GREASE, 1 << 50, [])), 0, 1),
-        ("pushes that are allowed", Idle::Control(push(7)), 14, 60),
-        ("streams that nobody knows", Idle::OneWay(vec![0x21, 0]), 15, 60),
-        ("streams that are over at once", Idle::OneWay(vec![]), 15, 60),
-        ("requests that are taken back", Idle::Resets, 2, 20),
-        ("requests that are none", Idle::Refused, 1, 9),
+        ("empty DATA", Idle::Within(post(), frame(DATA, [])), 15, 60),
+        ("unknown frames before the head", Idle::Within(vec![], frame(GREASE, [])), 15, 60),
+        ("unknown frames in a body", Idle::Within(post(), frame(GREASE, "x")), 15, 60),
+        ("long unknown frames", Idle::Within(post(), cut_off(GREASE, 4000, [b'x'; 4000])), 1, 4),
+        ("an unknown frame announced as long", Idle::Within(post(), cut_off(GREASE, 20_000, [])), 0, 1),
+        ("an unknown frame announced as endless", Idle::Within(post(), cut_off(GREASE, 1 << 50, [])), 0, 1),
+        ("control: unknown frames", Idle::Control(frame(GREASE, [])), 14, 60),
+        ("control: long unknown frames", Idle::Control(frame(GREASE, [b'x'; 3500])), 1, 4),
+        ("control: a frame announced as long", Idle::Control(cut_off(GREASE, 20_000, [])), 0, 1),
+        ("control: a frame announced as endless", Idle::Control(cut_off(GREASE, 1 << 50, [])), 0, 1),
+        ("MAX_PUSH_ID", Idle::Control(push(7)), 14, 60),
+        ("streams of unknown types", Idle::OneWay(vec![0x21, 0]), 15, 60),
+        ("empty streams", Idle::OneWay(vec![]), 15, 60),
+        ("cancelled requests", Idle::Resets, 2, 20),
+        ("invalid requests", Idle::Refused, 1, 9),
     ];
-    let (tells, told) = faults();
+    let (report, reported) = faults();
     let settings = |settings: &mut Settings| {
         settings.http2.control_frames = 20;
-        tells(settings);
+        report(settings);
     };
     beside(settings, async move |site| {
         for (about, idle, few, many) in cases {
@@ -99,7 +100,7 @@ fn a_client_that_asks_for_nothing_has_little_credit() {
                 }
                 site.heard().await;
                 let floods =
-                    told.try_iter().filter(|fault| fault.fault.kind == FaultKind::Flood(Flood::Frames));
+                    reported.try_iter().filter(|fault| fault.fault.kind == FaultKind::Flood(Flood::Frames));
                 let limits: Vec<_> = floods.map(|fault| fault.limit).collect();
                 let limit = Some(("nginx_config.http.http2_control_frames", 20));
                 assert_eq!(limits, if flood { vec![limit] } else { vec![] }, "{about}");
@@ -108,7 +109,7 @@ fn a_client_that_asks_for_nothing_has_little_credit() {
     });
 }
 
-/// A client that takes so many bytes of a stream before it has read them.
+/// Configures a client whose streams have a receive window of this many bytes.
 fn takes(stream: u32) -> TransportConfig {
     let mut transport = TransportConfig::default();
     transport.stream_receive_window(stream.into());
@@ -117,13 +118,13 @@ fn takes(stream: u32) -> TransportConfig {
 
 const LARGE: usize = 20_000;
 
-/// A server with an answer of so many bytes.
+/// Adds a server with a response of [`LARGE`] bytes.
 fn serve_large(site: &Site) {
     let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {LARGE}\r\n\r\n").leak();
     site.serves(vec![Until("\r\n\r\n"), Send(head), Many(b'x', LARGE), ToEnd]);
 }
 
-/// Asks for that, and reads nothing yet.
+/// Sends a request for the large response, and reads nothing yet.
 async fn ask_large(site: &Site, client: &Client) -> RecvStream {
     serve_large(site);
     let (mut send, recv) = client.begin(&head("GET", "/a", &[])).await;
@@ -136,7 +137,7 @@ fn is_large(answer: &str) -> bool {
     answer == format!("200 content-length: {LARGE} | \"{}\" | end", "x".repeat(LARGE))
 }
 
-/// Reads a thousand bytes at a time, each so long after the last.
+/// Reads up to 1000 bytes at a time, with a pause after each read.
 async fn read_slowly(mut recv: RecvStream, pause: Duration) -> String {
     let mut got = Vec::new();
     loop {
@@ -151,9 +152,10 @@ async fn read_slowly(mut recv: RecvStream, pause: Duration) -> String {
 }
 
 #[test]
-fn an_answer_waits_for_a_client_that_reads_slowly_and_not_for_one_that_does_not() {
+fn slow_readers_are_served_and_stalled_ones_are_reset() {
     let second = Duration::from_secs(1);
-    // Where it waits: with the server, or all of it on the way to the client (its connection may end then).
+    // With a small window the response waits at the server, with a large one all of it is sent (and the connection
+    // may be closed).
     for send_window in [4096, 1 << 20] {
         for keepalive in [0, 5] {
             let settings = move |settings: &mut Settings| {
@@ -183,7 +185,7 @@ fn an_answer_waits_for_a_client_that_reads_slowly_and_not_for_one_that_does_not(
 }
 
 #[test]
-fn a_client_whose_last_stream_takes_too_long_to_be_sent_loses_its_connection() {
+fn a_connection_ends_when_its_last_stream_takes_too_long_to_send() {
     let second = Duration::from_secs(1);
     let settings = move |settings: &mut Settings| {
         settings.http3.send_window = 4096;
@@ -202,7 +204,7 @@ fn a_client_whose_last_stream_takes_too_long_to_be_sent_loses_its_connection() {
 }
 
 #[test]
-fn who_reads_slowly_gets_all_though_the_gateway_goes() {
+fn slow_readers_get_the_whole_response_while_draining() {
     let second = Duration::from_secs(1);
     beside(
         move |settings| settings.send_timeout = 3 * second,
@@ -217,7 +219,7 @@ fn who_reads_slowly_gets_all_though_the_gateway_goes() {
     );
 }
 
-/// Asks a server that answers after a while, and hears no more than so many datagrams of the answer.
+/// Sends a request to a server that answers after 100 ms, and receives at most `hears` datagrams of the response.
 async fn ask_deafly(site: &Site, client: &Client, server: Vec<Do>, hears: usize) -> RecvStream {
     site.serves([vec![Until("\r\n\r\n"), Wait(100)], server].concat());
     let (mut send, recv) = client.begin(&head("GET", "/a", &[])).await;
@@ -228,7 +230,7 @@ async fn ask_deafly(site: &Site, client: &Client, server: Vec<Do>, hears: usize)
 }
 
 #[test]
-fn an_answer_that_nobody_acknowledges_is_kept_no_longer_than_a_connection_without_requests() {
+fn an_unacknowledged_response_is_kept_no_longer_than_an_idle_connection() {
     let second = Duration::from_secs(1);
     for (send_timeout, keepalive) in [(60, 2), (2, 60), (2, 0)] {
         let settings = move |settings: &mut Settings| {
@@ -237,7 +239,7 @@ fn an_answer_that_nobody_acknowledges_is_kept_no_longer_than_a_connection_withou
             settings.http3.idle_timeout = 100 * second;
         };
         beside(settings, async move |site| {
-            // Who is away for a moment misses nothing.
+            // A client that is unreachable for a second loses nothing.
             let client = site.client().await;
             let mut recv = ask_deafly(site, &client, vec![Send(OK), ToEnd], 0).await;
             testing::sleep(second).await;
@@ -245,7 +247,7 @@ fn an_answer_that_nobody_acknowledges_is_kept_no_longer_than_a_connection_withou
             assert_eq!(answer(&mut recv).await, WELL, "{send_timeout} {keepalive}");
             client.bye();
             lull().await;
-            // Who does not come back loses it, and then the connection is without requests.
+            // For a client that stays unreachable, the response is given up, and the connection is idle.
             let client = site.client().await;
             let _recv = ask_deafly(site, &client, vec![Send(OK), ToEnd], 0).await;
             site.gateway.drain();
@@ -257,7 +259,7 @@ fn an_answer_that_nobody_acknowledges_is_kept_no_longer_than_a_connection_withou
 }
 
 #[test]
-fn an_answer_that_is_acknowledged_bit_by_bit_is_kept() {
+fn a_response_that_is_acknowledged_bit_by_bit_is_kept() {
     let second = Duration::from_secs(1);
     let settings = move |settings: &mut Settings| {
         settings.send_timeout = 20 * second;
@@ -267,7 +269,7 @@ fn an_answer_that_is_acknowledged_bit_by_bit_is_kept() {
         let client = site.client().await;
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {LARGE}\r\n\r\n").leak();
         let mut recv = ask_deafly(site, &client, vec![Send(head), Many(b'x', LARGE), ToEnd], 2).await;
-        // It would be given up by the third time.
+        // Without an acknowledgement, it would be given up before the third pause ends.
         for _ in 0..6 {
             while site.port.room(client.at) != Some(0) {
                 testing::sleep(second).await;
@@ -283,7 +285,7 @@ fn an_answer_that_is_acknowledged_bit_by_bit_is_kept() {
 }
 
 #[test]
-fn an_answer_that_is_not_read_holds_up_no_other() {
+fn an_unread_response_does_not_block_others() {
     beside(
         |_| {},
         async |site| {
@@ -299,7 +301,7 @@ fn an_answer_that_is_not_read_holds_up_no_other() {
 }
 
 #[test]
-fn bodies_that_are_not_read_hold_up_no_other_and_what_was_promised_for_them_is_given_back() {
+fn unread_bodies_do_not_block_others_and_their_windows_are_released() {
     const WINDOW: usize = 64 << 10;
     const ALL: usize = 300_000;
     beside(
@@ -311,7 +313,7 @@ fn bodies_that_are_not_read_hold_up_no_other_and_what_was_promised_for_them_is_g
             assert_eq!(site.gateway.promised(), 0, "before");
             let mut uploads = Vec::new();
             for _ in 0..4 {
-                // It reads late.
+                // The server reads late.
                 site.serves(vec![Wait(1000), Count(b'~', ALL), Send(OK), ToEnd]);
                 let (mut send, recv) = client.begin(&post).await;
                 let mut sent = 0;
@@ -319,7 +321,7 @@ fn bodies_that_are_not_read_hold_up_no_other_and_what_was_promised_for_them_is_g
                 while let Some(Ok(n)) = testing::within(quick, send.write(&body[sent..])).await {
                     sent += n;
                 }
-                // What the server's connection takes, and the stream's own window.
+                // The buffers of the server's connection, and the window of the stream.
                 assert!(sent > 2 * WINDOW - 1000, "{sent}");
                 uploads.push((send, recv, sent));
             }
@@ -329,7 +331,7 @@ fn bodies_that_are_not_read_hold_up_no_other_and_what_was_promised_for_them_is_g
                 send.finish().unwrap();
                 assert_eq!(answer(&mut recv).await, WELL);
             }
-            // It is not given back before it is used up.
+            // A window is released only when it is used up.
             site.serves(vec![Count(b'~', ALL), Send(OK), ToEnd]);
             assert_eq!(client.ask(&[post, body].concat()).await, WELL);
             assert_eq!(site.gateway.promised(), 0, "afterwards");
@@ -339,19 +341,19 @@ fn bodies_that_are_not_read_hold_up_no_other_and_what_was_promised_for_them_is_g
 }
 
 #[test]
-fn no_more_is_counted_as_promised_than_all_streams_of_a_connection_may_leave_unread() {
+fn windows_count_at_most_for_all_streams_of_a_connection() {
     const WINDOW: usize = 1 << 20;
     beside(
         |settings| (settings.http3.stream_window, settings.http3.max_streams) = (WINDOW as u32, 1),
         async |site| {
             let client = site.client().await;
             for _ in 0..12 {
-                // Its body is promised a window, of which nothing is used.
+                // Its body gets a window, of which nothing is used.
                 let (_send, mut recv) = client.begin(&head("POST", "/nowhere", &[])).await;
                 assert!(answer(&mut recv).await.starts_with("404 "));
                 lull().await;
             }
-            // One of a request, and eight that go one way.
+            // One request stream, and eight unidirectional ones.
             assert_eq!(site.gateway.promised(), 9 * WINDOW - (128 << 10));
             client.bye();
         },
@@ -359,7 +361,7 @@ fn no_more_is_counted_as_promised_than_all_streams_of_a_connection_may_leave_unr
 }
 
 #[test]
-fn an_address_that_is_not_proved_gets_at_most_three_times_what_came_from_it() {
+fn an_unvalidated_address_gets_at_most_three_times_the_bytes_it_sent() {
     for name in ["server.test", "long.server.test"] {
         for size in [1200, 1201, 1250, 1399, 1452] {
             for silent in [true, false] {
@@ -369,8 +371,8 @@ fn an_address_that_is_not_proved_gets_at_most_three_times_what_came_from_it() {
     }
 }
 
-/// A client that hears nothing, as at an address of another machine, and says its first message once or again
-/// and again.
+/// Starts a client that receives nothing, as with a spoofed address, and sends its first message once (`silent`) or
+/// repeatedly; checks that the gateway sends at most three times the bytes it received.
 async fn unheard(site: &Site, name: &str, size: u16, silent: bool) {
     let (endpoint, at) = site.endpoint();
     site.port.lets_through(at, Some(0));
@@ -381,7 +383,7 @@ async fn unheard(site: &Site, name: &str, size: u16, silent: bool) {
     }
     let about = format!("{name}, {size} bytes, silent: {silent}");
     let mut most = 0;
-    // Longer than a handshake may take, with all that is sent again.
+    // Longer than a handshake may take, with all retransmissions.
     for _ in 0..120 {
         let (came, went) = site.port.traffic(at);
         most = most.max(100 * went / came);
@@ -395,12 +397,12 @@ async fn unheard(site: &Site, name: &str, size: u16, silent: bool) {
 }
 
 #[test]
-fn a_handshake_of_more_than_three_times_what_came_goes_on_when_the_address_is_proved() {
+fn a_long_handshake_continues_once_the_address_is_validated() {
     for size in [1200, 1250, 1452] {
         beside(
             |_| {},
             async move |site| {
-                // No datagram is lost, so none has to be sent again.
+                // No datagram is lost, so there is no retransmission.
                 let soon = Duration::from_millis(100);
                 let connecting = site.connect(brief(size), H3, "long.server.test");
                 let client = testing::within(soon, connecting).await.expect("nothing waits").unwrap();

@@ -1,4 +1,4 @@
-//! A client of HTTP/3 that says what it likes, byte by byte, and servers behind the gateway that keep to scripts.
+//! An HTTP/3 client that sends any bytes, valid or not, and scripted servers behind the gateway.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -21,7 +21,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use sdk::meters::Meters;
 use wire::h3::{self, qpack};
 
-pub use crate::support::told::faults;
+pub use crate::support::recorder::faults;
 use crate::support::{self, Do, Got, SERVER};
 
 /// Frames (RFC 9114 section 7.2).
@@ -32,16 +32,16 @@ pub const SETTINGS: u64 = 4;
 pub const PUSH_PROMISE: u64 = 5;
 pub const GOAWAY: u64 = 7;
 pub const MAX_PUSH_ID: u64 = 13;
-/// One of those that mean nothing to anybody (section 7.2.8).
+/// A reserved frame type, which must be ignored (section 7.2.8).
 pub const GREASE: u64 = 0x1f * 7 + 0x21;
 
-/// What a stream of one way is for (section 6.2, RFC 9204 section 4.2).
+/// Types of unidirectional streams (section 6.2, RFC 9204 section 4.2).
 pub const CONTROL: u8 = 0;
 pub const PUSH: u8 = 1;
 pub const ENCODER: u8 = 2;
 pub const DECODER: u8 = 3;
 
-/// Errors (section 8.1, RFC 9204 section 6).
+/// Error codes (section 8.1, RFC 9204 section 6).
 pub const NO_ERROR: u64 = 0x100;
 pub const INTERNAL_ERROR: u64 = 0x102;
 pub const STREAM_CREATION_ERROR: u64 = 0x103;
@@ -60,7 +60,7 @@ pub const DECOMPRESSION_FAILED: u64 = 0x200;
 pub const ENCODER_STREAM_ERROR: u64 = 0x201;
 pub const DECODER_STREAM_ERROR: u64 = 0x202;
 
-/// Their names in the log.
+/// Returns the log message for an error code.
 pub fn named(code: u64) -> String {
     let name = match code {
         STREAM_CREATION_ERROR => "H3_STREAM_CREATION_ERROR",
@@ -79,20 +79,20 @@ pub fn named(code: u64) -> String {
     format!("the client broke a rule of HTTP/3 ({name})")
 }
 
-/// What was told since the last time, but for requests that were under way.
-pub fn rules(told: &Receiver<FaultRecord>) -> Vec<&'static str> {
-    let told = told.try_iter().filter(|fault| fault.fault.kind != FaultKind::ClientGone);
-    told.map(|fault| fault.fault.kind.words()).collect()
+/// Takes the faults reported since the last call, except those of requests that were under way.
+pub fn rules(reported: &Receiver<FaultRecord>) -> Vec<&'static str> {
+    let reported = reported.try_iter().filter(|fault| fault.fault.kind != FaultKind::ClientGone);
+    reported.map(|fault| fault.fault.kind.words()).collect()
 }
 
 pub const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-/// A frame.
+/// Returns a frame.
 pub fn frame(kind: u64, payload: impl AsRef<[u8]>) -> Vec<u8> {
     cut_off(kind, payload.as_ref().len(), payload)
 }
 
-/// A frame that is to have so many bytes, and its first ones.
+/// Returns the first bytes of a frame whose header announces `length`.
 pub fn cut_off(kind: u64, length: usize, payload: impl AsRef<[u8]>) -> Vec<u8> {
     let mut out = Vec::new();
     h3::put_frame(kind, length, &mut out);
@@ -106,7 +106,7 @@ pub fn number(value: u64) -> Vec<u8> {
     out
 }
 
-/// An integer behind these bits (RFC 7541 section 5.1).
+/// Encodes an integer with these leading flag bits (RFC 7541 section 5.1).
 pub fn integer(flags: u8, bits: u32, value: usize) -> Vec<u8> {
     let most = (1 << bits) - 1;
     if value < most {
@@ -121,7 +121,7 @@ pub fn integer(flags: u8, bits: u32, value: usize) -> Vec<u8> {
     out
 }
 
-/// A list of fields, each a literal (RFC 9204 section 4.5.6), whatever is in it.
+/// Encodes a list of fields, each as a literal (RFC 9204 section 4.5.6); fields may be invalid.
 pub fn list(fields: &[(&str, &str)]) -> Vec<u8> {
     let mut out = vec![0, 0];
     for (name, value) in fields {
@@ -133,30 +133,30 @@ pub fn list(fields: &[(&str, &str)]) -> Vec<u8> {
     out
 }
 
-/// What stands before the other fields.
+/// Returns the pseudo-header fields of a request, then `more`.
 pub fn ask<'a>(method: &'a str, path: &'a str, more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
     let before = [(":method", method), (":scheme", "https"), (":authority", "a"), (":path", path)];
     before.into_iter().chain(more.iter().copied()).collect()
 }
 
-/// The head of a request, in its frame.
+/// Returns the HEADERS frame of a request.
 pub fn head<'a>(method: &'a str, path: &'a str, more: &[(&'a str, &'a str)]) -> Vec<u8> {
     frame(HEADERS, list(&ask(method, path, more)))
 }
 
-/// A server's whole script: it answers once.
+/// The whole script of a server that answers once.
 pub fn answers(answer: &'static str) -> Vec<Do> {
     vec![Do::Until("\r\n\r\n"), Do::Send(answer), Do::ToEnd]
 }
 
-/// A gateway, what it is asked on, and what it asks.
+/// A gateway, its HTTP/3 port, and the servers behind it.
 pub struct Site {
     pub gateway: Rc<Gateway>,
     pub meters: Arc<Meters>,
     pub port: Port,
     servers: Rc<Servers>,
     clients: Cell<u16>,
-    /// Tasks that are to fail.
+    /// The number of panics that the test expects.
     pub panics: Cell<u64>,
 }
 
@@ -167,7 +167,7 @@ struct Servers {
     playing: Cell<usize>,
 }
 
-/// Runs a test beside a gateway that has a port for HTTP/3, and looks that nothing is left behind.
+/// Runs a test with a gateway that has an HTTP/3 port, and checks that no connection and no request is left over.
 pub fn beside(settings: impl FnOnce(&mut Settings), test: impl AsyncFnOnce(&Site) + 'static) {
     beside_port(H3, settings, test);
 }
@@ -213,13 +213,13 @@ pub fn beside_port(
 }
 
 impl Site {
-    /// A server that is asked next, and what it does.
+    /// Adds the script of the next connection to a server.
     pub fn serves(&self, script: Vec<Do>) {
         self.gateway.close_idle_upstreams();
         self.servers.scripts.borrow_mut().push_back(script);
     }
 
-    /// What servers got, each, since the last time. All of them were asked.
+    /// Returns the bytes that each server got since the last call. All scripts must have been used.
     pub async fn heard(&self) -> Vec<String> {
         self.gateway.close_idle_upstreams();
         let over = testing::within(Duration::from_secs(600), async {
@@ -230,22 +230,22 @@ impl Site {
         });
         assert!(over.await.is_some(), "a server still waits");
         let unasked = std::mem::take(&mut *self.servers.scripts.borrow_mut());
-        assert!(unasked.is_empty(), "nobody asked for {unasked:?}");
+        assert!(unasked.is_empty(), "the gateway did not connect for {unasked:?}");
         let heard = std::mem::take(&mut *self.servers.heard.borrow_mut());
         heard.iter().map(|got| String::from_utf8_lossy(&got.borrow().bytes).into_owned()).collect()
     }
 
-    /// Servers that were not asked need not be.
+    /// Drops the scripts that have not been used.
     pub fn forget(&self) {
         self.servers.scripts.borrow_mut().clear();
     }
 
-    /// A client that has its connection, and has said nothing on it.
+    /// Connects a client, which sends nothing on its connection yet.
     pub async fn mute(&self, transport: TransportConfig) -> Result<Client, ConnectionError> {
         self.connect(tls("h3", transport), H3, "server.test").await
     }
 
-    /// The same of a server by this name.
+    /// Connects a client to this address and server name.
     pub async fn connect(
         &self,
         config: quinn::ClientConfig,
@@ -257,7 +257,7 @@ impl Site {
         Ok(Client { conn, endpoint, at, kept: Vec::new() })
     }
 
-    /// One that begins a handshake, and says no more.
+    /// Starts a client that begins a handshake and then sends nothing more.
     pub async fn stall(&self) -> Endpoint {
         let (endpoint, at) = self.endpoint();
         self.port.lets_through(at, Some(0));
@@ -269,14 +269,14 @@ impl Site {
         endpoint
     }
 
-    /// Somewhere to connect from.
+    /// Returns an endpoint with an unused address.
     pub fn endpoint(&self) -> (Endpoint, SocketAddr) {
         self.clients.set(self.clients.get() + 1);
         let at = SocketAddr::from(([127, 0, 0, 1], self.clients.get()));
         (self.port.client(at).unwrap(), at)
     }
 
-    /// A client that has told its settings, of which there are none.
+    /// Connects a client and sends its empty SETTINGS.
     pub async fn client(&self) -> Client {
         self.client_with(TransportConfig::default()).await
     }
@@ -296,12 +296,12 @@ macro_rules! pem {
 }
 pub(crate) use pem;
 
-/// A client that speaks this, and trusts whom it may.
+/// Configures a client with this ALPN protocol that trusts the test CA.
 pub fn tls(alpn: &str, transport: TransportConfig) -> quinn::ClientConfig {
     trusting(pem!("ca.crt"), alpn, transport, None)
 }
 
-/// The same, in datagrams of this size. Its first message fits into one.
+/// Configures an HTTP/3 client with datagrams of this size. Its first message fits into one.
 pub fn brief(size: u16) -> quinn::ClientConfig {
     let mut transport = TransportConfig::default();
     transport.min_mtu(size).initial_mtu(size);
@@ -311,7 +311,7 @@ pub fn brief(size: u16) -> quinn::ClientConfig {
     made_of(provider, pem!("ca.crt"), "h3", transport, None)
 }
 
-/// As `tls`, with the authority that it trusts, and its certificate and key if it has any.
+/// Configures a client that trusts this CA, with a client certificate and key if there are any.
 pub fn trusting(
     ca: &[u8],
     alpn: &str,
@@ -350,21 +350,21 @@ pub struct Client {
     pub conn: Connection,
     pub endpoint: Endpoint,
     pub at: SocketAddr,
-    /// Streams that go on: one that is dropped ends.
+    /// Streams that stay open: dropping one ends it.
     pub kept: Vec<SendStream>,
 }
 
-/// Lets all that is under way arrive.
+/// Waits until all bytes under way have arrived.
 pub async fn lull() {
     testing::sleep(Duration::from_millis(1)).await;
 }
 
-/// What does not come in ten minutes of the clock that jumps, never comes.
+/// Waits up to ten minutes of the virtual clock, then panics.
 pub async fn within<T>(future: impl Future<Output = T>) -> T {
     testing::within(Duration::from_secs(600), future).await.expect("it comes")
 }
 
-/// Says this, all at once or byte by byte. Whether anybody listens shows in what follows.
+/// Sends bytes, all at once or singly. Ignores errors: later checks show whether the gateway read them.
 pub async fn say(send: &mut SendStream, bytes: &[u8], singly: bool) {
     let piece = if singly { 1 } else { bytes.len().max(1) };
     for (at, piece) in bytes.chunks(piece).enumerate() {
@@ -378,21 +378,21 @@ pub async fn say(send: &mut SendStream, bytes: &[u8], singly: bool) {
 }
 
 impl Client {
-    /// Opens a stream of one way.
+    /// Opens a unidirectional stream and sends these bytes.
     pub async fn one_way(&self, bytes: &[u8]) -> SendStream {
         let mut send = within(self.conn.open_uni()).await.unwrap();
         say(&mut send, bytes, false).await;
         send
     }
 
-    /// Opens a stream, and says this on it.
+    /// Opens a request stream and sends these bytes.
     pub async fn begin(&self, bytes: &[u8]) -> (SendStream, RecvStream) {
         let (mut send, recv) = within(self.conn.open_bi()).await.unwrap();
         say(&mut send, bytes, false).await;
         (send, recv)
     }
 
-    /// Asks for something, and reads the answer.
+    /// Sends a request and reads the response.
     pub async fn ask(&self, bytes: &[u8]) -> String {
         self.ask_in_pieces(bytes, false).await
     }
@@ -404,7 +404,7 @@ impl Client {
         answer(&mut recv).await
     }
 
-    /// That the connection is well.
+    /// Checks that the connection still serves requests.
     pub async fn is_served(&self, site: &Site, about: &str) {
         site.heard().await;
         site.serves(answers(OK));
@@ -412,7 +412,7 @@ impl Client {
         site.heard().await;
     }
 
-    /// Why the gateway has closed the connection.
+    /// Returns the error code with which the gateway closed the connection.
     pub async fn closed(&self) -> u64 {
         match within(self.conn.closed()).await {
             ConnectionError::ApplicationClosed(close) => close.error_code.into_inner(),
@@ -420,7 +420,7 @@ impl Client {
         }
     }
 
-    /// What the gateway says on its own streams: of this kind, so much of it as there is, and the stream.
+    /// Accepts a unidirectional stream of the gateway and reads its type.
     pub async fn hear(&self) -> (u8, RecvStream) {
         let mut stream = within(self.conn.accept_uni()).await.unwrap();
         let mut kind = [0];
@@ -433,10 +433,10 @@ impl Client {
     }
 }
 
-/// An answer that is what [`OK`] is here.
+/// The response [`OK`], as [`answer`] shows it.
 pub const WELL: &str = "200 content-length: 2 | \"ok\" | end";
 
-/// Reads a stream to its end: the bytes, and what ended it.
+/// Reads a stream to its end: the bytes, and how it ended.
 pub async fn rest(recv: &mut RecvStream) -> (Vec<u8>, String) {
     let mut bytes = Vec::new();
     let end = loop {
@@ -453,7 +453,7 @@ pub async fn rest(recv: &mut RecvStream) -> (Vec<u8>, String) {
     (bytes, end)
 }
 
-/// An answer in a line: its heads without Date and Server, its body, and how it ended.
+/// Reads a response as one line: its heads without Date and Server, its body, and how it ended.
 pub async fn answer(recv: &mut RecvStream) -> String {
     let (bytes, end) = rest(recv).await;
     let mut parts = parts(&bytes);
@@ -461,7 +461,7 @@ pub async fn answer(recv: &mut RecvStream) -> String {
     parts.join(" | ")
 }
 
-/// Reads one frame, in words.
+/// Reads one frame as text.
 pub async fn next(recv: &mut RecvStream) -> String {
     let (kind, payload) = next_frame(recv).await;
     parts(&frame(kind, payload)).pop().unwrap_or_default()
@@ -483,7 +483,7 @@ pub async fn next_frame(recv: &mut RecvStream) -> (u64, Vec<u8>) {
     (kind, payload)
 }
 
-/// What came, in words. Frames that are not whole are left out, as are those that nobody has to know.
+/// Shows DATA and HEADERS frames as text, an incomplete one as far as it has arrived. Panics on other frames.
 pub fn parts(mut bytes: &[u8]) -> Vec<String> {
     let (mut parts, mut body) = (Vec::new(), Vec::new());
     while let Some((kind, length, begins)) = h3::frame_head(bytes) {

@@ -1,4 +1,4 @@
-//! Streams that go one way (RFC 9114 section 6.2, RFC 9204 section 4).
+//! Unidirectional streams (RFC 9114 section 6.2, RFC 9204 section 4).
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use quinn::{TransportConfig, VarInt};
 
 use super::client::*;
 
-/// How what was said on a stream ends.
+/// The end of a stream.
 #[derive(Debug, Clone, Copy)]
 enum Then {
     Stay,
@@ -16,20 +16,20 @@ enum Then {
 }
 use Then::{Finish, Reset, Stay};
 
-/// What was said on a stream, and how it ended.
+/// The bytes of a stream, and its end.
 type Said = (Vec<u8>, Then);
 
-/// A stream that begins with its kind, and what comes on it.
+/// Returns a stream's type and its bytes.
 fn on(kind: u8, bytes: &[&[u8]]) -> Vec<u8> {
     [&[kind], &bytes.concat()[..]].concat()
 }
 
-/// A control stream that begins as it must.
+/// Returns a control stream that begins with SETTINGS, as it must.
 fn settings(bytes: &[&[u8]]) -> Vec<u8> {
     [on(CONTROL, &[&frame(SETTINGS, [])]), bytes.concat()].concat()
 }
 
-/// Says this on streams of one way, in their order.
+/// Connects a client and sends these unidirectional streams, in their order.
 async fn says(site: &Site, streams: &[Said], singly: bool) -> Client {
     let mut client = site.mute(TransportConfig::default()).await.unwrap();
     for (bytes, then) in streams {
@@ -51,11 +51,11 @@ async fn says(site: &Site, streams: &[Said], singly: bool) -> Client {
 }
 
 #[test]
-fn what_may_not_come_ends_the_connection_and_is_told() {
+fn violations_end_the_connection_and_are_logged() {
     let mut cases: Vec<(&str, Vec<Said>, u64)> = vec![
         ("no settings first", vec![(on(CONTROL, &[&frame(GOAWAY, [0])]), Stay)], MISSING_SETTINGS),
         (
-            "settings behind what is unknown",
+            "settings after an unknown frame",
             vec![(on(CONTROL, &[&frame(GREASE, [])]), Stay)],
             MISSING_SETTINGS,
         ),
@@ -78,7 +78,7 @@ fn what_may_not_come_ends_the_connection_and_is_told() {
             CLOSED_CRITICAL_STREAM,
         ),
         (
-            "a reset within what is unknown",
+            "a reset within an unknown frame",
             vec![(settings(&[&cut_off(GREASE, 9, [1])]), Reset)],
             CLOSED_CRITICAL_STREAM,
         ),
@@ -140,8 +140,8 @@ fn what_may_not_come_ends_the_connection_and_is_told() {
             cases.push(("no number", vec![(settings(&[&frame(kind, payload)]), Stay)], FRAME_ERROR));
         }
     }
-    let (tells, told) = faults();
-    beside(tells, async move |site| {
+    let (report, reported) = faults();
+    beside(report, async move |site| {
         for (about, streams, code) in &cases {
             for singly in [false, true] {
                 let client = says(site, streams, singly && streams[0].0.len() < 100).await;
@@ -149,13 +149,13 @@ fn what_may_not_come_ends_the_connection_and_is_told() {
                 assert_eq!(closed, *code, "{about}: {streams:x?}: {closed:x}, not {code:x}");
                 drop(client);
                 site.heard().await;
-                assert_eq!(rules(&told), [named(*code)], "{about}");
+                assert_eq!(rules(&reported), [named(*code)], "{about}");
             }
         }
     });
 }
 
-/// Settings that mean nothing, of 4096 bytes: as many as are read.
+/// Returns a SETTINGS frame with unknown settings of 4096 bytes, the most that is read.
 fn most_settings() -> Vec<u8> {
     let text: Vec<u8> =
         (0..512).flat_map(|at| [number(0x21 + 0x1f * (10_000 + at)), number(1 << 20)].concat()).collect();
@@ -164,22 +164,22 @@ fn most_settings() -> Vec<u8> {
 }
 
 #[test]
-fn what_means_nothing_is_passed_over() {
+fn unknown_and_unneeded_frames_and_streams_are_ignored() {
     let cases: Vec<(&str, Vec<Said>)> = vec![
         (
-            "settings that are known and that are not",
+            "known and unknown settings",
             vec![(on(CONTROL, &[&frame(SETTINGS, [6, 0x44, 0, 1, 0, 0x21, 7])]), Stay)],
         ),
-        ("as many as there may be", vec![(on(CONTROL, &[&most_settings()]), Stay)]),
+        ("the longest settings", vec![(on(CONTROL, &[&most_settings()]), Stay)]),
         (
-            "frames that nobody knows",
+            "unknown frames",
             vec![(
                 settings(&[&frame(GREASE, []), &frame(GREASE, vec![b'x'; 9000]), &frame(GREASE + 0x1f, [1])]),
                 Stay,
             )],
         ),
         (
-            "pushes, of which there are none",
+            "MAX_PUSH_ID, though the gateway never pushes",
             vec![(
                 settings(&[
                     &frame(MAX_PUSH_ID, [7]),
@@ -189,31 +189,34 @@ fn what_means_nothing_is_passed_over() {
                 Stay,
             )],
         ),
-        ("going", vec![(settings(&[&frame(GOAWAY, [8]), &frame(GOAWAY, [8]), &frame(GOAWAY, [0])]), Stay)]),
-        ("a table without room", vec![(vec![ENCODER, 0x20, 0x20], Stay), (settings(&[]), Stay)]),
-        ("lists that nobody read", vec![(vec![DECODER, 0x40, 0x7f, 0xff, 0x80, 0x01, 0x7e, 0x41], Stay)]),
+        ("GOAWAY", vec![(settings(&[&frame(GOAWAY, [8]), &frame(GOAWAY, [8]), &frame(GOAWAY, [0])]), Stay)]),
+        ("a table of size 0", vec![(vec![ENCODER, 0x20, 0x20], Stay), (settings(&[]), Stay)]),
+        ("cancelled field sections", vec![(vec![DECODER, 0x40, 0x7f, 0xff, 0x80, 0x01, 0x7e, 0x41], Stay)]),
         (
-            "streams that nobody knows",
+            "streams of unknown types",
             vec![(vec![0x21, 1, 2, 3], Finish), (vec![0x40, 0x40, 1], Reset), (vec![0x54], Stay)],
         ),
         (
-            "a stream that is over before it is known",
+            "streams that end within their type",
             vec![(vec![], Finish), (vec![0x40], Finish), (vec![0xc0, 0], Reset)],
         ),
-        ("all there are", vec![(vec![DECODER], Stay), (vec![ENCODER], Stay), (settings(&[]), Stay)]),
+        (
+            "one stream of each type",
+            vec![(vec![DECODER], Stay), (vec![ENCODER], Stay), (settings(&[]), Stay)],
+        ),
     ];
-    let (tells, told) = faults();
-    beside(tells, async move |site| {
+    let (report, reported) = faults();
+    beside(report, async move |site| {
         for (about, streams) in &cases {
             for singly in [false, true] {
                 let client = says(site, streams, singly && streams[0].0.len() < 100).await;
                 client.is_served(site, about).await;
                 client.bye();
                 site.heard().await;
-                assert!(told.try_iter().next().is_none(), "{about}");
+                assert!(reported.try_iter().next().is_none(), "{about}");
             }
         }
-        // Who says what nobody knows is told to say no more.
+        // The gateway stops reading a stream of an unknown type (STOP_SENDING).
         let client = site.client().await;
         let unknown = client.one_way(&[0x21, 1, 2]).await;
         let stopped = within(unknown.stopped()).await.unwrap();
@@ -223,7 +226,7 @@ fn what_means_nothing_is_passed_over() {
 }
 
 #[test]
-fn the_gateway_tells_its_settings_and_nothing_else() {
+fn the_gateway_sends_settings_and_nothing_else() {
     beside(
         |settings| {
             settings.request.head = 5000;
@@ -233,7 +236,7 @@ fn the_gateway_tells_its_settings_and_nothing_else() {
             let client = site.client().await;
             client.is_served(site, "first").await;
             let (kind, mut control) = client.hear().await;
-            // Fields count with 32 bytes more than they have (section 4.2.2). What asks for a tunnel is CONNECT
+            // Each field counts 32 bytes more than its length (section 4.2.2). Setting 8 enables extended CONNECT
             // (RFC 9220 section 3).
             let expected = frame(SETTINGS, [&[6][..], &number(5000 + 7 * 32), &[8, 1]].concat());
             let mut got = vec![0; expected.len()];

@@ -1,4 +1,4 @@
-//! A connection from its handshake to its end (RFC 9114 section 5).
+//! The life of a connection, from its handshake to its end (RFC 9114 section 5).
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,31 +12,34 @@ use crate::support::Do::{Send, ToEnd, Until, Wait};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The greatest id that a client's stream can have.
+/// The highest id of a client's stream.
 const LAST: u64 = (1 << 62) - 4;
 
-/// The gateway's stream of control, behind its settings.
+/// Returns the gateway's control stream, after its settings.
 async fn control(client: &Client) -> RecvStream {
     let (kind, mut control) = client.hear().await;
     assert_eq!((kind, next_frame(&mut control).await.0), (CONTROL, SETTINGS));
     control
 }
 
-/// Up to which stream the client is told that it is served.
+/// Reads a GOAWAY and returns its stream id.
 async fn going(control: &mut RecvStream) -> u64 {
     let (kind, id) = next_frame(control).await;
     assert_eq!(kind, GOAWAY);
     wire::h3::number(&id).unwrap().0
 }
 
-/// Nothing is told for so long.
+/// Checks that nothing arrives on the control stream for this time.
 async fn stays(control: &mut RecvStream, time: Duration) {
     let mut byte = [0];
-    assert!(testing::within(time, control.read_exact(&mut byte)).await.is_none(), "something is told");
+    assert!(
+        testing::within(time, control.read_exact(&mut byte)).await.is_none(),
+        "a frame on the control stream"
+    );
 }
 
 #[test]
-fn a_connection_carries_so_many_requests_and_what_comes_late_may_be_asked_elsewhere() {
+fn a_connection_has_a_request_limit_and_rejects_late_ones_as_unprocessed() {
     beside(
         |settings| settings.keepalive_requests = 3,
         async |site| {
@@ -47,7 +50,7 @@ fn a_connection_carries_so_many_requests_and_what_comes_late_may_be_asked_elsewh
             stays(&mut control, SECOND).await;
             client.is_served(site, "third").await;
             assert_eq!(going(&mut control).await, LAST);
-            // It could not know yet.
+            // The client may not have seen GOAWAY yet.
             client.is_served(site, "fourth").await;
             assert_eq!(going(&mut control).await, 4 * 4, "the streams before this one");
             let (send, mut recv) = client.begin(&head("GET", "/a", &[])).await;
@@ -60,7 +63,7 @@ fn a_connection_carries_so_many_requests_and_what_comes_late_may_be_asked_elsewh
 }
 
 #[test]
-fn a_worker_that_goes_serves_what_was_asked_before() {
+fn a_draining_worker_serves_requests_under_way() {
     beside(
         |_| {},
         async |site| {
@@ -74,7 +77,7 @@ fn a_worker_that_goes_serves_what_was_asked_before() {
             lull().await;
             site.gateway.drain();
             assert_eq!(going(&mut control).await, LAST);
-            // At once, though nothing else happens.
+            // At once, without waiting for another event.
             let soon = testing::within(SECOND, going(&mut control)).await;
             assert_eq!(soon, Some(4));
             assert_eq!((going(&mut of_idle).await, going(&mut of_idle).await), (LAST, 4));
@@ -85,7 +88,7 @@ fn a_worker_that_goes_serves_what_was_asked_before() {
 }
 
 #[test]
-fn a_worker_that_stops_leaves_nothing_open() {
+fn a_stopping_worker_closes_all_connections() {
     beside(
         |_| {},
         async |site| {
@@ -104,7 +107,7 @@ fn a_worker_that_stops_leaves_nothing_open() {
 }
 
 #[test]
-fn a_connection_without_requests_is_closed_in_time() {
+fn idle_connections_are_closed() {
     let settings = |settings: &mut Settings| {
         settings.header_timeout = 3 * SECOND;
         settings.keepalive_timeout = 6 * SECOND;
@@ -125,13 +128,13 @@ fn a_connection_without_requests_is_closed_in_time() {
 }
 
 #[test]
-fn a_connection_with_a_request_is_not_without_one() {
+fn a_connection_with_a_request_is_not_idle() {
     beside(
         |settings| settings.keepalive_timeout = SECOND / 2,
         async |site| {
             let client = site.client().await;
             let mut control = control(&client).await;
-            // It takes a second and a half.
+            // The request takes 1.5 s.
             site.serves(vec![Until("\r\n\r\n"), Wait(1500), Send(OK), ToEnd]);
             let (mut send, mut recv) = client.begin(&head("GET", "/a", &[])).await;
             send.finish().unwrap();
@@ -144,11 +147,11 @@ fn a_connection_with_a_request_is_not_without_one() {
 }
 
 #[test]
-fn a_client_that_says_no_settings_is_served_all_the_same() {
+fn clients_without_settings_are_served() {
     beside(
         |_| {},
         async |site| {
-            // They may come later (section 7.2.4.2).
+            // Settings may arrive later (section 7.2.4.2).
             let client = site.mute(TransportConfig::default()).await.unwrap();
             client.is_served(site, "without").await;
             client.bye();
@@ -157,11 +160,11 @@ fn a_client_that_says_no_settings_is_served_all_the_same() {
 }
 
 #[test]
-fn a_client_that_leaves_no_stream_for_the_gateway_s_settings_is_closed() {
+fn a_client_without_a_stream_for_the_gateway_s_settings_is_disconnected() {
     beside(
         |_| {},
         async |site| {
-            // It must let the gateway say them (section 6.2).
+            // The client must allow at least three unidirectional streams (section 6.2).
             let mut transport = TransportConfig::default();
             transport.max_concurrent_uni_streams(0u32.into());
             let client = site.mute(transport).await.unwrap();
@@ -171,7 +174,7 @@ fn a_client_that_leaves_no_stream_for_the_gateway_s_settings_is_closed() {
 }
 
 #[test]
-fn a_client_that_is_gone_is_noticed_and_one_that_is_there_is_kept() {
+fn dead_clients_are_detected_and_live_ones_are_kept() {
     let settings = |settings: &mut Settings| {
         settings.http3.idle_timeout = 3 * SECOND;
         settings.keepalive_timeout = 60 * SECOND;
@@ -186,13 +189,13 @@ fn a_client_that_is_gone_is_noticed_and_one_that_is_there_is_kept() {
         lull().await;
         site.port.lets_through(client.at, Some(0));
         site.port.silence(client.at);
-        // It acknowledges nothing, and answers nothing.
+        // The client acknowledges nothing and sends nothing.
         testing::sleep(10 * SECOND).await;
         assert_eq!(site.gateway.connections(), 0);
     });
 }
 
-/// What a server is told of the client and of its connection.
+/// Sends a request and returns a header field that the server got about the client and its connection.
 async fn seen(site: &Site, client: &Client, field: &str) -> String {
     site.serves(answers(OK));
     assert_eq!(client.ask(&head("GET", "/seen", &[])).await, WELL);
@@ -201,7 +204,7 @@ async fn seen(site: &Site, client: &Client, field: &str) -> String {
 }
 
 #[test]
-fn what_was_agreed_on_is_known() {
+fn negotiated_tls_parameters_are_variables() {
     beside(
         |_| {},
         async |site| {
@@ -214,19 +217,19 @@ fn what_was_agreed_on_is_known() {
 }
 
 #[test]
-fn a_client_that_moves_is_served_and_known_by_its_new_address() {
+fn a_migrated_client_is_served_under_its_new_address() {
     beside(
         |_| {},
         async |site| {
             let own = Some((pem!("client.crt"), pem!("client.key")));
             let config = trusting(pem!("ca.crt"), "h3", TransportConfig::default(), own);
             let client = site.connect(config, H3, "own.server.test").await.unwrap();
-            // Who it is, it has proved in its handshake.
+            // The client certificate was verified in the handshake, so it is valid after the migration as well.
             let known = "127.0.0.1 own.server.test SUCCESS";
             assert_eq!(seen(site, &client, "X-Seen: ").await, known);
             assert_eq!(seen(site, &client, "X-Real-IP: ").await, "127.0.0.1");
             site.port.move_client(&client.endpoint, SocketAddr::from(([127, 0, 0, 2], 50_000))).unwrap();
-            // The first that comes from there says so.
+            // The first packet from the new address starts the migration.
             seen(site, &client, "").await;
             assert_eq!(seen(site, &client, "X-Real-IP: ").await, "127.0.0.2");
             assert_eq!(seen(site, &client, "X-Seen: ").await, known);
@@ -236,11 +239,11 @@ fn a_client_that_moves_is_served_and_known_by_its_new_address() {
 }
 
 #[test]
-fn a_handshake_is_not_over_before_all_of_the_client_s_part_has_come() {
+fn long_client_certificate_chains_complete_the_handshake() {
     beside(
         |_| {},
         async |site| {
-            // More than one datagram holds.
+            // The chain does not fit into one datagram.
             let chain = [pem!("client.crt"), &pem!("ca.crt").repeat(8)].concat();
             let own = Some((&chain[..], pem!("client.key")));
             let config = trusting(pem!("ca.crt"), "h3", TransportConfig::default(), own);
@@ -252,7 +255,7 @@ fn a_handshake_is_not_over_before_all_of_the_client_s_part_has_come() {
 }
 
 #[test]
-fn the_address_that_a_client_has_reached_is_known() {
+fn the_local_address_is_the_one_that_the_client_connected_to() {
     let all = SocketAddr::from(([0, 0, 0, 0], H3.port()));
     beside_port(
         all,
@@ -269,7 +272,7 @@ fn the_address_that_a_client_has_reached_is_known() {
     );
 }
 
-/// Why a handshake failed, as both sides know it.
+/// Runs a handshake that must fail, and returns the client's error.
 async fn fails(site: &Site, config: quinn::ClientConfig, name: &str) -> ConnectionError {
     let (endpoint, _) = site.endpoint();
     let error = within(endpoint.connect_with(config, H3, name).unwrap()).await.unwrap_err();
@@ -278,11 +281,11 @@ async fn fails(site: &Site, config: quinn::ClientConfig, name: &str) -> Connecti
 }
 
 #[test]
-fn a_handshake_that_fails_is_told() {
-    let (tells, told) = faults();
-    beside(tells, async move |site| {
+fn failed_handshakes_are_reported() {
+    let (report, reported) = faults();
+    beside(report, async move |site| {
         let fault = || {
-            let all: Vec<_> = told.try_iter().collect();
+            let all: Vec<_> = reported.try_iter().collect();
             assert_eq!(all.len(), 1, "{all:?}");
             (all[0].fault.kind, all[0].tls.server.as_deref().unwrap_or_default().to_owned())
         };
@@ -297,10 +300,10 @@ fn a_handshake_that_fails_is_told() {
         fails(site, trusting(pem!("other-ca.crt"), "h3", plain(), None), "server.test").await;
         let ended = FaultKind::HandshakeFailed("the client ended the TLS handshake");
         assert_eq!(fault(), (ended, "server.test".to_owned()));
-        // One that says no more.
+        // A client that sends nothing more.
         let _stalled = site.stall().await;
         testing::sleep(9 * SECOND).await;
-        assert_eq!(told.try_iter().count(), 0);
+        assert_eq!(reported.try_iter().count(), 0);
         testing::sleep(2 * SECOND).await;
         assert_eq!(fault(), (FaultKind::HandshakeTimeout, "server.test".to_owned()));
         let totals = site.meters.read(1, |reading| reading.totals());
@@ -309,7 +312,7 @@ fn a_handshake_that_fails_is_told() {
 }
 
 #[test]
-fn a_client_proves_its_address_when_many_are_about_to_come() {
+fn addresses_are_validated_by_retry_under_load() {
     for (retry_from, alone, beside_one) in [(0, 1, 2), (1, 0, 1), (2, 0, 0)] {
         let settings = move |settings: &mut Settings| settings.http3.retry_from = retry_from;
         beside(settings, async move |site| {
@@ -319,7 +322,7 @@ fn a_client_proves_its_address_when_many_are_about_to_come() {
             let asked = site.port.retries();
             site.client().await.bye();
             assert_eq!(site.port.retries() - asked + alone, beside_one, "{retry_from}, beside one");
-            // It is given up, and does not count any more.
+            // The stalled handshake has timed out and no longer counts.
             testing::sleep(15 * SECOND).await;
             let asked = site.port.retries();
             site.client().await.bye();
@@ -329,7 +332,7 @@ fn a_client_proves_its_address_when_many_are_about_to_come() {
 }
 
 #[test]
-fn handshakes_beyond_their_bound_wait() {
+fn handshakes_beyond_the_limit_wait() {
     beside(
         |settings| settings.http3.max_handshakes = 1,
         async |site| {
@@ -342,11 +345,11 @@ fn handshakes_beyond_their_bound_wait() {
 }
 
 #[test]
-fn who_is_idle_gives_way_to_others_and_who_is_busy_does_not() {
+fn idle_connections_make_room_and_busy_ones_do_not() {
     beside(
         |settings| settings.max_connections = 1,
         async |site| {
-            // One in its handshake is idle.
+            // A connection in its handshake counts as idle.
             let _stalled = site.stall().await;
             let client = testing::within(SECOND, site.client()).await.expect("there is room");
             site.serves(vec![Until("\r\n\r\n"), Wait(500), Send(OK), ToEnd]);
@@ -376,7 +379,7 @@ fn a_new_client_is_not_refused_while_an_idle_connection_ends() {
             while site.meters.read(1, |reading| reading.totals()).waiting < 8 {
                 testing::sleep(Duration::from_millis(1)).await;
             }
-            // All come at once, and again as long as there is no room for them.
+            // All connect at once, and retry until there is room.
             let (done, mut all) = tokio::sync::mpsc::unbounded_channel();
             for number in 0..7 {
                 let (endpoint, _) = site.endpoint();
@@ -394,7 +397,7 @@ fn a_new_client_is_not_refused_while_an_idle_connection_ends() {
                 new.push((endpoint, conn));
             }
             let ended = clients.iter().filter(|client| client.conn.close_reason().is_some()).count();
-            assert!(ended >= 7, "{ended} have given way");
+            assert!(ended >= 7, "{ended} made room");
             for (_, conn) in new {
                 conn.close(0u32.into(), b"");
             }

@@ -1,4 +1,4 @@
-//! Requests: their heads, bodies and trailers, and frames that are of no request (RFC 9114 sections 4 and 7).
+//! Requests: heads, bodies and trailers, and unknown frames between them (RFC 9114 sections 4 and 7).
 
 use std::time::Duration;
 
@@ -8,18 +8,18 @@ use quinn::VarInt;
 use super::client::*;
 use crate::support::Do::{Send, ToEnd, Until};
 
-/// What a server got, without what tells it of the client, and its body without its coding.
+/// Returns the bytes that a server got without the fields about the client, and with the body decoded.
 fn plain(heard: &str) -> String {
     let (head, body) = heard.split_once("\r\n\r\n").unwrap_or((heard, ""));
-    let told = |line: &&str| !line.starts_with("x-real-ip") && !line.starts_with("x-forwarded-");
+    let kept = |line: &&str| !line.starts_with("x-real-ip") && !line.starts_with("x-forwarded-");
     let head = head.to_lowercase();
-    let lines: Vec<&str> = head.split("\r\n").filter(told).collect();
+    let lines: Vec<&str> = head.split("\r\n").filter(kept).collect();
     let body =
         if head.contains("transfer-encoding: chunked") { without_chunks(body) } else { body.to_owned() };
     format!("{}\n\n{body}", lines.join("\n"))
 }
 
-/// The bytes in chunks, and behind them the trailers.
+/// Returns a chunked body without its framing, followed by the trailers.
 fn without_chunks(mut body: &str) -> String {
     let mut out = String::new();
     while let Some((size, rest)) = body.split_once("\r\n") {
@@ -35,7 +35,7 @@ fn without_chunks(mut body: &str) -> String {
 }
 
 #[test]
-fn a_request_goes_through_whatever_its_pieces() {
+fn requests_arrive_whole_in_any_pieces() {
     let long = "v".repeat(300);
     let long_name = "x".repeat(200);
     let cases: Vec<(Vec<u8>, &'static str, String)> = vec![
@@ -56,13 +56,13 @@ fn a_request_goes_through_whatever_its_pieces() {
             "\r\n\r\n",
             "get /a http/1.1\nhost: b\n\n".to_owned(),
         ),
-        // Fields of the table that everybody has (RFC 9204 appendix A): GET, https, and a path by name.
+        // Fields of the static table (RFC 9204 appendix A): GET, https, and a path by name.
         (
             frame(HEADERS, [&[0, 0, 0xd1, 0xd7, 0x51, 2][..], b"/a", &[0x50, 1], b"a"].concat()),
             "\r\n\r\n",
             "get /a http/1.1\nhost: a\n\n".to_owned(),
         ),
-        // What nobody knows, between all that is known (section 9).
+        // Unknown frames between known ones (section 9).
         (
             [
                 frame(GREASE, "what"),
@@ -137,7 +137,7 @@ fn a_request_goes_through_whatever_its_pieces() {
 }
 
 #[test]
-fn what_is_no_request_breaks_its_stream_alone() {
+fn malformed_requests_reset_only_their_stream() {
     let post = |length| head("POST", "/a", &[("content-length", length)]);
     let tail = |fields: &[(&str, &str)]| {
         [head("POST", "/a", &[]), frame(DATA, "a"), frame(HEADERS, list(fields))].concat()
@@ -219,7 +219,7 @@ fn what_is_no_request_breaks_its_stream_alone() {
         [head("POST", "/a", &[("content-length", "1"), ("content-length", "2")]), frame(DATA, "ab")].concat(),
         MESSAGE_ERROR,
     ));
-    // A body is as long as was said (section 4.1.2).
+    // A body has the announced length (section 4.1.2).
     for (about, bytes) in [
         ("too short", [post("3"), frame(DATA, "ab")].concat()),
         ("too short, in two", [post("4"), frame(DATA, "ab"), frame(DATA, "c")].concat()),
@@ -234,7 +234,7 @@ fn what_is_no_request_breaks_its_stream_alone() {
     ] {
         cases.push((about.to_owned(), bytes, MESSAGE_ERROR));
     }
-    // Trailers, in which there is nothing of a connection either (section 4.2).
+    // Trailers may not have connection-specific fields either (section 4.2).
     for fields in [
         [(":path", "/")],
         [(":status", "200")],
@@ -250,7 +250,7 @@ fn what_is_no_request_breaks_its_stream_alone() {
     ] {
         cases.push((format!("trailers {fields:?}"), tail(&fields), MESSAGE_ERROR));
     }
-    // It has ended before its head is whole.
+    // The stream ends before its head is complete.
     cases.push(("nothing".to_owned(), vec![], REQUEST_INCOMPLETE));
     cases.push(("nothing that is known".to_owned(), frame(GREASE, "x"), REQUEST_INCOMPLETE));
     beside(
@@ -259,8 +259,8 @@ fn what_is_no_request_breaks_its_stream_alone() {
             for (about, bytes, code) in &cases {
                 for singly in [false, true] {
                     let client = site.client().await;
-                    // A server may be asked before the body is known to be none. One that gets it in chunks
-                    // gets no last one; elsewhere the length says that there is more to come.
+                    // A server may get the request before its body turns out to be invalid. It gets no last chunk,
+                    // or fewer bytes than Content-Length announces.
                     site.serves(vec![ToEnd]);
                     let answer = client.ask_in_pieces(bytes, singly && bytes.len() < 60).await;
                     assert_eq!(answer, format!("reset {code:x}"), "{about}");
@@ -278,7 +278,7 @@ fn what_is_no_request_breaks_its_stream_alone() {
 }
 
 #[test]
-fn a_body_that_is_too_long_goes_no_further_than_was_said() {
+fn a_body_is_forwarded_only_up_to_its_announced_length() {
     beside(
         |_| {},
         async |site| {
@@ -287,7 +287,7 @@ fn a_body_that_is_too_long_goes_no_further_than_was_said() {
             let post = head("POST", "/a", &[("content-length", "3")]);
             let (mut send, mut recv) = client.begin(&[post, frame(DATA, "ab")].concat()).await;
             lull().await;
-            // It need not end for that.
+            // The stream need not end for that.
             say(&mut send, &frame(DATA, "cd"), false).await;
             let answer = testing::within(Duration::from_secs(1), answer(&mut recv)).await;
             assert_eq!(answer, Some(format!("reset {MESSAGE_ERROR:x}")));
@@ -299,7 +299,7 @@ fn a_body_that_is_too_long_goes_no_further_than_was_said() {
 }
 
 #[test]
-fn what_cannot_be_understood_ends_the_connection() {
+fn invalid_frames_end_the_connection() {
     let get = || head("GET", "/a", &[]);
     let post = || head("POST", "/a", &[]);
     let body = || [post(), frame(DATA, "a")].concat();
@@ -307,7 +307,7 @@ fn what_cannot_be_understood_ends_the_connection() {
     let mut cases: Vec<(String, Vec<u8>, u64)> = vec![
         ("DATA first".to_owned(), frame(DATA, "a"), FRAME_UNEXPECTED),
         ("DATA behind trailers".to_owned(), [ended(), frame(DATA, "a")].concat(), FRAME_UNEXPECTED),
-        ("DATA of nothing behind trailers".to_owned(), [ended(), frame(DATA, [])].concat(), FRAME_UNEXPECTED),
+        ("empty DATA behind trailers".to_owned(), [ended(), frame(DATA, [])].concat(), FRAME_UNEXPECTED),
         (
             "trailers behind trailers".to_owned(),
             [ended(), frame(HEADERS, list(&[("x", "y")]))].concat(),
@@ -316,7 +316,7 @@ fn what_cannot_be_understood_ends_the_connection() {
         ("an end within a head".to_owned(), cut_off(HEADERS, 9, [0, 0]), FRAME_ERROR),
         ("an end within a body".to_owned(), [post(), cut_off(DATA, 9, "a")].concat(), FRAME_ERROR),
         ("an end within trailers".to_owned(), [body(), cut_off(HEADERS, 9, [0, 0])].concat(), FRAME_ERROR),
-        ("an end within what is unknown".to_owned(), cut_off(GREASE, 9, "a"), FRAME_ERROR),
+        ("an end within an unknown frame".to_owned(), cut_off(GREASE, 9, "a"), FRAME_ERROR),
         ("the same in a body".to_owned(), [body(), cut_off(GREASE, 9, "a")].concat(), FRAME_ERROR),
         ("an end within a frame's head".to_owned(), [body(), vec![0, 0x40]].concat(), FRAME_ERROR),
         ("an end within the first frame's head".to_owned(), vec![1], FRAME_ERROR),
@@ -335,15 +335,15 @@ fn what_cannot_be_understood_ends_the_connection() {
     for (about, coded) in [
         ("nothing", &[][..]),
         ("half of what is first", &[0]),
-        ("a table that there is not", &[1, 0, 0x80]),
-        ("a base before it", &[0, 0x80]),
-        ("a field of that table", &[0, 0, 0x80]),
-        ("a name of it", &[0, 0, 0x40, 0]),
+        ("a Required Insert Count", &[1, 0, 0x80]),
+        ("a negative base", &[0, 0x80]),
+        ("a field of the dynamic table", &[0, 0, 0x80]),
+        ("a name of the dynamic table", &[0, 0, 0x40, 0]),
         ("a field behind the base", &[0, 0, 0x10]),
-        ("a field beyond the table that everybody has", &[0, 0, 0xff, 99 - 63]),
+        ("a field beyond the static table", &[0, 0, 0xff, 99 - 63]),
         ("half a field", &[0, 0, 0x21, b'a', 5, b'b']),
         ("a number without end", &[0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]),
-        ("what Huffman's code has not", &[0, 0, 0x51, 0x81, 0]),
+        ("invalid Huffman code", &[0, 0, 0x51, 0x81, 0]),
     ] {
         cases.push((about.to_owned(), frame(HEADERS, coded), DECOMPRESSION_FAILED));
         cases.push((
@@ -352,8 +352,8 @@ fn what_cannot_be_understood_ends_the_connection() {
             DECOMPRESSION_FAILED,
         ));
     }
-    let (tells, told) = faults();
-    beside(tells, async move |site| {
+    let (report, reported) = faults();
+    beside(report, async move |site| {
         for (about, bytes, code) in &cases {
             let client = site.client().await;
             site.serves(vec![ToEnd]);
@@ -361,13 +361,13 @@ fn what_cannot_be_understood_ends_the_connection() {
             assert_eq!(answer, format!("closed {code:x}"), "{about}");
             site.forget();
             site.heard().await;
-            assert_eq!(rules(&told), [named(*code)], "{about}");
+            assert_eq!(rules(&reported), [named(*code)], "{about}");
         }
     });
 }
 
 #[test]
-fn a_tunnel_to_anywhere_is_not_served() {
+fn plain_connect_is_refused() {
     beside(
         |_| {},
         async |site| {
@@ -386,15 +386,15 @@ fn a_tunnel_to_anywhere_is_not_served() {
 }
 
 #[test]
-fn what_is_too_large_is_told_so_unread() {
+fn heads_that_are_too_large_get_431_unread() {
     let fields: Vec<(String, String)> = (0..11).map(|at| (format!("x-{at}"), "y".to_owned())).collect();
     let many = |count: usize| {
         let fields: Vec<_> = fields[..count].iter().map(|(name, value)| (&name[..], &value[..])).collect();
         head("GET", "/a", &fields)
     };
     let long = |length: usize| head("GET", "/a", &[("x", &"y".repeat(length))]);
-    // The longest list that is read, of text that is shorter than it: eight backslashes are 19 bytes in Huffman's
-    // code (RFC 7541 appendix B).
+    // The longest field section that is read. Its text is shorter than its encoding: eight backslashes are 19 bytes
+    // in Huffman code (RFC 7541 appendix B).
     let longest = |longer: usize| {
         let bits: Vec<bool> = (0..128 * 19).map(|bit| bit % 19 < 15).collect();
         let byte = |bits: &[bool]| bits.iter().fold(0, |byte, bit| byte << 1 | u8::from(*bit));
@@ -434,7 +434,7 @@ fn what_is_too_large_is_told_so_unread() {
                 } else {
                     let answer = answer(&mut recv).await;
                     assert!(answer.starts_with(status) && answer.ends_with(" | end"), "{about}: {answer}");
-                    // Nobody reads the rest (section 4.1).
+                    // The rest of the request is not read (section 4.1).
                     let stopped = within(send.stopped()).await.unwrap();
                     assert_eq!(stopped, Some(VarInt::from_u32(NO_ERROR as u32)), "{about}");
                     site.forget();

@@ -1,4 +1,4 @@
-//! Responses: what a server says, in HTTP/3's words (RFC 9114 sections 4.1 to 4.3), and tunnels (RFC 9220).
+//! Responses of servers in HTTP/3 (RFC 9114 sections 4.1 to 4.3), and tunnels (RFC 9220).
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use sha1::{Digest, Sha1};
 use super::client::*;
 use crate::support::{Do, Do::*, SERVER};
 
-/// What a server says to a request, how it goes on, and what the client gets.
+/// Cases: name, method, the server's response after `HTTP/1.1 `, its next step, and the client's response.
 const ANSWERS: &[(&str, &str, &str, Option<Do>, &str)] = &[
     ("measured", "GET", "200 OK\r\nContent-Length: 2\r\n\r\nok", None, WELL),
     (
@@ -73,7 +73,7 @@ const ANSWERS: &[(&str, &str, &str, Option<Do>, &str)] = &[
         "200 | \"abc\" | reset 102",
     ),
     (
-        "told of before",
+        "early hints",
         "GET",
         "103 Early Hints\r\nLink: </s>\r\nConnection: X-Own\r\nX-Own: 1\r\nKeep-Alive: 1\r\n\r\n\
          HTTP/1.1 103 Early Hints\r\nLink: </t>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
@@ -81,7 +81,7 @@ const ANSWERS: &[(&str, &str, &str, Option<Do>, &str)] = &[
         "103 link: </s> | 103 link: </t> | 200 content-length: 2 | \"ok\" | end",
     ),
     (
-        "what is of the connection",
+        "hop-by-hop fields",
         "GET",
         "200 OK\r\nConnection: X-Own\r\nX-Own: 1\r\nKeep-Alive: 1\r\nProxy-Connection: a\r\nUpgrade: b\r\n\
          Content-Length: 2\r\nX-A: B\r\n\r\nok",
@@ -89,7 +89,7 @@ const ANSWERS: &[(&str, &str, &str, Option<Do>, &str)] = &[
         "200 x-a: B content-length: 2 | \"ok\" | end",
     ),
     (
-        "what the gateway has its own word for",
+        "Server and Date, which the gateway sets",
         "GET",
         "200 OK\r\nServer: b\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nContent-Length: 2\r\n\r\nok",
         None,
@@ -98,7 +98,7 @@ const ANSWERS: &[(&str, &str, &str, Option<Do>, &str)] = &[
 ];
 
 #[test]
-fn an_answer_goes_through_in_its_own_words() {
+fn responses_are_translated() {
     beside(
         |_| {},
         async |site| {
@@ -116,8 +116,8 @@ fn an_answer_goes_through_in_its_own_words() {
 }
 
 #[test]
-fn an_answer_that_ends_with_a_failure_of_the_gateway_s_is_not_whole() {
-    // Whoever is told of what went wrong fails, in the midst of the answer.
+fn a_response_is_reset_when_the_gateway_panics() {
+    // The fault handler panics, in the middle of the response.
     let fails = |settings: &mut Settings| settings.on_fault = Arc::new(|_| panic!("as asked"));
     beside(fails, async |site| {
         site.panics.set(1);
@@ -144,17 +144,17 @@ fn the_gateway_s_own_answers_are_whole() {
             );
             let nowhere = client.ask(&head("HEAD", "/nowhere", &[])).await;
             assert_eq!(nowhere, "404 content-type: application/json content-length: 36 | end");
-            let none = client.ask(&head("GET", "/told-nothing", &[])).await;
+            let none = client.ask(&head("GET", "/recorded-nothing", &[])).await;
             assert_eq!(none, "204 content-type: text/plain; charset=utf-8 | end");
-            // A body that is empty is measured by the stream's end, unless none was to come.
-            let empty = client.ask(&head("GET", "/told-empty", &[])).await;
+            // The stream's end shows that a body is empty, so only HEAD needs Content-Length.
+            let empty = client.ask(&head("GET", "/recorded-empty", &[])).await;
             assert_eq!(empty, "200 | end");
-            let empty = client.ask(&head("HEAD", "/told-empty", &[])).await;
+            let empty = client.ask(&head("HEAD", "/recorded-empty", &[])).await;
             assert_eq!(empty, "200 content-length: 0 | end");
             let refused = client.ask(&head("GET", "/a", &[])).await;
             assert!(refused.starts_with("502 ") && refused.ends_with(" | end"), "{refused}");
-            // One that sets trailers, whose body is of a length that nobody says.
-            let trailers = client.ask(&head("GET", "/told-trailers", &[])).await;
+            // With trailers, the response has no Content-Length.
+            let trailers = client.ask(&head("GET", "/recorded-trailers", &[])).await;
             assert_eq!(
                 trailers,
                 "200 content-type: text/plain; charset=utf-8 | \"hello\" | x-down: set | end"
@@ -165,7 +165,7 @@ fn the_gateway_s_own_answers_are_whole() {
 }
 
 #[test]
-fn what_a_plugin_sets_is_not_of_the_connection_either() {
+fn hop_by_hop_fields_of_plugins_are_dropped() {
     beside(
         |_| {},
         async |site| {
@@ -182,41 +182,42 @@ fn what_a_plugin_sets_is_not_of_the_connection_either() {
             );
             let grpc =
                 head("POST", "/set-refuse", &[("content-type", "application/grpc"), ("te", "trailers")]);
-            let told = "200 x-set: 1 content-type: application/grpc grpc-status: 14 grpc-message: hi | end";
-            assert_eq!(client.ask(&grpc).await, told);
+            let expected =
+                "200 x-set: 1 content-type: application/grpc grpc-status: 14 grpc-message: hi | end";
+            assert_eq!(client.ask(&grpc).await, expected);
             client.bye();
         },
     );
 }
 
 #[test]
-fn a_grpc_client_is_told_in_its_own_words() {
+fn grpc_clients_get_errors_as_grpc_status() {
     beside(serves_beside_tls, async |site| {
         let client = site.client().await;
         let call = head("POST", "/nowhere", &[("content-type", "application/grpc"), ("te", "trailers")]);
-        let told = "200 content-type: application/grpc grpc-status: 12 \
+        let expected = "200 content-type: application/grpc grpc-status: 12 \
                     grpc-message: {\"error_msg\":\"404 Route Not Found\"} alt-svc: h3=\":9443\"; ma=86400 | end";
-        assert_eq!(client.ask(&call).await, told);
+        assert_eq!(client.ask(&call).await, expected);
         client.bye();
     });
 }
 
-/// HTTP/3 is served beside TLS, of which answers tell.
+/// Serves HTTP/3 beside TLS, so that responses have Alt-Svc.
 fn serves_beside_tls(settings: &mut Settings) {
     let traffic = Traffic::Http(Versions { h1: true, h2: true, h3: true });
     settings.listen = vec![Listener { address: H3, traffic, tls: true, proxy_protocol: false }];
 }
 
 #[test]
-fn answers_tell_where_else_they_are_to_be_had_unless_they_do_so() {
+fn alt_svc_is_added_unless_the_server_sets_it() {
     beside(serves_beside_tls, async |site| {
         let client = site.client().await;
-        for (says, told) in [("", "h3=\":9443\"; ma=86400"), ("Alt-Svc: clear\r\n", "clear")] {
+        for (says, alt_svc) in [("", "h3=\":9443\"; ma=86400"), ("Alt-Svc: clear\r\n", "clear")] {
             let says = format!("HTTP/1.1 200 OK\r\n{says}Content-Length: 0\r\n\r\n").leak();
             site.serves(answers(says));
             let answer = client.ask(&head("GET", "/a", &[])).await;
             assert_eq!(answer.matches("alt-svc: ").count(), 1, "{answer}");
-            assert!(answer.contains(&format!("alt-svc: {told}")), "{answer}");
+            assert!(answer.contains(&format!("alt-svc: {alt_svc}")), "{answer}");
             site.heard().await;
         }
         client.bye();
@@ -224,7 +225,7 @@ fn answers_tell_where_else_they_are_to_be_had_unless_they_do_so() {
 }
 
 #[test]
-fn who_waits_to_be_told_to_go_on_is_told() {
+fn expect_is_answered_with_100_continue() {
     let asks = |length| head("POST", "/a", &[("content-length", length), ("expect", "100-continue")]);
     beside(
         |_| {},
@@ -235,19 +236,20 @@ fn who_waits_to_be_told_to_go_on_is_told() {
             assert_eq!(next(&mut recv).await, "100");
             say(&mut send, &frame(DATA, "abc"), false).await;
             send.finish().unwrap();
-            assert_eq!(answer(&mut recv).await, WELL, "and is told once");
+            assert_eq!(answer(&mut recv).await, WELL, "a second 100");
             site.heard().await;
-            // Who does not ask is not told. Who asks and waits for nothing may be told: the body comes behind.
-            let told = format!("100 | {WELL}");
-            for (bytes, wanted) in
-                [(head("POST", "/a", &[("content-length", "3")]), &[WELL][..]), (asks("3"), &[WELL, &told])]
-            {
+            // Without Expect there is no 100. With Expect, 100 is optional if the body follows at once.
+            let expected = format!("100 | {WELL}");
+            for (bytes, wanted) in [
+                (head("POST", "/a", &[("content-length", "3")]), &[WELL][..]),
+                (asks("3"), &[WELL, &expected]),
+            ] {
                 site.serves(vec![Until("\r\n\r\nabc"), Send(OK), ToEnd]);
                 let said = client.ask(&[bytes, frame(DATA, "abc")].concat()).await;
                 assert!(wanted.contains(&&said[..]), "{said}");
                 site.heard().await;
             }
-            // What is not wanted is answered without.
+            // A request whose body is not wanted gets its response without 100.
             let (_send, mut recv) = client
                 .begin(&super::client::head(
                     "POST",
@@ -262,7 +264,7 @@ fn who_waits_to_be_told_to_go_on_is_told() {
 }
 
 #[test]
-fn an_answer_comes_as_it_is_made() {
+fn responses_are_streamed() {
     beside(
         |_| {},
         async |site| {
@@ -298,10 +300,10 @@ fn an_answer_comes_as_it_is_made() {
     );
 }
 
-/// The head of a tunnel is the server's alone.
+/// The response to a tunnel has the server's fields alone.
 const AGREED: &str = "200 undated";
 
-/// A server that agrees to a tunnel, with what it says first, and then says all that it hears twice, to the end.
+/// Starts a server that accepts a tunnel, sends `more`, and then echoes all bytes twice, to the end.
 fn serve_echo(more: &'static str) {
     let server = Rc::new(move || {
         let (end, theirs) = testing::pair(Schedule::default(), Schedule::default());
@@ -330,7 +332,7 @@ fn serve_echo(more: &'static str) {
     testing::serve(SERVER.into(), move || server());
 }
 
-/// What asks for a tunnel (RFC 9220 section 3).
+/// Returns the request for a tunnel (RFC 9220 section 3).
 fn connect() -> Vec<u8> {
     frame(
         HEADERS,
@@ -350,7 +352,7 @@ async fn tunnel(client: &Client, early: &[u8]) -> (SendStream, RecvStream) {
 }
 
 #[test]
-fn a_tunnel_carries_bytes_both_ways_to_its_end() {
+fn tunnels_carry_bytes_both_ways_to_their_end() {
     beside(
         |_| {},
         async |site| {
@@ -363,7 +365,7 @@ fn a_tunnel_carries_bytes_both_ways_to_its_end() {
                 got += next(&mut recv).await.trim_matches('"');
             }
             assert_eq!(got, "firstaa");
-            // What nobody knows, and what is nothing, is no part of it.
+            // Unknown frames and empty DATA are not part of the tunnel.
             let more = [frame(GREASE, "x"), frame(DATA, []), frame(DATA, "bc")].concat();
             say(&mut send, &more, true).await;
             send.finish().unwrap();
@@ -375,7 +377,7 @@ fn a_tunnel_carries_bytes_both_ways_to_its_end() {
 }
 
 #[test]
-fn a_tunnel_is_made_of_data_alone() {
+fn frames_other_than_data_end_a_tunnel() {
     beside(
         |_| {},
         async |site| {
@@ -397,7 +399,7 @@ fn a_tunnel_is_made_of_data_alone() {
 }
 
 #[test]
-fn a_tunnel_that_is_broken_off_on_one_side_is_on_the_other() {
+fn a_reset_of_a_tunnel_reaches_the_other_side() {
     beside(
         |_| {},
         async |site| {
@@ -417,7 +419,7 @@ fn a_tunnel_that_is_broken_off_on_one_side_is_on_the_other() {
 }
 
 #[test]
-fn a_tunnel_that_is_refused_is_answered() {
+fn refused_tunnels_get_a_response() {
     beside(
         |_| {},
         async |site| {
@@ -426,13 +428,13 @@ fn a_tunnel_that_is_refused_is_answered() {
             let (_send, mut recv) = tunnel(&client, &[]).await;
             assert_eq!(answer(&mut recv).await, "403 content-length: 2 | \"no\" | end");
             site.heard().await;
-            // It would be taken for one.
+            // The client would take 200 for a tunnel.
             site.serves(answers("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"));
             let (_send, mut recv) = tunnel(&client, &[]).await;
             let taken = answer(&mut recv).await;
             assert!(taken.starts_with("502 ") && taken.contains("the answer is not one"), "{taken}");
             site.heard().await;
-            // Nobody has asked for one, or by the wrong key.
+            // 101 for a request without a tunnel, and 101 without the accept key.
             let agree =
                 "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
             for ask in [head("GET", "/ws", &[]), connect()] {
@@ -442,7 +444,7 @@ fn a_tunnel_that_is_refused_is_answered() {
                 assert!(answer.starts_with("502 ") && answer.ends_with(" | end"), "{answer}");
                 site.heard().await;
             }
-            // A tunnel has no body that could be measured, and there is none to other protocols.
+            // A tunnel may not have Content-Length, and other protocols are not supported.
             for more in [("content-length", "1"), (":protocol", "connect-udp")] {
                 let fields = [
                     (":method", "CONNECT"),

@@ -1,4 +1,4 @@
-//! Sockets for datagrams, which are the kernel's also where the clock jumps.
+//! UDP sockets. They are real ones, though the clock is virtual.
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -7,17 +7,17 @@ use std::time::Duration;
 use proxy::testing;
 
 thread_local! {
-    /// Each test has a thread of its own, and on it a server of its own.
+    /// Each test runs on its own thread, with its own servers.
     static LATE: SocketAddr = Peer::at((Ipv4Addr::LOCALHOST, 0).into()).addr;
     static SERVER: Peer = Peer::at((Ipv4Addr::LOCALHOST, 0).into());
 }
 
-/// The server that routes of this thread's tests lead to.
+/// The address of the server of this thread's tests.
 pub fn server() -> SocketAddr {
     SERVER.with(|server| server.addr)
 }
 
-/// Where there is no server yet.
+/// An address on which no server listens at first.
 pub fn late() -> SocketAddr {
     LATE.with(|addr| *addr)
 }
@@ -35,7 +35,7 @@ impl Peer {
         Peer { addr: socket.local_addr().unwrap(), socket }
     }
 
-    /// The same socket as that of [`server`].
+    /// Returns the server at [`server`].
     pub fn server() -> Peer {
         SERVER.with(|server| Peer { addr: server.addr, socket: server.socket.try_clone().unwrap() })
     }
@@ -44,13 +44,13 @@ impl Peer {
         assert_eq!(self.socket.send_to(bytes, to).unwrap(), bytes.len());
     }
 
-    /// The next datagram, and where it came from. The clock stands still meanwhile.
+    /// Waits for the next datagram and its source. The virtual clock stands still meanwhile.
     pub async fn hear(&self) -> (Vec<u8>, SocketAddr) {
         let (_, bytes, from) = hear_any([self]).await;
         (bytes, from)
     }
 
-    /// A datagram that is there.
+    /// Returns a datagram that has already arrived.
     fn heard(&self) -> Option<(Vec<u8>, SocketAddr)> {
         let mut bytes = vec![0; 70_000];
         match self.socket.recv_from(&mut bytes) {
@@ -64,7 +64,8 @@ impl Peer {
     }
 }
 
-/// The next datagram of any of them: whose it is, and where it came from. The clock stands still meanwhile.
+/// Waits for the next datagram to any of `peers`: the peer's index, the datagram and its source. The virtual clock
+/// stands still meanwhile.
 #[expect(clippy::disallowed_methods, reason = "the test waits for the kernel")]
 pub async fn hear_any<const N: usize>(peers: [&Peer; N]) -> (usize, Vec<u8>, SocketAddr) {
     for _ in 0..20_000 {
@@ -79,7 +80,7 @@ pub async fn hear_any<const N: usize>(peers: [&Peer; N]) -> (usize, Vec<u8>, Soc
     panic!("nothing came in 20 s");
 }
 
-/// Lets all tasks go on as far as they can, and the kernel's news come in.
+/// Runs all tasks as far as they can, so that they see the kernel's events.
 pub async fn settle() {
     for _ in 0..200 {
         testing::turn().await;

@@ -1,4 +1,4 @@
-//! A plugin that lets bodies go through filters, which the query names.
+//! A plugin that passes bodies through filters, which the query selects.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +50,7 @@ impl Instance for Filters {
         let filter: Box<dyn RequestFilter> = match x.query() {
             b"swallow" => Box::new(Swallow),
             b"grow" => Box::new(Grow),
-            // It goes on as it came.
+            // The body is forwarded unchanged.
             b"look" | b"beginning" => return Step::Next,
             _ => Box::new(Shout),
         };
@@ -86,7 +86,7 @@ impl Instance for Filters {
     }
 }
 
-/// How long it waits with a piece of a response.
+/// Returns how long to delay each piece of a response.
 fn pause(x: &Exchange<'_>) -> Option<Duration> {
     match x.query() {
         b"pause" => Some(Duration::from_millis(1500)),
@@ -95,7 +95,7 @@ fn pause(x: &Exchange<'_>) -> Option<Duration> {
     }
 }
 
-/// Turns it to upper case.
+/// Turns the body to upper case.
 struct Shout;
 
 impl RequestFilter for Shout {
@@ -105,7 +105,7 @@ impl RequestFilter for Shout {
     }
 }
 
-/// Leaves nothing of it.
+/// Removes all bytes.
 struct Swallow;
 
 impl RequestFilter for Swallow {
@@ -115,7 +115,7 @@ impl RequestFilter for Swallow {
     }
 }
 
-/// Makes a megabyte of each piece.
+/// Grows each piece to one MiB.
 struct Grow;
 
 impl RequestFilter for Grow {

@@ -1,5 +1,5 @@
-//! A client that speaks HTTP/2, on one stream after the other. What it gets is put down as text: heads as lines, bodies
-//! as they are, and how a stream ended.
+//! An HTTP/2 client with one stream at a time. Responses are recorded as text: heads as lines, bodies unchanged, and
+//! the end of each stream.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{Do, Got};
 
-/// An end of a connection, for the library.
+/// Adapts an end of a connection to the h2 crate.
 pub struct Line(pub End);
 
 impl AsyncRead for Line {
@@ -43,15 +43,15 @@ impl AsyncWrite for Line {
     }
 }
 
-/// The stream that is spoken on.
+/// The current stream.
 struct Stream {
     send: SendStream<Bytes>,
-    /// Until the head has come.
+    /// Set until the head of the response has arrived.
     answer: Option<ResponseFuture>,
     body: Option<RecvStream>,
 }
 
-/// Says and hears what a script tells, as [`super::play`].
+/// Runs a script, as [`super::play`] does.
 pub async fn play(
     who: &str,
     script: &[Do],
@@ -97,7 +97,7 @@ pub async fn play(
     got.replace(mine);
 }
 
-/// A stream for this head: method and path, and fields, in lines.
+/// Opens a stream with this head: method and path, and fields, in lines.
 async fn ask(client: &mut SendRequest<Bytes>, head: &str, ends: bool, got: &mut Got) -> Option<Stream> {
     let mut lines = head.lines();
     let (method, path) = lines.next().unwrap().split_once(' ').unwrap();
@@ -124,7 +124,7 @@ fn fields<'a>(lines: impl Iterator<Item = &'a str>) -> HeaderMap {
     lines.map(field).collect()
 }
 
-/// Sends all of it, as the windows have room. Nothing is a frame as well.
+/// Sends all bytes, as the windows allow; without bytes, an empty DATA frame.
 async fn send(stream: &mut Stream, mut bytes: &[u8]) -> Result<(), h2::Error> {
     if bytes.is_empty() {
         return stream.send.send_data(Bytes::new(), false);

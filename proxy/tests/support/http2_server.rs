@@ -1,4 +1,4 @@
-//! Frames of HTTP/2 as a server writes them, byte by byte, and what a server was asked in those that came.
+//! HTTP/2 frames as a server writes them, byte by byte, and a decoder of the requests that it got.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -25,28 +25,28 @@ const MOST_STREAMS: u16 = 3;
 /// `SETTINGS_ENABLE_CONNECT_PROTOCOL`.
 const TUNNELS: u16 = 8;
 
-/// What a client begins with, before its first frame.
+/// The connection preface of a client.
 pub const PREFACE: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Bytes of a frame before its payload.
+/// Bytes of a frame's header.
 const HEAD: usize = 9;
 
-/// The beginning of a connection: settings that say nothing, and the client's preface.
+/// Begins a connection with empty SETTINGS and waits for the client's preface.
 pub fn greets() -> Vec<Do> {
     vec![frame(SETTINGS, 0, 0, &[]), Do::Until(PREFACE)]
 }
 
-/// The same; so many streams are taken at a time.
+/// Begins a connection that accepts this many concurrent streams.
 pub fn greets_for(streams: u32) -> Vec<Do> {
     vec![takes(streams), Do::Until(PREFACE)]
 }
 
-/// The same; tunnels are taken.
+/// Begins a connection that accepts extended CONNECT.
 pub fn greets_for_tunnels() -> Vec<Do> {
     vec![setting(TUNNELS, 1), Do::Until(PREFACE)]
 }
 
-/// So many streams are taken at a time from here on.
+/// Sets the number of concurrent streams from here on.
 pub fn takes(streams: u32) -> Do {
     setting(MOST_STREAMS, streams)
 }
@@ -55,12 +55,12 @@ fn setting(which: u16, value: u32) -> Do {
     frame(SETTINGS, 0, 0, &[&which.to_be_bytes()[..], &value.to_be_bytes()].concat())
 }
 
-/// A head of these lines, with which the stream may end.
+/// Returns HEADERS with these lines; `ends` sets END_STREAM.
 pub fn head(stream: u32, ends: bool, lines: &str) -> Do {
     let mut block = Vec::new();
     for line in lines.lines() {
         let (name, value) = line.rsplit_once(": ").unwrap();
-        // A literal that is not remembered, of a name that is spelled out (RFC 7541 section 6.2.2).
+        // A literal without indexing and with a new name (RFC 7541 section 6.2.2).
         block.push(0);
         for text in [name, value] {
             assert!(text.len() < 127, "a length of one byte");
@@ -79,7 +79,7 @@ pub fn reset(stream: u32, reason: h2::Reason) -> Do {
     frame(RST_STREAM, 0, stream, &u32::from(reason).to_be_bytes())
 }
 
-/// No stream behind this one was looked at, and none will be.
+/// Returns GOAWAY: streams after `last` were not and will not be processed.
 pub fn goes(last: u32) -> Do {
     frame(GOAWAY, 0, 0, &[last.to_be_bytes(), [0; 4]].concat())
 }
@@ -92,20 +92,20 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Do {
     Do::Bytes(bytes.leak())
 }
 
-/// Kind and stream of the frame at the beginning, and its whole length, if it is all there.
+/// Returns the kind, stream and whole length of the first frame, if it is complete.
 pub fn first(bytes: &[u8]) -> Option<(u8, u32, usize)> {
     let &[a, b, c, kind, _, d, e, f, g] = bytes.first_chunk::<HEAD>()?;
     let length = HEAD + u32::from_be_bytes([0, a, b, c]) as usize;
     (bytes.len() >= length).then(|| (kind, u32::from_be_bytes([d, e, f, g]), length))
 }
 
-/// What a client of HTTP/2 has asked, as text: heads as lines, bodies as they are, and how each request ended.
+/// Decodes the requests of an HTTP/2 client as text: heads as lines, bodies unchanged, and the end of each request.
 pub async fn requests(bytes: &[u8]) -> Option<String> {
     let mut rest = bytes.strip_prefix(PREFACE.as_bytes())?;
     let mut kept = PREFACE.as_bytes().to_vec();
     kept.extend_from_slice(&[0, 0, 0, SETTINGS, 0, 0, 0, 0, 0]);
     while let Some((kind, _, length)) = first(rest) {
-        // What is said of the connection was said to somebody else.
+        // Frames of the connection, such as WINDOW_UPDATE, belong to the real connection, not to this decoder's.
         if matches!(kind, DATA | HEADERS | CONTINUATION) {
             kept.extend_from_slice(&rest[..length]);
         }
@@ -128,7 +128,7 @@ pub async fn requests(bytes: &[u8]) -> Option<String> {
         got.put(&format!("{} {}\n", parts.method, parts.uri));
         got.put_fields(&parts.headers);
         got.put("\n");
-        // It is all here: what there is comes at the first look.
+        // All bytes are here, so a single poll reads the whole body.
         let mut body = Some(body);
         let mut reading = pin!(async { while more_of(&mut body, &mut got).await {} });
         let _ = poll_fn(|cx| Poll::Ready(reading.as_mut().poll(cx))).await;
@@ -136,7 +136,7 @@ pub async fn requests(bytes: &[u8]) -> Option<String> {
     Some(got.text())
 }
 
-/// What was heard, as a connection on which nothing more comes, and nobody listens.
+/// A connection that yields the received bytes, then nothing more, and discards what is written to it.
 struct Heard(Vec<u8>, usize);
 
 impl AsyncRead for Heard {

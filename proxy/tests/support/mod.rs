@@ -1,4 +1,4 @@
-//! Runs a script on both sides of a gateway, under many schedules.
+//! Runs scripts on both sides of a gateway, under many schedules.
 #![allow(
     dead_code,
     clippy::unwrap_used,
@@ -31,14 +31,14 @@ pub mod datagrams;
 mod filters;
 pub mod http2;
 pub mod http2_server;
+pub mod recorder;
 mod routes;
 mod streams;
 pub mod tls;
-pub mod told;
 mod trailers;
 
 pub const SERVER: ([u8; 4], u16) = ([10, 0, 0, 1], 80);
-/// Asked where the first one fails, on routes that have it.
+/// The server for retries, on routes that have it.
 const SECOND: ([u8; 4], u16) = ([10, 0, 0, 2], 80);
 
 /// One step of a script.
@@ -46,96 +46,98 @@ const SECOND: ([u8; 4], u16) = ([10, 0, 0, 2], 80);
 pub enum Do {
     Send(&'static str),
     Bytes(&'static [u8]),
-    /// So many of one byte.
+    /// Sends one byte this many times.
     Many(u8, usize),
-    /// Reads until this has come, behind what was waited for before.
+    /// Reads until this text has arrived, after the last one waited for.
     Until(&'static str),
-    /// Reads until so many of one byte have come behind what was waited for before.
+    /// Reads until one byte has arrived this many times, after the last text waited for.
     Count(u8, usize),
     /// Reads to the end of the connection.
     ToEnd,
-    /// Milliseconds of the clock that jumps.
+    /// Waits for milliseconds of the virtual clock.
     Wait(u64),
     ShutDown,
     Close,
     Reset,
-    /// A server's whole script: it takes no connection.
+    /// A server's whole script: it refuses the connection.
     Refuse,
-    /// The same: it takes the connection, and is gone before it is asked.
+    /// A server's whole script: it accepts the connection and closes it before a request.
     Gone,
-    /// The same: connecting fails with this error of the system's.
+    /// A server's whole script: connecting fails with this `errno`.
     Fail(i32),
     Drain,
     EndTunnels,
-    /// A server's that speaks HTTP/2 ([`http2_server`]): reads until a frame of this kind has come on this stream.
+    /// HTTP/2 server ([`http2_server`]): reads until a frame of this kind has arrived on this stream.
     UntilOn(u32, u8),
-    /// A server's: agrees to a WebSocket, with these fields and bytes at the end of what it says.
+    /// Server: accepts a WebSocket, with these fields and bytes at the end of its response.
     Agree(&'static str),
-    /// HTTP/2: begins a stream with this head, whose body follows: method, path and fields, in lines.
+    /// HTTP/2 client: begins a request with a body: method, path and fields, in lines.
     Ask(&'static str),
-    /// The same, of a request without a body.
+    /// HTTP/2 client: sends a request without a body.
     AskAll(&'static str),
-    /// The request's last fields, in lines.
+    /// HTTP/2 client: sends these trailers, in lines.
     Trailers(&'static str),
-    /// So many connections are served now, those of the gateway to itself among them.
+    /// Checks the number of open client connections, which includes those of the gateway to itself.
     Served(usize),
 }
 
-/// What is said, and what is to come of it.
+/// The scripts of a test, and the expected results.
 #[derive(Clone)]
 pub struct Case {
     pub client: Vec<Do>,
-    /// Another client of the same worker, at the same time, if it has anything to say.
+    /// The script of another client of the same worker, which runs at the same time; empty for none.
     pub beside: Vec<Do>,
-    /// Further clients, one after the other when those before have ended.
+    /// The scripts of further clients, each of which starts when the one before has ended.
     pub then: Vec<Vec<Do>>,
     /// A script for each connection to the servers, in order.
     pub servers: Vec<Vec<Do>>,
-    /// What the client gets among other things, and what it does not.
+    /// Texts that the client must get.
     pub wants: Vec<&'static str>,
+    /// Texts that the client must not get.
     pub lacks: Vec<&'static str>,
-    /// What the server gets among other things, and what it does not.
+    /// Texts that some server must get.
     pub heard: Vec<&'static str>,
+    /// Texts that no server may get.
     pub unheard: Vec<&'static str>,
-    /// No server is asked.
+    /// Whether no server may get a connection.
     pub silent: bool,
-    /// Whether a server is asked depends on the schedule.
+    /// Whether some of the servers may get no connection, depending on the schedule.
     pub maybe: bool,
-    /// The client's connection ends with a reset.
+    /// Whether the client's connection must end with a reset.
     pub broken: bool,
-    /// What the client gets exactly once.
+    /// A text that the client must get exactly once.
     pub once: &'static str,
-    /// What is told of each request when it is over, where a plugin does that ([`told`]): all of the client's
-    /// bytes are received, and all that it gets are sent.
-    pub told: Vec<&'static str>,
-    /// It is a port on which HTTP/2 is served as well.
+    /// The lines of the plugin [`recorder`], on routes that have it. The bytes in them must be those that the
+    /// clients sent and got.
+    pub recorded: Vec<&'static str>,
+    /// Whether the port serves HTTP/2 as well.
     pub any: bool,
-    /// The client speaks HTTP/2 ([`http2`]).
+    /// Whether the client speaks HTTP/2 ([`http2`]).
     pub h2: bool,
-    /// Bytes received and sent, as they are told, where they are not the client's.
+    /// The recorded bytes received and sent, if they differ from the client's.
     pub sums: Option<(usize, usize)>,
-    /// It is this port, of streams.
+    /// The port, for a stream.
     pub stream: Option<u16>,
-    /// Servers of streams are told by a PROXY protocol header who the client is.
+    /// Whether streams begin with a PROXY protocol header to the server.
     pub header: bool,
-    /// What the client or a server has not read fills its connection soon.
+    /// Whether connections hold only 16 unread bytes.
     pub narrow: bool,
-    /// The plugin fails.
+    /// Whether the plugin panics.
     pub panics: bool,
-    /// The worker is watched, under one schedule: so many requests, and those of them that are errors.
+    /// Numbers of requests and of errors that a watched worker must count. Needs a single schedule.
     pub watched: Option<(u64, u64)>,
-    /// What tries took, in seconds with one decimal, as the access log has it: a line for each request, if there
-    /// is a log. Under one schedule.
+    /// The times of attempts in the access log, in seconds with one decimal: a line for each request. Without
+    /// lines, there is no access log. Needs a single schedule.
     pub took: Vec<&'static str>,
-    /// Of each server whose traffic is looked at: requests, failures, and tenths of seconds that the others took.
-    /// Under one schedule.
+    /// For each server with outlier detection: requests, failures, and the time of the successes in tenths of
+    /// seconds. Needs a single schedule.
     pub tallies: Vec<(u32, u32, u64)>,
-    /// What a server does on an idle connection is only noticed by who looks.
+    /// Whether data from servers is reported to the gateway a turn late, as by the kernel.
     pub late: bool,
     pub seeds: u64,
-    /// The resources that there are, by their ids; all if none is named.
+    /// The ids of the resources to keep; empty for all.
     pub only: &'static [&'static str],
-    /// What differs from the usual settings.
+    /// Changes the default settings.
     pub settings: fn(&mut Settings),
 }
 
@@ -152,7 +154,7 @@ const BASE: Case = Case {
     maybe: false,
     broken: false,
     once: "",
-    told: Vec::new(),
+    recorded: Vec::new(),
     any: false,
     h2: false,
     sums: None,
@@ -169,21 +171,21 @@ const BASE: Case = Case {
     settings: |_| {},
 };
 
-/// A client that speaks HTTP/1.
+/// A case with an HTTP/1 client.
 pub fn http() -> Case {
     BASE
 }
 
-/// What one side has read.
+/// The bytes that one side has read.
 #[derive(Debug, Default)]
 pub struct Got {
     pub bytes: Vec<u8>,
-    /// Where the next wait begins.
+    /// The offset at which the next `Until` begins.
     at: usize,
-    /// It ended with a reset.
+    /// Whether the connection ended with a reset.
     pub reset: bool,
     pub ended: bool,
-    /// Bytes that were sent.
+    /// The number of bytes sent.
     sent: usize,
 }
 
@@ -210,15 +212,15 @@ impl Got {
     }
 }
 
-/// Says and hears what a script tells. Panics with what came if something waited for does not come.
+/// Runs a script. Panics with the received bytes if an expected text does not arrive.
 pub async fn play(who: &str, script: &[Do], end: End, got: &RefCell<Got>, gateway: &Gateway) {
-    // Nobody else looks at it while the script runs.
+    // Nothing else reads it while the script runs.
     let mut mine = got.take();
     for step in script {
         match step {
             Do::Send(text) => {
                 mine.sent += text.len();
-                // The other side may have gone; what follows in the script shows whether that is right.
+                // The other side may have closed; later steps of the script check whether that is right.
                 let _ = end.write_all(text.as_bytes()).await;
             }
             Do::Bytes(bytes) => {
@@ -286,14 +288,14 @@ pub async fn play(who: &str, script: &[Do], end: End, got: &RefCell<Got>, gatewa
     got.replace(mine);
 }
 
-/// What a server that agrees makes of a client's key (RFC 6455 section 4.2.2).
+/// Returns `Sec-WebSocket-Accept` for a client's key (RFC 6455 section 4.2.2).
 fn accept(key: &str) -> String {
     let digest = Sha1::digest(format!("{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11"));
     base64::engine::general_purpose::STANDARD.encode(digest)
 }
 
 impl Case {
-    /// Runs it under each schedule, with a worker of its own each time.
+    /// Runs the case under each schedule, with a new worker each time.
     pub fn run(self, about: &str) {
         let mut settings = Settings { keepalive_timeout: Duration::from_secs(5), ..Settings::default() };
         (self.settings)(&mut settings);
@@ -301,7 +303,7 @@ impl Case {
         let resources = snapshot_of(self.only);
         resources.1.watch(self.watched.is_some());
         let took = self.took.clone();
-        let log = (!took.is_empty()).then(|| told::access_log("$upstream_response_time", &mut settings));
+        let log = (!took.is_empty()).then(|| recorder::access_log("$upstream_response_time", &mut settings));
         let tallies = self.tallies.clone();
         let nodes: Vec<_> = match tallies.is_empty() {
             true => Vec::new(),
@@ -314,15 +316,16 @@ impl Case {
             }
         });
         if let Some(log) = log {
-            assert_eq!(told::tenths(&log), took, "{of}: what tries took");
+            assert_eq!(recorder::tenths(&log), took, "{of}: the times of attempts");
         }
         let counted = nodes.iter().map(|node| node.take());
         let counted: Vec<_> =
             counted.map(|tally| (tally.requests, tally.failures, tally.micros / 100_000)).collect();
-        assert_eq!(counted, tallies, "{of}: what is known of servers");
+        assert_eq!(counted, tallies, "{of}: the tallies of servers");
     }
 
-    /// A stream whose client waits first begins behind that. What comes then is the rest of the script.
+    /// Returns the delay before a stream's client connects, if its script begins with a wait, and the rest of the
+    /// script.
     fn comes_late<'s>(&self, script: &'s [Do]) -> Option<(Duration, &'s [Do])> {
         match script {
             [Do::Wait(ms), rest @ ..] if self.stream.is_some() => Some((Duration::from_millis(*ms), rest)),
@@ -333,7 +336,7 @@ impl Case {
     async fn once(&self, seed: u64, about: &str, gateway: Gateway, meters: &Meters) {
         let short = self.seeds < 10;
         let schedule = move |salt: u64| {
-            // The first of them is a perfect network.
+            // Seed 0 is a perfect network.
             let mut rng = fastrand::Rng::with_seed(seed.wrapping_mul(31) + salt);
             match seed {
                 0 => Schedule::default(),
@@ -437,7 +440,7 @@ impl Case {
             assert!(played.await.is_some(), "{about}: the client still waits");
             let mut all = vec![];
             for (script, salt) in case.then.iter().zip(5..) {
-                // Who was before has ended for the gateway as well.
+                // Time for the gateway to see the end of the previous client.
                 testing::sleep(Duration::from_millis(1)).await;
                 let (wait, script) = case.comes_late(script).unwrap_or((Duration::ZERO, script));
                 testing::sleep(wait).await;
@@ -450,7 +453,7 @@ impl Case {
             }
             settle(&gateway, &about).await;
             gateway.close_idle_upstreams();
-            // A server may still wait for something, or for an end that comes late.
+            // A server's script may still wait for bytes, or for a late close.
             for _ in 0..200 {
                 if playing.get() == 0 {
                     break;
@@ -474,7 +477,7 @@ impl Case {
             let sum = |of: fn(&Got) -> usize| of(&got) + all.iter().map(of).sum::<usize>();
             let (received, sent) =
                 case.sums.unwrap_or_else(|| (sum(|got| got.sent), sum(|got| got.bytes.len())));
-            told::check(&case.told, received, sent, got.reset, &about);
+            recorder::check(&case.recorded, received, sent, got.reset, &about);
             assert_eq!(
                 got.reset, case.broken,
                 "{about}: whether the client's connection was reset: {text:?}"
@@ -500,7 +503,7 @@ impl Case {
             assert!(!case.silent || heard.is_empty(), "{about}: a server was asked: {heard:?}");
             if !case.maybe {
                 let left = case.servers.len().saturating_sub(heard.len());
-                assert_eq!(left, 0, "{about}: connections to the server that did not come about");
+                assert_eq!(left, 0, "{about}: server scripts without a connection");
             }
             if case.panics {
                 let totals = meters.read(1, |reading| reading.totals());
@@ -518,17 +521,17 @@ impl Case {
     }
 }
 
-/// An upstream's servers, if their traffic is looked at.
+/// Returns an upstream's servers, if their traffic is observed.
 fn looked_at(upstream: &Arc<Upstream>) -> Vec<Arc<NodeHealth>> {
     upstream.health.as_ref().map(|health| health.nodes().to_vec()).unwrap_or_default()
 }
 
-/// No worker counts anybody as waiting when nobody is there.
+/// Checks that no worker counts a waiting client when no client is connected.
 fn check_waiting(meters: &Meters, about: &str) {
     assert_eq!(meters.read(1, |reading| reading.totals().waiting), 0, "{about}: clients that wait");
 }
 
-/// Waits until every connection of a client has ended, and looks what is left behind.
+/// Waits until all client connections have ended, and checks that no memory is held.
 pub async fn settle(gateway: &Gateway, about: &str) {
     for _ in 0..20_000 {
         if gateway.connections() == 0 {
@@ -544,7 +547,7 @@ pub fn check_panics(meters: &Meters, about: &str) {
     assert_eq!(meters.read(1, |reading| reading.totals().panics), 0, "{about}");
 }
 
-/// Runs a test beside gateways with a few routes to [`SERVER`], one after the other.
+/// Runs a test with `count` gateways, one after the other, with a few routes to [`SERVER`].
 pub fn with_gateways(
     settings: Settings,
     count: usize,
@@ -573,12 +576,12 @@ fn other_family() -> SocketAddr {
     "[fd00::1]:80".parse().unwrap()
 }
 
-/// The addresses of the host `many`, which a plugin asks.
+/// The addresses of the host `many`, to which a plugin sends subrequests.
 fn many() -> impl Iterator<Item = SocketAddr> {
     (1..=4).map(|last| SocketAddr::from(([10, 0, 1, last], 80)))
 }
 
-/// A host with an address of each family, and one with several.
+/// Resolves `both` to an address of each family, and `many` to several addresses.
 struct TwoNames;
 
 impl Names for TwoNames {
@@ -595,7 +598,7 @@ pub fn snapshot() -> (Snapshot, Arc<Meters>) {
     snapshot_of(&[])
 }
 
-/// With these resources alone, by their ids; with all if none is named.
+/// Compiles a snapshot with these resources alone, by their ids; with all if `only` is empty.
 fn snapshot_of(only: &[&str]) -> (Snapshot, Arc<Meters>) {
     let upstream = json!({
         "type": "roundrobin",
@@ -622,8 +625,11 @@ fn snapshot_of(only: &[&str]) -> (Snapshot, Arc<Meters>) {
     put("11", json!({"uri": "/edits-h2c", "upstream": h2c, "plugins": routes::edits()}));
     let vars = json!([["post_arg_x", "==", "y"]]);
     put("5", json!({"uri": "/held", "vars": vars, "upstream": upstream}));
-    let told = json!({"told": {}});
-    put("told-held", json!({"uri": "/told-held", "vars": vars, "plugins": told, "upstream": upstream}));
+    let recorded = json!({"recorder": {}});
+    put(
+        "recorded-held",
+        json!({"uri": "/recorded-held", "vars": vars, "plugins": recorded, "upstream": upstream}),
+    );
     let batches = json!({"public-api": {"uri": "/apisix/batch-requests"}});
     put("6", json!({"uri": "/batch", "plugins": batches}));
     let asks = json!({"forward-auth": {"uri": "http://many/auth", "timeout": 1000}});
@@ -639,9 +645,9 @@ fn snapshot_of(only: &[&str]) -> (Snapshot, Arc<Meters>) {
     }
     let address = json!({"response-rewrite": {"headers": {"set": {"X-Server": "$upstream_addr"}}}});
     let both = routes::upstream(json!({"nodes": [{"host": "both", "port": 80, "weight": 1}]}));
-    put("both-told", json!({"uri": "/both-told", "plugins": address, "upstream": both}));
+    put("both-address", json!({"uri": "/both-address", "plugins": address, "upstream": both}));
     for (uri, upstream) in routes::of_two_alike() {
-        put(&uri[1..], json!({"uri": uri, "plugins": {"told": {}}, "upstream": upstream}));
+        put(&uri[1..], json!({"uri": uri, "plugins": {"recorder": {}}, "upstream": upstream}));
     }
     let asks = json!({"ca": include_str!("../../../tests/certs/ca.crt")});
     let mut partly = asks.clone();
@@ -652,7 +658,7 @@ fn snapshot_of(only: &[&str]) -> (Snapshot, Arc<Meters>) {
         ("1", "server.test", Value::Null, 0),
         ("2", "own.server.test", asks, 0),
         ("3", "partly.server.test", partly, 0),
-        // More than three datagrams hold.
+        // Its certificates do not fit into three datagrams.
         ("4", "long.server.test", Value::Null, 12),
     ] {
         let mut tls = json!({
@@ -666,7 +672,7 @@ fn snapshot_of(only: &[&str]) -> (Snapshot, Arc<Meters>) {
         let tls = Resource::parse(Kind::Ssl, id, &tls).unwrap();
         desired.put(Arc::new(Entry::new(Key::new(Kind::Ssl, id), tls, 1, 1)));
     }
-    let jack = json!({"username": "jack", "plugins": {"key-auth": {"key": "jack-key"}, "told": {}}});
+    let jack = json!({"username": "jack", "plugins": {"key-auth": {"key": "jack-key"}, "recorder": {}}});
     let jack = Resource::parse(Kind::Consumer, "jack", &jack).unwrap();
     desired.put(Arc::new(Entry::new(Key::new(Kind::Consumer, "jack"), jack, 1, 1)));
     for (port, route) in routes::of_streams() {
@@ -686,7 +692,7 @@ fn snapshot_of(only: &[&str]) -> (Snapshot, Arc<Meters>) {
     let meters = services.meters.clone();
     let catalog = Arc::new(plugins::Catalog::new(services, Default::default()));
     catalog.register(Box::new(trailers::Trailers)).unwrap();
-    catalog.register(Box::new(told::Told)).unwrap();
+    catalog.register(Box::new(recorder::Recorder)).unwrap();
     catalog.register(Box::new(filters::Filters)).unwrap();
     catalog.register(Box::<streams::First>::default()).unwrap();
     catalog.register(Box::new(streams::Waits)).unwrap();

@@ -1,4 +1,4 @@
-//! Routes to more than one server, and what may be tried again on them.
+//! The routes of the tests: to one server with plugins, to several servers with retries, and of streams.
 
 use std::net::SocketAddr;
 
@@ -11,45 +11,45 @@ pub fn edits() -> Value {
     json!({"proxy-rewrite": {"headers": {"set": {"X-User": "ours"}, "remove": ["X-Secret"]}}})
 }
 
-/// Paths to one server, and the plugins that requests go through.
+/// Paths to one server, and the plugins of their routes.
 pub fn with_plugins() -> Vec<(&'static str, Value)> {
     vec![
         ("/posted", json!({"proxy-rewrite": {"method": "POST"}})),
         ("/found", json!({"proxy-rewrite": {"method": "PROPFIND"}})),
-        ("/told", json!({"told": {}})),
-        ("/told-late", json!({"told": {}, "fault-injection": {"delay": {"duration": 1}}})),
+        ("/recorded", json!({"recorder": {}})),
+        ("/recorded-late", json!({"recorder": {}, "fault-injection": {"delay": {"duration": 1}}})),
         (
-            "/told-filtered",
-            json!({"told": {}, "response-rewrite": {"filters": [{"regex": "ok", "replace": "fine"}]}}),
+            "/recorded-filtered",
+            json!({"recorder": {}, "response-rewrite": {"filters": [{"regex": "ok", "replace": "fine"}]}}),
         ),
         (
-            "/told-abort",
-            json!({"told": {}, "fault-injection": {"abort": {"http_status": 200, "body": "hello"}}}),
+            "/recorded-abort",
+            json!({"recorder": {}, "fault-injection": {"abort": {"http_status": 200, "body": "hello"}}}),
         ),
         (
-            "/told-long",
-            json!({"told": {}, "fault-injection": {"abort": {"http_status": 200, "body": "l".repeat(20_000)}}}),
+            "/recorded-long",
+            json!({"recorder": {}, "fault-injection": {"abort": {"http_status": 200, "body": "l".repeat(20_000)}}}),
         ),
         (
             "/trailers-long",
             json!({"trailers": {}, "fault-injection": {"abort": {"http_status": 200, "body": "l".repeat(20_000)}}}),
         ),
         (
-            "/told-nothing",
-            json!({"told": {}, "fault-injection": {"abort": {"http_status": 204, "body": "hello"}}}),
+            "/recorded-nothing",
+            json!({"recorder": {}, "fault-injection": {"abort": {"http_status": 204, "body": "hello"}}}),
         ),
         (
-            "/told-reset",
-            json!({"told": {}, "fault-injection": {"abort": {"http_status": 205, "body": "hello"}}}),
+            "/recorded-reset",
+            json!({"recorder": {}, "fault-injection": {"abort": {"http_status": 205, "body": "hello"}}}),
         ),
         (
-            "/told-trailers",
+            "/recorded-trailers",
             json!({"trailers": {}, "fault-injection": {"abort": {"http_status": 200, "body": "hello"}}}),
         ),
-        ("/told-empty", json!({"told": {}, "fault-injection": {"abort": {"http_status": 200}}})),
+        ("/recorded-empty", json!({"recorder": {}, "fault-injection": {"abort": {"http_status": 200}}})),
         (
-            "/told-grpc",
-            json!({"told": {}, "fault-injection": {"abort": {
+            "/recorded-grpc",
+            json!({"recorder": {}, "fault-injection": {"abort": {
                 "http_status": 429,
                 "body": "hello",
                 "headers": {"X-One": "1", "Content-Encoding": "x", "Keep-Alive": "5"},
@@ -93,7 +93,7 @@ pub fn with_plugins() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Paths, and what their upstreams add to two servers, of which the first is asked first.
+/// Paths, and the settings of their upstreams besides two servers, of which the first is preferred.
 pub fn of_two_servers() -> Vec<(&'static str, Value)> {
     let retry = |retry: Value| json!({"sluice": {"retry": retry}});
     vec![
@@ -129,7 +129,7 @@ pub fn of_two_servers() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Paths, and what their upstreams add to two servers that speak HTTP/2, of which the first is asked first.
+/// Paths, and the settings of their upstreams besides two HTTP/2 servers, of which the first is preferred.
 pub fn over_http2() -> Vec<(&'static str, Value)> {
     vec![
         ("/h2c", json!({"scheme": "h2c"})),
@@ -140,13 +140,13 @@ pub fn over_http2() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// What an upstream adds whose connections of HTTP/2 are kept for so many seconds without a request.
+/// Settings of an upstream that keeps idle HTTP/2 connections for `seconds`.
 pub fn kept(seconds: u32) -> Value {
     let pool = json!({"size": 4, "idle_timeout": seconds, "requests": 1000});
     json!({"scheme": "h2c", "retries": 0, "keepalive_pool": pool})
 }
 
-/// Paths to two servers of which none is before the other, and how one is chosen. What becomes of requests is told.
+/// Paths to two servers of equal priority, and upstreams with different balancers. Their requests are recorded.
 pub fn of_two_alike() -> Vec<(&'static str, Value)> {
     let of = |balancer: &str| upstream(json!({"type": balancer, "nodes": alike(&["10.0.0.1", "10.0.0.2"])}));
     vec![("/least", of("least_conn")), ("/faster", of("ewma"))]
@@ -156,10 +156,10 @@ fn alike(hosts: &[&str]) -> Value {
     hosts.iter().map(|host| json!({"host": host, "port": 80, "weight": 1})).collect()
 }
 
-/// Ports of streams, and what becomes of those that come there.
+/// Ports of streams, and the stream routes on them.
 pub fn of_streams() -> Vec<(u16, Value)> {
     let through = |plugins: Value, more: Value| json!({"plugins": plugins, "upstream": upstream(more)});
-    let of = |more: Value| through(json!({"told": {}}), more);
+    let of = |more: Value| through(json!({"recorder": {}}), more);
     let seen = |plugin: Value| through(plugin, json!({}));
     let two = || alike(&["10.0.0.1", "10.0.0.2"]);
     let long = || json!({"connect": 1, "send": 60, "read": 60});
@@ -167,7 +167,7 @@ pub fn of_streams() -> Vec<(u16, Value)> {
     let checks = json!({"active": {"type": "tcp"}, "passive": {"unhealthy": {"tcp_failures": 1}}});
     let spoken = |name: &str, plugins: Value| {
         let mut route = seen(plugins);
-        route["protocol"] = json!({"name": name, "logger": [{"name": "told", "conf": {}}]});
+        route["protocol"] = json!({"name": name, "logger": [{"name": "recorder", "conf": {}}]});
         route
     };
     let to = |server: SocketAddr, plugins: Value| {
@@ -175,7 +175,7 @@ pub fn of_streams() -> Vec<(u16, Value)> {
         json!({"plugins": plugins, "upstream": {"type": "roundrobin", "scheme": "udp", "nodes": nodes}})
     };
     let datagrams = |plugins: Value| to(server(), plugins);
-    // One of the two servers of datagrams.
+    // To one of the two servers of datagrams.
     let either = |more: Value| {
         let nodes = json!({server().to_string(): 1, late().to_string(): 1});
         json!({"upstream": with(json!({"scheme": "udp", "nodes": nodes}), more)})
@@ -192,21 +192,21 @@ pub fn of_streams() -> Vec<(u16, Value)> {
         (7008, of(json!({"checks": checks}))),
         (7009, of(json!({"scheme": "https"}))),
         (7010, of(json!({"nodes": []}))),
-        (7011, spoken("dubbo", json!({"told": {}}))),
-        (7012, spoken("dubbo", json!({"told": {}, "first": {"asks": 4}}))),
-        (7013, spoken("redis", json!({"told": {}}))),
-        (7014, seen(json!({"told": {}, "first": first()}))),
-        (7015, seen(json!({"told": {}, "waits": {}, "first": first()}))),
-        (7020, datagrams(json!({"told": {}}))),
-        (7021, datagrams(json!({"told": {}, "waits": {}}))),
-        (7022, datagrams(json!({"told": {}, "first": first()}))),
-        (7023, to(late(), json!({"told": {}}))),
+        (7011, spoken("dubbo", json!({"recorder": {}}))),
+        (7012, spoken("dubbo", json!({"recorder": {}, "first": {"asks": 4}}))),
+        (7013, spoken("redis", json!({"recorder": {}}))),
+        (7014, seen(json!({"recorder": {}, "first": first()}))),
+        (7015, seen(json!({"recorder": {}, "waits": {}, "first": first()}))),
+        (7020, datagrams(json!({"recorder": {}}))),
+        (7021, datagrams(json!({"recorder": {}, "waits": {}}))),
+        (7022, datagrams(json!({"recorder": {}, "first": first()}))),
+        (7023, to(late(), json!({"recorder": {}}))),
         (7024, either(json!({"type": "ewma"}))),
-        (7016, seen(json!({"told": {}, "first": {"asks": 4, "again": "more"}}))),
+        (7016, seen(json!({"recorder": {}, "first": {"asks": 4, "again": "more"}}))),
     ]
 }
 
-/// Sets fields of a response, of which some are of a connection.
+/// Sets response headers, among them hop-by-hop ones.
 fn sets() -> Value {
     json!({"response-rewrite": {"headers": {"set": {"Connection": "x", "Keep-Alive": "1", "X-Set": "1"}}}})
 }

@@ -1,4 +1,4 @@
-//! Plugins of streams: one that looks at the first bytes, and one that waits.
+//! Plugins of streams: one that reads the first bytes, and one that waits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use sdk::consumers::Credential;
 use sdk::{Exchange, Factory, Instance, Phase, Phases, Reply, Step};
 use serde_json::{Value, json};
 
-/// All plugins there are, those of routes among them, on streams as well.
+/// A catalog that allows all plugins on streams, those of routes among them.
 #[derive(Debug)]
 pub struct WithStreams(pub Arc<plugins::Catalog>);
 
@@ -42,7 +42,8 @@ impl Catalog for WithStreams {
     }
 }
 
-/// Asks for so many first bytes, and refuses the stream unless they are those that it wants. Some it asks for again.
+/// Reads the first `asks` bytes, and refuses the stream unless they begin with `wants`. If they are `again`, it asks
+/// for the same number of bytes again, which is an error.
 #[derive(Default)]
 pub struct First {
     asks: usize,

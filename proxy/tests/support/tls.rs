@@ -24,7 +24,7 @@ pub fn speaks(version: &'static SupportedProtocolVersion, alpn: &[&str]) -> Arc<
     shows(version, alpn, None)
 }
 
-/// The same, with its certificate and key if it has any.
+/// Like [`speaks`], with a client certificate and key if there are any.
 pub fn shows(
     version: &'static SupportedProtocolVersion,
     alpn: &[&str],
@@ -68,7 +68,7 @@ impl Tls {
         Ok(tls)
     }
 
-    /// Says this, and hears all that the gateway says until it ends the connection.
+    /// Sends this text, and reads until the gateway closes the connection.
     pub async fn ask(&mut self, text: &str) -> String {
         self.session.writer().write_all(text.as_bytes()).unwrap();
         let (mut got, mut part) = (Vec::new(), [0; 4096]);
@@ -95,7 +95,7 @@ impl Tls {
         }
     }
 
-    /// Takes in what came. False at the end.
+    /// Reads more bytes. False at the end.
     fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         let mut part = [0; 4096];
         let n = ready!(self.end.poll_read(cx, &mut part))?;
@@ -103,7 +103,7 @@ impl Tls {
         while !rest.is_empty() {
             self.session.read_tls(&mut rest)?;
             if let Err(error) = self.session.process_new_packets() {
-                // The gateway is told why.
+                // Sends the alert to the gateway.
                 let _ = self.poll_send(cx);
                 return Poll::Ready(Err(io::Error::other(error)));
             }

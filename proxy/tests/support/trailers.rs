@@ -1,4 +1,4 @@
-//! A plugin that sets trailers on either side, and tells in another what it saw of those that came.
+//! A plugin that sets trailers on both sides, and copies the response trailer X-Check to X-Seen.
 
 use std::sync::Arc;
 

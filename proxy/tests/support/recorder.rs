@@ -1,4 +1,4 @@
-//! What is told: a plugin that tells of each request what a log would, and what went wrong.
+//! A plugin that records a line for each request, and collectors for faults and access logs.
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -18,8 +18,8 @@ use sdk::{Exchange, Factory, Instance, Phases};
 use serde_json::{Value, json};
 
 thread_local! {
-    static TOLD: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
-    /// Where the last stream went.
+    static LINES: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
+    /// The server of the last stream.
     static LAST: Cell<Option<SocketAddr>> = const { Cell::new(None) };
 }
 
@@ -29,14 +29,19 @@ struct Line {
     sent: u64,
 }
 
-/// Tells method, status, bytes of the body that were sent, statuses of servers, and tenths of seconds that the
-/// request, and its server, took. Of a stream: status, bytes to and from the server, statuses of servers, and
-/// whether it went where the one before did. Of a request whose query is `server`: the server's name. Of a call in it: tenths of seconds, and the command.
-pub struct Told;
+/// Records a line when a request, a stream or a call in it has ended.
+///
+/// - Request: method, status, bytes of the response body, statuses of the servers, and the time of the request and
+///   of its upstream in tenths of seconds.
+/// - Request with the query `server`: status, and the server's name.
+/// - Stream: status, bytes to and from the server, statuses of the servers, and ` again` if it went to the same
+///   server as the stream before it.
+/// - Call in a stream: tenths of seconds, and the command.
+pub struct Recorder;
 
-impl Factory for Told {
+impl Factory for Recorder {
     fn name(&self) -> &'static str {
-        "told"
+        "recorder"
     }
 
     fn priority(&self) -> i32 {
@@ -52,11 +57,11 @@ impl Factory for Told {
     }
 
     fn build(&self, _: Value, _: &mut Build<'_>, fitting: Fitting) -> Result<Arc<Stage>, Invalid> {
-        Ok(fitting.stage(Told))
+        Ok(fitting.stage(Recorder))
     }
 }
 
-impl Instance for Told {
+impl Instance for Recorder {
     fn phases(&self) -> Phases {
         Factory::phases(self)
     }
@@ -83,7 +88,7 @@ impl Instance for Told {
             ),
         };
         let line = Line { text, received: timing.received, sent: timing.sent };
-        TOLD.with_borrow_mut(|told| told.push(line));
+        LINES.with_borrow_mut(|lines| lines.push(line));
     }
 }
 
@@ -95,20 +100,20 @@ fn of_stream(stream: &Stream, x: &Exchange<'_>, statuses: &str) -> String {
     let before = LAST.replace(x.upstream_addr());
     let again = if before.is_some() && before == x.upstream_addr() { " again" } else { "" };
     let (up, down) = (stream.upstream_sent, stream.upstream_received);
-    let nowhere = if stream.listener.is_some() { "" } else { " nobody knows where" };
+    let nowhere = if stream.listener.is_some() { "" } else { " without a listener" };
     format!("stream {} up {up} down {down}{nowhere} from [{statuses}]{again}", x.status())
 }
 
-/// Has what went wrong told, as far as it is.
+/// Returns a change of the settings that reports faults to the returned receiver.
 pub fn faults() -> (impl FnOnce(&mut Settings), Receiver<FaultRecord>) {
-    let (sender, told) = channel();
+    let (sender, faults) = channel();
     (
         move |settings: &mut Settings| settings.on_fault = Arc::new(move |fault| sender.send(fault).unwrap()),
-        told,
+        faults,
     )
 }
 
-/// Has a line of this format written for each request; where they come out.
+/// Adds an access log of this format and returns the intake of its lines.
 pub fn access_log(format: &str, settings: &mut Settings) -> Intake {
     let (sink, intake) = sink::of_buffers(Spec {
         plugin: "access log",
@@ -128,7 +133,7 @@ pub fn access_log(format: &str, settings: &mut Settings) -> Intake {
     intake
 }
 
-/// The lines of an access log, of times: each as far as its tenths.
+/// Returns the lines of an access log of times, each cut to one decimal.
 pub fn tenths(log: &Intake) -> Vec<String> {
     let mut text = Vec::new();
     while let Some(Next::Entries(batch)) = log.take() {
@@ -139,31 +144,31 @@ pub fn tenths(log: &Intake) -> Vec<String> {
     text.lines().map(|line| line.split(", ").map(cut).collect::<Vec<_>>().join(", ")).collect()
 }
 
-/// What was told since the last time, with the bytes from and to the client.
+/// Takes the lines recorded since the last call, with the bytes from and to the client.
 pub fn lines() -> Vec<String> {
     LAST.take();
     let text = |line: Line| {
         let text = line.text.trim_end_matches(" again");
         format!("{text}, {} and {}", line.received, line.sent)
     };
-    TOLD.take().into_iter().map(text).collect()
+    LINES.take().into_iter().map(text).collect()
 }
 
-/// What was told since the last time is what was wanted, if anything was. Of connections that went well, all of
-/// the bytes were told of.
+/// Checks the lines recorded since the last call, unless `wanted` is empty. If no request failed, their bytes must
+/// add up to `received` and `sent`.
 pub fn check(wanted: &[&str], received: usize, sent: usize, broken: bool, about: &str) {
-    let told = TOLD.take();
+    let lines = LINES.take();
     LAST.take();
     if wanted.is_empty() {
         return;
     }
-    let texts: Vec<&str> = told.iter().map(|line| &line.text[..]).collect();
+    let texts: Vec<&str> = lines.iter().map(|line| &line.text[..]).collect();
     assert_eq!(texts, wanted, "{about}");
     let is_whole = |text: &&str| {
         !text.contains(" 499 ") && (!text.starts_with("stream ") || text.starts_with("stream 200"))
     };
     if !broken && texts.iter().all(is_whole) {
-        let sums = told.iter().fold((0, 0), |sum, line| (sum.0 + line.received, sum.1 + line.sent));
+        let sums = lines.iter().fold((0, 0), |sum, line| (sum.0 + line.received, sum.1 + line.sent));
         assert_eq!(sums, (received as u64, sent as u64), "{about}: bytes received and sent");
     }
 }
