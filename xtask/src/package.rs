@@ -4,6 +4,7 @@
 //! An artefact is one file below `package/` and one line in [`ARTEFACTS`]. Its data files are under `packaging/`.
 
 mod chroot;
+mod compose;
 mod crates;
 mod deb;
 mod image;
@@ -62,13 +63,14 @@ struct Artefact {
 }
 
 /// In the order in which they are built; a later one may use an earlier one's files in `out`.
-const ARTEFACTS: [Artefact; 6] = [
+const ARTEFACTS: [Artefact; 7] = [
     Artefact { name: "tarball", build: tarball::build, check: tarball::check },
     Artefact { name: "wheel", build: wheel::build, check: wheel::check },
     Artefact { name: "npm", build: npm::build, check: npm::check },
     Artefact { name: "deb", build: deb::build, check: deb::check },
     Artefact { name: "rpm", build: rpm::build, check: rpm::check },
     Artefact { name: "image", build: image::build, check: image::check },
+    Artefact { name: "compose", build: compose::build, check: compose::check },
 ];
 
 #[derive(Debug, Default, PartialEq)]

@@ -80,8 +80,15 @@ pub fn go_tool(program: &str, package: &str) -> Result<PathBuf> {
 }
 
 /// The real etcd, out of Debian's packages.
-fn etcd() -> Result<()> {
-    unpacked("etcd", &["etcd-server", "etcd-client"], &[("usr/bin", "etcd"), ("usr/bin", "etcdctl")])
+pub fn etcd() -> Result<PathBuf> {
+    unpacked("etcd", &["etcd-server", "etcd-client"], &[("usr/bin", "etcd"), ("usr/bin", "etcdctl")])?;
+    Ok(root().join("target/tools/etcd"))
+}
+
+/// Prometheus, with `promtool` beside it.
+pub fn prometheus() -> Result<PathBuf> {
+    unpacked("prometheus", &["prometheus"], &[("usr/bin", "prometheus"), ("usr/bin", "promtool")])?;
+    Ok(root().join("target/tools/prometheus"))
 }
 
 /// A library that gives a process another clock, for the goal `clock`.
