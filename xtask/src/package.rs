@@ -14,6 +14,7 @@ mod nfpm;
 mod npm;
 mod parts;
 mod rpm;
+mod sbom;
 mod service;
 mod tarball;
 mod trial;
@@ -69,6 +70,7 @@ const ARTEFACTS: [Artefact; 7] = [
     Artefact { name: "npm", build: npm::build, check: npm::check },
     Artefact { name: "deb", build: deb::build, check: deb::check },
     Artefact { name: "rpm", build: rpm::build, check: rpm::check },
+    Artefact { name: "sbom", build: sbom::build, check: sbom::check },
     Artefact { name: "image", build: image::build, check: image::check },
     Artefact { name: "compose", build: compose::build, check: compose::check },
 ];

@@ -14,6 +14,8 @@ pub struct Crate {
     pub version: String,
     /// As SPDX writes it.
     pub license: Option<String>,
+    pub repository: Option<String>,
+    id: String,
     source: Option<String>,
     manifest_path: PathBuf,
 }
@@ -21,27 +23,59 @@ pub struct Crate {
 #[derive(Deserialize)]
 struct Metadata {
     packages: Vec<Crate>,
+    resolve: Resolve,
+}
+
+#[derive(Deserialize)]
+struct Resolve {
+    nodes: Vec<Node>,
+}
+
+#[derive(Deserialize)]
+struct Node {
+    id: String,
+    dependencies: Vec<String>,
+}
+
+/// The crates of other authors, and which of them need which.
+pub struct Linked {
+    pub crates: Vec<Crate>,
+    /// Ids of the gateway's own crates.
+    own: BTreeSet<String>,
+    nodes: Vec<Node>,
+}
+
+impl Linked {
+    /// The crates that one of these needs; without a crate: those that the gateway's own crates need.
+    pub fn needed(&self, by: Option<&Crate>) -> Vec<&Crate> {
+        let by = |node: &&Node| by.map_or_else(|| self.own.contains(&node.id), |one| one.id == node.id);
+        let ids: BTreeSet<&str> =
+            self.nodes.iter().filter(by).flat_map(|node| &node.dependencies).map(String::as_str).collect();
+        self.crates.iter().filter(|one| ids.contains(&*one.id)).collect()
+    }
 }
 
 /// The crates that are linked into the gateway, without those that only run at build time.
-pub fn linked() -> Result<Vec<Crate>> {
+pub fn linked() -> Result<Linked> {
     let mut tree = cargo();
     tree.args(["tree", "--locked", "--package", "gateway", "--edges", "normal,no-proc-macro"]);
     let tree = output(tree.args(["--prefix", "none", "--format", "{p}"]))?;
-    let wanted: BTreeSet<&str> = tree.lines().map(|line| line.trim_end_matches(" (*)")).collect();
+    // Crates of the workspace stand there with their folders: `proxy v0.1.0 (/…/proxy)`.
+    let wanted: BTreeSet<String> =
+        tree.lines().map(|line| line.split(' ').take(2).collect::<Vec<_>>().join(" ")).collect();
     let mut metadata = cargo();
     metadata.args(["metadata", "--locked", "--format-version", "1"]);
     metadata.args(["--filter-platform", "x86_64-unknown-linux-gnu"]);
-    let Metadata { mut packages } = serde_json::from_str(&output(&mut metadata)?)?;
-    packages
-        .retain(|one| one.source.is_some() && wanted.contains(&*format!("{} v{}", one.name, one.version)));
-    if packages.len() < 100 {
+    let Metadata { mut packages, resolve } = serde_json::from_str(&output(&mut metadata)?)?;
+    packages.retain(|one| wanted.contains(&format!("{} v{}", one.name, one.version)));
+    let (crates, own): (Vec<_>, Vec<_>) = packages.into_iter().partition(|one| one.source.is_some());
+    if crates.len() < 100 || own.is_empty() {
         bail!(
-            "only {} crates are linked into the gateway: is the output of `cargo tree` another now?",
-            packages.len()
+            "only {} crates are linked into the gateway; has the output of `cargo tree` changed?",
+            crates.len()
         );
     }
-    Ok(packages)
+    Ok(Linked { crates, own: own.into_iter().map(|one| one.id).collect(), nodes: resolve.nodes })
 }
 
 /// Every licence text of these crates, with the crates that it applies to.
@@ -144,6 +178,8 @@ mod tests {
             name: name.to_owned(),
             version: "1.0.0".to_owned(),
             license: Some("MIT".to_owned()),
+            repository: None,
+            id: name.to_owned(),
             source: None,
             manifest_path: folder.join("Cargo.toml"),
         };

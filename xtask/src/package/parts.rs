@@ -21,7 +21,7 @@ pub fn write(dist: &Dist) -> Result<()> {
     std::fs::create_dir(dist.parts.join("systemd"))?;
     let unit = "systemd/sluice.service";
     std::fs::copy(root().join("packaging").join(unit), dist.parts.join(unit))?;
-    let crates = crates::linked()?;
+    let crates = crates::linked()?.crates;
     std::fs::write(dist.parts.join("THIRD-PARTY-LICENSES"), crates::licences(&crates)?)?;
     println!("licences of {} crates", crates.len());
     Ok(())
