@@ -14,7 +14,7 @@ use redb::{
 };
 use serde_json::Value;
 
-use super::layout::{FORMAT, HISTORY, Loaded, copy, history_path, is_new, load, write};
+use super::layout::{FORMAT, HISTORY, Loaded, Stamp, VERSION, copy, history_path, load, stamp, write};
 use super::restore;
 use super::seal::Seal;
 use crate::store::{Change, History, Record, Revision, StoreError};
@@ -38,6 +38,9 @@ pub(in crate::store) struct Disk {
     /// Bytes of the history in the file.
     history_bytes: Cell<u64>,
 }
+
+/// The reason if redb panics on a damaged file.
+const CONTRADICTION: &str = "its pages contradict each other";
 
 /// Opens the database; a parameter so that tests can let disks fail.
 pub(super) type Open = Box<dyn Fn(&Path) -> Result<Database, DatabaseError> + Send>;
@@ -235,10 +238,15 @@ impl Disk {
     fn reopen(&mut self) -> Result<Loaded, StoreError> {
         let opened = catch_unwind(AssertUnwindSafe(|| (self.open)(&self.path)));
         let database = opened.unwrap_or_else(|_| Err(corrupted())).map_err(|e| self.explain_open(e))?;
+        let found = catch_unwind(AssertUnwindSafe(|| stamp(&database)));
+        let found = found.unwrap_or_else(|_| Err(redb::Error::Corrupted(CONTRADICTION.to_owned())));
+        let stamp = found.map_err(|error| self.explain(error))?;
+        if let Some(stamp) = stamp.as_ref().filter(|stamp| stamp.format != FORMAT) {
+            return Err(self.other_format(stamp));
+        }
         // Only now is no other process at work in the folder.
         if self.seal.is_none() {
-            let new = is_new(&database).map_err(|error| self.explain(error))?;
-            let seal = Seal::load_or_make(&self.path.with_file_name("store.key"), new);
+            let seal = Seal::load_or_make(&self.path.with_file_name("store.key"), stamp.is_none());
             self.seal = Some(seal.map_err(|error| folder_error(self.folder(), &error))?);
         }
         self.database = Some(database);
@@ -260,7 +268,7 @@ impl Disk {
         };
         match catch_unwind(AssertUnwindSafe(|| work(database, seal))) {
             Ok(done) => done.map_err(|error| self.explain(error)),
-            Err(_) => Err(self.damaged("its pages contradict each other")),
+            Err(_) => Err(self.damaged(CONTRADICTION)),
         }
     }
 
@@ -268,9 +276,6 @@ impl Disk {
         match error {
             redb::Error::Io(error) => self.explain_io(&error),
             redb::Error::Corrupted(reason) => self.damaged(reason),
-            redb::Error::UpgradeRequired(version) => {
-                self.other_version(format!("its layout is version {version}, this program writes {FORMAT}"))
-            }
             error @ (redb::Error::TableTypeMismatch { .. } | redb::Error::TableIsMultimap(_)) => {
                 self.other_version(error.to_string())
             }
@@ -316,6 +321,15 @@ impl Disk {
 
     fn damaged(&self, reason: impl Into<String>) -> StoreError {
         StoreError::Damaged { path: self.path.clone(), reason: reason.into() }
+    }
+
+    fn other_format(&self, Stamp { format, written_by }: &Stamp) -> StoreError {
+        let by =
+            written_by.as_ref().map(|version| format!(" (written by sluice {version})")).unwrap_or_default();
+        self.other_version(format!(
+            "it has format {format}{by}, and this sluice {VERSION} reads format {FORMAT}; start a newer binary, or \
+             replace the store by a backup of this version with `sluice restore --force`"
+        ))
     }
 
     fn other_version(&self, reason: String) -> StoreError {
@@ -382,5 +396,5 @@ fn builder() -> Builder {
 }
 
 fn corrupted() -> DatabaseError {
-    DatabaseError::Storage(StorageError::Corrupted("its pages contradict each other".to_owned()))
+    DatabaseError::Storage(StorageError::Corrupted(CONTRADICTION.to_owned()))
 }

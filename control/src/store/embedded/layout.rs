@@ -28,7 +28,9 @@ const META: TableDefinition<&str, &str> = TableDefinition::new("meta");
 const NOTES: TableDefinition<&str, &[u8]> = TableDefinition::new("notes");
 
 /// The version of the layout above.
-pub(super) const FORMAT: &str = "1";
+pub(super) const FORMAT: u64 = 1;
+/// The version of this program.
+pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// All that a file holds.
 #[derive(Debug, Default)]
@@ -73,13 +75,24 @@ fn copy_table<K: redb::Key + 'static, V: redb::Value + 'static>(
     Ok(())
 }
 
-/// Whether nothing was ever written.
-pub(super) fn is_new(database: &Database) -> Result<bool, redb::Error> {
-    match database.begin_read()?.open_table(META) {
-        Ok(_) => Ok(false),
-        Err(TableError::TableDoesNotExist(_)) => Ok(true),
-        Err(error) => Err(error.into()),
-    }
+/// Layout of a file, and the version of the program that wrote to it last.
+pub(super) struct Stamp {
+    pub format: u64,
+    /// The first version did not write it.
+    pub written_by: Option<String>,
+}
+
+/// Reads which layout a file has; `None` if nothing was ever written.
+pub(super) fn stamp(database: &Database) -> Result<Option<Stamp>, redb::Error> {
+    let meta = match database.begin_read()?.open_table(META) {
+        Ok(meta) => meta,
+        Err(TableError::TableDoesNotExist(_)) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let format = meta.get("format")?.and_then(|text| text.value().parse().ok());
+    let format = format.ok_or_else(|| broken("the version of its format"))?;
+    let written_by = meta.get("written_by")?.map(|text| text.value().to_owned());
+    Ok(Some(Stamp { format, written_by }))
 }
 
 /// Reads all of it.
@@ -95,10 +108,6 @@ pub(super) fn load(database: &Database, seal: &Seal) -> Result<Loaded, redb::Err
     let read = |name: &str| -> Result<Option<String>, redb::Error> {
         Ok(meta.get(name)?.map(|text| text.value().to_owned()))
     };
-    let format = read("format")?.unwrap_or_default();
-    if format != FORMAT {
-        return Err(redb::Error::UpgradeRequired(format.parse().unwrap_or(u8::MAX)));
-    }
     loaded.revision =
         read("revision")?.and_then(|text| text.parse().ok()).ok_or_else(|| broken("the revision"))?;
     // A file of a release that did not count has made none.
@@ -285,8 +294,10 @@ pub(super) fn write(
         remember(&mut transaction.open_table(HISTORY)?, seal, history)?;
         meta.insert("revision", revision.to_string().as_str())?;
         meta.insert("commits", commits.to_string().as_str())?;
-        if meta.get("format")?.is_none_or(|format| format.value() != FORMAT) {
-            meta.insert("format", FORMAT)?;
+        for (name, text) in [("format", FORMAT.to_string().as_str()), ("written_by", VERSION)] {
+            if meta.get(name)?.is_none_or(|there| there.value() != text) {
+                meta.insert(name, text)?;
+            }
         }
     }
     transaction.commit().map_err(|error| match error {

@@ -9,6 +9,8 @@ use serde_json::json;
 use super::*;
 use crate::store::{Expect, Step};
 
+mod formats;
+
 fn route(id: &str) -> Key {
     Key::new(Kind::Route, id)
 }
@@ -106,7 +108,7 @@ async fn notes_are_sealed_and_those_from_before_are_read() {
     let transaction = redb::ReadableDatabase::begin_read(&database).unwrap();
     let meta = transaction.open_table(META).unwrap();
     let names = redb::ReadableTable::iter(&meta).unwrap().map(|entry| entry.unwrap().0.value().to_owned());
-    assert_eq!(names.collect::<Vec<_>>(), ["commits", "format", "revision"]);
+    assert_eq!(names.collect::<Vec<_>>(), ["commits", "format", "revision", "written_by"]);
 }
 
 #[test]
