@@ -7,6 +7,7 @@ mod chroot;
 mod compose;
 mod crates;
 mod deb;
+mod helm;
 mod image;
 mod load;
 mod needs;
@@ -64,7 +65,7 @@ struct Artefact {
 }
 
 /// In the order in which they are built; a later one may use an earlier one's files in `out`.
-const ARTEFACTS: [Artefact; 7] = [
+const ARTEFACTS: [Artefact; 8] = [
     Artefact { name: "tarball", build: tarball::build, check: tarball::check },
     Artefact { name: "wheel", build: wheel::build, check: wheel::check },
     Artefact { name: "npm", build: npm::build, check: npm::check },
@@ -72,6 +73,7 @@ const ARTEFACTS: [Artefact; 7] = [
     Artefact { name: "rpm", build: rpm::build, check: rpm::check },
     Artefact { name: "sbom", build: sbom::build, check: sbom::check },
     Artefact { name: "image", build: image::build, check: image::check },
+    Artefact { name: "helm", build: helm::build, check: helm::check },
     Artefact { name: "compose", build: compose::build, check: compose::check },
 ];
 
