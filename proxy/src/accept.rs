@@ -10,9 +10,9 @@ use crate::clock::TICK;
 use crate::listener::Front;
 use crate::queue::Queue;
 use crate::rt;
+use crate::stage::Stage;
 use crate::worker::Worker;
 use crate::worker::shed::is_shortage;
-use crate::workers::Stage;
 
 /// Cost of the connections that a listener may take or refuse before everything else that is ready gets
 /// its turn: eight taken, or 64 refused.

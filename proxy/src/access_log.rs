@@ -4,17 +4,14 @@
 //! written elsewhere.
 
 use std::cell::RefCell;
-use std::rc::Rc;
 use std::sync::Arc;
 
-use sdk::engine::Messages;
+use sdk::Exchange;
 use sdk::log_format::LogFormat;
 use sdk::sink::Outlet;
 use sdk::vars::Stamp;
-use sdk::{Client, Exchange};
 
 use crate::settings;
-use crate::worker::Worker;
 
 pub(crate) struct AccessLog {
     format: Arc<LogFormat>,
@@ -22,21 +19,6 @@ pub(crate) struct AccessLog {
     stamp: RefCell<Stamp>,
     /// Its lines tell which server was chosen, by the name its operator gave it.
     pub(crate) names_server: bool,
-}
-
-/// A refused request, which has no valid head.
-pub(crate) struct Refused<'a> {
-    /// The bytes in the place of its first line.
-    pub(crate) line: &'a [u8],
-    pub(crate) status: u16,
-    /// Why it was refused.
-    pub(crate) reason: &'static str,
-    /// Bytes received and sent, and how many of those were a body.
-    pub(crate) received: u64,
-    pub(crate) sent: u64,
-    pub(crate) body_sent: u64,
-    /// Milliseconds since its first byte.
-    pub(crate) took_ms: u64,
 }
 
 impl AccessLog {
@@ -56,28 +38,6 @@ impl AccessLog {
         stamp.set(unix_ms);
         stamp.set_server(x.upstream_addr());
         self.outlet.borrow_mut().line(|out| self.format.write(x, &stamp, out));
-    }
-
-    /// Adds the line of a refused request. `messages` holds none.
-    #[cold]
-    pub(crate) fn add_refused(
-        &self,
-        worker: &Rc<Worker>,
-        client: &Client,
-        messages: &mut Messages,
-        refused: &Refused<'_>,
-    ) {
-        let lease = worker.lease();
-        let mut x = Exchange::new(messages, client, &lease.consumers, &**worker);
-        let engine = x.engine_mut();
-        engine.refused = Some(refused.line);
-        engine.messages.response.status = refused.status;
-        engine.reason = refused.reason;
-        engine.timing.received = refused.received;
-        engine.timing.sent = refused.sent;
-        engine.timing.body_sent = refused.body_sent;
-        engine.timing.total_us = refused.took_ms * 1000;
-        self.add(&x, worker.clock.unix_ms(worker.clock.micros()));
     }
 
     /// Hands over what was gathered.

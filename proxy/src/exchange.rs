@@ -7,8 +7,10 @@ pub(crate) mod fault;
 pub(crate) mod fault_log;
 pub(crate) mod forward;
 mod handover;
+mod limits;
 pub(crate) mod live;
 mod outbound;
+pub(crate) mod outcome;
 pub(crate) mod phases;
 pub(crate) mod proven;
 pub(crate) mod receive;
@@ -19,7 +21,7 @@ pub(crate) mod upload;
 
 use sdk::engine::Messages;
 use sdk::exchange::Chunk;
-use wire::Fields;
+use wire::{Fields, Version};
 
 /// Adds the trailers that came to those that a plugin has set, which go before them.
 fn add_trailers(trailers: &mut Fields, came: Option<&Fields>) {
@@ -28,6 +30,13 @@ fn add_trailers(trailers: &mut Fields, came: Option<&Fields>) {
             trailers.append_checked(id, name, value);
         }
     }
+}
+
+/// Whether the client asks for its stream to become a tunnel (RFC 8441, RFC 9220). It takes every answer of success for
+/// one, so none may be given that is not.
+#[inline]
+fn asks_for_tunnel(head: &wire::RequestHead) -> bool {
+    head.upgrade && head.version >= Version::Http2
 }
 
 /// The memory of one exchange; reused.

@@ -1,9 +1,9 @@
 //! Requests that stages make themselves, through the worker's own connections.
 
-use std::cell::{Cell, RefCell};
+mod permits;
+
 use std::rc::Rc;
 
-use hashbrown::HashMap;
 use sdk::Client;
 use sdk::budget::Held;
 use sdk::world::{Fetch, FetchError, FetchTimeouts, Fetched, Keep};
@@ -16,9 +16,7 @@ use crate::down;
 use crate::exchange::fault::{Fault, FaultKind};
 use crate::exchange::retry::{self, Again, Try};
 use crate::io;
-use crate::notice::{Notice, count};
 use crate::rt::{self, memory};
-use crate::settings::Settings;
 use crate::up::connect::{Secured, connect_humbly};
 use crate::up::h1::{Conn, Wish};
 use crate::up::pool::Peer;
@@ -26,29 +24,11 @@ use crate::up::tls::server_name;
 use crate::up::{Head, Lines, Size};
 use crate::worker::Worker;
 
+pub(crate) use permits::Fetches;
+use permits::InFlight;
+
 /// A kept connection is closed after this many requests.
 const REQUESTS: u64 = 10_000;
-
-/// The most targets whose dropped requests are logged by name in one second.
-const TOLD_BY_NAME: usize = 8;
-
-/// The requests in flight that no exchange waits for: bounded in all, and for each target, so that one
-/// that hangs cannot take the place, or the descriptors, of everything else.
-#[derive(Debug, Default)]
-pub(crate) struct Fetches {
-    in_flight: Cell<usize>,
-    targets: RefCell<HashMap<Rc<str>, Rc<InFlight>, foldhash::fast::RandomState>>,
-    /// Dropped past the bound of all.
-    dropped: Cell<u64>,
-}
-
-/// Requests in flight to one target. It is forgotten with the last of them.
-#[derive(Debug)]
-struct InFlight {
-    target: Rc<str>,
-    count: Cell<usize>,
-    dropped: Cell<u64>,
-}
 
 /// The right to send one request; counts it until it is over.
 pub(crate) struct Permit {
@@ -56,71 +36,22 @@ pub(crate) struct Permit {
     target: Rc<InFlight>,
 }
 
-impl Fetches {
-    /// Hands out how many requests were dropped since the last time.
-    pub(crate) fn tell(&self, settings: &Settings, tell: impl Fn(Notice)) {
-        let mut others = self.dropped.take();
-        let mut named = 0;
-        for target in self.targets.borrow().values() {
-            match target.dropped.take() {
-                0 => {}
-                dropped if named < TOLD_BY_NAME => {
-                    named += 1;
-                    let limit = settings.max_fetches_per_target;
-                    tell(Notice::FetchesDropped { target: target.target.to_string(), dropped, limit });
-                }
-                dropped => others += dropped,
-            }
-        }
-        self.targets.borrow_mut().retain(|_, target| target.count.get() > 0);
-        if others > 0 {
-            let target = String::new();
-            tell(Notice::FetchesDropped { target, dropped: others, limit: settings.max_fetches });
-        }
-    }
-}
-
 impl Worker {
     /// Lets one more request go out, unless too many are in flight: then it is counted as dropped.
     pub(crate) fn permit_fetch(&self, authority: &str) -> Option<Permit> {
         let worker = self.strong()?;
-        let all = &self.fetches;
-        if all.in_flight.get() >= self.settings.max_fetches {
-            count(&all.dropped, 1);
-            self.shard.fetch_dropped();
-            return None;
+        let target = self.fetches.begin(&self.settings, authority);
+        match target.is_some() {
+            true => self.shard.fetch_began(),
+            false => self.shard.fetch_dropped(),
         }
-        let mut targets = all.targets.borrow_mut();
-        let target = match targets.get(authority) {
-            Some(target) => target.clone(),
-            None => {
-                let name = Rc::<str>::from(authority);
-                let target =
-                    Rc::new(InFlight { target: name.clone(), count: Cell::new(0), dropped: Cell::new(0) });
-                targets.insert(name, target.clone());
-                target
-            }
-        };
-        if target.count.get() >= self.settings.max_fetches_per_target {
-            count(&target.dropped, 1);
-            self.shard.fetch_dropped();
-            return None;
-        }
-        all.in_flight.set(all.in_flight.get() + 1);
-        target.count.set(target.count.get() + 1);
-        self.shard.fetch_began();
-        Some(Permit { worker, target })
+        Some(Permit { worker, target: target? })
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let all = &self.worker.fetches;
-        all.in_flight.set(all.in_flight.get() - 1);
-        self.target.count.set(self.target.count.get() - 1);
-        if self.target.count.get() == 0 && self.target.dropped.get() == 0 {
-            all.targets.borrow_mut().remove(&self.target.target);
-        }
+        self.worker.fetches.end(&self.target);
         self.worker.shard.fetch_ended();
     }
 }
@@ -346,7 +277,11 @@ impl Head for Fetch {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use super::*;
+    use crate::notice::Notice;
+    use crate::settings::Settings;
 
     #[test]
     fn as_many_requests_are_in_flight_as_may_be_and_no_more() {
@@ -363,11 +298,7 @@ mod tests {
                 drop(other);
                 assert!(worker.permit_fetch("c").is_some());
             }
-            assert_eq!(
-                worker.fetches.targets.borrow().len(),
-                1,
-                "what is over and lost nothing is forgotten"
-            );
+            assert_eq!(worker.fetches.targets(), 1, "what is over and lost nothing is forgotten");
             let notices = RefCell::new(Vec::new());
             worker.fetches.tell(&worker.settings, |notice| notices.borrow_mut().push(notice));
             let of_a = |notice: &Notice| matches!(notice, Notice::FetchesDropped { target, dropped: 3, .. } if target == "a");
@@ -389,49 +320,5 @@ mod tests {
         ] {
             assert_eq!(error_of(Fault::upstream(kind)), error, "{kind:?}");
         }
-    }
-
-    #[test]
-    fn targets_whose_requests_were_dropped_are_told_by_name_as_far_as_they_are_few() {
-        let settings = Settings { max_fetches: 90, max_fetches_per_target: 7, ..Settings::default() };
-        let fetches = Fetches::default();
-        let notices = || {
-            let all = RefCell::new(Vec::new());
-            fetches.tell(&settings, |notice| all.borrow_mut().push(notice));
-            let mut notices: Vec<_> = all
-                .into_inner()
-                .into_iter()
-                .map(|notice| match notice {
-                    Notice::FetchesDropped { target, dropped, limit } => (target, dropped, limit),
-                    other => panic!("{other:?}"),
-                })
-                .collect();
-            notices.sort();
-            notices
-        };
-        let add = |name: String, in_flight, dropped| {
-            let target: Rc<str> = name.into();
-            let counts =
-                InFlight { target: target.clone(), count: Cell::new(in_flight), dropped: Cell::new(dropped) };
-            fetches.targets.borrow_mut().insert(target, Rc::new(counts));
-        };
-        assert_eq!(notices(), []);
-        add("idle".to_owned(), 0, 2);
-        add("busy".to_owned(), 1, 3);
-        add("well".to_owned(), 1, 0);
-        assert_eq!(notices(), [("busy".to_owned(), 3, 7), ("idle".to_owned(), 2, 7)]);
-        assert_eq!(fetches.targets.borrow().len(), 2, "one without requests is forgotten");
-        assert_eq!(notices(), [], "all were logged before");
-        count(&fetches.dropped, 5);
-        assert_eq!(notices(), [(String::new(), 5, 90)], "past the bound of all");
-        (0..TOLD_BY_NAME + 2).for_each(|at| add(format!("target {at}"), 1, 4));
-        count(&fetches.dropped, 1);
-        let notices = notices();
-        assert_eq!(notices[0], (String::new(), 9, 90), "two of ten, and one past the bound of all");
-        assert_eq!(notices.len(), 1 + TOLD_BY_NAME);
-        assert!(
-            notices[1..].iter().all(|(name, dropped, _)| !name.is_empty() && *dropped == 4),
-            "{notices:?}"
-        );
     }
 }

@@ -35,11 +35,13 @@ mod queue;
 mod relay;
 mod rt;
 mod settings;
+mod stage;
 mod stream;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod tunnel;
 mod up;
+mod watch;
 mod windows;
 mod worker;
 mod workers;
@@ -48,12 +50,13 @@ mod workers;
 #[doc(hidden)]
 pub use clock::clock_reads;
 pub use exchange::fault::{Blame, Fault, FaultKind, FaultRecord, Flood, TlsNames};
-pub use exchange::live::Explain;
 pub use handoff::{Admission, Handoff, HandoffFuture, HandoffReply, HandoffRequest};
-pub use listener::{Listener, Traffic, Versions};
+pub use listener::{Listener, StreamPort, Traffic, Versions};
 pub use notice::Notice;
 pub use pool::{Pool, Work};
-pub use proxy_header::ProxyProtocol;
-pub use settings::{AccessLog, Http2, Http3, RealIp, RealIpSource, Settings};
-pub use stream::{StreamPort, Streams};
-pub use workers::{Datagrams, Stage, Watch, Workers};
+pub use settings::{
+    AccessLog, Explain, Http2, Http3, ProxyProtocol, RealIp, RealIpSource, Settings, Streams,
+};
+pub use stage::Stage;
+pub use watch::Watch;
+pub use workers::{Datagrams, Workers};

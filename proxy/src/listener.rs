@@ -3,8 +3,6 @@
 use std::io;
 use std::net::SocketAddr;
 
-use crate::stream::StreamPort;
-
 /// An address that every worker listens on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listener {
@@ -14,6 +12,13 @@ pub struct Listener {
     pub tls: bool,
     /// Connections begin with a PROXY protocol header, which tells of the client.
     pub proxy_protocol: bool,
+}
+
+/// Settings of a port for the streams on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StreamPort {
+    /// Connections to upstreams begin with a PROXY protocol header.
+    pub proxy_protocol_to_upstream: bool,
 }
 
 /// The kind of traffic on a connection.

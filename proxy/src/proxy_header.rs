@@ -5,10 +5,7 @@
 //! handshake, a stream) begins with its own first byte.
 
 use std::future::Future;
-use std::net::IpAddr;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use sdk::Client;
 use wire::proxy_protocol::{self, Header, MOST};
@@ -16,22 +13,6 @@ use wire::proxy_protocol::{self, Header, MOST};
 use crate::clock::Waiter;
 use crate::rt;
 use crate::worker::Worker;
-
-/// PROXY protocol headers that clients send.
-#[derive(Clone)]
-pub struct ProxyProtocol {
-    /// The peers that may connect to a port that asks for headers (`apisix.proxy_protocol.trusted_addresses`);
-    /// all, without it.
-    pub trusted: Option<Arc<dyn Fn(IpAddr) -> bool + Send + Sync>>,
-    /// For the whole header (`proxy_protocol_timeout`).
-    pub timeout: Duration,
-}
-
-impl Default for ProxyProtocol {
-    fn default() -> ProxyProtocol {
-        ProxyProtocol { trusted: None, timeout: Duration::from_secs(10) }
-    }
-}
 
 /// Most of what is looked at in one turn: what nearly all headers fit into.
 const LOOK: usize = 256;

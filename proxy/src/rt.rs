@@ -102,14 +102,14 @@ pub(crate) async fn within<T>(time: Duration, future: impl Future<Output = T>) -
 }
 
 /// Tells all workers, from another thread.
-pub(crate) type Signaller = tokio::sync::watch::Sender<crate::workers::Stage>;
+pub(crate) type Signaller = tokio::sync::watch::Sender<crate::stage::Stage>;
 
 pub(crate) fn signaller() -> Signaller {
-    Signaller::new(crate::workers::Stage::Run)
+    Signaller::new(crate::stage::Stage::Run)
 }
 
 /// A worker's end of it.
-pub(crate) type Signal = tokio::sync::watch::Receiver<crate::workers::Stage>;
+pub(crate) type Signal = tokio::sync::watch::Receiver<crate::stage::Stage>;
 
 /// Permits that all workers share, given in the order in which they are asked for.
 pub(crate) use tokio::sync::Semaphore as Permits;
@@ -118,9 +118,9 @@ pub(crate) use tokio::sync::Semaphore as Permits;
 pub(crate) use tokio::sync::oneshot;
 
 /// Waits until the signal holds another value than before.
-pub(crate) async fn changed(signal: &mut Signal) -> crate::workers::Stage {
+pub(crate) async fn changed(signal: &mut Signal) -> crate::stage::Stage {
     if signal.changed().await.is_err() {
-        return crate::workers::Stage::Stop;
+        return crate::stage::Stage::Stop;
     }
     *signal.borrow_and_update()
 }

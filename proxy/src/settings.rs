@@ -1,6 +1,6 @@
 //! How the data plane behaves, fixed at start.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,8 +15,6 @@ use wire::target::{Doubtful, PathRules};
 use crate::handoff::Handoff;
 use crate::listener::Listener;
 use crate::pool::Pool;
-use crate::proxy_header::ProxyProtocol;
-use crate::stream::Streams;
 
 /// Every bound and address of the data plane. Times and sizes follow APISIX's
 /// `nginx_config` where it has them.
@@ -103,7 +101,7 @@ pub struct Settings {
     /// `X-APISIX-Upstream-Status` on every answer, not only when the upstream failed.
     pub show_upstream_status: bool,
     /// Selects the requests whose answers explain what was decided; none without it. Boxed, as it is rare.
-    pub explain: Option<Box<crate::Explain>>,
+    pub explain: Option<Box<Explain>>,
     pub streams: Streams,
     /// PROXY protocol headers before a connection's own first byte, on ports that ask for them.
     pub proxy_protocol: ProxyProtocol,
@@ -111,7 +109,7 @@ pub struct Settings {
     pub real_ip: Option<RealIp>,
     /// Peers whose `X-Forwarded-*` and `Forwarded` fields are trusted. Without it no peer is, but
     /// `X-Forwarded-For` is passed on with the client's address appended.
-    pub trusted: Option<Arc<dyn Fn(std::net::IpAddr) -> bool + Send + Sync>>,
+    pub trusted: Option<Arc<dyn Fn(IpAddr) -> bool + Send + Sync>>,
     /// Bounds of HTTP/2.
     pub http2: Http2,
     /// Bounds of HTTP/3. Those of [`Http2`] on frames that ask for nothing and on age are for both.
@@ -127,6 +125,70 @@ pub struct Settings {
     /// Called by each worker at most once a second for each kind of event that operators should know of,
     /// with the worker's number; must not wait.
     pub on_notice: Arc<dyn Fn(usize, crate::Notice) + Send + Sync>,
+}
+
+/// Whose requests are explained, and where (`sluice.explain`).
+#[derive(Clone)]
+pub struct Explain {
+    /// Of the request with the key, and of the answer with the account.
+    pub header: HeaderName,
+    pub key: Vec<u8>,
+    /// Bytes of an account.
+    pub most: usize,
+}
+
+/// PROXY protocol headers that clients send.
+#[derive(Clone)]
+pub struct ProxyProtocol {
+    /// The peers that may connect to a port that asks for headers (`apisix.proxy_protocol.trusted_addresses`);
+    /// all, without it.
+    pub trusted: Option<Arc<dyn Fn(IpAddr) -> bool + Send + Sync>>,
+    /// For the whole header (`proxy_protocol_timeout`).
+    pub timeout: Duration,
+}
+
+impl Default for ProxyProtocol {
+    fn default() -> ProxyProtocol {
+        ProxyProtocol { trusted: None, timeout: Duration::from_secs(10) }
+    }
+}
+
+/// Bounds and habits of streams.
+#[derive(Clone)]
+pub struct Streams {
+    /// For connecting to an upstream without a time-out of its own (`proxy_connect_timeout`).
+    pub connect_timeout: Duration,
+    /// With no byte in either direction for so long, a stream ends (`proxy_timeout`).
+    pub idle_timeout: Duration,
+    /// For a client's first bytes, where they decide (`preread_timeout`).
+    pub preread_timeout: Duration,
+    /// Peers whose PROXY protocol header names the client (`real_ip_from`).
+    pub real_ip_from: Option<Arc<dyn Fn(IpAddr) -> bool + Send + Sync>>,
+    pub access_log: Option<AccessLog>,
+    /// Where every worker takes datagrams.
+    pub udp: Vec<SocketAddr>,
+    /// With no datagram in either direction for so long, a UDP session ends (`udp_timeout`).
+    pub udp_idle_timeout: Duration,
+    /// UDP sessions of a worker (`max_udp_sessions`); a datagram that would begin one more is dropped.
+    pub max_udp_sessions: usize,
+    /// Bytes of datagrams that wait until a session has its server (`udp_queue`).
+    pub udp_queue: usize,
+}
+
+impl Default for Streams {
+    fn default() -> Streams {
+        Streams {
+            connect_timeout: Duration::from_secs(60),
+            idle_timeout: Duration::from_secs(600),
+            preread_timeout: Duration::from_secs(30),
+            real_ip_from: None,
+            access_log: None,
+            udp: Vec::new(),
+            udp_idle_timeout: Duration::from_secs(60),
+            max_udp_sessions: 16_384,
+            udp_queue: 256 << 10,
+        }
+    }
 }
 
 /// Looks up the TLS configuration that proves a name in a handshake.
@@ -225,7 +287,7 @@ pub struct AccessLog {
 #[derive(Clone)]
 pub struct RealIp {
     pub source: RealIpSource,
-    pub from: Arc<dyn Fn(std::net::IpAddr) -> bool + Send + Sync>,
+    pub from: Arc<dyn Fn(IpAddr) -> bool + Send + Sync>,
     /// Of a list, the last address that is not itself trusted (`real_ip_recursive`).
     pub recursive: bool,
 }
@@ -252,14 +314,14 @@ impl RealIpSource {
 
 impl RealIp {
     /// The address a field's value names.
-    pub(crate) fn read(&self, value: &[u8]) -> Option<std::net::IpAddr> {
+    pub(crate) fn read(&self, value: &[u8]) -> Option<IpAddr> {
         let mut found = None;
         for piece in std::str::from_utf8(value).ok()?.rsplit(',') {
             let text = piece.trim();
             let text = text.strip_prefix('[').and_then(|text| text.split(']').next()).unwrap_or(text);
             let address = text.parse().or_else(|_| text.parse().map(|socket: SocketAddr| socket.ip()));
             let Ok(address) = address else { break };
-            let address: std::net::IpAddr = address;
+            let address: IpAddr = address;
             // As peers' addresses are, so that every list means both forms of an address.
             let address = address.to_canonical();
             found = Some(address);
@@ -339,6 +401,12 @@ impl Settings {
     /// HTTP/3 is served on this address.
     pub fn is_h3(&self, address: SocketAddr) -> bool {
         self.listen.iter().any(|listener| listener.h3() && listener.address == address)
+    }
+}
+
+impl std::fmt::Debug for Explain {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Explain").field("header", &self.header).finish_non_exhaustive()
     }
 }
 

@@ -12,10 +12,7 @@ mod protocol;
 pub(crate) mod tcp;
 pub(crate) mod udp;
 
-use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
-use std::sync::Arc;
-use std::time::Duration;
 
 use sdk::{Client, Exchange, Phase};
 use snapshot::streams::StreamPlan;
@@ -23,53 +20,7 @@ use snapshot::streams::StreamPlan;
 use crate::exchange::fault::{Blame, Fault};
 use crate::exchange::fault_log;
 use crate::relay::{Ended, Side};
-use crate::settings::AccessLog;
 use crate::worker::Worker;
-
-/// Bounds and habits of streams.
-#[derive(Clone)]
-pub struct Streams {
-    /// For connecting to an upstream without a time-out of its own (`proxy_connect_timeout`).
-    pub connect_timeout: Duration,
-    /// With no byte in either direction for so long, a stream ends (`proxy_timeout`).
-    pub idle_timeout: Duration,
-    /// For a client's first bytes, where they decide (`preread_timeout`).
-    pub preread_timeout: Duration,
-    /// Peers whose PROXY protocol header names the client (`real_ip_from`).
-    pub real_ip_from: Option<Arc<dyn Fn(IpAddr) -> bool + Send + Sync>>,
-    pub access_log: Option<AccessLog>,
-    /// Where every worker takes datagrams.
-    pub udp: Vec<SocketAddr>,
-    /// With no datagram in either direction for so long, a UDP session ends (`udp_timeout`).
-    pub udp_idle_timeout: Duration,
-    /// UDP sessions of a worker (`max_udp_sessions`); a datagram that would begin one more is dropped.
-    pub max_udp_sessions: usize,
-    /// Bytes of datagrams that wait until a session has its server (`udp_queue`).
-    pub udp_queue: usize,
-}
-
-impl Default for Streams {
-    fn default() -> Streams {
-        Streams {
-            connect_timeout: Duration::from_secs(60),
-            idle_timeout: Duration::from_secs(600),
-            preread_timeout: Duration::from_secs(30),
-            real_ip_from: None,
-            access_log: None,
-            udp: Vec::new(),
-            udp_idle_timeout: Duration::from_secs(60),
-            max_udp_sessions: 16_384,
-            udp_queue: 256 << 10,
-        }
-    }
-}
-
-/// Settings of a port for the streams on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct StreamPort {
-    /// Connections to upstreams begin with a PROXY protocol header.
-    pub proxy_protocol_to_upstream: bool,
-}
 
 /// The outcome of a stream.
 #[derive(Debug, Clone, Copy)]

@@ -15,8 +15,8 @@ use crate::down::{self, h3};
 use crate::rt::quic::{self, memory::Net};
 use crate::rt::{self, Io, memory};
 use crate::stream;
+use crate::watch::Watch;
 use crate::worker::Worker;
-use crate::workers::Watch;
 use crate::{Settings, Stage, StreamPort};
 
 pub use crate::rt::memory::{Cut, End, Schedule, pair, serve};

@@ -28,11 +28,11 @@ use crate::exchange::Scratch;
 use crate::fetch::Fetches;
 use crate::notice::Notices;
 use crate::settings::Settings;
+use crate::stage::Stage;
 use crate::up::links::Links;
 use crate::up::pool::Pools;
 use crate::up::tls::Sessions;
-use crate::up::warm::Warming;
-use crate::workers::{Stage, Watch};
+use crate::watch::Watch;
 
 pub(crate) use run::{Handed, Start, serve};
 
@@ -47,7 +47,7 @@ pub(crate) struct Worker {
     pub(crate) pools: Pools,
     pub(crate) links: Links,
     /// Connections that are opened ahead.
-    pub(crate) warming: Warming,
+    pub(crate) warming: Rc<Cell<usize>>,
     pub(crate) tls_sessions: Sessions,
     pub(crate) budget: Budget,
     /// The bytes that the receive windows of clients' connections may promise.
@@ -161,7 +161,7 @@ impl Worker {
             buffers: Buffers::new(settings.spare_buffers),
             pools: Pools::new(settings.max_idle_upstreams),
             links: Links::default(),
-            warming: Warming::default(),
+            warming: Rc::default(),
             tls_sessions: Sessions::default(),
             budget: Budget::new(settings.held_bodies),
             windows: Budget::new(settings.stream_windows),

@@ -15,14 +15,15 @@ use sdk::engine::Messages;
 use wire::h1::{Progress, Refusal};
 use wire::{Framing, Method, RequestHead, Version};
 
+use super::refusal::{self, Refused};
 use super::{Arrival, Downstream, h2};
-use crate::access_log::Refused;
 use crate::buffers::Buffer;
 use crate::clock::Waiter;
 use crate::exchange::Scratch;
 use crate::exchange::answer;
-use crate::exchange::drive::{self, Outcome};
+use crate::exchange::drive;
 use crate::exchange::fault::{Fault, FaultKind, FaultRecord, TlsNames};
+use crate::exchange::outcome::Outcome;
 use crate::h1::{Body, Writer};
 use crate::io::{self, Failed};
 use crate::rt::Io;
@@ -378,7 +379,7 @@ fn tell_refused(
         let (received, took_ms) = (data.len() as u64, down.arrival.head_took_ms);
         let reason = fault.kind.words();
         let refused = Refused { line, status, reason, received, sent, body_sent, took_ms };
-        log.add_refused(worker, client, messages, &refused);
+        refusal::log(log, worker, client, messages, &refused);
     }
 }
 

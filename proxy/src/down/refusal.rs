@@ -2,12 +2,49 @@
 
 use std::rc::Rc;
 
-use sdk::Client;
 use sdk::engine::Messages;
+use sdk::{Client, Exchange};
 
-use crate::access_log::Refused;
+use crate::access_log::AccessLog;
 use crate::exchange::fault::{Fault, FaultKind, FaultRecord, TlsNames};
 use crate::worker::Worker;
+
+/// A refused request, which has no valid head.
+pub(super) struct Refused<'a> {
+    /// The bytes in the place of its first line.
+    pub(super) line: &'a [u8],
+    pub(super) status: u16,
+    /// Why it was refused.
+    pub(super) reason: &'static str,
+    /// Bytes received and sent, and how many of those were a body.
+    pub(super) received: u64,
+    pub(super) sent: u64,
+    pub(super) body_sent: u64,
+    /// Milliseconds since its first byte.
+    pub(super) took_ms: u64,
+}
+
+/// Adds the line of a refused request to the access log. `messages` holds none.
+#[cold]
+pub(super) fn log(
+    log: &AccessLog,
+    worker: &Rc<Worker>,
+    client: &Client,
+    messages: &mut Messages,
+    refused: &Refused<'_>,
+) {
+    let lease = worker.lease();
+    let mut x = Exchange::new(messages, client, &lease.consumers, &**worker);
+    let engine = x.engine_mut();
+    engine.refused = Some(refused.line);
+    engine.messages.response.status = refused.status;
+    engine.reason = refused.reason;
+    engine.timing.received = refused.received;
+    engine.timing.sent = refused.sent;
+    engine.timing.body_sent = refused.body_sent;
+    engine.timing.total_us = refused.took_ms * 1000;
+    log.add(&x, worker.clock.unix_ms(worker.clock.micros()));
+}
 
 /// Reports a refused request of `received` bytes, in a protocol without request lines.
 #[cold]
@@ -24,7 +61,7 @@ pub(super) fn tell(
         let status = kind.status();
         let reason = kind.words();
         let refused = Refused { line: b"", status, reason, received, sent: 0, body_sent: 0, took_ms: 0 };
-        log.add_refused(worker, client, messages, &refused);
+        self::log(log, worker, client, messages, &refused);
     }
 }
 

@@ -42,7 +42,7 @@ pub(crate) async fn serve_stream(
     io: Io,
     mut client: Client,
     listener: SocketAddr,
-    port: crate::stream::StreamPort,
+    port: crate::listener::StreamPort,
 ) {
     let shaken = Box::pin(shake(&worker, io, &client, b"", Certificate::config_of_streams)).await;
     let Some((mut io, session)) = shaken else { return };

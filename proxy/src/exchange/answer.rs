@@ -10,11 +10,11 @@ use sdk::{Exchange, Reply};
 use smallvec::SmallVec;
 use wire::{Method, Name};
 
-use super::drive::Outcome;
+use super::asks_for_tunnel;
 use super::fault::{Fault, FaultKind};
 use super::fault_log::tell;
-use super::forward::asks_for_tunnel;
 use super::live;
+use super::outcome::Outcome;
 use super::phases::{self, Chains, Flow};
 use crate::down::Downstream;
 use crate::io::Failed;

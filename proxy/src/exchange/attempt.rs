@@ -18,6 +18,7 @@ use super::forward::{Forward, Forwarded};
 use super::outbound::{self, Outbound};
 use super::receive::{Delivery, Received, TurnsAway};
 use super::retry::Try;
+use super::tries::FailedTry;
 use super::upload::{Held, Upload, UploadState};
 use crate::clock::Waiter;
 use crate::down::{Downstream, RequestBody, Response};
@@ -54,14 +55,6 @@ pub(super) struct Outgoing {
     pub(super) filters: Vec<Box<dyn RequestFilter>>,
     /// Bytes of it were taken from the client that are not in memory any more.
     pub(super) lost: bool,
-}
-
-/// A try without a response for the client.
-pub(super) struct FailedTry {
-    pub(super) fault: Fault,
-    pub(super) state: Try,
-    /// Microseconds until its answer came, if one did and it was measured.
-    pub(super) took: Option<u64>,
 }
 
 /// A connection to the server of a try.

@@ -20,27 +20,14 @@ use super::fault_log::tell;
 use super::forward::{Forward, Forwarded};
 use super::handover::hand_over;
 use super::live;
+use super::outcome::Outcome;
 use super::phases::{self, Chains, Flow};
 use super::proven;
 use super::trusted;
 use super::upload;
 use crate::consumer_chains::ConsumerChains;
 use crate::down::Downstream;
-use crate::tunnel::Tunnel;
 use crate::worker::Worker;
-
-/// How an exchange ended for the client.
-#[derive(Debug)]
-pub(crate) enum Outcome {
-    /// It has its answer, whole.
-    Answered,
-    /// It is gone.
-    Gone,
-    /// The response broke off; the client must notice.
-    Broken,
-    /// Both connections are a tunnel. Boxed, as every outcome is moved and few are this one.
-    Tunnel(Box<Tunnel>),
-}
 
 /// Serves the request whose head is in `scratch`.
 pub(crate) async fn drive(

@@ -10,8 +10,6 @@ use snapshot::load::Limit;
 use wire::client_hello;
 use wire::h1::Refusal;
 
-use crate::settings::Settings;
-
 /// The connection cannot be used for this host.
 pub(crate) const OTHER_HOST: &str =
     "the host of the request demands a client certificate, and the TLS handshake was for another";
@@ -201,23 +199,6 @@ impl Flood {
             Flood::Other => "the HTTP/2 library has ended the client's connection (ENHANCE_YOUR_CALM)",
         }
     }
-
-    fn limit(self, settings: &Settings) -> Option<(&'static str, usize)> {
-        let http2 = &settings.http2;
-        Some(match self {
-            Flood::Frames => ("nginx_config.http.http2_control_frames", http2.control_frames as usize),
-            Flood::Unread => ("nginx_config.http.http2_unread", http2.unread),
-            Flood::AllUnread => ("nginx_config.http.stream_windows", settings.stream_windows),
-            Flood::Resets => ("nginx_config.http.http2_max_concurrent_streams", http2.max_streams as usize),
-            Flood::StreamErrors => {
-                ("nginx_config.http.http2_stream_errors", http2.max_stream_errors as usize)
-            }
-            Flood::Continuations | Flood::HeaderList => {
-                ("nginx_config.http.large_client_header_buffers", settings.request.head)
-            }
-            Flood::Data | Flood::Other => return None,
-        })
-    }
 }
 
 /// A failed exchange.
@@ -367,35 +348,6 @@ impl FaultKind {
         }
     }
 
-    /// The setting whose bound was exceeded, by its name in `config.yaml`, and the bound.
-    pub(crate) fn limit(self, settings: &Settings) -> Option<(&'static str, u64)> {
-        let (name, bound) = match self {
-            FaultKind::BadRequest(Refusal::TooManyFields) => {
-                ("nginx_config.http.max_header_fields", settings.request.fields)
-            }
-            FaultKind::BadRequest(Refusal::HeadTooLarge) => {
-                ("nginx_config.http.large_client_header_buffers", settings.request.head)
-            }
-            FaultKind::BodyTooLarge if settings.max_body > 0 => {
-                return Some(("nginx_config.http.client_max_body_size", settings.max_body));
-            }
-            FaultKind::BadResponse(Refusal::TooManyFields) => {
-                ("nginx_config.http.max_response_header_fields", settings.response.fields)
-            }
-            FaultKind::BadResponse(Refusal::HeadTooLarge) => {
-                ("nginx_config.http.proxy_buffer_size", settings.response.head)
-            }
-            FaultKind::HeldTooMuch => ("nginx_config.http.held_bodies", settings.held_bodies),
-            FaultKind::ClientStalled => {
-                ("nginx_config.http.upstream.http2_windows", settings.upstream_windows)
-            }
-            FaultKind::LoopDetected => ("nginx_config.http.max_hops", usize::from(settings.max_hops)),
-            FaultKind::Flood(flood) => flood.limit(settings)?,
-            _ => return None,
-        };
-        Some((name, bound as u64))
-    }
-
     /// The cause in words a client may see: no addresses, no configuration.
     pub fn words(self) -> &'static str {
         match self {
@@ -471,47 +423,6 @@ impl FaultKind {
             FaultKind::Skipped { reason, .. } => reason,
             FaultKind::PluginTimeout => "a plugin did not finish in time",
             FaultKind::HeldTooMuch => "the gateway's memory for request and response bodies is used up",
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_the_library_ends_a_connection_for_is_known_by_its_word() {
-        let settings = Settings::default();
-        for (word, setting) in [
-            ("too_many_resets", "http2_max_concurrent_streams"),
-            ("too_many_internal_resets", "http2_stream_errors"),
-            ("too_many_continuations", "large_client_header_buffers"),
-            ("header_list_way_too_large", "large_client_header_buffers"),
-        ] {
-            let frame =
-                [&[0, 0, 33, 7, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 11][..], word.as_bytes()].concat();
-            let kind = FaultKind::Flood(Flood::named(&frame));
-            let (name, bound) = kind.limit(&settings).unwrap();
-            assert_eq!((name, bound > 0), (format!("nginx_config.http.{setting}").as_str(), true), "{word}");
-            assert!(kind.words().contains(word), "{word}");
-        }
-        assert_eq!(Flood::named(b"\0\0\x08\x07 anything"), Flood::Other);
-    }
-
-    #[test]
-    fn a_failure_at_a_bound_names_its_setting() {
-        let mut settings = Settings { held_bodies: 7, upstream_windows: 10, ..Settings::default() };
-        (settings.response.fields, settings.response.head) = (8, 9);
-        for (kind, limit) in [
-            (FaultKind::BadResponse(Refusal::TooManyFields), Some(("max_response_header_fields", 8))),
-            (FaultKind::BadResponse(Refusal::HeadTooLarge), Some(("proxy_buffer_size", 9))),
-            (FaultKind::HeldTooMuch, Some(("held_bodies", 7))),
-            (FaultKind::ClientStalled, Some(("upstream.http2_windows", 10))),
-            (FaultKind::BadResponse(Refusal::StatusLine), None),
-        ] {
-            let told = kind.limit(&settings);
-            let told = told.map(|(name, bound)| (name.trim_start_matches("nginx_config.http."), bound));
-            assert_eq!(told, limit, "{kind:?}");
         }
     }
 }

@@ -9,13 +9,14 @@ use std::sync::Arc;
 use sdk::exchange::{self, Body, Chunk};
 use sdk::{Exchange, Phase, Reply, RequestFilter};
 use snapshot::{PassHost, Plan, Snapshot, Upstream};
-use wire::{Framing, Version};
+use wire::Framing;
 
-use super::attempt::{Attempt, FailedTry, Outgoing};
+use super::asks_for_tunnel;
+use super::attempt::{Attempt, Outgoing};
 use super::fault::{Blame, Fault, FaultKind};
 use super::outbound;
 use super::phases::{self, Chains};
-use super::tries::Tries;
+use super::tries::{FailedTry, Tries};
 use super::upload::{self, Held};
 use crate::down::Downstream;
 use crate::tunnel::Tunnel;
@@ -237,11 +238,4 @@ async fn prepare(
     }
     let held = Held { bytes, whole: false, trailers, withheld };
     Ok(Outgoing { size, framed, held, filters, lost: false })
-}
-
-/// Whether the client asks for its stream to become a tunnel (RFC 8441, RFC 9220). It takes every answer of success for
-/// one, so none may be given that is not.
-#[inline]
-pub(super) fn asks_for_tunnel(head: &wire::RequestHead) -> bool {
-    head.upgrade && head.version >= Version::Http2
 }

@@ -4,24 +4,15 @@
 //! holds nothing but names of the configuration and addresses.
 
 use sdk::exchange::Source;
-use sdk::{Chain, Exchange, HeaderName, Named, Phase};
+use sdk::{Chain, Exchange, Named, Phase};
 use snapshot::router::trace::{Miss, Outcome};
 use snapshot::{Plan, Snapshot};
 use subtle::ConstantTimeEq;
 use wire::RequestHead;
 
 use super::phases::Chains;
+use crate::settings::Explain;
 use crate::worker::Worker;
-
-/// Whose requests are explained, and where (`sluice.explain`).
-#[derive(Clone)]
-pub struct Explain {
-    /// Of the request with the key, and of the answer with the account.
-    pub header: HeaderName,
-    pub key: Vec<u8>,
-    /// Bytes of an account.
-    pub most: usize,
-}
 
 /// Candidates that are named.
 const CANDIDATES: usize = 16;
@@ -132,12 +123,6 @@ impl Account {
     }
 }
 
-impl std::fmt::Debug for Explain {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Explain").field("header", &self.header).finish_non_exhaustive()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::Account;
@@ -148,6 +133,6 @@ mod tests {
         account.part("route", "a;b\r\nc \u{e9}");
         account.part("service", "");
         account.part("by", "gateway");
-        assert_eq!(account.0, b"route=a?b??c???; by=gateway");
+        assert_eq!(account.0, b"route=a?b??c ??; by=gateway");
     }
 }

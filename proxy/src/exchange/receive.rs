@@ -11,8 +11,8 @@ use wire::{Framing, Method, Name, Version};
 
 use super::add_trailers;
 use super::answer;
+use super::asks_for_tunnel;
 use super::fault::{Fault, FaultKind};
-use super::forward::asks_for_tunnel;
 use super::live;
 use super::phases::{Chains, Flow};
 use super::upload::UploadState;

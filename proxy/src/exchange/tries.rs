@@ -14,11 +14,10 @@ use snapshot::balance::ExcludedServers;
 use snapshot::health::TryFailure;
 use snapshot::load::{Limit, Permit};
 
-use super::attempt::FailedTry;
 use super::fault::{Blame, Fault, FaultKind};
 use super::phases;
 use super::receive::{Retries, TurnsAway};
-use super::retry::{self, Again};
+use super::retry::{self, Again, Try};
 use crate::down::Downstream;
 use crate::rt;
 use crate::worker::Worker;
@@ -34,6 +33,14 @@ const NEXT: u32 = 8;
 /// The longest poll interval. Requests with more waiters ahead poll less often, so that many waiters take no time
 /// from requests that are served.
 const LONGEST_LOOK: Duration = Duration::from_millis(100);
+
+/// A try without a response for the client.
+pub(super) struct FailedTry {
+    pub(super) fault: Fault,
+    pub(super) state: Try,
+    /// Microseconds until its answer came, if one did and it was measured.
+    pub(super) took: Option<u64>,
+}
 
 /// The tries of one exchange.
 pub(super) struct Tries<'u> {

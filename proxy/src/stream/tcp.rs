@@ -13,10 +13,11 @@ use snapshot::streams::{Arrival, StreamPlan};
 use wire::proxy_protocol::{self, Ends};
 
 use super::first::First;
-use super::{Outcome, StreamPort, end, forward, preread, protocol};
+use super::{Outcome, end, forward, preread, protocol};
 use crate::clock::Waiter;
 use crate::exchange::fault::{Fault, FaultKind};
 use crate::io;
+use crate::listener::StreamPort;
 use crate::relay::{self, Blind, Ended, Side, Tap};
 use crate::rt::Io;
 use crate::up::connect::Secured;

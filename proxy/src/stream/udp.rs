@@ -29,9 +29,9 @@ use crate::clock::TICK;
 use crate::exchange::fault::{Fault, FaultKind};
 use crate::relay::{Ended, Side};
 use crate::rt::{self, Udp};
+use crate::stage::Stage;
 use crate::worker::shed::is_shortage;
 use crate::worker::{Lease, Worker};
-use crate::workers::Stage;
 
 /// Datagrams that one listener takes before everything else that is ready gets its turn.
 const TURN: u32 = 64;
@@ -374,7 +374,7 @@ mod tests {
     use snapshot::Publisher;
 
     use super::*;
-    use crate::workers::Watch;
+    use crate::watch::Watch;
 
     #[test]
     fn a_datagram_that_cannot_be_sent_was_not_refused() {

@@ -5,6 +5,8 @@
 //! Both halves work beside each other within one task, as a server may answer at any time. Used by
 //! exchanges ([`crate::exchange::forward`]) and by plugins' own requests ([`crate::fetch`]).
 
+mod conn;
+
 use std::time::Duration;
 
 use wire::h1::Progress;
@@ -17,21 +19,13 @@ use crate::clock::Waiter;
 use crate::exchange::fault::{Fault, FaultKind};
 use crate::h1::{Body, Writer};
 use crate::io::{self, Failed};
-use crate::rt::{Io, ReadHalf};
+use crate::rt::ReadHalf;
 use crate::worker::Worker;
+
+pub(crate) use conn::Conn;
 
 /// Interim responses a server may send before its final one.
 const MAX_INTERIM: usize = 16;
-
-/// A connection to an upstream server.
-#[derive(Debug)]
-pub(crate) struct Conn {
-    pub(crate) io: Io,
-    /// Requests it has carried.
-    pub(crate) requests: u64,
-    /// It has carried a request before this one, so it may have died unnoticed.
-    pub(crate) reused: bool,
-}
 
 /// How the connection is to be used after a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,10 +59,6 @@ pub(crate) struct Receiver<'a> {
 }
 
 impl Conn {
-    pub(crate) fn new(io: Io) -> Conn {
-        Conn { io, requests: 0, reused: false }
-    }
-
     /// Begins a request. The first waiter is for sending it, the second for its response; `out` holds
     /// what is to be written, and is memory that is used again.
     pub(crate) fn begin<'a>(
@@ -349,6 +339,7 @@ mod tests {
 
     use super::*;
     use crate::Settings;
+    use crate::rt::Io;
     use crate::rt::memory::{Schedule, pair};
     use crate::testing::beside_worker;
 

@@ -18,10 +18,6 @@ use crate::worker::Worker;
 /// Connections that one worker opens ahead at a time.
 const AT_ONCE: usize = 32;
 
-/// Counts the connections that are being opened ahead.
-#[derive(Debug, Default)]
-pub(crate) struct Warming(Rc<Cell<usize>>);
-
 /// One connection on its way; counted while it lives.
 struct OnItsWay(Rc<Cell<usize>>);
 
@@ -35,7 +31,7 @@ impl Drop for OnItsWay {
 pub(crate) fn look(worker: &Rc<Worker>) {
     let lease = worker.lease();
     // Connections being opened are not counted server by server, so a look waits for the one before.
-    if lease.warm.is_empty() || worker.warming.0.get() > 0 {
+    if lease.warm.is_empty() || worker.warming.get() > 0 {
         return;
     }
     let upstreams = lease.warm.iter().filter_map(|slot| lease.upstreams.get(*slot));
@@ -47,7 +43,7 @@ pub(crate) fn look(worker: &Rc<Worker>) {
             let Some((peer, secured)) = peer_of(worker, upstream, endpoint) else { continue };
             let lacks = upstream.min_idle.saturating_sub(worker.pools.count(peer));
             for _ in 0..lacks {
-                if worker.warming.0.get() >= AT_ONCE.min(worker.pools.room()) {
+                if worker.warming.get() >= AT_ONCE.min(worker.pools.room()) {
                     return;
                 }
                 open(worker, upstream, peer, endpoint, secured.clone());
@@ -57,7 +53,7 @@ pub(crate) fn look(worker: &Rc<Worker>) {
 }
 
 fn open(worker: &Rc<Worker>, upstream: &Upstream, peer: Peer, endpoint: &Endpoint, secured: Option<Secured>) {
-    let count = worker.warming.0.clone();
+    let count = worker.warming.clone();
     count.set(count.get() + 1);
     let way = OnItsWay(count);
     let (worker, addr) = (worker.clone(), endpoint.addr);

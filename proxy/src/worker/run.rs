@@ -20,8 +20,9 @@ use super::tests;
 use crate::accept::accept;
 use crate::clock::TICK;
 use crate::settings::Settings;
+use crate::stage::Stage;
 use crate::up::warm;
-use crate::workers::{Stage, Watch};
+use crate::watch::Watch;
 use crate::{down, rt, stream};
 
 /// A listening socket that can be handed to another process.

@@ -23,8 +23,8 @@ use crate::down::refusal::tell_of_handshake;
 use crate::exchange::fault::{Fault, FaultKind, TlsNames};
 use crate::rt::{self, quic};
 use crate::settings::Settings;
+use crate::stage::Stage;
 use crate::worker::{Handed, Worker};
-use crate::workers::Stage;
 
 /// Connections that are begun or refused before everything else that is ready gets its turn.
 const TURN: u32 = 16;

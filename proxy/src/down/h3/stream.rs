@@ -20,8 +20,9 @@ use crate::down::streams::{self, Streams};
 use crate::down::{Arrival, Downstream, refusal};
 use crate::exchange::Scratch;
 use crate::exchange::answer;
-use crate::exchange::drive::{self, Outcome};
+use crate::exchange::drive;
 use crate::exchange::fault::{Fault, FaultKind};
+use crate::exchange::outcome::Outcome;
 use crate::tunnel::{self, Ends, Sink, Source};
 use crate::worker::Worker;
 

@@ -12,8 +12,8 @@ use snapshot::streams::{CallLogger, Protocol, Spoken};
 
 use super::*;
 use crate::rt;
+use crate::watch::Watch;
 use crate::worker::Worker;
-use crate::workers::Watch;
 
 /// A test's view: the taps, and the call that was logged last.
 struct Seen<'r, 'c, 's> {
