@@ -65,7 +65,7 @@ struct Artefact {
 }
 
 /// In the order in which they are built; a later one may use an earlier one's files in `out`.
-const ARTEFACTS: [Artefact; 8] = [
+const ARTEFACTS: &[Artefact] = &[
     Artefact { name: "tarball", build: tarball::build, check: tarball::check },
     Artefact { name: "wheel", build: wheel::build, check: wheel::check },
     Artefact { name: "npm", build: npm::build, check: npm::check },
