@@ -8,6 +8,9 @@ use std::process::{Command, Stdio};
 
 const MIRROR: &str = "http://deb.debian.org/debian";
 
+/// Calls of the script that stands in for systemctl.
+const RECORD: &str = "tmp/systemctl.log";
+
 /// A copy of the small Debian. Programs that run in it are killed when this is dropped.
 pub struct Chroot {
     pub root: PathBuf,
@@ -45,6 +48,25 @@ impl Chroot {
     /// Path inside, owner, group and mode of each of these files.
     pub fn stat(&self, paths: &[&str]) -> Result<String> {
         output(self.command("stat").args(["--format", "%n %U:%G %a"]).args(paths))
+    }
+
+    /// Makes packages find a systemd, which is a script that keeps a record of its calls.
+    pub fn with_systemd(&self) -> Result<()> {
+        std::fs::create_dir_all(self.root.join("run/systemd/system"))?;
+        let script = root().join("packaging/deb-rpm/systemctl-in-check.sh");
+        run(Command::new("install")
+            .args(["-m", "755"])
+            .arg(script)
+            .arg(self.root.join("usr/bin/systemctl")))?;
+        run(Command::new("install").args(["-m", "666", "/dev/null"]).arg(self.root.join(RECORD)))
+    }
+
+    /// The calls of systemd so far, without repetitions.
+    pub fn systemd_calls(&self) -> Result<Vec<String>> {
+        let mut calls: Vec<_> =
+            std::fs::read_to_string(self.root.join(RECORD))?.lines().map(str::to_owned).collect();
+        calls.dedup();
+        Ok(calls)
     }
 
     /// Processes that run inside.
@@ -88,7 +110,7 @@ fn base() -> Result<PathBuf> {
     let release = std::fs::read_to_string("/etc/os-release")?;
     let codename = release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));
     let codename = codename.context("/etc/os-release names no VERSION_CODENAME; this needs Debian")?;
-    let folder = root().join("target/tools").join(format!("debian-{codename}"));
+    let folder = root().join("target/tools").join(format!("chroot-{codename}"));
     if folder.is_dir() {
         return Ok(folder);
     }
@@ -98,7 +120,10 @@ fn base() -> Result<PathBuf> {
     if new.exists() {
         std::fs::remove_dir_all(&new)?;
     }
-    run(Command::new("debootstrap").args(["--variant=minbase", codename]).arg(&new).arg(MIRROR))?;
+    run(Command::new("debootstrap")
+        .args(["--variant=minbase", "--include=logrotate", codename])
+        .arg(&new)
+        .arg(MIRROR))?;
     std::fs::rename(new, &folder)?;
     Ok(folder)
 }

@@ -7,6 +7,7 @@ use crate::shell::{output, run};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// Files and their owners and modes, after the installation and the first start.
 const INSTALLED: &str = "\
@@ -23,6 +24,9 @@ const INSTALLED: &str = "\
 
 /// Requests before and after the upgrade.
 const REQUESTS: usize = 500;
+
+/// How long the gateway may take to write a line of its access log.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 pub fn build(dist: &Dist) -> Result<()> {
     nfpm::build(dist, "deb", &dist.version, &dist.out).map(drop)
@@ -50,26 +54,14 @@ pub fn check(dist: &Dist) -> Result<()> {
         bail!("owners and modes are\n{found}instead of\n{INSTALLED}");
     }
 
-    // The upgrade.
-    let before = ports.process()?;
-    let load = ports.load();
-    load.wait(REQUESTS)?;
-    dpkg(&chroot, "--install", &newer)?;
-    load.wait(REQUESTS)?;
-    let (requests, connections) = load.finish()?;
-    let after = ports.process()?;
-    if after == before {
-        bail!("the upgrade of the package left process {before} serving");
-    }
-    println!("{requests} requests over {connections} connections during the upgrade, none failed");
+    upgrade(&chroot, &ports, &newer)?;
+    // And back, where systemd runs.
+    chroot.with_systemd()?;
+    upgrade(&chroot, &ports, &package)?;
     if std::fs::read_to_string(&config)? != changed {
-        bail!("the upgrade has changed config.yaml");
+        bail!("the upgrades have changed config.yaml");
     }
-    let log = std::fs::read_to_string(chroot.root.join("var/log/sluice/access.log"))?;
-    if !log.contains("/trial") {
-        bail!("the access log has no line of the requests");
-    }
-    chroot.stop()?;
+    rotate(&chroot, &ports)?;
 
     // A removal keeps the store and the configuration, a purge keeps nothing.
     let files = ["usr/bin/sluice", "etc/sluice/config.yaml", "var/lib/sluice/store.redb", "var/log/sluice"];
@@ -78,6 +70,51 @@ pub fn check(dist: &Dist) -> Result<()> {
         let there = files.map(|file| chroot.root.join(file).exists());
         if there != kept {
             bail!("after dpkg {how}: {files:?} are there: {there:?} instead of {kept:?}");
+        }
+    }
+    let calls = chroot.systemd_calls()?;
+    let wanted = [
+        "daemon-reload",
+        "is-active --quiet sluice.service",
+        "reload sluice.service",
+        "show --property MainPID --value sluice.service",
+        "stop sluice.service",
+        "daemon-reload",
+    ];
+    if calls != wanted {
+        bail!("the scripts of the package called systemctl {calls:?} instead of {wanted:?}");
+    }
+    Ok(())
+}
+
+/// Installs another version under load: another process takes over, and no request fails.
+fn upgrade(chroot: &Chroot, ports: &Ports, package: &Path) -> Result<()> {
+    let before = ports.process()?;
+    let load = ports.load();
+    load.wait(REQUESTS)?;
+    dpkg(chroot, "--install", package)?;
+    load.wait(REQUESTS)?;
+    let (requests, connections) = load.finish()?;
+    println!("{requests} requests over {connections} connections during the upgrade, none failed");
+    if ports.process()? == before {
+        bail!("the upgrade of the package left process {before} serving");
+    }
+    Ok(())
+}
+
+/// Rotates the access log, which has the requests so far; the next one is in the new file.
+fn rotate(chroot: &Chroot, ports: &Ports) -> Result<()> {
+    run(chroot.command("logrotate").args(["--force", "/etc/logrotate.d/sluice"]))?;
+    let folder = chroot.root.join("var/log/sluice");
+    for name in ["access.log.1", "access.log"] {
+        // The gateway opens the new file, and writes lines, after a moment.
+        let until = Instant::now() + PATIENCE;
+        while !std::fs::read_to_string(folder.join(name)).is_ok_and(|log| log.contains("/trial")) {
+            if Instant::now() > until {
+                bail!("no line of a request in {name} after the rotation");
+            }
+            ports.serves()?;
+            std::thread::sleep(Duration::from_millis(50));
         }
     }
     Ok(())
