@@ -248,7 +248,7 @@ impl Watchman {
 mod tests {
     use std::sync::Arc;
 
-    use proxy::{Settings, Workers};
+    use proxy::Workers;
     use sdk::meters::Meters;
     use snapshot::Publisher;
     use snapshot::compile::Compiler;
@@ -259,9 +259,11 @@ mod tests {
     async fn workers_that_end_unasked_are_logged_once_and_fail_the_process() {
         let catalog = crate::wiring::catalog(&model::Boot::default()).unwrap();
         let (_publisher, readers) = Publisher::new(Compiler::new(catalog, Default::default()).snapshot(0), 2);
-        let settings = Arc::new(Settings { idle_grace: Duration::ZERO, ..Settings::default() });
+        let mut settings = crate::wiring::proxy_settings(&model::Boot::default(), Vec::new(), 2);
+        settings.idle_grace = Duration::ZERO;
         let sockets = vec![Vec::new(), Vec::new()];
-        let workers = Workers::start(settings, sockets, readers, &Arc::<Meters>::default()).unwrap();
+        let workers =
+            Workers::start(Arc::new(settings), sockets, readers, &Arc::<Meters>::default()).unwrap();
         let watch = workers.watch().clone();
         let mut watchman = Watchman::new(watch.clone());
         assert!(!watchman.look().await, "both run");

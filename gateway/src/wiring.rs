@@ -21,6 +21,9 @@ use snapshot::certs::{CommonTls, TlsSettings};
 use snapshot::plan::Timeouts;
 use snapshot::router::{Mode, Options};
 use snapshot::upstream::Keepalive;
+use wire::h1::Underscores;
+use wire::h1::decode::Limits;
+use wire::target::{Doubtful, PathRules};
 
 /// Makes the services that plugin instances share on this node. Entries of its sinks are not delivered; a gateway
 /// that serves uses the sinks of [`crate::sinks::Deliveries`].
@@ -255,28 +258,30 @@ fn share(boot: &Boot, workers: usize) -> Share {
 }
 
 /// Limits on the head of a request.
-pub fn request_limits(boot: &Boot) -> wire::h1::decode::Limits {
+pub fn request_limits(boot: &Boot) -> Limits {
     let http = &boot.http;
     let head = saturating(http.max_head_size);
-    let mut request = proxy::Settings::default().request;
-    request.head = head;
-    request.target = request.target.min(head);
-    request.fields = saturating(http.max_header_fields);
-    if !http.underscores_in_headers {
-        request.underscores = wire::h1::Underscores::Drop;
+    let default = Limits::default();
+    Limits {
+        head,
+        fields: saturating(http.max_header_fields),
+        target: default.target.min(head),
+        underscores: if http.underscores_in_headers { Underscores::Keep } else { Underscores::Drop },
+        // Routes decide what may stand in a path.
+        path: PathRules { refused: Doubtful::NONE, ..default.path },
     }
-    request
 }
 
 /// How the data plane behaves.
 pub fn proxy_settings(boot: &Boot, listen: Vec<proxy::Listener>, workers: usize) -> proxy::Settings {
     let http = &boot.http;
-    let defaults = proxy::Settings::default();
     let share = share(boot, workers);
     let request = request_limits(boot);
-    let mut response = defaults.response;
-    response.head = usize::try_from(http.max_response_head_size).unwrap_or(usize::MAX);
-    response.fields = usize::try_from(http.max_response_header_fields).unwrap_or(usize::MAX);
+    let response = Limits {
+        head: saturating(http.max_response_head_size),
+        fields: saturating(http.max_response_header_fields),
+        ..Limits::default()
+    };
     // A name that no field can have was refused when the file was read.
     let source = proxy::RealIpSource::named(&http.real_ip.header).ok();
     let real_ip = source.filter(|_| !http.real_ip.from.is_empty()).map(|source| proxy::RealIp {
@@ -350,7 +355,12 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<proxy::Listener>, workers: usize)
         access_log: None,
         on_fault: Arc::new(crate::logging::fault),
         on_notice: Arc::new(crate::notices::tell),
-        ..defaults
+        // The caller's to set, where they are wanted.
+        reuse_port: false,
+        tls: CommonTls::default(),
+        pool: proxy::Pool::default(),
+        handoff: None,
+        proofs: None,
     }
 }
 
@@ -478,40 +488,6 @@ mod tests {
         assert_eq!((admin.connections, admin.strangers), (3, 2));
         assert_eq!((admin.head, admin.body), (seconds(4), seconds(5)));
         assert_eq!((admin.send, admin.connection), (seconds(6), seconds(3600)));
-    }
-
-    #[test]
-    fn the_data_planes_own_defaults_are_those_of_the_file() {
-        let (file, own) = (proxy_settings(&Boot::default(), Vec::new(), 1), proxy::Settings::default());
-        let times = |of: &proxy::Settings| {
-            [
-                ("client_header_timeout", of.header_timeout),
-                ("client_body_timeout", of.body_timeout),
-                ("send_timeout", of.send_timeout),
-                ("keepalive_timeout", of.keepalive_timeout),
-                ("keepalive_min_timeout", of.idle_grace),
-                ("half_close_timeout", of.half_close_timeout),
-                ("lingering_time", of.linger_timeout),
-                ("plugin_wait_timeout", of.plugin_wait_timeout),
-                ("handshake_timeout", of.handshake_timeout),
-                ("attempt_delay", of.attempt_delay),
-                ("worker_shutdown_timeout", of.drain_timeout),
-                ("accept_wait", of.queue_limit),
-            ]
-        };
-        let sizes = |of: &proxy::Settings| {
-            [
-                ("held_bodies", of.held_bodies),
-                ("stream_windows", of.stream_windows),
-                ("upstream_windows", of.upstream_windows),
-                ("lingering_bytes", of.linger_bytes),
-                ("proxy_buffer_size", of.response.head),
-                ("max_response_header_fields", of.response.fields),
-                ("max_plugin_requests_per_target", of.max_fetches_per_target),
-                ("keepalive_requests", usize::try_from(of.keepalive_requests).unwrap()),
-            ]
-        };
-        assert_eq!((times(&file), sizes(&file)), (times(&own), sizes(&own)));
     }
 
     #[test]

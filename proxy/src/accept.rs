@@ -7,7 +7,7 @@ use std::rc::Rc;
 use sdk::Client;
 
 use crate::clock::TICK;
-use crate::listener::Front;
+use crate::listener::{BACKLOG, Front};
 use crate::queue::Queue;
 use crate::rt;
 use crate::stage::Stage;
@@ -89,7 +89,7 @@ pub(crate) async fn accept(
     }
     // Connections that the kernel has queued on this socket would be reset with it. No more than the queue
     // holds: where another process has the socket as well, connections come for ever, and it takes them.
-    for _ in 0..worker.settings.backlog.max(1) {
+    for _ in 0..BACKLOG {
         let Some(Ok((stream, peer))) = listener.accept_now() else { break };
         worker.begin(stream, peer, local, front, proxy_protocol);
     }

@@ -9,6 +9,9 @@ pub(crate) const SMALL: usize = 16 << 10;
 /// For long bodies, once a small buffer was filled by one read.
 pub(crate) const LARGE: usize = 64 << 10;
 
+/// Idle buffers, and memory of exchanges, that a worker keeps.
+pub(crate) const SPARE: usize = 256;
+
 /// Bytes between `start` and `end` were read and not yet used.
 #[derive(Debug)]
 pub(crate) struct Buffer {

@@ -3,6 +3,10 @@
 use std::io;
 use std::net::SocketAddr;
 
+/// Connections the kernel may hold before they are accepted, as many as nginx lets it: a
+/// longer queue would only be full of clients that have given up, when there is one.
+pub(crate) const BACKLOG: i32 = 511;
+
 /// An address that every worker listens on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listener {

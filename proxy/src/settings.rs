@@ -10,7 +10,6 @@ use sdk::sink::Sink;
 use snapshot::certs::CommonTls;
 use wire::BadField;
 use wire::h1::decode::Limits;
-use wire::target::{Doubtful, PathRules};
 
 use crate::handoff::Handoff;
 use crate::listener::Listener;
@@ -24,9 +23,6 @@ pub struct Settings {
     pub listen: Vec<Listener>,
     /// Listen also where another process listens already, and let it.
     pub reuse_port: bool,
-    /// Connections the kernel may hold before they are accepted, as many as nginx lets it: a
-    /// longer queue would only be full of clients that have given up, when there is one.
-    pub backlog: i32,
     /// A connection that has waited longer to be accepted is answered with 503 while the queue stays
     /// that old; zero serves all, however late (`accept_wait`).
     pub queue_limit: Duration,
@@ -94,8 +90,6 @@ pub struct Settings {
     pub max_fetches: usize,
     /// … and of these with one server.
     pub max_fetches_per_target: usize,
-    /// Idle buffers a worker keeps.
-    pub spare_buffers: usize,
     /// Value of `Server` in every answer.
     pub server: String,
     /// `X-APISIX-Upstream-Status` on every answer, not only when the upstream failed.
@@ -147,12 +141,6 @@ pub struct ProxyProtocol {
     pub timeout: Duration,
 }
 
-impl Default for ProxyProtocol {
-    fn default() -> ProxyProtocol {
-        ProxyProtocol { trusted: None, timeout: Duration::from_secs(10) }
-    }
-}
-
 /// Bounds and habits of streams.
 #[derive(Clone)]
 pub struct Streams {
@@ -173,22 +161,6 @@ pub struct Streams {
     pub max_udp_sessions: usize,
     /// Bytes of datagrams that wait until a session has its server (`udp_queue`).
     pub udp_queue: usize,
-}
-
-impl Default for Streams {
-    fn default() -> Streams {
-        Streams {
-            connect_timeout: Duration::from_secs(60),
-            idle_timeout: Duration::from_secs(600),
-            preread_timeout: Duration::from_secs(30),
-            real_ip_from: None,
-            access_log: None,
-            udp: Vec::new(),
-            udp_idle_timeout: Duration::from_secs(60),
-            max_udp_sessions: 16_384,
-            udp_queue: 256 << 10,
-        }
-    }
 }
 
 /// Looks up the TLS configuration that proves a name in a handshake.
@@ -221,22 +193,6 @@ pub struct Http2 {
     pub stall_timeout: Duration,
 }
 
-impl Default for Http2 {
-    fn default() -> Http2 {
-        Http2 {
-            max_streams: 128,
-            stream_window: 64 << 10,
-            send_buffer: 32 << 10,
-            control_frames: 1000,
-            max_stream_errors: 100,
-            unread: 4 << 20,
-            max_age: Duration::from_secs(3600),
-            upstream_streams: 100,
-            stall_timeout: Duration::from_secs(10),
-        }
-    }
-}
-
 /// Bounds of QUIC and of HTTP/3 connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Http3 {
@@ -256,20 +212,6 @@ pub struct Http3 {
     /// Value of `Alt-Svc` on TLS ports that HTTP/3 is served beside, `$server_port` for the port; no field if
     /// it is empty (`http3_alt_svc`).
     pub alt_svc: String,
-}
-
-impl Default for Http3 {
-    fn default() -> Http3 {
-        Http3 {
-            max_streams: 128,
-            stream_window: 64 << 10,
-            send_window: 1 << 20,
-            idle_timeout: Duration::from_secs(60),
-            max_handshakes: 1000,
-            retry_from: 100,
-            alt_svc: "h3=\":$server_port\"; ma=86400".to_owned(),
-        }
-    }
 }
 
 /// The access log, as far as workers have to do with it.
@@ -330,65 +272,6 @@ impl RealIp {
             }
         }
         found
-    }
-}
-
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
-            listen: Vec::new(),
-            reuse_port: false,
-            backlog: 511,
-            queue_limit: Duration::from_millis(250),
-            max_connections: 65_536,
-            // Which doubtful paths are refused is decided by the route.
-            request: Limits {
-                path: PathRules { refused: Doubtful::NONE, ..PathRules::default() },
-                ..Limits::default()
-            },
-            response: Limits { fields: 1000, ..Limits::default() },
-            header_timeout: Duration::from_secs(10),
-            handshake_timeout: Duration::from_secs(10),
-            tls: CommonTls::default(),
-            body_timeout: Duration::from_secs(60),
-            send_timeout: Duration::from_secs(10),
-            keepalive_timeout: Duration::from_secs(60),
-            keepalive_requests: 10_000,
-            max_body: 0,
-            max_hops: 16,
-            held_bodies: 256 << 20,
-            stream_windows: 256 << 20,
-            upstream_windows: 256 << 20,
-            send_windows: 64 << 20,
-            bounds: sdk::Bounds::DEFAULT,
-            half_close_timeout: Duration::from_secs(2),
-            plugin_wait_timeout: Duration::from_secs(600),
-            pool: Pool::default(),
-            gathers: true,
-            linger_bytes: 64 << 10,
-            linger_timeout: Duration::from_secs(1),
-            idle_grace: Duration::from_secs(1),
-            attempt_delay: Duration::from_millis(250),
-            drain_timeout: Duration::from_secs(240),
-            max_idle_upstreams: 4096,
-            max_fetches: 1024,
-            max_fetches_per_target: 64,
-            spare_buffers: 256,
-            server: "APISIX/3.18.0".to_owned(),
-            show_upstream_status: false,
-            explain: None,
-            streams: Streams::default(),
-            proxy_protocol: ProxyProtocol::default(),
-            real_ip: None,
-            trusted: None,
-            http2: Http2::default(),
-            http3: Http3::default(),
-            handoff: None,
-            proofs: None,
-            access_log: None,
-            on_fault: Arc::new(|_| {}),
-            on_notice: Arc::new(|_, _| {}),
-        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! A worker whose connections are in memory and whose clock jumps: for tests that run whole exchanges
 //! without a socket, a thread or a pause.
 
+mod defaults;
+
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::rc::Rc;

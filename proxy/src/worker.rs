@@ -21,7 +21,7 @@ use snapshot::balance::BalanceState;
 use snapshot::{Reader, Snapshot, Upstream};
 
 use crate::access_log::AccessLog;
-use crate::buffers::Buffers;
+use crate::buffers::{Buffers, SPARE};
 use crate::clock::Clock;
 use crate::consumer_chains::ConsumerChains;
 use crate::exchange::Scratch;
@@ -158,7 +158,7 @@ impl Worker {
             index,
             lease: RefCell::new(Lease::new(reader.current())),
             reader: RefCell::new(reader),
-            buffers: Buffers::new(settings.spare_buffers),
+            buffers: Buffers::new(SPARE),
             pools: Pools::new(settings.max_idle_upstreams),
             links: Links::default(),
             warming: Rc::default(),
@@ -259,7 +259,7 @@ impl Worker {
     pub(crate) fn give_scratch(&self, mut scratch: Box<Scratch>) {
         scratch.clear();
         let mut spare = self.scratch.borrow_mut();
-        if spare.len() < self.settings.spare_buffers {
+        if spare.len() < SPARE {
             spare.push(scratch);
         }
     }

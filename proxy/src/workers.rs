@@ -17,7 +17,7 @@ use std::time::Duration;
 use sdk::meters::Meters;
 use snapshot::Reader;
 
-use crate::listener::Listener;
+use crate::listener::{BACKLOG, Listener};
 use crate::rt;
 use crate::settings::Settings;
 use crate::stage::Stage;
@@ -61,7 +61,7 @@ impl Workers {
         let open = |worker: usize, listener: &Listener| {
             let shared = worker > 0 || settings.reuse_port;
             let addr = listener.address;
-            let served = listener.front().and_then(|_| rt::listen(addr, settings.backlog, shared));
+            let served = listener.front().and_then(|_| rt::listen(addr, BACKLOG, shared));
             served.map_err(|error| (addr, error))
         };
         let set = |worker| settings.listen.iter().map(|listener| open(worker, listener)).collect();

@@ -13,6 +13,7 @@ use sdk::meters::Meters;
 use snapshot::router::{Mode, Options, Router};
 use snapshot::{Publisher, Snapshot};
 
+use crate::buffers::SPARE;
 use crate::{Listener, Notice, Settings, Stage, StreamPort, Traffic, Versions, Workers};
 
 static ACCEPT: AtomicU32 = AtomicU32::new(0);
@@ -296,16 +297,16 @@ fn other_ports_that_serve_the_same_are_told_once_each() {
 
 #[test]
 fn memory_of_exchanges_is_kept_up_to_a_bound_and_half_of_what_nobody_needed_is_given_back() {
-    crate::testing::beside_worker(Settings { spare_buffers: 4, ..Settings::default() }, async |worker, _| {
+    crate::testing::beside_worker(Settings::default(), async |worker, _| {
         let spare = || worker.scratch.borrow().len();
-        (0..6).for_each(|_| worker.give_scratch(Box::default()));
-        assert_eq!(spare(), 4);
+        (0..SPARE + 2).for_each(|_| worker.give_scratch(Box::default()));
+        assert_eq!(spare(), SPARE);
         worker.shrink_scratch();
-        assert_eq!(spare(), 4, "nothing is known yet");
+        assert_eq!(spare(), SPARE, "nothing is known yet");
         let one = worker.take_scratch();
         worker.give_scratch(one);
         worker.shrink_scratch();
-        assert_eq!(spare(), 2, "three were not needed");
+        assert_eq!(spare(), SPARE / 2, "all but one were not needed");
     });
 }
 
