@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use control::acme::{Answer, Asking, Authority, Challenge, Issued, Prover};
+use control::acme::{Asking, Authority, Challenge, ChallengeResponse, Issued, Prover};
 use http_body_util::{BodyExt, Full};
 use instant_acme::{
     Account, AccountCredentials, AuthorizationStatus, BodyWrapper, BytesResponse, ChallengeType, Error,
@@ -155,7 +155,9 @@ impl Authority for Acme {
                     .challenge(kind.clone())
                     .ok_or_else(|| format!("{domain}: the server does not offer the challenge {kind:?}"))?;
                 let text = asked.key_authorization().as_str().to_owned();
-                prover.prove(Answer { domain, token: asked.token.clone(), text, until: 0 }).await?;
+                prover
+                    .prove(ChallengeResponse { domain, token: asked.token.clone(), text, until: 0 })
+                    .await?;
                 asked.set_ready().await.map_err(words)?;
             }
             let retries = RetryPolicy::default().timeout(WORK);
@@ -197,7 +199,10 @@ fn words(error: Error) -> String {
 ///
 /// # Errors
 /// No certificate can be made of the answer.
-pub fn proof(answer: &Answer, provider: &Arc<CryptoProvider>) -> Result<Arc<ServerConfig>, String> {
+pub fn proof(
+    answer: &ChallengeResponse,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<ServerConfig>, String> {
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, answer.text.as_bytes());
     let made = rcgen::CertificateParams::new([answer.domain.clone()]).and_then(|mut params| {
         params.custom_extensions = vec![rcgen::CustomExtension::new_acme_identifier(digest.as_ref())];
@@ -226,7 +231,7 @@ mod tests {
     #[test]
     fn a_name_is_proved_by_a_certificate_of_its_own() {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let answer = |domain: &str| Answer {
+        let answer = |domain: &str| ChallengeResponse {
             domain: domain.to_owned(),
             token: "t".to_owned(),
             text: "t.print".to_owned(),

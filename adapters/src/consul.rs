@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use control::discovery::{Asking, Discovery, DumpFile, Found, Service, dump};
+use control::discovery::{Asking, Discovery, DumpFile, Service, ServiceNodes, dump};
 use hyper::Method;
 use model::Node;
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::http::{Answer, Server, Timeouts, TlsSettings, Trust, encoded};
+use crate::http::{HttpAnswer, Server, Timeouts, TlsSettings, Trust, encoded};
 use crate::polls::{Polls, Services};
 
 /// Services that no gateway is for.
@@ -115,7 +115,7 @@ impl Consul {
 }
 
 impl Cluster {
-    async fn get(&self, path: &str, wait: Option<u64>) -> Result<Answer, String> {
+    async fn get(&self, path: &str, wait: Option<u64>) -> Result<HttpAnswer, String> {
         get(&self.server, path, &self.settings.token, self.settings.timeout, wait).await
     }
 
@@ -228,7 +228,7 @@ impl Discovery for Consul {
                 }
             }
             lock().clone_from(wanted);
-            Ok(Found {
+            Ok(ServiceNodes {
                 services: picture.services,
                 complete: picture.heard,
                 failed: picture.failed,
@@ -253,7 +253,7 @@ pub(crate) async fn get(
     token: &str,
     timeouts: Timeouts,
     index: Option<u64>,
-) -> Result<Answer, String> {
+) -> Result<HttpAnswer, String> {
     let token = [("x-consul-token", token)];
     let headers: &[(&str, &str)] = if token[0].1.is_empty() { &[] } else { &token };
     let seconds = timeouts.wait.clamp(1, 600);
@@ -267,7 +267,7 @@ pub(crate) async fn get(
     server.ask(Method::GET, &path, headers, timeouts, Duration::from_secs(wait)).await
 }
 
-pub(crate) fn index_of(answer: &Answer) -> u64 {
+pub(crate) fn index_of(answer: &HttpAnswer) -> u64 {
     let index = answer.headers.get("x-consul-index").and_then(|index| index.to_str().ok());
     index.and_then(|index| index.parse().ok()).unwrap_or(0)
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use control::discovery::{Asking, Discovery, DumpFile, Found, Service, dump};
+use control::discovery::{Asking, Discovery, DumpFile, Service, ServiceNodes, dump};
 use model::Node;
 use serde::Deserialize;
 use serde_json::Value;
@@ -113,7 +113,7 @@ impl Discovery for ConsulKv {
                     nodes.or_insert_with(|| vec![default.node(self.settings.weight)]);
                 }
             }
-            Ok(Found { services: picture.services, complete, failed: picture.failed, pause: AGAIN })
+            Ok(ServiceNodes { services: picture.services, complete, failed: picture.failed, pause: AGAIN })
         })
     }
 

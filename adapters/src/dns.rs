@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use control::discovery::{Asking, Discovery, Found, MOST_NODES, Service, dump};
+use control::discovery::{Asking, Discovery, MOST_NODES, Service, ServiceNodes, dump};
 use futures_util::{StreamExt, stream};
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{ConnectionConfig, NameServerConfig, ResolveHosts, ResolverConfig};
@@ -62,7 +62,7 @@ struct Lookup {
 /// Lookups under way. They go on between two questions.
 #[derive(Default)]
 struct Lookups {
-    tasks: JoinSet<(String, Answer)>,
+    tasks: JoinSet<(String, NodesFor)>,
     /// The names of their services.
     names: BTreeSet<String>,
     /// Services whose last lookup failed, which is logged already.
@@ -70,7 +70,7 @@ struct Lookups {
 }
 
 /// Nodes and how long they hold, or why there are none.
-type Answer = Result<(Vec<Node>, Duration), String>;
+type NodesFor = Result<(Vec<Node>, Duration), String>;
 
 #[derive(Debug, Deserialize)]
 struct Settings {
@@ -149,7 +149,7 @@ impl Lookups {
     }
 
     /// The next answer; none if nothing is under way.
-    async fn next(&mut self) -> Option<(String, Answer)> {
+    async fn next(&mut self) -> Option<(String, NodesFor)> {
         match self.tasks.join_next().await? {
             Ok((name, answer)) => {
                 self.names.remove(&name);
@@ -168,7 +168,7 @@ impl Lookups {
 
 impl Lookup {
     /// The nodes of a name, and how long that holds.
-    async fn nodes(&self, name: &str) -> Answer {
+    async fn nodes(&self, name: &str) -> NodesFor {
         let (host, port) = match name.rsplit_once(':') {
             Some((host, port)) => (host, Some(port.parse().map_err(|_| format!("{name}: no such port"))?)),
             None => (name, None),
@@ -264,7 +264,7 @@ impl Discovery for Dns {
 
     fn ask<'a>(&'a self, wanted: &'a BTreeSet<Service>) -> Asking<'a> {
         Box::pin(async move {
-            let mut found = Found { pause: LONGEST, ..Found::default() };
+            let mut found = ServiceNodes { pause: LONGEST, ..ServiceNodes::default() };
             let mut lookups = self.lookups.lock().await;
             lookups.begin(&self.lookup, wanted);
             let mut failed = BTreeMap::new();
@@ -441,7 +441,7 @@ mod tests {
         addr
     }
 
-    fn told(found: &Found, name: &str) -> Vec<String> {
+    fn told(found: &ServiceNodes, name: &str) -> Vec<String> {
         let mut nodes: Vec<String> = found.services[name]
             .iter()
             .map(|node| format!("{}:{} {}/{}", node.host, node.port, node.weight, node.priority))

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use control::store::{
-    Answer, Changes, Decide, History, Record, Released, Revision, Row, Step, Store, StoreError, Stored,
+    Changes, Decide, History, Record, Released, Revision, Row, Step, Store, StoreError, StoreFuture, Stored,
     Table, Writing,
 };
 use futures_util::{StreamExt, stream};
@@ -238,14 +238,14 @@ async fn within<T>(asking: impl Future<Output = Result<T, StoreError>>) -> Resul
 }
 
 impl Store for Etcd {
-    fn get<'a>(&'a self, key: &'a Key) -> Answer<'a, Option<Stored>> {
+    fn get<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Option<Stored>> {
         Box::pin(async {
             self.inner.filled()?;
             Ok(self.inner.table.get(key).map(Row::stored))
         })
     }
 
-    fn rows<'a>(&'a self, kind: Kind, prefix: &'a str) -> Answer<'a, (Vec<Row>, Revision)> {
+    fn rows<'a>(&'a self, kind: Kind, prefix: &'a str) -> StoreFuture<'a, (Vec<Row>, Revision)> {
         Box::pin(async move {
             self.inner.filled()?;
             Ok(self.inner.table.list(kind, prefix))
@@ -256,11 +256,11 @@ impl Store for Etcd {
         Box::pin(self.inner.clone().write(decide))
     }
 
-    fn revision(&self) -> Answer<'_, Revision> {
+    fn revision(&self) -> StoreFuture<'_, Revision> {
         Box::pin(async { Ok(self.inner.table.revision()) })
     }
 
-    fn plugins(&self) -> Answer<'_, Option<Vec<String>>> {
+    fn plugins(&self) -> StoreFuture<'_, Option<Vec<String>>> {
         Box::pin(async {
             self.inner.filled()?;
             Ok(self.inner.table.plugins())
@@ -268,14 +268,14 @@ impl Store for Etcd {
     }
 
     /// Reads the note from etcd itself: a copy from disk holds no notes, so it cannot show that one is absent.
-    fn note<'a>(&'a self, name: &'a str) -> Answer<'a, Option<String>> {
+    fn note<'a>(&'a self, name: &'a str) -> StoreFuture<'a, Option<String>> {
         Box::pin(within(async move {
             let value = self.inner.value(self.inner.layout.note(name)).await.map_err(unavailable)?;
             Ok(value.and_then(|(value, _)| String::from_utf8(value).ok()))
         }))
     }
 
-    fn moved_since<'a>(&'a self, note: &'a str) -> Answer<'a, Option<bool>> {
+    fn moved_since<'a>(&'a self, note: &'a str) -> StoreFuture<'a, Option<bool>> {
         Box::pin(within(async move {
             let value = self.inner.value(self.inner.layout.note(note)).await.map_err(unavailable)?;
             let written = value.map_or(0, |(_, revision)| keys::revision(revision));
@@ -285,12 +285,12 @@ impl Store for Etcd {
         }))
     }
 
-    fn history(&self, after: Revision, until: Revision, limit: usize) -> Answer<'_, Vec<Record>> {
+    fn history(&self, after: Revision, until: Revision, limit: usize) -> StoreFuture<'_, Vec<Record>> {
         Box::pin(within(self.inner.history(after, until, limit)))
     }
 
     /// The copy on disk: another process may take it over, and keep it from then on.
-    fn release(&self) -> Answer<'_, Option<Released>> {
+    fn release(&self) -> StoreFuture<'_, Option<Released>> {
         Box::pin(async {
             let (sender, verdict) = std::sync::mpsc::channel();
             let (reply, closed) = oneshot::channel();

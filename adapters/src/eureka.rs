@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use control::discovery::{Asking, Discovery, Found, Service, dump};
+use control::discovery::{Asking, Discovery, Service, ServiceNodes, dump};
 use hyper::Method;
 use model::Node;
 use serde::Deserialize;
@@ -67,7 +67,7 @@ impl Discovery for Eureka {
                 server.ask(Method::GET, "/apps", &[], timeouts, Duration::ZERO).await?.json()
             })
             .await?;
-            Ok(Found {
+            Ok(ServiceNodes {
                 services: services(&body, self.settings.weight)?,
                 complete: true,
                 failed: None,

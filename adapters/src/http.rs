@@ -164,13 +164,13 @@ impl Default for Timeouts {
 
 /// An answer of a server.
 #[derive(Debug)]
-pub struct Answer {
+pub struct HttpAnswer {
     pub status: u16,
     pub headers: HeaderMap,
     pub body: Bytes,
 }
 
-impl Answer {
+impl HttpAnswer {
     /// # Errors
     /// It is no JSON, or holds too many values; in words.
     pub fn json(&self) -> Result<Value, String> {
@@ -249,7 +249,7 @@ impl Server {
         headers: &[(&str, &str)],
         timeouts: Timeouts,
         wait: Duration,
-    ) -> Result<Answer, String> {
+    ) -> Result<HttpAnswer, String> {
         let question = Question { method, path, headers, body: Bytes::new() };
         let answer = self.send(question, timeouts, wait, MOST).await?;
         self.accept(answer)
@@ -259,7 +259,7 @@ impl Server {
     ///
     /// # Errors
     /// Another status, in words.
-    pub fn accept(&self, answer: Answer) -> Result<Answer, String> {
+    pub fn accept(&self, answer: HttpAnswer) -> Result<HttpAnswer, String> {
         match answer.status {
             200 => Ok(answer),
             status => Err(format!("{}: status {status}", self.authority)),
@@ -276,13 +276,13 @@ impl Server {
         timeouts: Timeouts,
         wait: Duration,
         most: usize,
-    ) -> Result<Answer, String> {
+    ) -> Result<HttpAnswer, String> {
         let millis = Duration::from_millis;
         let all = millis(timeouts.connect) + millis(timeouts.send) + millis(timeouts.read) + wait;
         let exchange = async {
             let open = self.open(question, timeouts).await?;
             let body = Limited::new(open.body, most).collect().await.map_err(|error| error.to_string())?;
-            Ok(Answer { status: open.status, headers: open.headers, body: body.to_bytes() })
+            Ok(HttpAnswer { status: open.status, headers: open.headers, body: body.to_bytes() })
         };
         match tokio::time::timeout(all, exchange).await {
             Ok(answer) => answer.map_err(|error: String| match error.starts_with(&self.authority) {

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use control::discovery::{Asking, Discovery, Found, Service, concealed, shown};
+use control::discovery::{Asking, Discovery, Service, ServiceNodes, concealed, shown};
 use http_body_util::BodyExt;
 use hyper::Method;
 use model::Node;
@@ -141,7 +141,7 @@ impl Kubernetes {
         }
     }
 
-    fn all(&self) -> Result<Found, String> {
+    fn all(&self) -> Result<ServiceNodes, String> {
         let mut services = BTreeMap::new();
         let mut errors = Vec::new();
         for cluster in &self.clusters {
@@ -161,7 +161,7 @@ impl Kubernetes {
         // Where some answer, the others' last nodes stay with theirs.
         match failed {
             Some(errors_of_all) if errors.len() == self.clusters.len() => Err(errors_of_all),
-            failed => Ok(Found { services, complete: true, failed, pause: PAUSE }),
+            failed => Ok(ServiceNodes { services, complete: true, failed, pause: PAUSE }),
         }
     }
 }

@@ -7,13 +7,13 @@ use aws_lc_rs::hmac;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use control::discovery::{Asking, Discovery, Found, MOST_NODES, Service, shown};
+use control::discovery::{Asking, Discovery, MOST_NODES, Service, ServiceNodes, shown};
 use hyper::Method;
 use model::Node;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::http::{Answer, MOST, Question, Server, Timeouts, TlsSettings, Trust, encoded, in_turn};
+use crate::http::{HttpAnswer, MOST, Question, Server, Timeouts, TlsSettings, Trust, encoded, in_turn};
 
 /// After this many questions in a row without an answer, the next server is asked: the fault is the server's, not one
 /// service's. Each such question takes as long as the time-outs.
@@ -124,7 +124,7 @@ impl Nacos {
 
     /// # Errors
     /// There is no answer, in words.
-    async fn one(&self, server: &Server, service: &Service, token: &str) -> Result<Answer, String> {
+    async fn one(&self, server: &Server, service: &Service, token: &str) -> Result<HttpAnswer, String> {
         let path = format!(
             "/ns/instance/list?healthyOnly=true&serviceName={}{token}&namespaceId={}&groupName={}{}",
             encoded(&service.service_name),
@@ -136,7 +136,7 @@ impl Nacos {
         server.send(question, self.settings.timeout, Duration::ZERO, MOST).await
     }
 
-    fn nodes(&self, server: &Server, answer: Answer) -> Result<Vec<Node>, String> {
+    fn nodes(&self, server: &Server, answer: HttpAnswer) -> Result<Vec<Node>, String> {
         let answer = server.accept(answer)?.json()?;
         let Some(hosts) = answer.get("hosts") else {
             return Err(format!("{}: the answer has no hosts", server.authority));
@@ -197,7 +197,7 @@ impl Discovery for Nacos {
             // A server may have answered for services for which the one before did not.
             let failed = (services.len() < wanted.len()).then(|| errors.join("; "));
             let pause = Duration::from_secs(self.settings.fetch_interval.max(1));
-            Ok(Found { services, complete: false, failed, pause })
+            Ok(ServiceNodes { services, complete: false, failed, pause })
         })
     }
 

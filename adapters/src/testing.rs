@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use control::discovery::{Discovery, Found, Service};
+use control::discovery::{Discovery, Service, ServiceNodes};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
@@ -83,6 +83,6 @@ pub fn service(name: &str) -> Service {
     Service { service_name: name.to_owned(), kind: String::new(), namespace_id: None, group_name: None }
 }
 
-pub async fn ask(registry: &dyn Discovery, names: &[&str]) -> Result<Found, String> {
+pub async fn ask(registry: &dyn Discovery, names: &[&str]) -> Result<ServiceNodes, String> {
     registry.ask(&names.iter().map(|name| service(name)).collect()).await
 }

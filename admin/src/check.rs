@@ -4,7 +4,7 @@ use std::net::Ipv6Addr;
 
 use model::{Invalid, Key, Kind, Resource, gaps};
 use sdk::Catalog;
-use sdk::catalog::{Place, Subsystem};
+use sdk::catalog::{SchemaType, Subsystem};
 use sdk::expr::Expr;
 use serde_json::Value;
 
@@ -88,7 +88,7 @@ impl Admin {
         for (at, logger) in protocol.loggers.iter().enumerate() {
             let under = |invalid: Invalid| invalid.within(at).under("/protocol/logger");
             if let Some(name) = &logger.name {
-                let checked = self.catalog.check(name, &logger.conf, Place::Stream);
+                let checked = self.catalog.check(name, &logger.conf, SchemaType::Stream);
                 checked.map_err(|invalid| under(invalid.under("/conf")))?;
                 let plugins = [name.as_str()];
                 self.check_stream_listed(plugins.into_iter())
@@ -156,9 +156,9 @@ fn check_alone(catalog: &dyn Catalog, open: Open<'_>, key: &Key, value: &Value) 
     check_client_certificate(&resource, open, value)?;
     let Some(plugins) = resource.plugins() else { return Ok(()) };
     match key.kind {
-        Kind::Consumer | Kind::Credential => catalog.check_all(plugins, Place::Consumer),
-        Kind::StreamRoute => catalog.check_all(plugins, Place::Stream),
-        _ => catalog.check_all(plugins, Place::Route),
+        Kind::Consumer | Kind::Credential => catalog.check_all(plugins, SchemaType::Consumer),
+        Kind::StreamRoute => catalog.check_all(plugins, SchemaType::Stream),
+        _ => catalog.check_all(plugins, SchemaType::Route),
     }
     .map_err(|invalid| invalid.under("/plugins").said(before_plugins(key.kind)))
 }
@@ -214,7 +214,7 @@ fn check_metadata(catalog: &dyn Catalog, key: &Key, value: &Value) -> Result<(),
         // The id belongs to the resource, not to the plugin's metadata.
         map.shift_remove("id");
     }
-    catalog.check(&key.id, &config, Place::Metadata).map_err(|invalid| {
+    catalog.check(&key.id, &config, SchemaType::Metadata).map_err(|invalid| {
         match invalid.reason.starts_with("unknown plugin") {
             true => Invalid { reason: "invalid plugin name".to_owned(), ..invalid },
             false => invalid.said("invalid configuration: "),

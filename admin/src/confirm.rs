@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use control::store::{Decide, Record, Refused, Step, Store, StoreError, View, Written, unix_ms};
+use control::store::{Decide, Record, Refused, Step, Store, StoreError, View, WriteResult, unix_ms};
 use http::{HeaderMap, StatusCode};
 use model::{Invalid, boot};
 use sdk::meters::Trials;
@@ -311,7 +311,7 @@ impl Watch {
 
 impl Admin {
     /// Makes a write. Traffic is counted from before the write if it must be confirmed.
-    pub(crate) async fn write_as(&self, author: &Author, decide: Decide) -> Result<Written, Refused> {
+    pub(crate) async fn write_as(&self, author: &Author, decide: Decide) -> Result<WriteResult, Refused> {
         let Some(_) = &author.confirm else { return self.store.write(decide).await };
         let begun = self.start.begin(&*self.program);
         match self.store.write(decide).await {

@@ -7,7 +7,7 @@ use http::request::Parts;
 use http::{HeaderValue, StatusCode, header};
 
 use crate::answer::{self, Answer, ErrorAnswer, said};
-use crate::program::{Program, Question, Told};
+use crate::program::{Program, Question, Report};
 use crate::request::pairs;
 
 /// `explain?method=&url=&header=&remote_addr=&revision=&format=text`; the body of a POST is the request's.
@@ -53,7 +53,7 @@ pub(crate) async fn analysis(program: &dyn Program, head: &Parts) -> Answer {
     respond(program.analysis().await, text)
 }
 
-fn respond(report: Result<Told, String>, text: bool) -> Answer {
+fn respond(report: Result<Report, String>, text: bool) -> Answer {
     let report = report.map_err(said)?;
     if !text {
         return Ok(answer::json(StatusCode::OK, &report.value));

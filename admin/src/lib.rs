@@ -66,7 +66,7 @@ pub use control_api::ControlApi;
 pub use expiry::{Expiring, Source};
 pub use plugins::store_plugins;
 pub use program::{
-    Dump, Info, NotServed, Outcome, Program, Published, Question, Reloading, Telling, Told, Verdict,
+    Dump, Info, NotServed, Outcome, Program, Published, Question, Reloading, Report, ReportFuture, Verdict,
 };
 pub use server::{Limits, Listener};
 

@@ -16,13 +16,13 @@ pub type Reloading<'a> = Pin<Box<dyn Future<Output = Result<String, String>> + S
 
 /// A report about the configuration, as text for people and as JSON for programs.
 #[derive(Debug, Clone, Default)]
-pub struct Told {
+pub struct Report {
     pub text: String,
     pub value: Value,
 }
 
 /// The result of [`Program::explain`] and [`Program::analysis`]; the error is a message for people.
-pub type Telling<'a> = Pin<Box<dyn Future<Output = Result<Told, String>> + Send + 'a>>;
+pub type ReportFuture<'a> = Pin<Box<dyn Future<Output = Result<Report, String>> + Send + 'a>>;
 
 /// The result of [`Program::server_info`].
 pub type Info<'a> = Pin<Box<dyn Future<Output = Option<Value>> + Send + 'a>>;
@@ -96,12 +96,12 @@ pub trait Program: Send + Sync {
     }
 
     /// Explains which route, plugins and server a request would meet, and why.
-    fn explain(&self, _question: Question) -> Telling<'_> {
+    fn explain(&self, _question: Question) -> ReportFuture<'_> {
         Box::pin(ready(Err("explanations are not available".to_owned())))
     }
 
     /// Lists likely mistakes in the configuration.
-    fn analysis(&self) -> Telling<'_> {
+    fn analysis(&self) -> ReportFuture<'_> {
         Box::pin(ready(Err("the analysis is not available".to_owned())))
     }
 

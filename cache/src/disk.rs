@@ -27,7 +27,7 @@ use sha2::{Digest, Sha256};
 use super::file::{self, Head, PRELUDE, Prelude};
 use super::index::Index;
 use super::reader::Readers;
-use super::{Content, DiskSettings, Entry, Held, OVERHEAD};
+use super::{Content, DiskSettings, Entry, OVERHEAD, TransferShare};
 
 /// Files occupy whole blocks.
 const BLOCK: u64 = 4096;
@@ -47,7 +47,7 @@ pub(super) enum WriteJob {
     Store {
         entry: Arc<Entry>,
         vary: Vec<Box<[u8]>>,
-        held: Held,
+        held: TransferShare,
     },
     Remove(Vec<Arc<Entry>>),
     /// Dropped when all previous jobs are done.
@@ -94,7 +94,7 @@ impl Files {
 
     // Without the thread (only at the end of the process) every look-up is a miss.
 
-    pub(super) fn store(&self, entry: Arc<Entry>, vary: Vec<Box<[u8]>>, held: Held) {
+    pub(super) fn store(&self, entry: Arc<Entry>, vary: Vec<Box<[u8]>>, held: TransferShare) {
         let _ = self.writes.send(WriteJob::Store { entry, vary, held });
     }
 
@@ -109,7 +109,11 @@ impl Files {
         self.folder.weigh(key, variant, size)
     }
 
-    pub(super) fn load(&self, entry: Arc<Entry>, held: Held) -> Option<oneshot::Receiver<Option<Content>>> {
+    pub(super) fn load(
+        &self,
+        entry: Arc<Entry>,
+        held: TransferShare,
+    ) -> Option<oneshot::Receiver<Option<Content>>> {
         self.readers.load(entry, held)
     }
 
@@ -162,7 +166,7 @@ pub(super) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Res
 
 impl Folder {
     /// Reads and checks an entry's file. Takes as long as the disk needs.
-    pub(super) fn read(&self, entry: &Entry, held: Held) -> Option<Content> {
+    pub(super) fn read(&self, entry: &Entry, held: TransferShare) -> Option<Content> {
         let mut file = File::open(self.path_of(&entry.key, &entry.variant)).ok()?;
         let len = file.metadata().ok()?.len();
         if len > held.bytes() {
@@ -338,7 +342,7 @@ fn read_head(path: &Path) -> io::Result<Option<(Head, u64)>> {
 /// A file in memory, counted while any part of it is in use.
 struct Loaded {
     bytes: Vec<u8>,
-    _held: Held,
+    _held: TransferShare,
 }
 
 impl AsRef<[u8]> for Loaded {
@@ -376,8 +380,8 @@ mod tests {
         (path, folder.entry_of(head, bytes.len() as u64))
     }
 
-    fn held(bytes: u64) -> Held {
-        let mut held = Held { in_flight: Arc::default(), bytes: 0, limit: u64::MAX };
+    fn held(bytes: u64) -> TransferShare {
+        let mut held = TransferShare { in_flight: Arc::default(), bytes: 0, limit: u64::MAX };
         assert!(held.grow(bytes));
         held
     }

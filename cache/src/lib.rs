@@ -104,7 +104,7 @@ pub struct Zone {
     checking: bool,
     index: Arc<Index>,
     files: OnceLock<Files>,
-    /// Held while the zone is being opened.
+    /// TransferShare while the zone is being opened.
     opening: Mutex<()>,
     in_flight: Arc<AtomicU64>,
 }
@@ -168,7 +168,7 @@ pub struct New {
     pub age: u32,
     pub content: Content,
     /// Memory that the body occupied while it was received.
-    pub held: Held,
+    pub held: TransferShare,
 }
 
 /// The result of a look-up.
@@ -182,13 +182,13 @@ pub struct Lookup {
 
 /// A share of the memory that a zone allows for responses in transfer; released when dropped.
 #[derive(Debug)]
-pub struct Held {
+pub struct TransferShare {
     in_flight: Arc<AtomicU64>,
     bytes: u64,
     limit: u64,
 }
 
-impl Held {
+impl TransferShare {
     /// Reserves more; `false` if too little is left.
     pub fn grow(&mut self, bytes: u64) -> bool {
         let before = self.in_flight.fetch_add(bytes, Relaxed);
@@ -205,7 +205,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for TransferShare {
     fn drop(&mut self) {
         self.in_flight.fetch_sub(self.bytes, Relaxed);
     }
@@ -252,12 +252,12 @@ impl Zone {
 
     /// Reserves memory for a response of this expected size in bytes. `None` if the zone would not
     /// store it or too many responses are in transfer.
-    pub fn hold(&self, bytes: u64) -> Option<Held> {
+    pub fn hold(&self, bytes: u64) -> Option<TransferShare> {
         if bytes > self.index.limit() {
             return None;
         }
         let limit = if self.settings.disk.is_some() { IN_FLIGHT } else { self.settings.memory_size };
-        let mut held = Held { in_flight: self.in_flight.clone(), bytes: 0, limit };
+        let mut held = TransferShare { in_flight: self.in_flight.clone(), bytes: 0, limit };
         held.grow(bytes).then_some(held)
     }
 

@@ -20,7 +20,7 @@ use std::{io, mem};
 use futures_channel::oneshot;
 
 use super::disk::{Folder, WriteJob, spawn};
-use super::{Content, Entry, Held};
+use super::{Content, Entry, TransferShare};
 
 /// Reader threads when none is stuck.
 const READERS: usize = 4;
@@ -39,7 +39,7 @@ pub(super) struct Readers {
 
 struct Job {
     ticket: Arc<Ticket>,
-    held: Held,
+    held: TransferShare,
 }
 
 /// A read with a waiting client.
@@ -97,7 +97,11 @@ impl Readers {
 
     /// Starts reading a response. `None` at once if no thread is available; the receiver is closed
     /// without a value when the deadline passes.
-    pub(super) fn load(&self, entry: Arc<Entry>, held: Held) -> Option<oneshot::Receiver<Option<Content>>> {
+    pub(super) fn load(
+        &self,
+        entry: Arc<Entry>,
+        held: TransferShare,
+    ) -> Option<oneshot::Receiver<Option<Content>>> {
         if self.pool.exhausted.load(Relaxed) {
             self.pool.late.fetch_add(1, Relaxed);
             return None;

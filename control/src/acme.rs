@@ -55,7 +55,7 @@ pub enum Challenge {
 
 /// The challenge response that proves one name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Answer {
+pub struct ChallengeResponse {
     pub domain: String,
     pub token: String,
     /// The key authorization.
@@ -76,7 +76,7 @@ pub type Asking<'a, T> = Pin<Box<dyn Future<Output = Result<T, String>> + Send +
 
 /// Publishes an answer, and returns when it is known.
 pub trait Prover: Send + Sync {
-    fn prove(&self, answer: Answer) -> Asking<'_, ()>;
+    fn prove(&self, answer: ChallengeResponse) -> Asking<'_, ()>;
 }
 
 /// An ACME server.
@@ -134,7 +134,7 @@ impl Standings {
 }
 
 /// Follows the answers to challenges in the store, for as long as it lives. Every node does.
-pub async fn follow(store: Arc<dyn Store>, answers: watch::Sender<Arc<[Answer]>>) {
+pub async fn follow(store: Arc<dyn Store>, answers: watch::Sender<Arc<[ChallengeResponse]>>) {
     let mut changes = store.watch();
     loop {
         let text = match changes.next().await {
@@ -143,7 +143,7 @@ pub async fn follow(store: Arc<dyn Store>, answers: watch::Sender<Arc<[Answer]>>
             Some(Change::Reset { .. }) => store.note(ANSWERS).await.ok().flatten().unwrap_or_default(),
             Some(_) => continue,
         };
-        let now: Arc<[Answer]> = read_answers(&text).into();
+        let now: Arc<[ChallengeResponse]> = read_answers(&text).into();
         answers.send_if_modified(|known| {
             let differs = **known != *now;
             *known = now;
@@ -152,8 +152,8 @@ pub async fn follow(store: Arc<dyn Store>, answers: watch::Sender<Arc<[Answer]>>
     }
 }
 
-fn read_answers(text: &str) -> Vec<Answer> {
-    let mut answers: Vec<Answer> = serde_json::from_str(text).unwrap_or_default();
+fn read_answers(text: &str) -> Vec<ChallengeResponse> {
+    let mut answers: Vec<ChallengeResponse> = serde_json::from_str(text).unwrap_or_default();
     answers.truncate(MOST_ANSWERS);
     answers
 }
@@ -167,12 +167,12 @@ pub struct Issuer {
     pub settings: Settings,
     pub standings: Standings,
     /// The answers that this node gives, from [`follow`].
-    pub answers: watch::Receiver<Arc<[Answer]>>,
+    pub answers: watch::Receiver<Arc<[ChallengeResponse]>>,
 }
 
 /// An ssl resource that is kept fresh.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Target {
+struct ManagedSsl {
     id: String,
     domains: Vec<String>,
     /// Facts about its current certificate, if it has one.
@@ -221,7 +221,7 @@ impl Issuer {
                     continue;
                 };
                 let now_there = stored.and_then(|stored| facts(&stored.value));
-                let target = Target { facts: now_there, ..target.clone() };
+                let target = ManagedSsl { facts: now_there, ..target.clone() };
                 if due(&target, memory.jitter) <= now() {
                     self.renew(&target, memory).await;
                 }
@@ -229,7 +229,7 @@ impl Issuer {
             if held {
                 self.release(&node).await;
             }
-            let standing = |target: &Target| {
+            let standing = |target: &ManagedSsl| {
                 let memory = memories.get(&target.id);
                 Standing {
                     id: target.id.clone(),
@@ -244,7 +244,7 @@ impl Issuer {
         }
     }
 
-    async fn renew(&mut self, target: &Target, memory: &mut Memory) {
+    async fn renew(&mut self, target: &ManagedSsl, memory: &mut Memory) {
         let names = target.domains.join(", ");
         tracing::info!("acme: asking for a certificate for {names} (ssls/{})", target.id);
         let issuing = tokio::time::timeout(self.settings.timeout, self.issue(target)).await;
@@ -273,14 +273,15 @@ impl Issuer {
         }
         // These names are proved, so their responses are no longer needed.
         let domains = target.domains.clone();
-        let proved = move |answers: &mut Vec<Answer>| answers.retain(|it| !domains.contains(&it.domain));
+        let proved =
+            move |answers: &mut Vec<ChallengeResponse>| answers.retain(|it| !domains.contains(&it.domain));
         if let Err(why) = self.write_answers(proved).await {
             tracing::debug!("acme: {why}");
         }
     }
 
     /// Has a certificate issued and kept; gives how long it is valid.
-    async fn issue(&self, target: &Target) -> Result<Duration, String> {
+    async fn issue(&self, target: &ManagedSsl) -> Result<Duration, String> {
         let kept = self.store.note(ACCOUNT).await.map_err(|error| error.to_string())?;
         // One from before there was a keyring is in the clear.
         let opened = kept.as_ref().map(|text| self.ring.open(text).unwrap_or_else(|| text.clone()));
@@ -306,7 +307,7 @@ impl Issuer {
     }
 
     /// Writes a certificate into its ssl resource.
-    async fn keep(&self, target: &Target, chain: String, private: String) -> Result<(), String> {
+    async fn keep(&self, target: &ManagedSsl, chain: String, private: String) -> Result<(), String> {
         let key = Key::new(Kind::Ssl, target.id.as_str());
         let (id, domains) = (target.id.clone(), target.domains.clone());
         let message = format!("certificate for {}", domains.join(", "));
@@ -332,8 +333,8 @@ impl Issuer {
     }
 
     /// Certificates to renew, by id: those of the boot file, and ssl resources with the label.
-    async fn targets(&self) -> Vec<Target> {
-        let mut targets: BTreeMap<String, Target> = BTreeMap::new();
+    async fn targets(&self) -> Vec<ManagedSsl> {
+        let mut targets: BTreeMap<String, ManagedSsl> = BTreeMap::new();
         for domains in &self.settings.certificates {
             let Some(first) = domains.first() else { continue };
             let id = format!("acme-{first}");
@@ -344,7 +345,7 @@ impl Issuer {
                     continue;
                 }
             };
-            targets.insert(id.clone(), Target { id, domains: domains.clone(), facts });
+            targets.insert(id.clone(), ManagedSsl { id, domains: domains.clone(), facts });
         }
         let Ok((rows, _)) = self.store.rows(Kind::Ssl, "").await else { return Vec::new() };
         // Most have no such label, and need not be taken apart.
@@ -361,7 +362,7 @@ impl Issuer {
                 continue;
             }
             let id = row.key.id.clone();
-            targets.insert(id.clone(), Target { id, domains, facts: facts(&value) });
+            targets.insert(id.clone(), ManagedSsl { id, domains, facts: facts(&value) });
         }
         targets.into_values().collect()
     }
@@ -410,7 +411,10 @@ impl Issuer {
         self.store.write(Box::new(move |_| Ok(vec![Step::Note { name, text: text.clone() }]))).await.map(drop)
     }
 
-    async fn write_answers(&self, change: impl Fn(&mut Vec<Answer>) + Send + 'static) -> Result<(), String> {
+    async fn write_answers(
+        &self,
+        change: impl Fn(&mut Vec<ChallengeResponse>) + Send + 'static,
+    ) -> Result<(), String> {
         let decide = move |view: &dyn crate::store::View| {
             let mut answers = view.note(ANSWERS).map(|text| read_answers(&text)).unwrap_or_default();
             let now = unix_ms();
@@ -425,7 +429,7 @@ impl Issuer {
 }
 
 impl Prover for Issuer {
-    fn prove(&self, mut answer: Answer) -> Asking<'_, ()> {
+    fn prove(&self, mut answer: ChallengeResponse) -> Asking<'_, ()> {
         let patience = u64::try_from(self.settings.timeout.as_millis()).unwrap_or(0);
         answer.until = unix_ms() + patience;
         let token = answer.token.clone();
@@ -462,7 +466,7 @@ fn facts(ssl: &Value) -> Option<Facts> {
 
 /// When a certificate is to be renewed, in seconds since 1970: after two thirds of its life, a little less. At once where
 /// it is not for these names, or made by its owner.
-fn due(target: &Target, jitter: i64) -> i64 {
+fn due(target: &ManagedSsl, jitter: i64) -> i64 {
     let Some(facts) = &target.facts else { return 0 };
     let covers =
         target.domains.iter().all(|name| facts.names.iter().any(|own| own.eq_ignore_ascii_case(name)));
@@ -489,7 +493,7 @@ mod tests {
             names: names.iter().map(|name| (*name).to_owned()).collect(),
             is_self_signed: false,
         };
-        let target = |facts| Target { id: "1".into(), domains: vec!["a.test".into()], facts };
+        let target = |facts| ManagedSsl { id: "1".into(), domains: vec!["a.test".into()], facts };
         assert_eq!(due(&target(Some(facts(&["A.test", "b.test"]))), 0), 61_000);
         assert_eq!(due(&target(Some(facts(&["a.test"]))), 20), 59_200, "not all at once");
         assert_eq!(due(&target(Some(facts(&["b.test"]))), 0), 0, "it is for another name");
@@ -542,7 +546,7 @@ mod tests {
         const KEYS: [&str; 2] = ["qeddd145sfvddff3", "edd1c9f0985e76a2"];
         let (store, authority) = (Arc::new(crate::store::Memory::default()), Arc::new(Fake::default()));
         let issuer = |keys: &[&str]| issuer(store.clone(), authority.clone(), keys);
-        let target = Target { id: "1".into(), domains: vec!["a.test".into()], facts: None };
+        let target = ManagedSsl { id: "1".into(), domains: vec!["a.test".into()], facts: None };
         let tried = async |keys: &[&str]| {
             assert_eq!(issuer(keys).issue(&target).await, Err("no".to_owned()));
             let shown = authority.0.lock().unwrap().pop().unwrap();

@@ -38,7 +38,7 @@ pub const MOST_NODES: usize = 10_000;
 
 /// The answer of a registry.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Found {
+pub struct ServiceNodes {
     /// Nodes by the registry's own name of a service ([`Discovery::id`]).
     pub services: BTreeMap<String, Vec<Node>>,
     /// These are all services there are: those that are missing have no nodes any more.
@@ -50,7 +50,7 @@ pub struct Found {
 }
 
 /// The future of one question to a registry.
-pub type Asking<'a> = Pin<Box<dyn Future<Output = Result<Found, String>> + Send + 'a>>;
+pub type Asking<'a> = Pin<Box<dyn Future<Output = Result<ServiceNodes, String>> + Send + 'a>>;
 
 /// A service registry.
 pub trait Discovery: Send + Sync + fmt::Debug {
@@ -78,7 +78,7 @@ pub trait Discovery: Send + Sync + fmt::Debug {
 pub struct Registries {
     all: Vec<Arc<dyn Discovery>>,
     wanted: HashMap<&'static str, watch::Sender<BTreeSet<Service>>>,
-    known: Known,
+    known: KnownServices,
     /// Services whose nodes have changed, by the names compiling asks with.
     news: mpsc::UnboundedReceiver<String>,
     tell: mpsc::UnboundedSender<String>,
@@ -89,7 +89,7 @@ pub struct Registries {
 
 /// The nodes that registries know, for compiling and for reports. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct Known {
+pub struct KnownServices {
     asked: Arc<Mutex<HashMap<&'static str, Registry>>>,
     /// Of all that are configured, whether anybody asks them or not.
     files: Arc<HashMap<&'static str, Option<DumpFile>>>,
@@ -122,11 +122,11 @@ impl Registries {
         let (tell, news) = mpsc::unbounded_channel();
         let (wanted, unknown, untold) = Default::default();
         let files = all.iter().map(|source| (source.kind(), source.file().cloned())).collect();
-        let known = Known { files: Arc::new(files), ..Known::default() };
+        let known = KnownServices { files: Arc::new(files), ..KnownServices::default() };
         Registries { all, wanted, known, news, tell, unknown, untold }
     }
 
-    pub fn known(&self) -> Known {
+    pub fn known(&self) -> KnownServices {
         self.known.clone()
     }
 
@@ -196,7 +196,7 @@ impl Registries {
     }
 }
 
-impl Known {
+impl KnownServices {
     /// The nodes of a service.
     pub fn nodes(&self, service: &Service) -> Vec<Node> {
         let known = self.lock();
@@ -260,13 +260,13 @@ impl Known {
     fn take(
         &self,
         kind: &str,
-        found: Found,
+        found: ServiceNodes,
         wanted: &BTreeSet<Service>,
         tell: &mpsc::UnboundedSender<String>,
     ) -> bool {
         let mut known = self.lock();
         let Some(registry) = known.get_mut(kind) else { return false };
-        let Found { mut services, complete, failed, .. } = found;
+        let ServiceNodes { mut services, complete, failed, .. } = found;
         match failed {
             Some(why) => registry.fail(why, "answers in part", "what it does not tell stays as it was"),
             None if registry.error.take().is_some() => tracing::info!("the registry {kind} answers again"),
@@ -349,7 +349,7 @@ impl Registry {
 async fn follow(
     source: Arc<dyn Discovery>,
     mut wanted: watch::Receiver<BTreeSet<Service>>,
-    known: Known,
+    known: KnownServices,
     tell: mpsc::UnboundedSender<String>,
 ) {
     let mut failures: u32 = 0;

@@ -35,7 +35,7 @@ const LAST_RETRY: Duration = Duration::from_secs(30);
 
 /// The addresses of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct ResolvedName {
     /// At least one.
     pub addresses: Vec<IpAddr>,
     /// How long that holds.
@@ -43,7 +43,7 @@ pub struct Found {
 }
 
 /// The future of one look-up.
-pub type Looking = Pin<Box<dyn Future<Output = Result<Found, String>> + Send>>;
+pub type Looking = Pin<Box<dyn Future<Output = Result<ResolvedName, String>> + Send>>;
 
 /// Looks up addresses.
 pub trait LookUp: Send + Sync + fmt::Debug {
@@ -61,7 +61,7 @@ pub struct Resolver {
     /// When which name is to be looked up again.
     due: BTreeSet<(Instant, String)>,
     under_way: FuturesUnordered<Answering>,
-    known: Known,
+    known: Lookups,
     failed: Vec<Failure>,
     registries: Registries,
     secrets: Secrets,
@@ -77,7 +77,7 @@ pub struct Failure {
     pub has_addresses: bool,
 }
 
-type Answering = Pin<Box<dyn Future<Output = (String, Result<Found, String>)> + Send>>;
+type Answering = Pin<Box<dyn Future<Output = (String, Result<ResolvedName, String>)> + Send>>;
 
 #[derive(Debug, Default)]
 struct Host {
@@ -91,9 +91,9 @@ struct Host {
 
 /// The addresses of names, the nodes of services and the values of secrets, as compiling asks for them.
 #[derive(Debug, Default)]
-pub struct Known(HashMap<String, Vec<IpAddr>>, discovery::Known, secrets::Values);
+pub struct Lookups(HashMap<String, Vec<IpAddr>>, discovery::KnownServices, secrets::Values);
 
-impl sdk::build::Names for Known {
+impl sdk::build::Names for Lookups {
     fn addresses(&self, host: &str) -> Vec<IpAddr> {
         self.0.get(host).cloned().unwrap_or_default()
     }
@@ -121,7 +121,7 @@ impl Resolver {
             hosts: HashMap::new(),
             due: BTreeSet::new(),
             under_way: FuturesUnordered::new(),
-            known: Known::default(),
+            known: Lookups::default(),
             failed: Vec::new(),
             registries: Registries::new(Vec::new()),
             secrets: Secrets::default(),
@@ -153,11 +153,11 @@ impl Resolver {
     }
 
     /// Returns the nodes that registries know.
-    pub fn discovered(&self) -> discovery::Known {
+    pub fn discovered(&self) -> discovery::KnownServices {
         self.known.1.clone()
     }
 
-    pub fn known(&self) -> &Known {
+    pub fn known(&self) -> &Lookups {
         &self.known
     }
 
@@ -252,7 +252,7 @@ impl Resolver {
     }
 
     /// Takes an answer; says whether it changed anything.
-    fn answer(&mut self, host: &str, result: Result<Found, String>) -> bool {
+    fn answer(&mut self, host: &str, result: Result<ResolvedName, String>) -> bool {
         // Not wanted any more, or wanted again and already due.
         let Some(state) = self.hosts.get_mut(host).filter(|state| state.due.is_none()) else { return false };
         state.answered = true;
@@ -309,7 +309,7 @@ mod tests {
         }
     }
 
-    impl<F: Fn(&str, usize) -> Result<Found, String> + Send + Sync> LookUp for Script<F> {
+    impl<F: Fn(&str, usize) -> Result<ResolvedName, String> + Send + Sync> LookUp for Script<F> {
         fn look_up(&self, host: &str) -> Looking {
             let answer = (self.answer)(host, self.asked.fetch_add(1, Ordering::Relaxed));
             Box::pin(async move {
@@ -319,12 +319,12 @@ mod tests {
         }
     }
 
-    fn script<F: Fn(&str, usize) -> Result<Found, String>>(answer: F) -> Arc<Script<F>> {
+    fn script<F: Fn(&str, usize) -> Result<ResolvedName, String>>(answer: F) -> Arc<Script<F>> {
         Arc::new(Script { answer, asked: AtomicUsize::new(0) })
     }
 
-    fn found(last: u8, ttl: u64) -> Result<Found, String> {
-        Ok(Found { addresses: vec![[10, 0, 0, last].into()], ttl: Duration::from_secs(ttl) })
+    fn found(last: u8, ttl: u64) -> Result<ResolvedName, String> {
+        Ok(ResolvedName { addresses: vec![[10, 0, 0, last].into()], ttl: Duration::from_secs(ttl) })
     }
 
     fn hosts(hosts: &[&str]) -> BTreeSet<String> {

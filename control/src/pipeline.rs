@@ -72,7 +72,7 @@ pub struct Handle {
     commands: mpsc::UnboundedSender<Command>,
     report: watch::Receiver<Arc<Report>>,
     health: Monitor,
-    discovered: discovery::Known,
+    discovered: discovery::KnownServices,
     stapling: watch::Receiver<Arc<[Arc<Stapling>]>>,
 }
 
@@ -534,7 +534,7 @@ impl Handle {
     }
 
     /// Returns the nodes that service registries know.
-    pub fn discovered(&self) -> &discovery::Known {
+    pub fn discovered(&self) -> &discovery::KnownServices {
         &self.discovered
     }
 

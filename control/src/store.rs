@@ -170,7 +170,7 @@ pub trait View {
 
 /// The result of a write.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Written {
+pub struct WriteResult {
     /// For each step the value written, or the one deleted, `None` if there was none.
     pub values: Vec<Option<Stored>>,
     /// The store's revision after it.
@@ -314,21 +314,21 @@ pub enum StoreError {
 }
 
 /// The result of a store's methods: a boxed future, so that stores can be used as `dyn Store`.
-pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
+pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send + 'a>>;
 
 /// The result of [`Store::write`].
-pub type Writing<'a> = Pin<Box<dyn Future<Output = Result<Written, Refused>> + Send + 'a>>;
+pub type Writing<'a> = Pin<Box<dyn Future<Output = Result<WriteResult, Refused>> + Send + 'a>>;
 
 /// The keeper of the desired configuration.
 ///
 /// Implemented by [`Embedded`] (a file of our own) and [`File`] (a declarative file, read-only) here,
 /// and for etcd in `adapters`.
 pub trait Store: Send + Sync + fmt::Debug {
-    fn get<'a>(&'a self, key: &'a Key) -> Answer<'a, Option<Stored>>;
+    fn get<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Option<Stored>>;
 
     /// All of a kind whose id starts with `prefix` (`""` for all, `jack/credentials/` for one
     /// consumer's credentials) by key, and the revision of the store they were read at.
-    fn list<'a>(&'a self, kind: Kind, prefix: &'a str) -> Answer<'a, (Vec<Stored>, Revision)> {
+    fn list<'a>(&'a self, kind: Kind, prefix: &'a str) -> StoreFuture<'a, (Vec<Stored>, Revision)> {
         Box::pin(async move {
             let (rows, revision) = self.rows(kind, prefix).await?;
             Ok((parallel::map(rows, Row::stored).collect(), revision))
@@ -336,7 +336,7 @@ pub trait Store: Send + Sync + fmt::Debug {
     }
 
     /// The same as they are kept, for callers that look into few of them.
-    fn rows<'a>(&'a self, kind: Kind, prefix: &'a str) -> Answer<'a, (Vec<Row>, Revision)>;
+    fn rows<'a>(&'a self, kind: Kind, prefix: &'a str) -> StoreFuture<'a, (Vec<Row>, Revision)>;
 
     /// Writes all that `decide` returns, or nothing. When this answers, the write survives the end
     /// of the process and of the machine.
@@ -349,7 +349,7 @@ pub trait Store: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`StoreError::Changed`] if `expect` does not hold.
-    fn put(&self, key: Key, value: Value, expect: Expect, ttl: Option<Duration>) -> Answer<'_, Stored> {
+    fn put(&self, key: Key, value: Value, expect: Expect, ttl: Option<Duration>) -> StoreFuture<'_, Stored> {
         let writing = self.write(expecting(expect, Step::Put { key, value, ttl }));
         Box::pin(async { only(writing.await).and_then(|stored| stored.ok_or(StoreError::Changed)) })
     }
@@ -358,25 +358,25 @@ pub trait Store: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`StoreError::Changed`] if `expect` does not hold.
-    fn delete(&self, key: Key, expect: Expect) -> Answer<'_, Option<Stored>> {
+    fn delete(&self, key: Key, expect: Expect) -> StoreFuture<'_, Option<Stored>> {
         let writing = self.write(expecting(expect, Step::Delete { key }));
         Box::pin(async { only(writing.await) })
     }
 
     /// The revision of the last write.
-    fn revision(&self) -> Answer<'_, Revision>;
+    fn revision(&self) -> StoreFuture<'_, Revision>;
 
     /// See [`Change::Plugins`].
-    fn plugins(&self) -> Answer<'_, Option<Vec<String>>>;
+    fn plugins(&self) -> StoreFuture<'_, Option<Vec<String>>>;
 
     /// The plugins that streams may use; `None` leaves it to the boot file. A declarative file can say; other stores
     /// have no such list.
-    fn stream_plugins(&self) -> Answer<'_, Option<Vec<String>>> {
+    fn stream_plugins(&self) -> StoreFuture<'_, Option<Vec<String>>> {
         Box::pin(async { Ok(None) })
     }
 
     /// Replaces the list of plugins that may be used (APISIX's `/apisix/plugins`).
-    fn put_plugins(&self, names: Vec<String>) -> Answer<'_, Revision> {
+    fn put_plugins(&self, names: Vec<String>) -> StoreFuture<'_, Revision> {
         let step = Step::Plugins { names: Some(names) };
         let writing = self.write(Box::new(move |_| Ok(vec![step.clone()])));
         Box::pin(async {
@@ -388,23 +388,23 @@ pub trait Store: Send + Sync + fmt::Debug {
     }
 
     /// See [`Step::Note`].
-    fn note<'a>(&'a self, _name: &'a str) -> Answer<'a, Option<String>> {
+    fn note<'a>(&'a self, _name: &'a str) -> StoreFuture<'a, Option<String>> {
         Box::pin(async { Ok(None) })
     }
 
     /// Whether something was written since this note was; `None` where revisions tell, as notes have none there.
-    fn moved_since<'a>(&'a self, _note: &'a str) -> Answer<'a, Option<bool>> {
+    fn moved_since<'a>(&'a self, _note: &'a str) -> StoreFuture<'a, Option<bool>> {
         Box::pin(async { Ok(None) })
     }
 
     /// The writes after `after` and up to `until`, newest first, at most `limit`.
-    fn history(&self, _after: Revision, _until: Revision, _limit: usize) -> Answer<'_, Vec<Record>> {
+    fn history(&self, _after: Revision, _until: Revision, _limit: usize) -> StoreFuture<'_, Vec<Record>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 
     /// Writes a consistent copy of the store's file beside it and returns its path; `None` where resources are not
     /// in a file of this store's own.
-    fn copy(&self) -> Answer<'_, Option<PathBuf>> {
+    fn copy(&self) -> StoreFuture<'_, Option<PathBuf>> {
         Box::pin(async { Ok(None) })
     }
 
@@ -414,7 +414,7 @@ pub trait Store: Send + Sync + fmt::Debug {
 
     /// Lets another process have what only one at a time may hold; `None` if there is no such thing.
     /// Writes wait until it is known what comes of it.
-    fn release(&self) -> Answer<'_, Option<Released>> {
+    fn release(&self) -> StoreFuture<'_, Option<Released>> {
         Box::pin(async { Ok(None) })
     }
 
@@ -487,7 +487,7 @@ fn expecting(expect: Expect, step: Step) -> Decide {
 }
 
 /// Returns the result of a write with one step that only the store can refuse.
-fn only(written: Result<Written, Refused>) -> Result<Option<Stored>, StoreError> {
+fn only(written: Result<WriteResult, Refused>) -> Result<Option<Stored>, StoreError> {
     match written {
         Ok(mut written) => Ok(written.values.pop().flatten()),
         Err(Refused::Store(error)) => Err(error),

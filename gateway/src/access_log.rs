@@ -12,9 +12,9 @@ use anyhow::Context;
 use model::boot::{self, Boot, LogEscape, Role};
 use model::{Invalid, Position, Severity};
 use sdk::log_format::{Escape, LogFormat};
-use sdk::sink::{self, Batching, Bounds, Joined, Sink, Spec, Target};
+use sdk::sink::{self, Batching, Bounds, Destination, Joined, Sink, Spec};
 
-use crate::logfile::{Place, Writer};
+use crate::logfile::{LogDestination, Writer};
 
 /// How long an end waits for lines that are still to be written.
 const LAST_LINES: Duration = Duration::from_secs(2);
@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_secs(10);
 /// A running access log.
 #[derive(Debug)]
 pub struct AccessLog {
-    place: Place,
+    place: LogDestination,
     format: Arc<LogFormat>,
     sink: Sink,
     bounds: Bounds,
@@ -62,7 +62,7 @@ impl AccessLog {
         let Some(settings) = settings.filter(|_| boot.role != Role::ControlPlane) else {
             return Ok(None);
         };
-        let place = Place::new(&settings.path, data);
+        let place = LogDestination::new(&settings.path, data);
         // A FIFO is opened by the thread, which may wait for a reader.
         let opened = if place.is_fifo() { Ok(None) } else { place.open().map(Some) };
         let file = match opened {
@@ -87,7 +87,7 @@ impl AccessLog {
         let (sink, intake) = sink::of_buffers(Spec {
             plugin: "access log",
             owner: None,
-            target: Target::File { path: settings.path.clone() },
+            target: Destination::File { path: settings.path.clone() },
             batching: Batching::at_once("access log"),
             joined: Joined::PLAIN,
             max_entries: usize::MAX,
@@ -119,7 +119,7 @@ impl AccessLog {
         self.sink.clone()
     }
 
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &LogDestination {
         &self.place
     }
 
@@ -134,7 +134,7 @@ impl AccessLog {
 }
 
 /// Logs the number of dropped lines, at most every 10 seconds.
-pub async fn tell_dropped(sink: Sink, place: Place) {
+pub async fn tell_dropped(sink: Sink, place: LogDestination) {
     let mut before = 0;
     loop {
         tokio::time::sleep(PAUSE).await;

@@ -9,7 +9,7 @@ use adapters::acme::{Acme, proof};
 use anyhow::Context;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use control::acme::{self, Answer, Challenge, Issuer, Settings, Standings};
+use control::acme::{self, Challenge, ChallengeResponse, Issuer, Settings, Standings};
 use control::store::{Ring, Store};
 use model::boot::{self, Boot, Role};
 use proxy::HandoffReply;
@@ -27,10 +27,10 @@ pub fn is_for(target: &str) -> bool {
 
 /// Answers to challenges, which workers look up without a lock.
 #[derive(Debug, Default)]
-pub struct Answers(ArcSwap<Known>);
+pub struct Answers(ArcSwap<KnownAnswers>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownAnswers {
     by_token: HashMap<String, Bytes>,
     by_domain: HashMap<String, Arc<ServerConfig>>,
 }
@@ -66,14 +66,14 @@ impl Answers {
     /// Takes over what the store has, for ever.
     async fn keep(
         self: Arc<Answers>,
-        mut answers: watch::Receiver<Arc<[Answer]>>,
-        known: watch::Sender<Arc<[Answer]>>,
+        mut answers: watch::Receiver<Arc<[ChallengeResponse]>>,
+        known: watch::Sender<Arc<[ChallengeResponse]>>,
         challenge: Challenge,
         provider: Arc<CryptoProvider>,
     ) {
         loop {
             let now = answers.borrow_and_update().clone();
-            let mut fresh = Known::default();
+            let mut fresh = KnownAnswers::default();
             for answer in &*now {
                 match challenge {
                     Challenge::Http01 => {
@@ -128,8 +128,8 @@ pub fn start(
         boot::AcmeChallenge::Http01 => Challenge::Http01,
         boot::AcmeChallenge::TlsAlpn01 => Challenge::TlsAlpn01,
     };
-    let (in_store, from_store) = watch::channel::<Arc<[Answer]>>(Arc::default());
-    let (known, known_here) = watch::channel::<Arc<[Answer]>>(Arc::default());
+    let (in_store, from_store) = watch::channel::<Arc<[ChallengeResponse]>>(Arc::default());
+    let (known, known_here) = watch::channel::<Arc<[ChallengeResponse]>>(Arc::default());
     let answers = Arc::<Answers>::default();
     control::tasks::spawn(acme::follow(store.clone(), in_store));
     control::tasks::spawn(answers.clone().keep(from_store, known, challenge, provider.clone()));
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn answers_are_given_to_their_own_paths_alone() {
         let answers = Answers::default();
-        let mut known = Known::default();
+        let mut known = KnownAnswers::default();
         known.by_token.insert("a-token_1".to_owned(), Bytes::from_static(b"a-token_1.print"));
         answers.0.store(Arc::new(known));
         assert!(answers.takes(b"/.well-known/acme-challenge/a-token_1"));

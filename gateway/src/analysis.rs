@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use admin::Told;
+use admin::Report;
 use model::Desired;
 use model::boot::{Boot, Provider};
 use sdk::Catalog;
@@ -42,7 +42,7 @@ pub fn of(desired: &Desired, boot: &Boot, catalog: &Arc<plugins::Catalog>) -> An
 ///
 /// # Errors
 /// A plugin's schema that does not compile.
-pub fn told(desired: &Desired, boot: &Boot, folders: &Arc<Folders>) -> anyhow::Result<Told> {
+pub fn told(desired: &Desired, boot: &Boot, folders: &Arc<Folders>) -> anyhow::Result<Report> {
     let analysis = of(desired, boot, &wiring::checking(boot, folders)?);
-    Ok(Told { text: analysis.to_string(), value: analysis.to_json() })
+    Ok(Report { text: analysis.to_string(), value: analysis.to_json() })
 }

@@ -19,7 +19,7 @@ use snapshot::certs::{self, ClientTls};
 
 use crate::cli::{EtcdCommand, Files};
 use crate::files::{self, Found};
-use crate::instance::export::{self, Held};
+use crate::instance::export::{self, StoredResources};
 use crate::{check, say, tls, wiring};
 
 /// How long etcd may take to be read by a command.
@@ -88,7 +88,7 @@ pub fn place(boot: &Boot) -> PathBuf {
 ///
 /// # Errors
 /// Etcd cannot be read.
-pub fn held(found: &Found) -> anyhow::Result<Held> {
+pub fn held(found: &Found) -> anyhow::Result<StoredResources> {
     let (runtime, store) = open(found)?;
     Ok(runtime.block_on(export::of_store(&store))?)
 }
@@ -217,7 +217,7 @@ fn tell_unopened(found: Option<(String, usize)>) {
 ///
 /// # Errors
 /// It cannot be read.
-pub fn source(found: &Found, from: &Path) -> anyhow::Result<Option<Held>> {
+pub fn source(found: &Found, from: &Path) -> anyhow::Result<Option<StoredResources>> {
     if !from.is_file() {
         let (held, unopened) = export::of_folder(&found.boot, from)?;
         tell_unopened(unopened);
@@ -257,7 +257,8 @@ pub fn source(found: &Found, from: &Path) -> anyhow::Result<Option<Held>> {
         }
         (item.key, value)
     });
-    let held = Held { items: items.collect(), plugins: read.plugins, ..Held::default() };
+    let held =
+        StoredResources { items: items.collect(), plugins: read.plugins, ..StoredResources::default() };
     tell_unopened(unopened);
     Ok(Some(held))
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use admin::{Question, Told};
+use admin::{Question, Report};
 use anyhow::{Context, bail};
 use control::look::Look;
 use control::store::{Opener, Row, Store};
@@ -52,7 +52,7 @@ pub async fn at(
 ///
 /// # Errors
 /// An invalid question.
-pub fn explain(look: &Look, limits: Limits, question: Question) -> Result<Told, String> {
+pub fn explain(look: &Look, limits: Limits, question: Question) -> Result<Report, String> {
     let of = Input {
         snapshot: &look.snapshot,
         desired: &look.desired,
@@ -66,7 +66,7 @@ pub fn explain(look: &Look, limits: Limits, question: Question) -> Result<Told, 
     if look.unasked && explanation.upstream.as_ref().is_none_or(|target| target.servers.is_empty()) {
         explanation.notes.push(UNASKED.to_owned());
     }
-    Ok(Told { text: explanation.to_string(), value: explanation.to_json() })
+    Ok(Report { text: explanation.to_string(), value: explanation.to_json() })
 }
 
 /// The note on explanations of a past revision or a file, which lack host names and secrets.
@@ -114,7 +114,7 @@ pub fn run(asked: &Explain) -> anyhow::Result<bool> {
 
 /// Explains by the file of resources. `None` without such a file, or with `--running`. The inner `None`: the file
 /// is wrong, and the diagnostics are printed.
-fn by_file(found: &Found, asked: &Explain, question: &Question) -> anyhow::Result<Option<Option<Told>>> {
+fn by_file(found: &Found, asked: &Explain, question: &Question) -> anyhow::Result<Option<Option<Report>>> {
     let Some(file) = &found.resources else { return Ok(None) };
     if asked.running {
         return Ok(None);
@@ -213,7 +213,7 @@ fn answered(status: u16, body: &str, json: bool) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-fn print(told: &Told, json: bool) -> anyhow::Result<bool> {
+fn print(told: &Report, json: bool) -> anyhow::Result<bool> {
     match json {
         true => say::out(serde_json::to_string_pretty(&told.value)?),
         false => say::out(told.text.trim_end()),
@@ -278,7 +278,7 @@ fn query(question: &Question, json: bool) -> String {
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use control::store::{Answer, Changes, Decide, Embedded, Expect, Record, Revision, Stored, Writing};
+    use control::store::{Changes, Decide, Embedded, Expect, Record, Revision, StoreFuture, Stored, Writing};
     use model::{Key, Kind};
     use serde_json::json;
 
@@ -308,11 +308,11 @@ mod tests {
     }
 
     impl Store for Busy {
-        fn get<'a>(&'a self, key: &'a Key) -> Answer<'a, Option<Stored>> {
+        fn get<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Option<Stored>> {
             self.inner.get(key)
         }
 
-        fn rows<'a>(&'a self, kind: Kind, prefix: &'a str) -> Answer<'a, (Vec<Row>, Revision)> {
+        fn rows<'a>(&'a self, kind: Kind, prefix: &'a str) -> StoreFuture<'a, (Vec<Row>, Revision)> {
             Box::pin(async move {
                 if !self.wrote.swap(true, Ordering::SeqCst) {
                     self.inner.put(route("late"), value("/late"), Expect::Any, None).await?;
@@ -326,15 +326,15 @@ mod tests {
             self.inner.write(decide)
         }
 
-        fn revision(&self) -> Answer<'_, Revision> {
+        fn revision(&self) -> StoreFuture<'_, Revision> {
             self.inner.revision()
         }
 
-        fn plugins(&self) -> Answer<'_, Option<Vec<String>>> {
+        fn plugins(&self) -> StoreFuture<'_, Option<Vec<String>>> {
             self.inner.plugins()
         }
 
-        fn history(&self, after: Revision, until: Revision, limit: usize) -> Answer<'_, Vec<Record>> {
+        fn history(&self, after: Revision, until: Revision, limit: usize) -> StoreFuture<'_, Vec<Record>> {
             self.inner.history(after, until, limit)
         }
 

@@ -32,7 +32,7 @@ pub struct Signals {
 }
 
 /// A request by a signal, or the end of the last worker.
-enum Wish {
+enum Event {
     /// An end, within so long.
     End(Duration),
     Reload,
@@ -78,16 +78,16 @@ impl Signals {
         })
     }
 
-    async fn wish(&mut self, watchman: &mut Watchman, drain: Duration) -> Wish {
+    async fn wish(&mut self, watchman: &mut Watchman, drain: Duration) -> Event {
         loop {
             tokio::select! {
-                _ = self.term.recv() => return Wish::End(drain.min(QUICK)),
-                _ = self.int.recv() => return Wish::End(drain.min(QUICK)),
-                _ = self.quit.recv() => return Wish::End(drain),
-                _ = self.hup.recv() => return Wish::Reload,
-                _ = self.usr2.recv() => return Wish::Upgrade,
+                _ = self.term.recv() => return Event::End(drain.min(QUICK)),
+                _ = self.int.recv() => return Event::End(drain.min(QUICK)),
+                _ = self.quit.recv() => return Event::End(drain),
+                _ = self.hup.recv() => return Event::Reload,
+                _ = self.usr2.recv() => return Event::Upgrade,
                 none_left = watchman.look() => if none_left {
-                    return Wish::NoWorkerLeft;
+                    return Event::NoWorkerLeft;
                 }
             }
         }
@@ -106,9 +106,9 @@ impl Signals {
             tokio::select! {
                 done = &mut upgrading => return if done { Upgraded::Done } else { Upgraded::Failed },
                 wish = self.wish(watchman, drain) => match wish {
-                    Wish::Upgrade => tracing::warn!("an upgrade is under way already"),
-                    Wish::Reload => reload().await,
-                    end @ (Wish::End(_) | Wish::NoWorkerLeft) => return Upgraded::Given(end),
+                    Event::Upgrade => tracing::warn!("an upgrade is under way already"),
+                    Event::Reload => reload().await,
+                    end @ (Event::End(_) | Event::NoWorkerLeft) => return Upgraded::Given(end),
                 }
             }
         }
@@ -130,21 +130,21 @@ impl Signals {
         let mut stage = Stage::Drain;
         let patience = loop {
             let mut wish = self.wish(&mut watchman, drain).await;
-            if let Wish::Upgrade = wish {
+            if let Event::Upgrade = wish {
                 wish = match self.upgrade(&mut watchman, drain, &mut upgrade, &mut reload).await {
                     Upgraded::Done => {
                         stage = Stage::HandOver;
-                        Wish::End(drain)
+                        Event::End(drain)
                     }
                     Upgraded::Failed => continue,
                     Upgraded::Given(wish) => wish,
                 };
             }
             match wish {
-                Wish::End(patience) => break Some(patience),
-                Wish::NoWorkerLeft => break None,
-                Wish::Reload => reload().await,
-                Wish::Upgrade => {}
+                Event::End(patience) => break Some(patience),
+                Event::NoWorkerLeft => break None,
+                Event::Reload => reload().await,
+                Event::Upgrade => {}
             }
         };
         let Some(patience) = patience else {
@@ -185,7 +185,7 @@ enum Upgraded {
     Done,
     Failed,
     /// It was given up for this.
-    Given(Wish),
+    Given(Event),
 }
 
 /// Time between two looks at the workers.

@@ -16,7 +16,7 @@ use crate::log_folders;
 
 /// The place a log is written to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum LogDestination {
     Stdout,
     Stderr,
     File {
@@ -33,15 +33,17 @@ pub enum Place {
     },
 }
 
-impl Place {
+impl LogDestination {
     /// Reads what the boot file says. A relative path lies in the data folder, which is the one
     /// place a gateway can always write to.
-    pub fn new(written: &str, data: &Path) -> Place {
+    pub fn new(written: &str, data: &Path) -> LogDestination {
         match written {
-            "/dev/stdout" => Place::Stdout,
-            "/dev/stderr" | "stderr" => Place::Stderr,
-            path if Path::new(path).is_absolute() => Place::File { path: path.into(), make_folder: false },
-            path => Place::File { path: data.join(path), make_folder: true },
+            "/dev/stdout" => LogDestination::Stdout,
+            "/dev/stderr" | "stderr" => LogDestination::Stderr,
+            path if Path::new(path).is_absolute() => {
+                LogDestination::File { path: path.into(), make_folder: false }
+            }
+            path => LogDestination::File { path: data.join(path), make_folder: true },
         }
     }
 
@@ -49,11 +51,11 @@ impl Place {
     ///
     /// # Errors
     /// A file that plugins must not write.
-    pub fn of_plugin(written: &str, folders: &Folders) -> Result<Place, Invalid> {
+    pub fn of_plugin(written: &str, folders: &Folders) -> Result<LogDestination, Invalid> {
         Ok(match folders.file(written)? {
-            LogFile::Stdout => Place::Stdout,
-            LogFile::Stderr => Place::Stderr,
-            LogFile::File { folder, below } => Place::OfPlugin {
+            LogFile::Stdout => LogDestination::Stdout,
+            LogFile::Stderr => LogDestination::Stderr,
+            LogFile::File { folder, below } => LogDestination::OfPlugin {
                 makes_folder: Path::new(folder).starts_with(folders.base()),
                 folder: folder.into(),
                 below: below.into(),
@@ -65,16 +67,16 @@ impl Place {
     pub fn open(&self) -> io::Result<File> {
         match self {
             // Opening `/dev/stdout` by its path fails where it is a socket, as under systemd.
-            Place::Stdout => io::stdout().as_fd().try_clone_to_owned().map(File::from),
-            Place::Stderr => io::stderr().as_fd().try_clone_to_owned().map(File::from),
-            Place::File { path, make_folder } => {
+            LogDestination::Stdout => io::stdout().as_fd().try_clone_to_owned().map(File::from),
+            LogDestination::Stderr => io::stderr().as_fd().try_clone_to_owned().map(File::from),
+            LogDestination::File { path, make_folder } => {
                 if let (true, Some(folder)) = (make_folder, path.parent()) {
                     // The data folder may be among them, and is its owner's alone.
                     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
                 }
                 File::options().append(true).create(true).mode(0o640).open(path)
             }
-            Place::OfPlugin { folder, below, makes_folder } => {
+            LogDestination::OfPlugin { folder, below, makes_folder } => {
                 log_folders::open(folder, below, *makes_folder)
             }
         }
@@ -82,7 +84,7 @@ impl Place {
 
     /// Whether it can be opened, as far as that shows without making anything.
     pub fn look(&self) -> io::Result<()> {
-        let Place::File { path, make_folder: false } = self else { return Ok(()) };
+        let LogDestination::File { path, make_folder: false } = self else { return Ok(()) };
         match (std::fs::metadata(path), path.parent()) {
             (Ok(found), _) if found.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
             // To open a FIFO waits for a reader.
@@ -100,21 +102,21 @@ impl Place {
     pub fn is_fifo(&self) -> bool {
         use std::os::unix::fs::FileTypeExt;
         let found = match self {
-            Place::File { path, .. } => std::fs::metadata(path),
-            Place::OfPlugin { folder, below, .. } => std::fs::symlink_metadata(folder.join(below)),
-            Place::Stdout | Place::Stderr => return false,
+            LogDestination::File { path, .. } => std::fs::metadata(path),
+            LogDestination::OfPlugin { folder, below, .. } => std::fs::symlink_metadata(folder.join(below)),
+            LogDestination::Stdout | LogDestination::Stderr => return false,
         };
         found.is_ok_and(|found| found.file_type().is_fifo())
     }
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for LogDestination {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Place::Stdout => f.write_str("standard output"),
-            Place::Stderr => f.write_str("standard error"),
-            Place::File { path, .. } => path.display().fmt(f),
-            Place::OfPlugin { folder, below, .. } => folder.join(below).display().fmt(f),
+            LogDestination::Stdout => f.write_str("standard output"),
+            LogDestination::Stderr => f.write_str("standard error"),
+            LogDestination::File { path, .. } => path.display().fmt(f),
+            LogDestination::OfPlugin { folder, below, .. } => folder.join(below).display().fmt(f),
         }
     }
 }
@@ -130,7 +132,7 @@ const TOGETHER: usize = 64 << 10;
 pub struct Writer {
     /// The log's name in messages: `the access log`.
     what: &'static str,
-    place: Place,
+    place: LogDestination,
     /// None before it is opened. A FIFO is not before it has a reader.
     file: Option<File>,
     /// The last write broke off within a line.
@@ -141,7 +143,7 @@ pub struct Writer {
 
 impl Writer {
     /// Writes into `file`, or opens the place with the first line.
-    pub fn new(what: &'static str, place: Place, file: Option<File>) -> Writer {
+    pub fn new(what: &'static str, place: LogDestination, file: Option<File>) -> Writer {
         Writer { what, place, file, within_line: false, told: None }
     }
 
@@ -250,15 +252,15 @@ mod tests {
 
     #[test]
     fn relative_paths_lie_in_the_data_folder() {
-        let file = |path: &str, make_folder| Place::File { path: path.into(), make_folder };
+        let file = |path: &str, make_folder| LogDestination::File { path: path.into(), make_folder };
         for (written, expected) in [
             ("logs/a.log", file("/data/logs/a.log", true)),
             ("/var/log/a.log", file("/var/log/a.log", false)),
-            ("/dev/stdout", Place::Stdout),
-            ("/dev/stderr", Place::Stderr),
-            ("stderr", Place::Stderr),
+            ("/dev/stdout", LogDestination::Stdout),
+            ("/dev/stderr", LogDestination::Stderr),
+            ("stderr", LogDestination::Stderr),
         ] {
-            assert_eq!(Place::new(written, Path::new("/data")), expected, "{written}");
+            assert_eq!(LogDestination::new(written, Path::new("/data")), expected, "{written}");
         }
     }
 
@@ -266,7 +268,7 @@ mod tests {
     fn of_the_folders_of_plugins_those_in_the_data_folder_are_made() {
         let listed = ["/data/logs", "/var/log"].map(|path| (path.to_owned(), path.to_owned()));
         let folders = Folders::new("/data", listed, []);
-        let place = |folder: &str, makes_folder| Place::OfPlugin {
+        let place = |folder: &str, makes_folder| LogDestination::OfPlugin {
             folder: folder.into(),
             below: "a.log".into(),
             makes_folder,
@@ -274,12 +276,12 @@ mod tests {
         for (written, expected) in [
             ("logs/a.log", place("/data/logs", true)),
             ("/var/log/a.log", place("/var/log", false)),
-            ("/dev/stdout", Place::Stdout),
-            ("/dev/stderr", Place::Stderr),
+            ("/dev/stdout", LogDestination::Stdout),
+            ("/dev/stderr", LogDestination::Stderr),
         ] {
-            assert_eq!(Place::of_plugin(written, &folders), Ok(expected), "{written}");
+            assert_eq!(LogDestination::of_plugin(written, &folders), Ok(expected), "{written}");
         }
-        assert!(Place::of_plugin("a.log", &folders).is_err());
+        assert!(LogDestination::of_plugin("a.log", &folders).is_err());
     }
 
     #[test]
@@ -287,8 +289,10 @@ mod tests {
         use std::os::unix::fs::PermissionsExt;
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("data");
-        let Place::File { path, .. } = &Place::new("logs/error.log", &data) else { panic!() };
-        Place::new("logs/error.log", &data).open().unwrap();
+        let LogDestination::File { path, .. } = &LogDestination::new("logs/error.log", &data) else {
+            panic!()
+        };
+        LogDestination::new("logs/error.log", &data).open().unwrap();
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&data), mode(&data.join("logs"))), (0o700, 0o700));
         assert_eq!(mode(path) & 0o137, 0, "{:o}", mode(path));

@@ -14,7 +14,7 @@ use proxy::{Blame, Fault, FaultKind, FaultRecord};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
-use crate::logfile::Place;
+use crate::logfile::LogDestination;
 
 /// Lines about single requests, which clients cause and which no level but theirs shows.
 const REQUEST: &str = "request";
@@ -35,9 +35,14 @@ pub fn start(boot: &Boot, data: &Path) -> anyhow::Result<()> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| {
         EnvFilter::new(format!("{directive},hyper=warn,hickory_resolver=error,hickory_proto=error,h2=error"))
     });
-    let place = boot.error_log.as_deref().map_or(Place::Stderr, |written| Place::new(written, data));
+    let place = boot
+        .error_log
+        .as_deref()
+        .map_or(LogDestination::Stderr, |written| LogDestination::new(written, data));
     let (writer, terminal) = match place {
-        Place::Stderr => (BoxMakeWriter::new(io::stderr), io::IsTerminal::is_terminal(&io::stderr())),
+        LogDestination::Stderr => {
+            (BoxMakeWriter::new(io::stderr), io::IsTerminal::is_terminal(&io::stderr()))
+        }
         place => {
             let file = place
                 .open()
@@ -71,7 +76,7 @@ pub fn reopen() {
 static FILE: OnceLock<ErrorFile> = OnceLock::new();
 
 struct ErrorFile {
-    place: Place,
+    place: LogDestination,
     file: Mutex<File>,
 }
 
@@ -100,11 +105,11 @@ pub fn fault(record: FaultRecord) {
         let (sender, records) = sync_channel::<FaultRecord>(1024);
         let spawned = std::thread::Builder::new().name("fault-log".into()).spawn(move || {
             let mut second = Instant::now();
-            let mut written = Written::default();
+            let mut written = LineCount::default();
             for record in records {
                 if second.elapsed().as_secs() >= 1 {
                     tell_lost(&LOST);
-                    (second, written) = (Instant::now(), Written::default());
+                    (second, written) = (Instant::now(), LineCount::default());
                 }
                 if written.admits(record.fault) {
                     write_fault(&record);
@@ -122,13 +127,13 @@ pub fn fault(record: FaultRecord) {
 
 /// Lines that were written in the current second.
 #[derive(Debug, Default)]
-struct Written {
+struct LineCount {
     faults: u64,
     refusals: u64,
     departures: u64,
 }
 
-impl Written {
+impl LineCount {
     /// Whether there is room for one more. Clients that leave have their own, as one that attacks often
     /// leaves many requests behind: its refusal must not be lost among them.
     fn admits(&mut self, fault: Fault) -> bool {
@@ -196,14 +201,14 @@ mod tests {
     #[test]
     fn clients_that_leave_hide_no_refusal_and_neither_hides_a_fault() {
         let fault = |blame, kind| Fault { blame, kind };
-        let mut written = Written::default();
+        let mut written = LineCount::default();
         let left = (0..1000).filter(|_| written.admits(fault(Blame::Client, FaultKind::ClientGone))).count();
         let refused =
             (0..1000).filter(|_| written.admits(fault(Blame::Client, FaultKind::BodyTooLarge))).count();
         let failed =
             (0..1000).filter(|_| written.admits(fault(Blame::Upstream, FaultKind::ConnectRefused))).count();
         assert_eq!((left, refused, failed), (10, 10, 100));
-        let mut written = Written::default();
+        let mut written = LineCount::default();
         let lost = (0..1000).filter(|_| written.admits(fault(Blame::Gateway, FaultKind::NoRoute))).count();
         assert_eq!(lost, 10, "connections to a port without a route are the clients' to make");
     }

@@ -9,7 +9,7 @@ use missing::Missing;
 use model::apisix_plugins::Subsystem;
 use model::{Invalid, Kind, Resource, Upstream, schema};
 use sdk::Catalog;
-use sdk::catalog::Place;
+use sdk::catalog::SchemaType;
 use serde_json::{Value, json};
 
 /// Parts of one resource that are taken out at most.
@@ -58,12 +58,13 @@ impl Mistakes<'_> {
             found.extend(inside.into_iter().map(|invalid| invalid.under("/upstream")));
         }
         let place = match kind {
-            Kind::Consumer | Kind::Credential => Place::Consumer,
-            Kind::StreamRoute => Place::Stream,
-            _ => Place::Route,
+            Kind::Consumer | Kind::Credential => SchemaType::Consumer,
+            Kind::StreamRoute => SchemaType::Stream,
+            _ => SchemaType::Route,
         };
         for (name, config) in value.get("plugins").and_then(Value::as_object).into_iter().flatten() {
-            let listed = place == Place::Stream || self.listed.is_none_or(|listed| listed.contains(name));
+            let listed =
+                place == SchemaType::Stream || self.listed.is_none_or(|listed| listed.contains(name));
             let off = config.pointer("/_meta/disable") == Some(&Value::Bool(true));
             let inside = match listed || off {
                 true => {
@@ -85,10 +86,10 @@ impl Mistakes<'_> {
     }
 
     /// The schema of a plugin's settings.
-    fn schema(&self, name: &str, place: Place) -> Option<Value> {
-        let subsystem = if place == Place::Stream { Subsystem::Stream } else { Subsystem::Http };
+    fn schema(&self, name: &str, place: SchemaType) -> Option<Value> {
+        let subsystem = if place == SchemaType::Stream { Subsystem::Stream } else { Subsystem::Http };
         let facts = self.catalog.facts(subsystem, name)?;
-        let of_consumers = facts.consumer_schema.filter(|_| place == Place::Consumer);
+        let of_consumers = facts.consumer_schema.filter(|_| place == SchemaType::Consumer);
         Some(of_consumers.unwrap_or(facts.schema))
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use admin::{
-    Dump, Expiring, Info, NotServed, Outcome, Program, Published, Question, Reloading, Telling, Verdict,
+    Dump, Expiring, Info, NotServed, Outcome, Program, Published, Question, Reloading, ReportFuture, Verdict,
 };
 use control::Handle;
 use control::acme::Standings;
@@ -221,7 +221,7 @@ impl Program for Running {
         expiry::soonest(&self.pipeline.report(), &self.files_expire, most)
     }
 
-    fn explain(&self, question: Question) -> Telling<'_> {
+    fn explain(&self, question: Question) -> ReportFuture<'_> {
         Box::pin(async move {
             let look = match question.revision {
                 Some(revision) => {
@@ -243,7 +243,7 @@ impl Program for Running {
         })
     }
 
-    fn analysis(&self) -> Telling<'_> {
+    fn analysis(&self) -> ReportFuture<'_> {
         Box::pin(async move {
             let look = self.pipeline.look().await.ok_or("the gateway stops")?;
             let (boot, folders) = (self.boot.clone(), self.folders.clone());

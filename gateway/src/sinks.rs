@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use adapters::Trust;
 use anyhow::Context;
-use sdk::sink::{Folders, Intake, Sinks, Target};
+use sdk::sink::{Destination, Folders, Intake, Sinks};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, LocalSet};
 
-use crate::logfile::{Place, Writer};
+use crate::logfile::{LogDestination, Writer};
 
 /// How long an end waits for entries that are still to be delivered.
 const LAST_ENTRIES: Duration = Duration::from_secs(5);
@@ -100,7 +100,7 @@ async fn serve(
         tokio::select! {
             biased;
             Some(intake) = started.recv() => match intake.spec().target.clone() {
-                Target::File { path } => {
+                Destination::File { path } => {
                     files.retain(|thread: &std::thread::JoinHandle<()>| !thread.is_finished());
                     if files.len() < FILES {
                         files.extend(write(&path, &folders, intake, done.clone()));
@@ -133,7 +133,7 @@ fn write(
     intake: Intake,
     done: Sender<()>,
 ) -> Option<std::thread::JoinHandle<()>> {
-    let place = match Place::of_plugin(path, folders) {
+    let place = match LogDestination::of_plugin(path, folders) {
         Ok(place) => place,
         Err(invalid) => {
             tracing::error!("{path} is not written, and its entries are dropped: {invalid}");

@@ -22,7 +22,7 @@ pub enum Subsystem {
 
 /// A plugin of APISIX.
 #[derive(Debug)]
-pub struct Known {
+pub struct ApisixPlugin {
     pub name: &'static str,
     pub priority: i32,
     /// Loaded where no list of plugins says otherwise.
@@ -58,8 +58,8 @@ pub struct Facts {
 pub static OWN: &[&str] = &["path-characters"];
 
 /// The plugin of this name.
-pub fn find(subsystem: Subsystem, name: &str) -> Option<&'static Known> {
-    type Index = HashMap<&'static str, &'static Known>;
+pub fn find(subsystem: Subsystem, name: &str) -> Option<&'static ApisixPlugin> {
+    type Index = HashMap<&'static str, &'static ApisixPlugin>;
     static INDEX: LazyLock<[Index; 2]> = LazyLock::new(|| {
         [HTTP, STREAM].map(|plugins| plugins.iter().map(|known| (known.name, known)).collect())
     });
@@ -78,7 +78,7 @@ pub fn is_apisix(name: &str) -> bool {
 
 impl Subsystem {
     /// All of APISIX's plugins, by priority from high to low.
-    pub fn plugins(self) -> &'static [Known] {
+    pub fn plugins(self) -> &'static [ApisixPlugin] {
         match self {
             Subsystem::Http => HTTP,
             Subsystem::Stream => STREAM,
@@ -94,7 +94,7 @@ impl Subsystem {
     }
 }
 
-impl Known {
+impl ApisixPlugin {
     /// The facts. They are read each time, as hardly anybody asks.
     pub fn facts(&self) -> Facts {
         // The documents are constants of this crate, and a test reads each of them.
@@ -134,7 +134,7 @@ const LOGS: &str = "its log entries are not sent";
 
 macro_rules! table {
     ($subsystem:literal: $($name:literal $priority:literal $loaded:ident $(unseen $why:tt)?;)*) => {
-        &[$(Known {
+        &[$(ApisixPlugin {
             name: $name,
             priority: $priority,
             by_default: table!(loaded $loaded),
@@ -149,7 +149,7 @@ macro_rules! table {
     (unseen $why:expr) => { Some(Unseen::Everywhere($why)) };
 }
 
-static HTTP: &[Known] = table! { "http":
+static HTTP: &[ApisixPlugin] = table! { "http":
     "real-ip" 23000 on;
     "exit-transformer" 22950 off;
     "ai" 22900 on unseen "routes are always found in a compiled tree";
@@ -272,7 +272,7 @@ static HTTP: &[Known] = table! { "http":
     "ext-plugin-post-resp" -4000 on;
 };
 
-static STREAM: &[Known] = table! { "stream":
+static STREAM: &[ApisixPlugin] = table! { "stream":
     "ip-restriction" 3000 on;
     "limit-conn" 1003 on;
     "mqtt-proxy" 1000 on;

@@ -17,7 +17,7 @@ pub struct Consumer {
 }
 
 #[derive(Deserialize)]
-struct Written {
+struct Raw {
     username: String,
     #[serde(default, deserialize_with = "field::id_opt")]
     group_id: Option<String>,
@@ -28,7 +28,7 @@ impl Consumer {
     pub(crate) fn read(key: &Key, mut value: Value) -> Result<Consumer, Invalid> {
         let plugins = take_plugins(&mut value);
         let meta = Meta::of(&value)?;
-        let written: Written = typed(value)?;
+        let written: Raw = typed(value)?;
         if written.username != key.id {
             return Err(Invalid::new("wrong username")
                 .at("/username")

@@ -17,7 +17,7 @@ pub struct Credential {
 }
 
 #[derive(Deserialize)]
-struct Written {
+struct Raw {
     #[serde(default)]
     plugins: Plugins,
 }
@@ -26,7 +26,7 @@ impl Credential {
     /// Types a value that has passed its schema.
     pub(crate) fn read(key: &Key, value: Value) -> Result<Credential, Invalid> {
         let meta = Meta::of(&value)?;
-        let written: Written = typed(value)?;
+        let written: Raw = typed(value)?;
         Ok(Credential {
             meta,
             username: key.owner().unwrap_or_default().to_owned(),

@@ -39,7 +39,7 @@ pub struct Route {
 
 /// The fields as written.
 #[derive(Deserialize)]
-struct Written {
+struct Raw {
     uri: Option<String>,
     uris: Option<Vec<String>>,
     host: Option<String>,
@@ -67,7 +67,7 @@ impl Route {
         let plugins = take_plugins(&mut value);
         let (vars, upstream) = (take(&mut value, "vars"), take(&mut value, "upstream"));
         let meta = Meta::of(&value)?;
-        let written: Written = typed(value)?;
+        let written: Raw = typed(value)?;
         Ok(Route {
             meta,
             uris: one_or_many(written.uri, written.uris),

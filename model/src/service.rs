@@ -22,7 +22,7 @@ pub struct Service {
 }
 
 #[derive(Deserialize)]
-struct Written {
+struct Raw {
     #[serde(default, deserialize_with = "field::id_opt")]
     upstream_id: Option<String>,
     enable_websocket: Option<bool>,
@@ -34,7 +34,7 @@ impl Service {
     pub(crate) fn read(mut value: Value) -> Result<Service, Invalid> {
         let (plugins, upstream) = (take_plugins(&mut value), take(&mut value, "upstream"));
         let meta = Meta::of(&value)?;
-        let written: Written = typed(value)?;
+        let written: Raw = typed(value)?;
         Ok(Service {
             meta,
             plugins,

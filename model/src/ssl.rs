@@ -75,7 +75,7 @@ pub struct OcspStapling {
 }
 
 #[derive(Deserialize)]
-struct Written {
+struct Raw {
     #[serde(rename = "type", default)]
     kind: SslType,
     cert: String,
@@ -97,7 +97,7 @@ impl Ssl {
     /// Types a value that has passed its schema.
     pub(crate) fn read(value: Value) -> Result<Ssl, Invalid> {
         let meta = Meta::of(&value)?;
-        let written: Written = typed(value)?;
+        let written: Raw = typed(value)?;
         if written.certs.len() != written.keys.len() {
             return Err(Invalid::new("mismatched number of certs and keys")
                 .at("/certs")

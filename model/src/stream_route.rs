@@ -26,7 +26,7 @@ pub struct StreamRoute {
 }
 
 #[derive(Deserialize)]
-struct Written {
+struct Raw {
     remote_addr: Option<String>,
     server_addr: Option<String>,
     server_port: Option<u16>,
@@ -43,7 +43,7 @@ impl StreamRoute {
         let (plugins, upstream) = (take_plugins(&mut value), take(&mut value, "upstream"));
         let protocol = take(&mut value, "protocol");
         let meta = Meta::of(&value)?;
-        let written: Written = typed(value)?;
+        let written: Raw = typed(value)?;
         Ok(StreamRoute {
             meta,
             remote_addr: networks("remote_addr", written.remote_addr, None)?.pop(),

@@ -187,7 +187,7 @@ impl Upstream {
     pub(crate) fn read(mut value: Value) -> Result<Upstream, Invalid> {
         let nodes = take(&mut value, "nodes");
         let meta = Meta::of(&value)?;
-        let written: Written = typed(value)?;
+        let written: Raw = typed(value)?;
         let nodes = nodes::read(nodes, written.scheme)?;
         let args = written.discovery_args.unwrap_or_default();
         let discovery = written.service_name.zip(written.discovery_type).map(|(service_name, kind)| {
@@ -313,7 +313,7 @@ impl Scheme {
 
 /// The fields as written.
 #[derive(Deserialize)]
-struct Written {
+struct Raw {
     service_name: Option<String>,
     discovery_type: Option<String>,
     discovery_args: Option<DiscoveryArgs>,

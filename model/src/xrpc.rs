@@ -55,7 +55,7 @@ pub struct Logger {
 }
 
 #[derive(Deserialize)]
-struct Written {
+struct Raw {
     name: String,
     #[serde(default, deserialize_with = "field::id_opt")]
     superior_id: Option<String>,
@@ -87,7 +87,7 @@ impl Protocol {
     /// `unknown protocol [mqtt]`, or settings that do not fit their protocol.
     pub(crate) fn read(mut value: Value) -> Result<Protocol, Invalid> {
         let conf = take(&mut value, "conf");
-        let written: Written = typed(value)?;
+        let written: Raw = typed(value)?;
         let settings = match written.name.as_str() {
             "redis" => Settings::Redis { faults: conf.map_or(Ok(Vec::new()), faults)? },
             "dubbo" => Settings::Dubbo,

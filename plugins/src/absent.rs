@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use model::apisix_plugins::{self, Known, Subsystem};
+use model::apisix_plugins::{self, ApisixPlugin, Subsystem};
 use model::{Invalid, Kind, Schema};
-use sdk::catalog::Place;
+use sdk::catalog::SchemaType;
 use serde_json::{Value, json};
 
 use crate::ROWS;
@@ -31,7 +31,7 @@ struct Schemas {
 
 impl Absent {
     /// The HTTP plugin of this name, unless it is built in.
-    pub fn find(name: &str) -> Option<&'static Known> {
+    pub fn find(name: &str) -> Option<&'static ApisixPlugin> {
         if ROWS.iter().any(|row| row.name() == name) {
             return None;
         }
@@ -40,18 +40,23 @@ impl Absent {
 
     /// Checks a configuration, and whether its resource can be served at all. Metadata alone does
     /// nothing, so that of any plugin may stand there.
-    pub fn check(&self, known: &'static Known, config: &Value, place: Place) -> Result<(), Invalid> {
+    pub fn check(
+        &self,
+        known: &'static ApisixPlugin,
+        config: &Value,
+        place: SchemaType,
+    ) -> Result<(), Invalid> {
         if meta::disabled(config) {
             return Ok(());
         }
         let schemas = self.schemas(known)?;
         let config = or_empty(config);
         let schema = match place {
-            Place::Metadata => {
+            SchemaType::Metadata => {
                 return schemas.metadata_schema.as_ref().map_or(Ok(()), |schema| schema.check(&config));
             }
-            Place::Consumer => schemas.consumer_schema.as_ref().unwrap_or(&schemas.schema),
-            Place::Route | Place::Stream => &schemas.schema,
+            SchemaType::Consumer => schemas.consumer_schema.as_ref().unwrap_or(&schemas.schema),
+            SchemaType::Route | SchemaType::Stream => &schemas.schema,
         };
         let parts = schema.parse(config).and_then(|mut config| Parts::take(&mut config));
         let unseen = known.unseen_in(kind(place));
@@ -74,7 +79,7 @@ impl Absent {
         }
     }
 
-    fn schemas(&self, known: &'static Known) -> Result<&Schemas, Invalid> {
+    fn schemas(&self, known: &'static ApisixPlugin) -> Result<&Schemas, Invalid> {
         let place = self.compiled.get(known.name).ok_or_else(|| unknown(known.name))?;
         if let Some(schemas) = place.get() {
             return Ok(schemas);
@@ -91,11 +96,11 @@ impl Absent {
 }
 
 /// A kind of resource that stands for the place.
-fn kind(place: Place) -> Kind {
+fn kind(place: SchemaType) -> Kind {
     match place {
-        Place::Consumer => Kind::Consumer,
-        Place::Route | Place::Metadata => Kind::Route,
-        Place::Stream => Kind::StreamRoute,
+        SchemaType::Consumer => Kind::Consumer,
+        SchemaType::Route | SchemaType::Metadata => Kind::Route,
+        SchemaType::Stream => Kind::StreamRoute,
     }
 }
 
@@ -110,59 +115,68 @@ impl Default for Absent {
 mod tests {
     use super::*;
 
-    fn check(name: &str, config: Value, place: Place) -> Result<(), String> {
+    fn check(name: &str, config: Value, place: SchemaType) -> Result<(), String> {
         let known = Absent::find(name).expect("absent");
         Absent::default().check(known, &config, place).map_err(|invalid| invalid.reason)
     }
 
     #[test]
     fn what_nobody_would_miss_is_accepted_once_it_fits() {
-        assert_eq!(check("zipkin", json!({"endpoint": "http://z", "sample_ratio": 1}), Place::Route), Ok(()));
         assert_eq!(
-            check("zipkin", json!({"endpoint": "http://z"}), Place::Route).unwrap_err(),
+            check("zipkin", json!({"endpoint": "http://z", "sample_ratio": 1}), SchemaType::Route),
+            Ok(())
+        );
+        assert_eq!(
+            check("zipkin", json!({"endpoint": "http://z"}), SchemaType::Route).unwrap_err(),
             "failed to check the configuration of plugin zipkin err: property \"sample_ratio\" is required"
         );
         let filter =
             json!({"endpoint": "http://z", "sample_ratio": 1, "_meta": {"filter": [["a", "near", 1]]}});
-        assert!(check("zipkin", filter, Place::Route).is_err());
+        assert!(check("zipkin", filter, SchemaType::Route).is_err());
     }
 
     #[test]
     fn any_other_is_refused_by_name_once_it_fits() {
         let opa = json!({"host": "http://o", "policy": "p"});
         assert!(
-            check("opa", opa, Place::Route).unwrap_err().starts_with("unknown plugin [opa]: it exists in")
+            check("opa", opa, SchemaType::Route)
+                .unwrap_err()
+                .starts_with("unknown plugin [opa]: it exists in")
         );
         assert!(
-            check("opa", json!({}), Place::Route).unwrap_err().ends_with("property \"host\" is required")
+            check("opa", json!({}), SchemaType::Route)
+                .unwrap_err()
+                .ends_with("property \"host\" is required")
         );
         let hint = |name, place| {
             let known = Absent::find(name).expect("absent");
             Absent::default().check(known, &json!({}), place).unwrap_err().hint
         };
-        let text = hint("opa", Place::Route).expect("it says what correct settings would meet");
+        let text = hint("opa", SchemaType::Route).expect("it says what correct settings would meet");
         assert!(text.contains("this version does not have the plugin opa"), "{text}");
-        assert_eq!(hint("zipkin", Place::Route), None, "which is accepted once it fits");
-        assert_eq!(check("ldap-auth", json!({"user_dn": "cn=a"}), Place::Consumer), Ok(()));
+        assert_eq!(hint("zipkin", SchemaType::Route), None, "which is accepted once it fits");
+        assert_eq!(check("ldap-auth", json!({"user_dn": "cn=a"}), SchemaType::Consumer), Ok(()));
         let wrong = json!({"user_dn": 1});
         assert!(
-            check("ldap-auth", wrong, Place::Consumer).unwrap_err().contains("expected string, got number")
+            check("ldap-auth", wrong, SchemaType::Consumer)
+                .unwrap_err()
+                .contains("expected string, got number")
         );
-        assert_eq!(check("opa", json!({"_meta": {"disable": true}}), Place::Route), Ok(()));
+        assert_eq!(check("opa", json!({"_meta": {"disable": true}}), SchemaType::Route), Ok(()));
     }
 
     #[test]
     fn metadata_of_any_of_them_may_stand_there() {
-        assert_eq!(check("datadog", json!({"port": 8125}), Place::Metadata), Ok(()));
-        assert!(check("datadog", json!({"port": "x"}), Place::Metadata).is_err());
-        assert_eq!(check("opa", json!({}), Place::Metadata), Ok(()));
+        assert_eq!(check("datadog", json!({"port": 8125}), SchemaType::Metadata), Ok(()));
+        assert!(check("datadog", json!({"port": "x"}), SchemaType::Metadata).is_err());
+        assert_eq!(check("opa", json!({}), SchemaType::Metadata), Ok(()));
     }
 
     #[test]
     fn strict_accepts_none() {
         let strict = Absent { strict: true, ..Absent::default() };
         let known = Absent::find("udp-logger").expect("absent");
-        let invalid = strict.check(known, &json!({"host": "h", "port": 1}), Place::Route).unwrap_err();
+        let invalid = strict.check(known, &json!({"host": "h", "port": 1}), SchemaType::Route).unwrap_err();
         assert!(invalid.reason.starts_with("unknown plugin [udp-logger]"), "{invalid}");
         assert!(invalid.hint.unwrap().contains("sluice.strict_plugins"));
     }

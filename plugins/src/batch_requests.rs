@@ -136,7 +136,7 @@ impl Plugin for BatchRequests {
     }
 
     async fn wait(&self, _phase: Phase, x: &mut Exchange<'_>) -> Step {
-        let mut memory = sdk::budget::Held::default();
+        let mut memory = sdk::budget::Reservation::default();
         if memory.resize(x.world().budget(), tree::weight(x.body())).is_err() {
             return crate::no_memory();
         }
@@ -148,7 +148,7 @@ impl Plugin for BatchRequests {
         if let Some(words) = batch.pipeline.iter().find_map(|item| request(x, &batch, item).err()) {
             return refuse(400, format!("request failed: {words}"));
         }
-        let (mut out, mut held) = (vec![b'['], sdk::budget::Held::default());
+        let (mut out, mut held) = (vec![b'['], sdk::budget::Reservation::default());
         let mut late = false;
         for item in &batch.pipeline {
             if out.len() > 1 {

@@ -98,7 +98,7 @@ struct Held {
     stage: usize,
     format: Option<Format>,
     body: Vec<u8>,
-    memory: sdk::budget::Held,
+    memory: sdk::budget::Reservation,
     cut: bool,
 }
 
@@ -184,7 +184,7 @@ impl Plugin for BodyTransformer {
     /// The same on a background thread.
     async fn wait(&self, _phase: Phase, x: &mut Exchange<'_>) -> Step {
         let Some(transform) = &self.request else { return Step::Next };
-        let (given, mut memory) = (self.given_request(x, transform), sdk::budget::Held::default());
+        let (given, mut memory) = (self.given_request(x, transform), sdk::budget::Reservation::default());
         // It is copied, as the exchange keeps its own.
         if memory.resize(x.world().budget(), given.body.len()).is_err() {
             return settle_request(x, Err(work::spent(given.side)));

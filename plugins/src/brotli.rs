@@ -42,7 +42,7 @@ struct Work {
     stage: usize,
     encoder: Encoder,
     /// The memory that the encoder takes from the worker's budget.
-    memory: sdk::budget::Held,
+    memory: sdk::budget::Reservation,
 }
 
 struct Encoder {
@@ -118,7 +118,7 @@ impl Plugin for Brotli {
             let needed = length.saturating_add(16).checked_ilog2().map_or(10, |bits| bits as i32 + 1);
             params.lgwin = params.lgwin.min(needed.max(SMALLEST_CHEAP));
         }
-        let mut memory = sdk::budget::Held::default();
+        let mut memory = sdk::budget::Reservation::default();
         if memory.resize(x.world().budget(), memory_for(&params)).is_err() {
             x.complain(Self::NAME, "the response is not compressed: the worker holds as much as it may");
             return;

@@ -11,10 +11,10 @@ use std::sync::{Arc, OnceLock};
 
 use hashbrown::HashMap;
 use indexmap::IndexMap;
-use model::apisix_plugins::{self, Facts, Known, Subsystem, is_apisix};
+use model::apisix_plugins::{self, ApisixPlugin, Facts, Subsystem, is_apisix};
 use model::{Invalid, Schema};
 use sdk::build::{Build, Names, Owner, PluginBuilder, Services};
-use sdk::catalog::{About, Configured, Place, Scope};
+use sdk::catalog::{About, Configured, SchemaType, Scope};
 use sdk::chain::{Chain, Fitting, Stage};
 use sdk::consumers::Credential;
 use sdk::endpoint::Served;
@@ -121,7 +121,7 @@ impl Compiled {
 
     fn facts(&self) -> Facts {
         let row = &self.row;
-        let known = apisix_plugins::find(Subsystem::Http, row.name()).map(Known::facts);
+        let known = apisix_plugins::find(Subsystem::Http, row.name()).map(ApisixPlugin::facts);
         let (kind, scope) = known.map(|facts| (facts.kind, facts.scope)).unwrap_or_default();
         Facts {
             version: row.version().parse::<f64>().map_or_else(|_| row.version().into(), Value::from),
@@ -222,8 +222,8 @@ impl Catalog {
 }
 
 impl sdk::Catalog for Catalog {
-    fn check(&self, name: &str, config: &Value, place: Place) -> Result<(), Invalid> {
-        if place == Place::Metadata {
+    fn check(&self, name: &str, config: &Value, place: SchemaType) -> Result<(), Invalid> {
+        if place == SchemaType::Metadata {
             return match (self.find(name), self.find_stream(name), Absent::find(name)) {
                 (Err(_), Ok(stream), _) => stream.metadata_schema().check(&or_empty(config)),
                 (Err(_), Err(_), Some(known)) => self.absent.check(known, config, place),
@@ -241,7 +241,7 @@ impl sdk::Catalog for Catalog {
                 Invalid::new(format!("invalid plugin conf for plugin [{name}]")).expected("an object")
             );
         }
-        if place == Place::Stream {
+        if place == SchemaType::Stream {
             let plugin = self.find_stream(name)?;
             return match self.stage(plugin, config, &UNOWNED, &CHECK, 0) {
                 Err(invalid) if !meta::disabled(config) => Err(crate::stream::blame(name, invalid)),
@@ -253,14 +253,16 @@ impl sdk::Catalog for Catalog {
             (Err(_), None) if meta::disabled(config) && is_apisix(name) => return Ok(()),
             (found, _) => found?,
         };
-        if place == Place::Consumer && plugin.row.phases().is_empty() {
+        if place == SchemaType::Consumer && plugin.row.phases().is_empty() {
             return Err(blame(name, before_consumers()));
         }
         let checked = match plugin.consumer_schema() {
-            Some(schema) if place == Place::Consumer => schema.parse(or_empty(config)).and_then(|config| {
-                // A reference is followed when the consumer is compiled.
-                if refers(&config) { Ok(()) } else { plugin.row.credential(&config).map(drop) }
-            }),
+            Some(schema) if place == SchemaType::Consumer => {
+                schema.parse(or_empty(config)).and_then(|config| {
+                    // A reference is followed when the consumer is compiled.
+                    if refers(&config) { Ok(()) } else { plugin.row.credential(&config).map(drop) }
+                })
+            }
             _ => self.stage(&plugin, config, &UNOWNED, &CHECK, 0).map(drop),
         };
         match checked {
@@ -515,10 +517,10 @@ pub(crate) fn with_meta(mut schema: Value) -> Value {
 }
 
 /// Where the configuration of this owner stands.
-fn place_of(owner: &Owner) -> Place {
+fn place_of(owner: &Owner) -> SchemaType {
     match owner.collection {
-        "consumers" | "credentials" => Place::Consumer,
-        _ => Place::Route,
+        "consumers" | "credentials" => SchemaType::Consumer,
+        _ => SchemaType::Route,
     }
 }
 

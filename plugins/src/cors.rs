@@ -54,7 +54,7 @@ enum Origins {
 }
 
 /// The value for the response.
-enum Answer<'a> {
+enum HeaderValue<'a> {
     Any,
     Text(&'a str),
     /// The request's own origin.
@@ -193,7 +193,7 @@ impl Plugin for Cors {
             self.allow(x, origin);
         }
         let timing = match (&self.timing_by_regex, &self.timing) {
-            (Some(patterns), _) => matches(patterns, own, x.searches()).then_some(Answer::Own),
+            (Some(patterns), _) => matches(patterns, own, x.searches()).then_some(HeaderValue::Own),
             (None, Some(origins)) => origins.answer(own).filter(|answer| answer.fits(own)),
             (None, None) => None,
         };
@@ -227,17 +227,17 @@ impl Config {
 impl Cors {
     /// Returns the answer to a request of this origin, if it is let in. Origins named by metadata come
     /// first where the configuration asks for it, then the patterns, then the plain list.
-    fn allowed(&self, own: Option<&[u8]>, searches: &Searches) -> Option<Answer<'_>> {
+    fn allowed(&self, own: Option<&[u8]>, searches: &Searches) -> Option<HeaderValue<'_>> {
         let lets_in = |origins: &Origins| origins.answer(own).is_some_and(|answer| answer.fits(own));
         if own.is_some() && self.by_metadata.iter().flatten().any(lets_in) {
-            return Some(Answer::Own);
+            return Some(HeaderValue::Own);
         }
         // Beside metadata, the default `*` does not let everybody in, nor `**` who is from nowhere.
         if self.by_metadata.is_some() && (own.is_none() || matches!(self.origins, Origins::Any)) {
             return None;
         }
         match &self.by_regex {
-            Some(patterns) => matches(patterns, own, searches).then_some(Answer::Own),
+            Some(patterns) => matches(patterns, own, searches).then_some(HeaderValue::Own),
             None => self.origins.answer(own).filter(|answer| answer.fits(own)),
         }
     }
@@ -288,33 +288,33 @@ impl Origins {
         }
     }
 
-    fn answer(&self, own: Option<&[u8]>) -> Option<Answer<'_>> {
+    fn answer(&self, own: Option<&[u8]>) -> Option<HeaderValue<'_>> {
         match self {
-            Origins::Any => Some(Answer::Any),
-            Origins::Echo => Some(if own.is_some() { Answer::Own } else { Answer::Any }),
-            Origins::One(origin) => Some(Answer::Text(origin)),
+            Origins::Any => Some(HeaderValue::Any),
+            Origins::Echo => Some(if own.is_some() { HeaderValue::Own } else { HeaderValue::Any }),
+            Origins::One(origin) => Some(HeaderValue::Text(origin)),
             Origins::Several(list) => {
                 let own = own?;
-                list.iter().any(|origin| origin.as_bytes() == own).then_some(Answer::Own)
+                list.iter().any(|origin| origin.as_bytes() == own).then_some(HeaderValue::Own)
             }
         }
     }
 }
 
-impl Answer<'_> {
+impl HeaderValue<'_> {
     /// Whether it lets this origin in.
     fn fits(&self, own: Option<&[u8]>) -> bool {
         match self {
-            Answer::Any | Answer::Own => true,
-            Answer::Text(text) => own == Some(text.as_bytes()),
+            HeaderValue::Any | HeaderValue::Own => true,
+            HeaderValue::Text(text) => own == Some(text.as_bytes()),
         }
     }
 
     fn bytes<'b>(&'b self, own: Option<&'b [u8]>) -> &'b [u8] {
         match self {
-            Answer::Any => b"*",
-            Answer::Text(text) => text.as_bytes(),
-            Answer::Own => own.unwrap_or(b"*"),
+            HeaderValue::Any => b"*",
+            HeaderValue::Text(text) => text.as_bytes(),
+            HeaderValue::Own => own.unwrap_or(b"*"),
         }
     }
 }

@@ -153,7 +153,7 @@ pub(crate) fn window_bits(first: u8) -> u32 {
 pub(crate) mod tests {
     use std::io::Write;
 
-    use sdk::offload::Turn;
+    use sdk::offload::TimeSlice;
     use sdk::testing::{Probe, respond};
 
     use super::*;
@@ -174,7 +174,7 @@ pub(crate) mod tests {
     fn decode(mut decoding: Decoding, most: usize, pauses: bool) -> (Decoded, Vec<u8>) {
         let mut room = 0;
         loop {
-            match decoding.go_on(room, &mut Until::Turn(&Turn::new(&|| pauses))) {
+            match decoding.go_on(room, &mut Until::TimeSlice(&TimeSlice::new(&|| pauses))) {
                 Decoded::Paused => assert!(pauses),
                 Decoded::Full { least, wanted } if least <= most => {
                     assert!(room < least && least <= wanted);

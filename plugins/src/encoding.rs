@@ -3,7 +3,7 @@
 
 use std::io;
 
-use sdk::budget::Held;
+use sdk::budget::Reservation;
 use sdk::{Chunk, Exchange, Name, Version, World};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
@@ -103,9 +103,9 @@ const PART: usize = 16 << 10;
 pub(crate) async fn code_away<C: Compressor>(
     world: &dyn World,
     mut compressor: C,
-    mut memory: Held,
+    mut memory: Reservation,
     chunk: &mut Chunk,
-) -> (C, Held) {
+) -> (C, Reservation) {
     let (own, last) = (memory.bytes(), chunk.last);
     let mut data = std::mem::take(&mut chunk.data);
     // Where there is no room, it counts where it was held, as long as the exchange lasts.

@@ -6,7 +6,7 @@
 use model::Invalid;
 use sdk::chain::Phases;
 use sdk::expr::Expr;
-use sdk::sink::{Batching, Joined, Sink, Spec, Target};
+use sdk::sink::{Batching, Destination, Joined, Sink, Spec};
 use sdk::{Build, Chunk, Exchange, Plugin, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -68,7 +68,7 @@ impl Plugin for FileLogger {
         let target = match config.path.as_deref().or_else(metadata) {
             Some(path) => cx.log_file(path).map_err(|invalid| invalid.at("/path"))?,
             // A check does not see the metadata.
-            None if cx.owner.collection.is_empty() => Target::File { path: String::new() },
+            None if cx.owner.collection.is_empty() => Destination::File { path: String::new() },
             None => {
                 return Err(Invalid::new(
                     "property \"path\" is not set in either the plugin conf or the metadata",
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(build(json!({}), Some(json!({"path": "logs/a.log"}))), Ok(()));
         let catalog = crate::Catalog::new(probe.services.clone(), Default::default());
         assert_eq!(
-            sdk::Catalog::check(&catalog, "file-logger", &json!({}), sdk::catalog::Place::Route),
+            sdk::Catalog::check(&catalog, "file-logger", &json!({}), sdk::catalog::SchemaType::Route),
             Ok(())
         );
         assert_eq!(
@@ -141,12 +141,15 @@ mod tests {
             assert_eq!(build(config.clone(), None).unwrap_err().pointer, "/path", "{path}");
             assert_eq!(build(json!({}), Some(config.clone())).unwrap_err().pointer, "/path", "{path}");
             let check = |place| sdk::Catalog::check(&catalog, "file-logger", &config, place);
-            assert_eq!(check(sdk::catalog::Place::Metadata).unwrap_err().pointer, "/path", "{path}");
-            assert_eq!(check(sdk::catalog::Place::Route).unwrap_err().pointer, "/path", "{path}");
+            assert_eq!(check(sdk::catalog::SchemaType::Metadata).unwrap_err().pointer, "/path", "{path}");
+            assert_eq!(check(sdk::catalog::SchemaType::Route).unwrap_err().pointer, "/path", "{path}");
         }
         // A check does not see what a reference stands for.
         let config = json!({"path": "$env://LOG"});
-        assert_eq!(sdk::Catalog::check(&catalog, "file-logger", &config, sdk::catalog::Place::Route), Ok(()));
+        assert_eq!(
+            sdk::Catalog::check(&catalog, "file-logger", &config, sdk::catalog::SchemaType::Route),
+            Ok(())
+        );
         assert_eq!(build(config, None).unwrap_err().pointer, "/path");
         let invalid = build(json!({"path": "logs/a", "match": [[["arg_a", "~~~", "b"]]]}), None).unwrap_err();
         assert!(

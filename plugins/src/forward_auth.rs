@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use indexmap::IndexMap;
 use model::{Invalid, boot};
-use sdk::budget::Held;
+use sdk::budget::Reservation;
 use sdk::chain::Phases;
 use sdk::exchange::Body;
 use sdk::template::Template;
@@ -147,7 +147,7 @@ impl Plugin for ForwardAuth {
 
     async fn wait(&self, _phase: Phase, x: &mut Exchange<'_>) -> Step {
         // The copy counts against the worker's budget until the answer has arrived.
-        let mut held = Held::default();
+        let mut held = Reservation::default();
         let body = match self.config.request_method == "POST" {
             true if held.resize(x.world().budget(), x.body().len()).is_err() => {
                 return crate::no_memory();

@@ -75,7 +75,7 @@ impl Plugin for Gzip {
 /// One response's coder.
 struct Gzipped {
     level: u32,
-    work: Option<(Work, sdk::budget::Held)>,
+    work: Option<(Work, sdk::budget::Reservation)>,
 }
 
 /// Its compressor.
@@ -96,7 +96,7 @@ impl Coder for Gzipped {
             return false;
         }
         let bits = window_bits(encoding::announced(x), self.level);
-        let mut memory = sdk::budget::Held::default();
+        let mut memory = sdk::budget::Reservation::default();
         if memory.resize(x.world().budget(), memory_for(bits)).is_err() {
             x.complain(Gzip::NAME, "the response is not compressed: the worker holds as much as it may");
             return false;

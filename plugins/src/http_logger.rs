@@ -8,7 +8,7 @@ use std::time::Duration;
 use model::Invalid;
 use sdk::build::split_authority;
 use sdk::chain::Phases;
-use sdk::sink::{Batching, Joined, Sink, Spec, Target, Tls};
+use sdk::sink::{Batching, Destination, Joined, Sink, Spec, Tls};
 use sdk::{Build, Chunk, Exchange, Plugin, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -94,7 +94,7 @@ impl Plugin for HttpLogger {
             (Concat::Json, _) => (Joined::ARRAY, "application/json"),
             (Concat::NewLine, _) => (Joined::LINES, "text/plain"),
         };
-        let target = Target::Http {
+        let target = Destination::Http {
             host,
             port,
             uri: path,

@@ -9,7 +9,7 @@ use std::io::Read;
 
 use flate2::bufread::MultiGzDecoder;
 use model::Invalid;
-use sdk::budget::Held;
+use sdk::budget::Reservation;
 use sdk::chain::Phases;
 use sdk::expr::Expr;
 use sdk::log_entry::{Bodies, EntryFormat, json_text};
@@ -71,7 +71,7 @@ struct Collecting {
     /// There is no room for more of it.
     full: bool,
     bytes: Vec<u8>,
-    held: Held,
+    held: Reservation,
 }
 
 impl Options {
@@ -170,7 +170,7 @@ impl Logger {
                 logged: now,
                 full: false,
                 bytes: Vec::new(),
-                held: Held::default(),
+                held: Reservation::default(),
             });
         }
         let Some(one) = all.iter_mut().find(|one| one.instance == instance && one.logged && !one.full) else {

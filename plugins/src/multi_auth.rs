@@ -128,7 +128,7 @@ mod tests {
     use indexmap::IndexMap;
     use sdk::Catalog as _;
     use sdk::build::{Owner, Services};
-    use sdk::catalog::{Configured, Place, Scope};
+    use sdk::catalog::{Configured, SchemaType, Scope};
     use sdk::exchange::Body;
     use sdk::testing::{FixedNames, Probe};
 
@@ -273,7 +273,7 @@ mod tests {
     fn mistakes_are_named_as_apisix_names_them() {
         let reason = |plugins: Value| {
             let config = json!({ "auth_plugins": plugins });
-            let invalid = catalog().check("multi-auth", &config, Place::Route).unwrap_err();
+            let invalid = catalog().check("multi-auth", &config, SchemaType::Route).unwrap_err();
             (
                 invalid.reason.replace("failed to check the configuration of plugin multi-auth err: ", ""),
                 invalid.pointer,

@@ -7,9 +7,9 @@
 
 use model::Invalid;
 use sdk::chain::Phases;
-use sdk::pattern::{Pattern, Replacement, Spent};
+use sdk::pattern::{Pattern, Replacement, StepLimit};
 use sdk::template::Template;
-use sdk::{Build, Exchange, Method, Name, Plugin, Reply, Step, Unjudged, target};
+use sdk::{Build, Exchange, Method, Name, Plugin, Reply, Step, Undecidable, target};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -176,8 +176,9 @@ impl ProxyRewrite {
             separates = separates || !uri.contains(&b'?');
             for (pattern, replacement) in &self.regex_uri {
                 // The pattern was not judged, so the path for the upstream is unknown.
-                let found =
-                    pattern.captures(&uri, x.searches()).map_err(|Spent| Step::Refuse(Unjudged::Spent))?;
+                let found = pattern
+                    .captures(&uri, x.searches())
+                    .map_err(|StepLimit| Step::Refuse(Undecidable::Spent))?;
                 let Some(found) = found else { continue };
                 captures.extend((0..found.count()).map(|at| found.group(at).unwrap_or_default().to_vec()));
                 let mut replaced = Vec::new();

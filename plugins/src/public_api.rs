@@ -71,7 +71,7 @@ mod tests {
     use indexmap::IndexMap;
     use sdk::Catalog as _;
     use sdk::build::{Owner, Services};
-    use sdk::catalog::{Configured, Place, Scope};
+    use sdk::catalog::{Configured, SchemaType, Scope};
     use sdk::testing::{FixedNames, Probe, now};
 
     use super::*;
@@ -113,7 +113,7 @@ mod tests {
             assert_eq!(answers(config, method, path), [expected; 2], "{config} {method} {path}");
         }
         assert_eq!(
-            catalog().check("public-api", &json!({"uri": 1}), Place::Route).unwrap_err().pointer,
+            catalog().check("public-api", &json!({"uri": 1}), SchemaType::Route).unwrap_err().pointer,
             "/uri"
         );
     }

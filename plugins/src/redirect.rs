@@ -4,9 +4,9 @@
 
 use model::Invalid;
 use sdk::chain::Phases;
-use sdk::pattern::{Pattern, Replacement, Spent};
+use sdk::pattern::{Pattern, Replacement, StepLimit};
 use sdk::template::Template;
-use sdk::{Build, Exchange, Method, Plugin, Reply, Step, Unjudged, target};
+use sdk::{Build, Exchange, Method, Plugin, Reply, Step, Undecidable, target};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -123,7 +123,7 @@ impl Plugin for Redirect {
                     Ok(Some(found)) => found.replace(replacement, &mut uri),
                     Ok(None) => return Step::Next,
                     // The pattern was not judged, so it is unknown whether to redirect.
-                    Err(Spent) => return Step::Refuse(Unjudged::Spent),
+                    Err(StepLimit) => return Step::Refuse(Undecidable::Spent),
                 }
             }
             To::Https(template) => {
@@ -200,7 +200,7 @@ mod tests {
             let mut probe = probe(length);
             let stage: Redirect = probe.stage(json!({"regex_uri": ["(?!x)a+", "/b"]})).unwrap();
             let step = stage.rewrite(&mut probe.exchange());
-            assert_eq!(matches!(step, Step::Refuse(Unjudged::Spent)), refused, "{length}: {step:?}");
+            assert_eq!(matches!(step, Step::Refuse(Undecidable::Spent)), refused, "{length}: {step:?}");
         }
     }
 

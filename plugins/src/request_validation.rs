@@ -105,7 +105,7 @@ impl Plugin for RequestValidation {
         if x.body().len() > ON_WORKER {
             return Step::Wait;
         }
-        let mut memory = sdk::budget::Held::default();
+        let mut memory = sdk::budget::Reservation::default();
         if memory.resize(x.world().budget(), tree::weight(x.body())).is_err() {
             return crate::no_memory();
         }
@@ -116,7 +116,7 @@ impl Plugin for RequestValidation {
     /// The same for a long body, on a background thread.
     async fn wait(&self, _phase: Phase, x: &mut Exchange<'_>) -> Step {
         let (Some(schema), world) = (self.body.clone(), x.world()) else { return Step::Next };
-        let mut memory = sdk::budget::Held::default();
+        let mut memory = sdk::budget::Reservation::default();
         // It is copied, as the exchange keeps its own.
         if memory.resize(world.budget(), tree::weight(x.body()) + x.body().len()).is_err() {
             return crate::no_memory();

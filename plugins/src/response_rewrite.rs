@@ -70,7 +70,7 @@ struct Held {
     /// How long the upstream said the body is; 0 if it did not.
     announced: usize,
     /// The memory it takes from the worker's budget, until the client has taken the body.
-    memory: sdk::budget::Held,
+    memory: sdk::budget::Reservation,
     /// The body is longer than `max_resp_body_size`.
     cut: bool,
     /// All of the body is here, and the filters are not done with it.
@@ -309,7 +309,7 @@ impl Plugin for ResponseRewrite {
         loop {
             let room = memory.bytes();
             let job = world.offload(memory, move |turn| {
-                let pause = work.go_on(room, &mut Until::Turn(turn));
+                let pause = work.go_on(room, &mut Until::TimeSlice(turn));
                 (work, pause)
             });
             let pause;
@@ -332,7 +332,7 @@ const UNDECODABLE: &str = "the response's body cannot be decoded as its Content-
 const CUT: &str = "the response's body is longer than max_resp_body_size: its end is left out";
 
 /// Takes as many bytes from the budget as are wanted, or as are needed at least; whether that could be had.
-fn grant(memory: &mut sdk::budget::Held, budget: &Budget, least: usize, wanted: usize) -> bool {
+fn grant(memory: &mut sdk::budget::Reservation, budget: &Budget, least: usize, wanted: usize) -> bool {
     memory.resize(budget, wanted).or_else(|_| memory.resize(budget, least)).is_ok()
 }
 
@@ -385,7 +385,7 @@ impl ResponseRewrite {
         x: &mut Exchange<'_>,
         chunk: &mut Chunk,
         work: Work,
-        mut memory: sdk::budget::Held,
+        mut memory: sdk::budget::Reservation,
     ) -> Step {
         let found = work.found;
         chunk.data = work.into_body();

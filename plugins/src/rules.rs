@@ -3,8 +3,8 @@
 //! Lists of patterns of which one is enough, as uri-blocker and ua-restriction have them.
 
 use model::Invalid;
-use sdk::Unjudged;
-use sdk::pattern::{Pattern, Searches, Spent};
+use sdk::Undecidable;
+use sdk::pattern::{Pattern, Searches, StepLimit};
 
 /// A list of patterns. Those whose search is linear are one pattern, so that a long text is read once.
 #[derive(Debug)]
@@ -40,13 +40,13 @@ impl Rules {
     /// # Errors
     /// None does as far as that was found out, but one search came to no end.
     #[inline]
-    pub(crate) fn judge(&self, text: &[u8], searches: &Searches) -> Result<bool, Unjudged> {
+    pub(crate) fn judge(&self, text: &[u8], searches: &Searches) -> Result<bool, Undecidable> {
         let mut outcome = Ok(false);
         for pattern in &self.0 {
             match pattern.judge(text, searches) {
                 Ok(true) => return Ok(true),
                 Ok(false) => {}
-                Err(Spent) => outcome = Err(Unjudged::Spent),
+                Err(StepLimit) => outcome = Err(Undecidable::Spent),
             }
         }
         outcome
@@ -96,7 +96,7 @@ mod tests {
     fn an_undecided_search_is_neither_yes_nor_no() {
         let list = rules(&[r"^(a|a)*(?=b)\1$", "^b"], false);
         let mut text = vec![b'a'; 4096];
-        assert_eq!(list.judge(&text, &Searches::default()), Err(Unjudged::Spent));
+        assert_eq!(list.judge(&text, &Searches::default()), Err(Undecidable::Spent));
         text[0] = b'b';
         assert_eq!(list.judge(&text, &Searches::default()), Ok(true));
     }

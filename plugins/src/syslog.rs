@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use model::Invalid;
 use sdk::chain::Phases;
-use sdk::sink::{Batching, Joined, Sink, Spec, Target, Tls};
+use sdk::sink::{Batching, Destination, Joined, Sink, Spec, Tls};
 use sdk::vars::{self, Var};
 use sdk::{Build, Chunk, Exchange, Plugin, Step};
 use serde::Deserialize;
@@ -102,8 +102,8 @@ impl Plugin for Syslog {
         let port = logger::port(port)?;
         let timeout = Duration::from_millis(timeout);
         let target = match sock_type {
-            SockType::Tcp => Target::Tcp { host, port, tls, timeout, keep: true },
-            SockType::Udp => Target::Udp { host, port, timeout },
+            SockType::Tcp => Destination::Tcp { host, port, tls, timeout, keep: true },
+            SockType::Udp => Destination::Udp { host, port, timeout },
         };
         batching.max_bytes = flush_limit;
         let sink = cx.sink(Spec {

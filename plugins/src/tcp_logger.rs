@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use model::Invalid;
 use sdk::chain::Phases;
-use sdk::sink::{Batching, Joined, Sink, Spec, Target, Tls};
+use sdk::sink::{Batching, Destination, Joined, Sink, Spec, Tls};
 use sdk::{Build, Chunk, Exchange, Plugin, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -68,7 +68,8 @@ impl Plugin for TcpLogger {
         // As in APISIX, the server's certificate is not looked at.
         let name = tls_options.filter(|name| !name.is_empty());
         let tls = tls.then_some(Tls { name, verify: false });
-        let target = Target::Tcp { host, port, tls, timeout: Duration::from_millis(timeout), keep: false };
+        let target =
+            Destination::Tcp { host, port, tls, timeout: Duration::from_millis(timeout), keep: false };
         let joined = if batching.batch_max_size == 1 { Joined::PLAIN } else { Joined::ARRAY };
         let sink = cx.sink(Spec {
             plugin: Self::NAME,

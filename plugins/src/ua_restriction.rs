@@ -7,7 +7,7 @@
 
 use model::Invalid;
 use sdk::chain::Phases;
-use sdk::{Build, Exchange, Plugin, Reply, Step, Unjudged};
+use sdk::{Build, Exchange, Plugin, Reply, Step, Undecidable};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -81,7 +81,7 @@ impl Plugin for UaRestriction {
 
 impl UaRestriction {
     /// Whether one of the request's User-Agents is on the list; none if it has none.
-    fn listed(&self, x: &Exchange<'_>) -> Option<Result<bool, Unjudged>> {
+    fn listed(&self, x: &Exchange<'_>) -> Option<Result<bool, Undecidable>> {
         let mut outcome = None;
         for agent in x.request().fields.all(b"user-agent") {
             match self.list.judge(agent.trim_ascii(), x.searches()) {

@@ -41,7 +41,7 @@ struct RuleConfig {
 }
 
 /// The rules that held on an exchange: the plugin may stand on a global rule and on the route.
-struct Held(SmallVec<[(usize, usize); 2]>);
+struct MatchedRules(SmallVec<[(usize, usize); 2]>);
 
 impl Plugin for Workflow {
     const NAME: &'static str = "workflow";
@@ -111,7 +111,7 @@ impl Workflow {
 
     /// The rule that held on this exchange.
     fn held(&self, x: &Exchange<'_>) -> Option<usize> {
-        let Held(all) = x.note::<Held>()?;
+        let MatchedRules(all) = x.note::<MatchedRules>()?;
         all.iter().find(|(id, _)| *id == self.id()).map(|(_, rule)| *rule)
     }
 
@@ -124,9 +124,9 @@ impl Workflow {
         let Some(stage) = stage else { return Step::Next };
         if self.held(x).is_none() {
             let entry = (self.id(), index);
-            match x.note_mut::<Held>() {
-                Some(Held(all)) => all.push(entry),
-                None => x.set_note(Held(SmallVec::from_iter([entry]))),
+            match x.note_mut::<MatchedRules>() {
+                Some(MatchedRules(all)) => all.push(entry),
+                None => x.set_note(MatchedRules(SmallVec::from_iter([entry]))),
             }
         }
         stage.instance().ask(Phase::Access, x)
@@ -258,7 +258,7 @@ mod tests {
             (json!(["limit-count", {"count": 0}]), Some("failed to validate the 'limit-count' action: ")),
         ] {
             let config = json!({"rules": [{"actions": [right, action]}]});
-            let result = catalog.check("workflow", &config, sdk::catalog::Place::Route);
+            let result = catalog.check("workflow", &config, sdk::catalog::SchemaType::Route);
             match (result, wrong) {
                 (Ok(()), None) => {}
                 (Err(invalid), Some(words)) => {

@@ -5,7 +5,7 @@ mod permits;
 use std::rc::Rc;
 
 use sdk::Client;
-use sdk::budget::Held;
+use sdk::budget::Reservation;
 use sdk::world::{Fetch, FetchError, FetchTimeouts, Fetched, Keep};
 use snapshot::upstream::Keepalive;
 use wire::h1::encode::BadTarget;
@@ -215,7 +215,7 @@ async fn exchange(
             _ => {}
         }
     }
-    let (mut body, mut held) = (Vec::new(), Held::default());
+    let (mut body, mut held) = (Vec::new(), Reservation::default());
     loop {
         if !from.take(false).map_err(error_of)? {
             let deadline = end.min(worker.clock.after(read));

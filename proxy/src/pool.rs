@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sdk::budget::Held;
-use sdk::offload::{Job, Output, Turn};
+use sdk::budget::Reservation;
+use sdk::offload::{Job, Output, TimeSlice};
 
 use crate::rt::{self, Permits, oneshot};
 
@@ -44,7 +44,7 @@ impl Pool {
     }
 
     /// See [`sdk::World::run_job`].
-    pub(crate) async fn run(self, job: Job, held: Held) -> (Output, Held) {
+    pub(crate) async fn run(self, job: Job, held: Reservation) -> (Output, Reservation) {
         // Never closed.
         let Ok(permit) = self.permits.acquire_owned().await else { return std::future::pending().await };
         let abandoned = Arc::<AtomicBool>::default();
@@ -53,7 +53,7 @@ impl Pool {
         (self.start)(Box::new(move || {
             let began = rt::now();
             let is_over = || abandoned.load(Ordering::Relaxed) || rt::now().duration_since(began) >= TURN;
-            let output = catch_unwind(AssertUnwindSafe(|| job(&Turn::new(&is_over))));
+            let output = catch_unwind(AssertUnwindSafe(|| job(&TimeSlice::new(&is_over))));
             // Before the worker knows: what it does next may be another job.
             drop(permit);
             let _ = done.send(output);
@@ -124,8 +124,8 @@ mod tests {
         }
     }
 
-    fn holding(budget: &Budget, bytes: usize) -> Held {
-        let mut held = Held::default();
+    fn holding(budget: &Budget, bytes: usize) -> Reservation {
+        let mut held = Reservation::default();
         held.resize(budget, bytes).unwrap();
         held
     }
@@ -145,7 +145,7 @@ mod tests {
                 let (worker, done) = (worker.clone(), done.clone());
                 spawn(async move {
                     let world: &dyn World = &*worker;
-                    let (output, _) = world.offload(Held::default(), move |_| number * 10).await;
+                    let (output, _) = world.offload(Reservation::default(), move |_| number * 10).await;
                     done.send(output).unwrap();
                 });
             }
@@ -185,7 +185,7 @@ mod tests {
             turns().await;
             assert_eq!((world.budget().taken(), told.try_recv()), (0, Ok(true)));
             // The next has the thread, and its turn lasts.
-            let mut next = Box::pin(world.offload(Held::default(), |turn| turn.is_over()));
+            let mut next = Box::pin(world.offload(Reservation::default(), |turn| turn.is_over()));
             assert!(next.as_mut().poll(&mut cx).is_pending());
             threads.work();
             assert!(!next.await.0);

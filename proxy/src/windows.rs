@@ -13,7 +13,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use sdk::budget::{Budget, Held};
+use sdk::budget::{Budget, Reservation};
 
 /// How the library treats a window that is enlarged after it was made smaller and before the peer has used it up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub(crate) struct Windows {
     /// The most that the peer may have sent unread: the same, or the rest of a larger window.
     promised: Cell<u32>,
     budget: Budget,
-    held: RefCell<Held>,
+    held: RefCell<Reservation>,
     /// Streams with a body that are being served.
     bodies: Cell<u32>,
 }

@@ -14,7 +14,7 @@ use model::{Desired, Entry, Invalid, Key, Kind, Resource};
 use proxy::{Settings, Stage, Workers};
 use sdk::build::{Build, Names, Services};
 use sdk::chain::{Fitting, LocalFuture};
-use sdk::{Chunk, Exchange, Factory, Instance, Phase, Phases, Reply, RequestFilter, Step, Unjudged};
+use sdk::{Chunk, Exchange, Factory, Instance, Phase, Phases, Reply, RequestFilter, Step, Undecidable};
 use serde_json::{Value, json};
 use snapshot::Publisher;
 use snapshot::compile::{Compiled, Compiler, Touched};
@@ -193,7 +193,7 @@ impl RequestFilter for Shout {
     fn filter(&mut self, chunk: &mut Chunk) -> Step {
         chunk.data.make_ascii_uppercase();
         match std::mem::replace(&mut self.waited, true) {
-            _ if chunk.data.contains(&b'!') => Step::Refuse(Unjudged::Unreadable),
+            _ if chunk.data.contains(&b'!') => Step::Refuse(Undecidable::Unreadable),
             true => Step::Next,
             false => Step::Wait,
         }

@@ -22,14 +22,14 @@ struct State {
 
 /// Bytes reserved from a [`Budget`]; returned to it on drop.
 #[derive(Debug, Default)]
-pub struct Held {
+pub struct Reservation {
     of: Option<Budget>,
     bytes: usize,
 }
 
 /// The budget is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Spent;
+pub struct Exhausted;
 
 impl Budget {
     pub fn new(most: usize) -> Budget {
@@ -47,7 +47,7 @@ impl Budget {
     }
 }
 
-impl Held {
+impl Reservation {
     /// Bytes of this reservation.
     pub fn bytes(&self) -> usize {
         self.bytes
@@ -57,10 +57,10 @@ impl Held {
     ///
     /// # Errors
     /// Too few bytes are left; the reservation is unchanged.
-    pub fn resize(&mut self, budget: &Budget, bytes: usize) -> Result<(), Spent> {
+    pub fn resize(&mut self, budget: &Budget, bytes: usize) -> Result<(), Exhausted> {
         let others = budget.0.taken.get() - self.bytes;
         if bytes > self.bytes && bytes > budget.0.most.saturating_sub(others) {
-            return Err(Spent);
+            return Err(Exhausted);
         }
         budget.0.taken.set(others + bytes);
         self.bytes = bytes;
@@ -74,14 +74,14 @@ impl Held {
     /// reservation. Capacity grows as for any vector, but not beyond `limit` bytes without need.
     ///
     /// # Errors
-    /// As for [`Held::resize`]; `body` is unchanged.
+    /// As for [`Reservation::resize`]; `body` is unchanged.
     pub fn reserve(
         &mut self,
         budget: &Budget,
         body: &mut Vec<u8>,
         more: usize,
         limit: usize,
-    ) -> Result<(), Spent> {
+    ) -> Result<(), Exhausted> {
         let needed = body.len() + more;
         if needed > body.capacity() {
             // Doubles the capacity, so that a long body is seldom moved; less if less is left.
@@ -95,7 +95,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for Reservation {
     fn drop(&mut self) {
         if let Some(budget) = &self.of {
             budget.0.taken.set(budget.0.taken.get() - self.bytes);
@@ -110,12 +110,12 @@ mod tests {
     #[test]
     fn reservations_share_a_budget_and_return_to_it_on_drop() {
         let budget = Budget::new(100);
-        let (mut one, mut two) = (Held::default(), Held::default());
+        let (mut one, mut two) = (Reservation::default(), Reservation::default());
         assert_eq!(one.resize(&budget, 60), Ok(()));
-        assert_eq!(two.resize(&budget, 41), Err(Spent));
+        assert_eq!(two.resize(&budget, 41), Err(Exhausted));
         assert_eq!(two.resize(&budget, 40), Ok(()));
         assert_eq!((budget.taken(), budget.left()), (100, 0));
-        assert_eq!(one.resize(&budget, 61), Err(Spent));
+        assert_eq!(one.resize(&budget, 61), Err(Exhausted));
         assert_eq!(one.resize(&budget, 10), Ok(()));
         drop(two);
         assert_eq!((budget.taken(), budget.left()), (10, 90));
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn the_capacity_of_a_body_is_reserved() {
         let budget = Budget::new(1000);
-        let (mut held, mut body) = (Held::default(), Vec::new());
+        let (mut held, mut body) = (Reservation::default(), Vec::new());
         for _ in 0..30 {
             held.reserve(&budget, &mut body, 10, 300).unwrap();
             body.extend_from_slice(&[0; 10]);
@@ -138,12 +138,12 @@ mod tests {
         let room = before - body.len();
         held.reserve(&budget, &mut body, room, 2000).unwrap();
         assert_eq!((body.capacity(), budget.taken()), (before, before));
-        assert_eq!(held.reserve(&budget, &mut body, 701, 2000), Err(Spent));
+        assert_eq!(held.reserve(&budget, &mut body, 701, 2000), Err(Exhausted));
         assert_eq!((body.capacity(), budget.taken()), (before, before));
         // Reused memory is counted again.
         drop(held);
         body.clear();
-        let mut held = Held::default();
+        let mut held = Reservation::default();
         held.reserve(&budget, &mut body, 5, 300).unwrap();
         assert_eq!((body.capacity(), budget.taken()), (before, 5));
     }

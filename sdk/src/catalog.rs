@@ -35,7 +35,7 @@ pub struct Scope<'a> {
 
 /// The kind of resource that contains a plugin's configuration; schemas differ between kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum SchemaType {
     /// Route, service, plugin config, consumer group or global rule.
     Route,
     /// Consumer or credential: auth plugins are configured with credentials there.
@@ -61,10 +61,10 @@ pub struct About {
 pub trait Catalog: Send + Sync + fmt::Debug {
     /// Checks one plugin's configuration; messages match APISIX's. Pointers in the error are
     /// relative to the configuration.
-    fn check(&self, name: &str, config: &Value, place: Place) -> Result<(), Invalid>;
+    fn check(&self, name: &str, config: &Value, place: SchemaType) -> Result<(), Invalid>;
 
     /// Checks a whole `plugins` object; pointers are relative to it.
-    fn check_all(&self, plugins: &IndexMap<String, Value>, place: Place) -> Result<(), Invalid> {
+    fn check_all(&self, plugins: &IndexMap<String, Value>, place: SchemaType) -> Result<(), Invalid> {
         for (name, config) in plugins {
             self.check(name, config, place).map_err(|invalid| invalid.within(name))?;
         }

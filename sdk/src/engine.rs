@@ -14,7 +14,7 @@ use std::rc::Rc;
 use smallvec::SmallVec;
 use wire::{BadField, Fields, Framing, Method, RequestHead, ResponseHead, Span, Version};
 
-use crate::budget::Held;
+use crate::budget::Reservation;
 use crate::chain::LocalFuture;
 use crate::client::Caller;
 use crate::coder::Coder;
@@ -142,10 +142,10 @@ pub struct Messages {
     /// The request's body, if a plugin requested it. Shared while it is forwarded to an upstream.
     pub body: Rc<Vec<u8>>,
     /// Bytes of the worker's budget reserved for the body.
-    pub body_held: Held,
+    pub body_held: Reservation,
     /// Bytes of the budget reserved for the gateway's or a plugin's response while filters change
     /// its body.
-    pub reply_held: Held,
+    pub reply_held: Reservation,
     /// The trailers of a request whose body is buffered, and those that a plugin has set.
     pub request_trailers: Fields,
     /// Names of the request headers that plugins have set or removed, if trailers may follow. The
@@ -190,8 +190,8 @@ impl Messages {
             }
             None => self.body = Rc::default(),
         }
-        self.body_held = Held::default();
-        self.reply_held = Held::default();
+        self.body_held = Reservation::default();
+        self.reply_held = Reservation::default();
         self.request_trailers.clear(1 << 10);
         self.response_trailers.clear(1 << 10);
         for shared in [&mut self.edited, &mut self.head] {

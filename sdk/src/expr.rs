@@ -17,10 +17,10 @@ use model::Invalid;
 use serde_json::Value as Json;
 
 use crate::exchange::{Body, Exchange};
-use crate::pattern::{Pattern, Searches, Spent};
+use crate::pattern::{Pattern, Searches, StepLimit};
 use crate::step::Step;
 use crate::vars::{self, Value, Var};
-use crate::verdict::{Unjudged, Verdict};
+use crate::verdict::{Undecidable, Verdict};
 
 /// A compiled condition.
 #[derive(Debug, Clone)]
@@ -137,7 +137,7 @@ impl Expr {
             let mut worst = Verdict::Holds;
             self.root.each(&mut |var, test| match test.judge(var, x) {
                 Verdict::NeedsBody => worst = Verdict::NeedsBody,
-                verdict @ Verdict::Unjudged(_) if worst == Verdict::Holds => worst = verdict,
+                verdict @ Verdict::Undecidable(_) if worst == Verdict::Holds => worst = verdict,
                 _ => {}
             });
             worst
@@ -194,8 +194,8 @@ fn step_for(verdict: Verdict, x: &Exchange<'_>) -> Step {
     match verdict {
         Verdict::NeedsBody => Step::Body(bound),
         // The body was requested with a smaller limit before.
-        Verdict::Unjudged(Unjudged::TooLarge) if x.lacks_body(bound) => Step::Body(bound),
-        Verdict::Unjudged(why) => Step::Refuse(why),
+        Verdict::Undecidable(Undecidable::TooLarge) if x.lacks_body(bound) => Step::Body(bound),
+        Verdict::Undecidable(why) => Step::Refuse(why),
         Verdict::Holds | Verdict::Fails => Step::Next,
     }
 }
@@ -208,7 +208,7 @@ fn decide(nodes: &[Term], alone: Verdict, x: &Exchange<'_>) -> Verdict {
         match node.judge(x) {
             verdict if verdict == alone => return alone,
             Verdict::NeedsBody => all = Verdict::NeedsBody,
-            Verdict::Unjudged(why) if all != Verdict::NeedsBody => all = Verdict::Unjudged(why),
+            Verdict::Undecidable(why) if all != Verdict::NeedsBody => all = Verdict::Undecidable(why),
             _ => {}
         }
     }
@@ -224,7 +224,7 @@ impl Test {
         match (self, &left) {
             (Test::Matches(pattern), Some(Value::Text(text))) => match pattern.judge(text, x.searches()) {
                 Ok(truth) => Verdict::of(truth),
-                Err(Spent) => Verdict::Unjudged(Unjudged::Spent),
+                Err(StepLimit) => Verdict::Undecidable(Undecidable::Spent),
             },
             _ => Verdict::of(self.holds(left.as_ref(), x.searches())),
         }

@@ -65,7 +65,7 @@ pub use plugin::Plugin;
 pub use step::{Reply, Step, SureAnswer};
 pub use upload::RequestFilter;
 pub use upstream::UpstreamHandle;
-pub use verdict::{Bounds, Unjudged, Verdict};
+pub use verdict::{Bounds, Undecidable, Verdict};
 pub use world::World;
 
 /// Re-exported from `wire`, since plugins depend on this crate only.

@@ -7,22 +7,22 @@
 
 use std::any::Any;
 
-use crate::budget::Held;
+use crate::budget::Reservation;
 use crate::chain::LocalFuture;
 use crate::world::World;
 
 /// A job for the pool, and its output. It owns its input: the exchange may end before it.
-pub type Job = Box<dyn FnOnce(&Turn<'_>) -> Output + Send>;
+pub type Job = Box<dyn FnOnce(&TimeSlice<'_>) -> Output + Send>;
 
 /// See [`Job`].
 pub type Output = Box<dyn Any + Send>;
 
 /// How long a running job may occupy its thread.
-pub struct Turn<'a>(&'a dyn Fn() -> bool);
+pub struct TimeSlice<'a>(&'a dyn Fn() -> bool);
 
-impl<'a> Turn<'a> {
-    pub fn new(is_over: &'a dyn Fn() -> bool) -> Turn<'a> {
-        Turn(is_over)
+impl<'a> TimeSlice<'a> {
+    pub fn new(is_over: &'a dyn Fn() -> bool) -> TimeSlice<'a> {
+        TimeSlice(is_over)
     }
 
     /// Whether the job should return: other jobs have waited for some milliseconds, or its exchange
@@ -33,9 +33,9 @@ impl<'a> Turn<'a> {
     }
 }
 
-impl std::fmt::Debug for Turn<'_> {
+impl std::fmt::Debug for TimeSlice<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Turn").field("is_over", &self.is_over()).finish()
+        f.debug_struct("TimeSlice").field("is_over", &self.is_over()).finish()
     }
 }
 
@@ -45,7 +45,7 @@ pub enum Until<'a> {
     /// On a worker: this number of steps; those of [`Until::ON_WORKER`] take about a millisecond.
     Steps(u64),
     /// On the pool: until its turn is over.
-    Turn(&'a Turn<'a>),
+    TimeSlice(&'a TimeSlice<'a>),
 }
 
 impl Until<'_> {
@@ -57,7 +57,7 @@ impl Until<'_> {
     pub fn allows(&self, worst: u64) -> bool {
         match self {
             Until::Steps(left) => worst <= *left,
-            Until::Turn(_) => true,
+            Until::TimeSlice(_) => true,
         }
     }
 
@@ -71,7 +71,7 @@ impl Until<'_> {
     pub fn is_over(&self) -> bool {
         match self {
             Until::Steps(left) => *left == 0,
-            Until::Turn(turn) => turn.is_over(),
+            Until::TimeSlice(turn) => turn.is_over(),
         }
     }
 }
@@ -82,12 +82,16 @@ impl dyn World + '_ {
     /// as happens when the client disconnects and after `plugin_wait_timeout`, a waiting job is
     /// dropped with it; a running one ends on its own, and its memory stays reserved until then. A
     /// panic in the closure continues in the future.
-    pub fn offload<T, F>(&self, held: Held, job: F) -> impl Future<Output = (T, Held)> + use<T, F>
+    pub fn offload<T, F>(
+        &self,
+        held: Reservation,
+        job: F,
+    ) -> impl Future<Output = (T, Reservation)> + use<T, F>
     where
         T: Send + 'static,
-        F: FnOnce(&Turn<'_>) -> T + Send + 'static,
+        F: FnOnce(&TimeSlice<'_>) -> T + Send + 'static,
     {
-        let running: LocalFuture<'static, (Output, Held)> =
+        let running: LocalFuture<'static, (Output, Reservation)> =
             self.run_job(Box::new(move |turn| Box::new(job(turn))), held);
         async move {
             let (output, held) = running.await;
@@ -98,14 +102,14 @@ impl dyn World + '_ {
 
 #[cfg(test)]
 mod tests {
-    use crate::budget::Held;
+    use crate::budget::Reservation;
     use crate::testing::{Probe, now};
 
     #[test]
     fn a_job_returns_its_output_and_its_reservation() {
         let mut probe = Probe::default();
         let x = probe.exchange();
-        let mut held = Held::default();
+        let mut held = Reservation::default();
         held.resize(x.world().budget(), 10).unwrap();
         let text = String::from("abc");
         let (length, held) =

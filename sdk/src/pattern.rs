@@ -5,7 +5,7 @@
 //! A pattern runs on `regex`, whose time is linear in the text. Only a pattern with look-around,
 //! back-references or atomic groups runs on `fancy-regex`, with a limit on its steps, similar to
 //! PCRE's match limit. A search that hits the limit is undecided; the caller chooses what follows
-//! from that ([`Spent`]). As in OpenResty without the `u` option, texts are bytes, `\w`, `\d`, `\s`
+//! from that ([`StepLimit`]). As in OpenResty without the `u` option, texts are bytes, `\w`, `\d`, `\s`
 //! mean ASCII, and `$` matches before a final newline as well as at the very end; in patterns with
 //! look-around only at the very end.
 
@@ -74,18 +74,18 @@ impl Default for Searches {
 }
 
 impl Searches {
-    fn pay(&self, cost: u64) -> Result<(), Spent> {
-        self.0.set(self.0.get().checked_sub(cost).ok_or(Spent)?);
+    fn pay(&self, cost: u64) -> Result<(), StepLimit> {
+        self.0.set(self.0.get().checked_sub(cost).ok_or(StepLimit)?);
         Ok(())
     }
 }
 
 impl Longest {
     /// The cost of a search at worst.
-    fn cost(self, length: usize) -> Result<u64, Spent> {
+    fn cost(self, length: usize) -> Result<u64, StepLimit> {
         let longest = self.growth.longest_text();
         if length > longest {
-            return Err(Spent);
+            return Err(StepLimit);
         }
         let part = (length as u64 * 1024) / longest as u64;
         let steps = if self.is_catastrophic && length >= FEW_STEPS { STEPS } else { 0 };
@@ -101,7 +101,7 @@ impl Longest {
 
 /// A search hit its limit of steps, or the text is too long for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Spent;
+pub struct StepLimit;
 
 /// The positions of a match and its groups in the text; group 0 is the whole match.
 #[derive(Debug, Clone)]
@@ -171,14 +171,14 @@ impl Pattern {
         }
     }
 
-    /// Whether a search may be undecided, see [`Spent`].
+    /// Whether a search may be undecided, see [`StepLimit`].
     pub fn may_be_spent(&self) -> bool {
         matches!(self.engine, Engine::Backtracking(..))
     }
 
     /// Whether the pattern matches; an undecided search is an error.
     #[inline]
-    pub fn judge(&self, text: &[u8], searches: &Searches) -> Result<bool, Spent> {
+    pub fn judge(&self, text: &[u8], searches: &Searches) -> Result<bool, StepLimit> {
         match &self.engine {
             Engine::Linear(regex) => {
                 let before = || self.before_newline(text).is_some_and(|text| regex.is_match(text));
@@ -186,7 +186,7 @@ impl Pattern {
             }
             Engine::Backtracking(regex, longest) => {
                 searches.pay(longest.cost(text.len())?)?;
-                regex.is_match(text).map_err(|_| Spent)
+                regex.is_match(text).map_err(|_| StepLimit)
             }
         }
     }
@@ -198,7 +198,11 @@ impl Pattern {
     }
 
     /// The first match and its groups; an undecided search is an error.
-    pub fn captures<'t>(&self, text: &'t [u8], searches: &Searches) -> Result<Option<Captures<'t>>, Spent> {
+    pub fn captures<'t>(
+        &self,
+        text: &'t [u8],
+        searches: &Searches,
+    ) -> Result<Option<Captures<'t>>, StepLimit> {
         if let Engine::Backtracking(_, longest) = &self.engine {
             searches.pay(longest.cost(text.len())?)?;
         }
@@ -214,9 +218,9 @@ impl Pattern {
     }
 
     /// As [`Pattern::captures`], in a text from an upstream.
-    fn captures_of_answer<'t>(&self, text: &'t [u8], from: usize) -> Result<Option<Captures<'t>>, Spent> {
+    fn captures_of_answer<'t>(&self, text: &'t [u8], from: usize) -> Result<Option<Captures<'t>>, StepLimit> {
         match &self.engine {
-            Engine::Backtracking(_, longest) if text.len() > longest.answer => Err(Spent),
+            Engine::Backtracking(_, longest) if text.len() > longest.answer => Err(StepLimit),
             _ => self.captures_from(text, from),
         }
     }
@@ -229,7 +233,7 @@ impl Pattern {
         earlier(find(text), before.and_then(find))
     }
 
-    fn captures_from<'t>(&self, text: &'t [u8], from: usize) -> Result<Option<Captures<'t>>, Spent> {
+    fn captures_from<'t>(&self, text: &'t [u8], from: usize) -> Result<Option<Captures<'t>>, StepLimit> {
         let groups = match &self.engine {
             Engine::Linear(regex) => {
                 let found = regex.captures_at(text, from);
@@ -245,7 +249,7 @@ impl Pattern {
                 found.iter().map(|group| group.map(|m| (m.start(), m.end()))).collect()
             }
             Engine::Backtracking(regex, _) => {
-                let found = regex.captures_from_pos(text, from).map_err(|_| Spent)?;
+                let found = regex.captures_from_pos(text, from).map_err(|_| StepLimit)?;
                 let Some(found) = found else { return Ok(None) };
                 (0..found.len()).map(|i| found.get(i).map(|m| (m.start(), m.end()))).collect()
             }
@@ -416,16 +420,16 @@ mod tests {
         let pattern = Pattern::new(r"^(a|a)*(?=b)\1$", false).unwrap();
         let text = vec![b'a'; 4096];
         assert!(pattern.may_be_spent());
-        assert_eq!(pattern.judge(&text, &Searches::default()), Err(Spent));
+        assert_eq!(pattern.judge(&text, &Searches::default()), Err(StepLimit));
         assert!(!pattern.is_match(&text));
-        assert_eq!(pattern.captures(&text, &Searches::default()).err(), Some(Spent));
+        assert_eq!(pattern.captures(&text, &Searches::default()).err(), Some(StepLimit));
     }
 
     #[test]
     fn backtracking_searches_of_long_texts_are_undecided() {
         let text = vec![b'a'; AT_BEGIN + 1];
         for (pattern, long) in
-            [("a+$", Ok(true)), ("^b", Ok(false)), ("^(?=a)a", Err(Spent)), ("(?!a)a", Err(Spent))]
+            [("a+$", Ok(true)), ("^b", Ok(false)), ("^(?=a)a", Err(StepLimit)), ("(?!a)a", Err(StepLimit))]
         {
             let pattern = Pattern::new(pattern, false).unwrap();
             assert_eq!(pattern.judge(&text, &Searches::default()), long, "{pattern:?}");
@@ -439,7 +443,7 @@ mod tests {
             let pattern = Pattern::new(pattern, false).unwrap();
             let judged =
                 [longest, longest + 1].map(|length| pattern.judge(&text[..length], &Searches::default()));
-            assert_eq!(judged, [Ok(true), Err(Spent)], "{pattern:?}");
+            assert_eq!(judged, [Ok(true), Err(StepLimit)], "{pattern:?}");
             let found =
                 |length| pattern.captures(&text[..length], &Searches::default()).map(|found| found.is_some());
             assert_eq!([longest, longest + 1].map(found), judged, "{pattern:?}");

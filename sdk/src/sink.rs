@@ -39,7 +39,7 @@ pub struct Spec {
     pub plugin: &'static str,
     /// The resource that configures the plugin. Files are shared by all resources.
     pub owner: Option<Owner>,
-    pub target: Target,
+    pub target: Destination,
     pub batching: Batching,
     /// How the entries of a batch are joined.
     pub joined: Joined,
@@ -51,7 +51,7 @@ pub struct Spec {
 
 /// The destination of entries.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Target {
+pub enum Destination {
     /// A file to which each line is appended as soon as it arrives. A plugin's comes from
     /// [`Build::log_file`].
     File { path: String },
@@ -122,22 +122,22 @@ impl Joined {
     }
 }
 
-impl Target {
+impl Destination {
     /// The server's name and port, if the target is a server.
     pub fn server(&self) -> Option<(&str, u16)> {
         match self {
-            Target::File { .. } => None,
-            Target::Http { host, port, .. }
-            | Target::Tcp { host, port, .. }
-            | Target::Udp { host, port, .. } => Some((host, *port)),
+            Destination::File { .. } => None,
+            Destination::Http { host, port, .. }
+            | Destination::Tcp { host, port, .. }
+            | Destination::Udp { host, port, .. } => Some((host, *port)),
         }
     }
 
     /// The TLS settings, if the server is contacted over TLS.
     pub fn tls(&self) -> Option<&Tls> {
         match self {
-            Target::Http { tls, .. } | Target::Tcp { tls, .. } => tls.as_ref(),
-            Target::File { .. } | Target::Udp { .. } => None,
+            Destination::Http { tls, .. } | Destination::Tcp { tls, .. } => tls.as_ref(),
+            Destination::File { .. } | Destination::Udp { .. } => None,
         }
     }
 }
@@ -160,12 +160,12 @@ impl Build<'_> {
     ///
     /// # Errors
     /// A path outside of these folders, or one of the gateway's own files.
-    pub fn log_file(&self, path: &str) -> Result<Target, Invalid> {
+    pub fn log_file(&self, path: &str) -> Result<Destination, Invalid> {
         // References to secrets are not replaced yet when the configuration is checked.
         if self.owner.collection.is_empty() && model::references::refers(path) {
-            return Ok(Target::File { path: String::new() });
+            return Ok(Destination::File { path: String::new() });
         }
-        Ok(Target::File { path: self.services.folders.file(path)?.to_string() })
+        Ok(Destination::File { path: self.services.folders.file(path)?.to_string() })
     }
 
     fn addresses(&self, host: &str) -> Vec<IpAddr> {
@@ -191,7 +191,7 @@ mod tests {
         let (host, port, timeout) = ("h.test".to_owned(), 514, Duration::from_secs(1));
         let tls = Some(Tls { name: None, verify: true });
         let server = Some(("h.test", 514));
-        let http = Target::Http {
+        let http = Destination::Http {
             host: host.clone(),
             port,
             uri: "/".to_owned(),
@@ -200,12 +200,12 @@ mod tests {
             tls: tls.clone(),
             timeout,
         };
-        let tcp = Target::Tcp { host: host.clone(), port, tls: None, timeout, keep: false };
+        let tcp = Destination::Tcp { host: host.clone(), port, tls: None, timeout, keep: false };
         for (target, server, is_tls) in [
-            (Target::File { path: "/a".to_owned() }, None, false),
+            (Destination::File { path: "/a".to_owned() }, None, false),
             (http, server, true),
             (tcp, server, false),
-            (Target::Udp { host, port, timeout }, server, false),
+            (Destination::Udp { host, port, timeout }, server, false),
         ] {
             assert_eq!(
                 (target.server(), target.tls()),

@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 
-use crate::verdict::Unjudged;
+use crate::verdict::Undecidable;
 
 /// The result of calling an instance, before the upstream in every phase, and in filters that may
 /// do more than change their argument.
@@ -21,7 +21,7 @@ pub enum Step {
     /// in filters: the request has been forwarded by then.
     Body(usize),
     /// A condition of the instance is undecidable: the request is rejected.
-    Refuse(Unjudged),
+    Refuse(Undecidable),
 }
 
 /// Information about a response before it is made; see [`crate::Plugin::sure_answer`].

@@ -10,7 +10,7 @@ use model::Invalid;
 use serde_json::Value;
 use wire::{Fields, Method, Span};
 
-use crate::budget::{Budget, Held};
+use crate::budget::{Budget, Reservation};
 use crate::build::{Build, Names, Owner, Services};
 use crate::chain::LocalFuture;
 use crate::client::Client;
@@ -18,7 +18,7 @@ use crate::consumers::{Consumer, Consumers, Identity};
 use crate::engine::Messages;
 use crate::exchange::{Body, Chunk, Exchange, RouteInfo, RouteNames, Source};
 use crate::meters::Shard;
-use crate::offload::{Job, Output, Turn};
+use crate::offload::{Job, Output, TimeSlice};
 use crate::plugin::Plugin;
 use crate::state::WorkerStates;
 use crate::world::{Fetch, FetchError, Fetched, World};
@@ -103,10 +103,10 @@ impl World for FakeWorld {
         Box::pin(async {})
     }
 
-    fn run_job(&self, job: Job, held: Held) -> LocalFuture<'static, (Output, Held)> {
+    fn run_job(&self, job: Job, held: Reservation) -> LocalFuture<'static, (Output, Reservation)> {
         self.jobs.set(self.jobs.get() + 1);
         let over = self.short_turns.get();
-        let output = job(&Turn::new(&move || over));
+        let output = job(&TimeSlice::new(&move || over));
         Box::pin(async move { (output, held) })
     }
 

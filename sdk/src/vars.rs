@@ -26,7 +26,7 @@ use std::sync::LazyLock;
 
 use crate::exchange::{Exchange, Source};
 use crate::log_entry::json_text;
-use crate::verdict::Doubt;
+use crate::verdict::ReadError;
 use lookups::Lookups;
 use parsed::Parsed;
 use plain::{HOSTNAME, NAMES, Plain, method, write};
@@ -132,7 +132,7 @@ impl Var {
 
     /// The value for a condition, where an unreadable value must not count as absent.
     #[inline]
-    pub(crate) fn judge<'a>(&'a self, x: &'a Exchange<'_>) -> Result<Option<Value<'a>>, Doubt> {
+    pub(crate) fn judge<'a>(&'a self, x: &'a Exchange<'_>) -> Result<Option<Value<'a>>, ReadError> {
         match &self.kind {
             Kind::PostArg(name) => body::post_arg(x, name).map(|arg| {
                 arg.map(|arg| match arg {

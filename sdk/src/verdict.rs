@@ -10,12 +10,12 @@ pub enum Verdict {
     /// It depends on the request's body, which is not buffered yet.
     NeedsBody,
     /// It depends on a value that cannot be read. Such a request must not be let through.
-    Unjudged(Unjudged),
+    Undecidable(Undecidable),
 }
 
 /// Why a condition is undecidable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Unjudged {
+pub enum Undecidable {
     /// The body, or a part of it, exceeds the limit for conditions.
     TooLarge,
     /// The body does not match its Content-Type.
@@ -27,9 +27,9 @@ pub enum Unjudged {
 
 /// Why a variable cannot be read now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Doubt {
+pub enum ReadError {
     NeedsBody,
-    Unjudged(Unjudged),
+    Undecidable(Undecidable),
 }
 
 /// How much of a request's body conditions may read.
@@ -52,21 +52,21 @@ impl Default for Bounds {
     }
 }
 
-impl Unjudged {
+impl Undecidable {
     /// The status of the response that rejects the request.
     pub fn status(self) -> u16 {
         match self {
-            Unjudged::TooLarge => 413,
-            Unjudged::Unreadable | Unjudged::Spent => 400,
+            Undecidable::TooLarge => 413,
+            Undecidable::Unreadable | Undecidable::Spent => 400,
         }
     }
 
     /// The reason, for the client.
     pub fn as_str(self) -> &'static str {
         match self {
-            Unjudged::TooLarge => "the request body exceeds the limit for conditions",
-            Unjudged::Unreadable => "a condition cannot read the request body",
-            Unjudged::Spent => "a condition on the request exceeds its step limit",
+            Undecidable::TooLarge => "the request body exceeds the limit for conditions",
+            Undecidable::Unreadable => "a condition cannot read the request body",
+            Undecidable::Spent => "a condition on the request exceeds its step limit",
         }
     }
 }
@@ -85,17 +85,17 @@ impl Verdict {
     }
 }
 
-impl From<Doubt> for Verdict {
-    fn from(doubt: Doubt) -> Verdict {
+impl From<ReadError> for Verdict {
+    fn from(doubt: ReadError) -> Verdict {
         match doubt {
-            Doubt::NeedsBody => Verdict::NeedsBody,
-            Doubt::Unjudged(why) => Verdict::Unjudged(why),
+            ReadError::NeedsBody => Verdict::NeedsBody,
+            ReadError::Undecidable(why) => Verdict::Undecidable(why),
         }
     }
 }
 
-impl From<Unjudged> for Doubt {
-    fn from(why: Unjudged) -> Doubt {
-        Doubt::Unjudged(why)
+impl From<Undecidable> for ReadError {
+    fn from(why: Undecidable) -> ReadError {
+        ReadError::Undecidable(why)
     }
 }

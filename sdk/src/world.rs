@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use wire::{Fields, Method};
 
-use crate::budget::{Budget, Held};
+use crate::budget::{Budget, Reservation};
 use crate::chain::LocalFuture;
 use crate::client::Client;
 use crate::exchange::Exchange;
@@ -31,7 +31,7 @@ pub trait World {
     fn sleep(&self, time: Duration) -> LocalFuture<'static, ()>;
 
     /// Runs a job on the background thread pool. For [`World::offload`](dyn World::offload), which plugins call.
-    fn run_job(&self, job: Job, held: Held) -> LocalFuture<'static, (Output, Held)>;
+    fn run_job(&self, job: Job, held: Reservation) -> LocalFuture<'static, (Output, Reservation)>;
 
     /// Sends a request over the worker's own connections and returns the complete response. The
     /// number of exchanges is bounded, which bounds their fetches.
@@ -129,7 +129,7 @@ pub struct Fetched {
     pub fields: Fields,
     pub body: Vec<u8>,
     /// The reservation for the body in [`World::budget`].
-    pub held: Held,
+    pub held: Reservation,
 }
 
 /// Why a [`Fetch`] failed.

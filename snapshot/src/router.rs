@@ -29,7 +29,7 @@ use ipnet::IpNet;
 use sdk::engine::Matched;
 use sdk::exchange::Body;
 use sdk::expr::Expr;
-use sdk::{Exchange, Unjudged, Verdict};
+use sdk::{Exchange, Undecidable, Verdict};
 use smallvec::SmallVec;
 
 use crate::plan::Plan;
@@ -101,7 +101,7 @@ pub enum RouteLookup<'s> {
     /// A rule that may match needs the request's body: search again once it is buffered.
     NeedsBody,
     /// A rule is undecidable, and a later one would let the request through.
-    Refused(Unjudged),
+    Refused(Undecidable),
 }
 
 impl<'s> RouteLookup<'s> {
@@ -279,7 +279,7 @@ impl Router {
         let Some(Hit { candidate, host, params, verdict }) = hit else { return RouteLookup::Nothing };
         match verdict {
             Verdict::NeedsBody => return RouteLookup::NeedsBody,
-            Verdict::Unjudged(why) => {
+            Verdict::Undecidable(why) => {
                 return match self.search_once(x, true, &mut ()) {
                     Some(_) => RouteLookup::Refused(why),
                     None => RouteLookup::Nothing,

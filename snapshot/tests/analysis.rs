@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use model::Invalid;
 use proptest::prelude::*;
-use sdk::catalog::{About, Configured, Facts, Place, Scope, Subsystem};
+use sdk::catalog::{About, Configured, Facts, SchemaType, Scope, Subsystem};
 use sdk::consumers::Credential;
 use sdk::testing::Probe;
 use sdk::{Catalog, Chain};
@@ -569,7 +569,7 @@ fn server_names_that_no_client_can_ask_for() {
 struct OnePlugin;
 
 impl Catalog for OnePlugin {
-    fn check(&self, _: &str, _: &Value, _: Place) -> Result<(), Invalid> {
+    fn check(&self, _: &str, _: &Value, _: SchemaType) -> Result<(), Invalid> {
         Ok(())
     }
 

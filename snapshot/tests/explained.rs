@@ -14,13 +14,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use model::{Invalid, Rejected};
-use sdk::catalog::{About, Configured, Facts, Place, Scope, Subsystem};
+use sdk::catalog::{About, Configured, Facts, SchemaType, Scope, Subsystem};
 use sdk::chain::{Fitting, Meta};
 use sdk::consumers::Credential;
 use sdk::exchange::Body;
 use sdk::expr::Expr;
 use sdk::{
-    Catalog, Chain, Doubtful, Exchange, Instance, Phase, Phases, Reply, Step, Unjudged, UpstreamHandle,
+    Catalog, Chain, Doubtful, Exchange, Instance, Phase, Phases, Reply, Step, Undecidable, UpstreamHandle,
 };
 use serde_json::Value;
 use snapshot::compile::Settings;
@@ -42,7 +42,7 @@ struct Actor {
 }
 
 impl Catalog for Acting {
-    fn check(&self, _: &str, _: &Value, _: Place) -> Result<(), Invalid> {
+    fn check(&self, _: &str, _: &Value, _: SchemaType) -> Result<(), Invalid> {
         Ok(())
     }
 
@@ -117,7 +117,7 @@ impl Instance for Actor {
             return Step::Next;
         }
         if text("refuses").is_some() {
-            return Step::Refuse(Unjudged::TooLarge);
+            return Step::Refuse(Undecidable::TooLarge);
         }
         if let Some(header) = text("identifies_by") {
             let consumers = x.consumers();

@@ -15,8 +15,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use control::store::{
-    Changed, Claim, Decide, Listed, Record, Refused, Revision, Row, Step, StoreError, Stored, View, Written,
-    unix_ms,
+    Changed, Claim, Decide, Listed, Record, Refused, Revision, Row, Step, StoreError, Stored, View,
+    WriteResult, unix_ms,
 };
 use model::{Invalid, Key, Kind};
 use prost::Message;
@@ -42,7 +42,7 @@ type Leases = BTreeMap<u64, i64>;
 
 impl Inner {
     /// See [`Store::write`](control::store::Store::write).
-    pub async fn write(self: Arc<Self>, mut decide: Decide) -> Result<Written, Refused> {
+    pub async fn write(self: Arc<Self>, mut decide: Decide) -> Result<WriteResult, Refused> {
         let mut leases = Leases::new();
         // Most writes meet no other. Those of this process that do are made one at a time, in their order.
         if let Some(written) = self.write_in_time(&mut decide, &mut leases, 1).await? {
@@ -61,7 +61,7 @@ impl Inner {
         decide: &mut Decide,
         leases: &mut Leases,
         tries: u32,
-    ) -> Result<Option<Written>, Refused> {
+    ) -> Result<Option<WriteResult>, Refused> {
         let mut sent = false;
         match tokio::time::timeout(WRITE, self.try_write(decide, leases, tries, &mut sent)).await {
             Ok(done) => done,
@@ -84,7 +84,7 @@ impl Inner {
         leases: &mut Leases,
         tries: u32,
         sent: &mut bool,
-    ) -> Result<Option<Written>, Refused> {
+    ) -> Result<Option<WriteResult>, Refused> {
         self.filled()?;
         let mut is_current = false;
         let mut lost = 0;
@@ -455,7 +455,7 @@ impl Plan {
     }
 
     /// Returns the results of the steps, written at a revision.
-    fn written(self, revision: Revision) -> Written {
+    fn written(self, revision: Revision) -> WriteResult {
         let values = self.steps.into_iter().map(|step| {
             let (key, outcome) = step?;
             Some(match outcome {
@@ -469,7 +469,7 @@ impl Plan {
                 },
             })
         });
-        Written { values: values.collect(), revision }
+        WriteResult { values: values.collect(), revision }
     }
 }
 

@@ -15,7 +15,7 @@ const TOKEN_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 const CA_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt";
 
 #[derive(Debug, Deserialize)]
-struct Written {
+struct Raw {
     id: Option<String>,
     #[serde(default)]
     service: WrittenService,
@@ -170,7 +170,7 @@ fn cluster(
     trust: &Trust,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Cluster, String> {
-    let written: Written = crate::settings(config)?;
+    let written: Raw = crate::settings(config)?;
     let id = match (of_several, written.id) {
         (false, _) => String::new(),
         (true, Some(id)) if !id.is_empty() && !id.contains('/') => id,

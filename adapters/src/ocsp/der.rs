@@ -40,7 +40,7 @@ pub struct Question {
 
 /// A response that may be stapled.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct Staple {
     /// When there will be a newer one, in seconds since 1970.
     pub next_update: Option<i64>,
 }
@@ -155,7 +155,7 @@ impl Question {
         verify: bool,
         now: i64,
         algorithms: &WebPkiSupportedAlgorithms,
-    ) -> Result<Answer, String> {
+    ) -> Result<Staple, String> {
         let basic = basic(response)?;
         let broken = || "failed to validate ocsp response: it cannot be read".to_owned();
         let signed = signed(basic).ok_or_else(broken)?;
@@ -167,7 +167,7 @@ impl Question {
             return Err("failed to validate ocsp response: it has expired (nextUpdate)".to_owned());
         }
         if !verify {
-            return Ok(Answer { next_update: one.next_update });
+            return Ok(Staple { next_update: one.next_update });
         }
         if one.this_update > now + SKEW {
             return Err("failed to validate ocsp response: it is of the future (thisUpdate)".to_owned());
@@ -188,7 +188,7 @@ impl Question {
             }
         }
         self.check_signature(&signed, now, algorithms)?;
-        Ok(Answer { next_update: one.next_update })
+        Ok(Staple { next_update: one.next_update })
     }
 
     /// Checks the signature: by the issuer, or by the key of a certificate that it issued for OCSP.

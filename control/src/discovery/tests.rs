@@ -28,7 +28,7 @@ fn a_dump_holds_no_secrets() {
 #[derive(Debug, Default)]
 struct Script {
     asked: AtomicUsize,
-    answers: Mutex<Vec<Result<Found, String>>>,
+    answers: Mutex<Vec<Result<ServiceNodes, String>>>,
     /// How long each answer takes.
     takes: Duration,
     file: Option<DumpFile>,
@@ -59,17 +59,17 @@ impl Discovery for Script {
     }
 }
 
-fn found(services: &[(&str, u16)], complete: bool) -> Result<Found, String> {
+fn found(services: &[(&str, u16)], complete: bool) -> Result<ServiceNodes, String> {
     let node = |port| Node { host: "127.0.0.1".into(), port, weight: 1, priority: 0, metadata: None };
     let services = services.iter().map(|(name, port)| ((*name).to_owned(), vec![node(*port)])).collect();
-    Ok(Found { services, complete, failed: None, pause: Duration::from_secs(1) })
+    Ok(ServiceNodes { services, complete, failed: None, pause: Duration::from_secs(1) })
 }
 
 fn service(name: &str) -> Service {
     Service { service_name: name.to_owned(), kind: "script".to_owned(), namespace_id: None, group_name: None }
 }
 
-fn ports(known: &Known, name: &str) -> Vec<u16> {
+fn ports(known: &KnownServices, name: &str) -> Vec<u16> {
     known.nodes(&service(name)).iter().map(|node| node.port).collect()
 }
 
@@ -133,7 +133,7 @@ async fn another_reason_of_a_failure_is_told_but_not_all_the_time() {
         settled: false,
         error: None,
     };
-    let known = Known::default();
+    let known = KnownServices::default();
     known.lock().insert("script", registry);
     let fail = |why: &str| {
         known.failed("script", why.to_owned());
@@ -151,7 +151,7 @@ async fn another_reason_of_a_failure_is_told_but_not_all_the_time() {
     assert_eq!(fail("status 403"), "status 403");
     tokio::time::advance(TELL_AGAIN).await;
     assert_eq!(fail("status 403"), "status 403");
-    known.take("script", Found::default(), &BTreeSet::new(), &mpsc::unbounded_channel().0);
+    known.take("script", ServiceNodes::default(), &BTreeSet::new(), &mpsc::unbounded_channel().0);
     assert_eq!(fail("refused"), "refused");
 }
 
@@ -201,7 +201,8 @@ async fn what_could_not_be_told_stays() {
 #[tokio::test(start_paused = true)]
 async fn why_a_part_is_missing_is_told_until_all_is_there() {
     let script = Arc::new(Script::default());
-    let part = |why: &str| Ok(Found { failed: Some(why.to_owned()), ..found(&[("a", 1)], true).unwrap() });
+    let part =
+        |why: &str| Ok(ServiceNodes { failed: Some(why.to_owned()), ..found(&[("a", 1)], true).unwrap() });
     *script.answers.lock().unwrap() =
         vec![part("one is gone"), Err("all are gone".to_owned()), part("x"), found(&[("a", 2)], true)];
     let mut registries = Registries::new(vec![script]);

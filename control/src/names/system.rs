@@ -19,7 +19,7 @@ use hickory_resolver::proto::op::Query;
 use hickory_resolver::proto::rr::{Name, RecordType};
 use hickory_resolver::{Hosts, TokioResolver, system_conf};
 
-use super::{Found, LookUp, Looking};
+use super::{LookUp, Looking, ResolvedName};
 
 const HOSTS: &str = "/etc/hosts";
 /// How much longer addresses of IPv6 are waited for where there are some of IPv4: some name servers never say
@@ -121,7 +121,7 @@ fn build(
 impl LookUp for System {
     fn look_up(&self, host: &str) -> Looking {
         if let Some(addresses) = self.local(host) {
-            return Box::pin(async { Ok(Found { addresses, ttl: HOSTS_TTL }) });
+            return Box::pin(async { Ok(ResolvedName { addresses, ttl: HOSTS_TTL }) });
         }
         let Some(name) = name(host) else {
             let fault = model::upstream::fault_of_host(host);
@@ -148,7 +148,7 @@ impl LookUp for System {
             let until = found.iter().map(|found| found.valid_until()).min();
             match (until, four) {
                 (Some(until), _) if !addresses.is_empty() => {
-                    Ok(Found { addresses, ttl: until.saturating_duration_since(Instant::now()) })
+                    Ok(ResolvedName { addresses, ttl: until.saturating_duration_since(Instant::now()) })
                 }
                 (_, Err(error)) => Err(why(&error)),
                 _ => Err("it has no addresses".to_owned()),

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::names::{Found, LookUp, Looking, Resolver};
+use crate::names::{LookUp, Looking, ResolvedName, Resolver};
 use crate::store::{Expect, Memory, Step, Store};
 use crate::{Handle, Pipeline};
 use model::{Key, Kind};
@@ -35,7 +35,7 @@ impl LookUp for Table {
         let found = self.0.lock().unwrap().get(host).cloned();
         Box::pin(async move {
             let addresses = found.ok_or("no such name")?;
-            Ok(Found { addresses, ttl: Duration::from_secs(5) })
+            Ok(ResolvedName { addresses, ttl: Duration::from_secs(5) })
         })
     }
 }

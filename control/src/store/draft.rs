@@ -15,7 +15,7 @@ use super::holders::claims_in;
 use super::table::Rows;
 use super::{
     Change, Changed, Claim, Decide, Listed, Record, Refused, Revision, Row, Step, StoreError, Stored, Table,
-    View, Written, lease_end, unix_ms,
+    View, WriteResult, lease_end, unix_ms,
 };
 
 /// New values by key; `None` is deleted.
@@ -42,7 +42,7 @@ impl Draft<'_> {
     }
 
     /// Asks what is to be written and takes it in; see [`Store::write`](super::Store::write).
-    pub fn decide(&mut self, mut decide: Decide) -> Result<Written, Refused> {
+    pub fn decide(&mut self, mut decide: Decide) -> Result<WriteResult, Refused> {
         let view = Seen {
             rows: self.table.read(),
             pending: &self.pending,
@@ -54,7 +54,7 @@ impl Draft<'_> {
         let mut record = self.record("", "");
         let values = steps?.into_iter().map(|step| self.take(step, &mut record)).collect();
         self.keep(record);
-        Ok(Written { values, revision: self.revision })
+        Ok(WriteResult { values, revision: self.revision })
     }
 
     /// A record to be filled.

@@ -21,8 +21,8 @@ pub(super) use self::layout::Loaded;
 use self::leases::{Leases, Now};
 use super::draft::Draft;
 use super::{
-    Answer, Change, Changes, Decide, History, Record, Refused, Released, Revision, Row, Store, StoreError,
-    Stored, Table, Writing, Written, unix_ms,
+    Change, Changes, Decide, History, Record, Refused, Released, Revision, Row, Store, StoreError,
+    StoreFuture, Stored, Table, WriteResult, Writing, unix_ms,
 };
 
 mod disk;
@@ -56,7 +56,7 @@ pub struct Embedded {
 enum Job {
     Write {
         decide: Decide,
-        reply: Reply<Written, Refused>,
+        reply: Reply<WriteResult, Refused>,
     },
     History {
         after: Revision,
@@ -130,11 +130,11 @@ impl Embedded {
 }
 
 impl Store for Embedded {
-    fn get<'a>(&'a self, key: &'a Key) -> Answer<'a, Option<Stored>> {
+    fn get<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Option<Stored>> {
         Box::pin(async { Ok(self.table.get(key).map(Row::stored)) })
     }
 
-    fn rows<'a>(&'a self, kind: Kind, prefix: &'a str) -> Answer<'a, (Vec<Row>, Revision)> {
+    fn rows<'a>(&'a self, kind: Kind, prefix: &'a str) -> StoreFuture<'a, (Vec<Row>, Revision)> {
         Box::pin(async move { Ok(self.table.list(kind, prefix)) })
     }
 
@@ -142,23 +142,23 @@ impl Store for Embedded {
         Box::pin(self.ask(move |reply| Job::Write { decide, reply }))
     }
 
-    fn revision(&self) -> Answer<'_, Revision> {
+    fn revision(&self) -> StoreFuture<'_, Revision> {
         Box::pin(async { Ok(self.table.revision()) })
     }
 
-    fn plugins(&self) -> Answer<'_, Option<Vec<String>>> {
+    fn plugins(&self) -> StoreFuture<'_, Option<Vec<String>>> {
         Box::pin(async { Ok(self.table.plugins()) })
     }
 
-    fn note<'a>(&'a self, name: &'a str) -> Answer<'a, Option<String>> {
+    fn note<'a>(&'a self, name: &'a str) -> StoreFuture<'a, Option<String>> {
         Box::pin(async move { Ok(self.table.note(name)) })
     }
 
-    fn history(&self, after: Revision, until: Revision, limit: usize) -> Answer<'_, Vec<Record>> {
+    fn history(&self, after: Revision, until: Revision, limit: usize) -> StoreFuture<'_, Vec<Record>> {
         Box::pin(self.ask(move |reply| Job::History { after, until, limit, reply }))
     }
 
-    fn copy(&self) -> Answer<'_, Option<PathBuf>> {
+    fn copy(&self) -> StoreFuture<'_, Option<PathBuf>> {
         Box::pin(async { self.ask(|reply| Job::Copy { reply }).await.map(Some) })
     }
 
@@ -166,7 +166,7 @@ impl Store for Embedded {
         self.table.watch()
     }
 
-    fn release(&self) -> Answer<'_, Option<Released>> {
+    fn release(&self) -> StoreFuture<'_, Option<Released>> {
         let (sender, verdict) = channel();
         Box::pin(async move {
             self.ask(|reply| Job::Release { verdict, reply }).await?;

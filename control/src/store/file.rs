@@ -23,7 +23,7 @@ use model::{Diagnostic, Key, Kind, Severity, parallel};
 use notify::event::{AccessKind, AccessMode, EventKind};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 
-use super::{Answer, Changes, Decide, Parsed, Revision, Row, Store, StoreError, Stored, Table, Writing};
+use super::{Changes, Decide, Parsed, Revision, Row, Store, StoreError, StoreFuture, Stored, Table, Writing};
 
 /// How often the file is looked at when the watch says nothing.
 const POLL: Duration = Duration::from_secs(1);
@@ -141,11 +141,11 @@ impl File {
 }
 
 impl Store for File {
-    fn get<'a>(&'a self, key: &'a Key) -> Answer<'a, Option<Stored>> {
+    fn get<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Option<Stored>> {
         Box::pin(async { Ok(self.table.get(key).map(Row::stored)) })
     }
 
-    fn rows<'a>(&'a self, kind: Kind, prefix: &'a str) -> Answer<'a, (Vec<Row>, Revision)> {
+    fn rows<'a>(&'a self, kind: Kind, prefix: &'a str) -> StoreFuture<'a, (Vec<Row>, Revision)> {
         Box::pin(async move { Ok(self.table.list(kind, prefix)) })
     }
 
@@ -153,15 +153,15 @@ impl Store for File {
         Box::pin(async { Ok(self.read_only()?) })
     }
 
-    fn revision(&self) -> Answer<'_, Revision> {
+    fn revision(&self) -> StoreFuture<'_, Revision> {
         Box::pin(async { Ok(self.table.revision()) })
     }
 
-    fn plugins(&self) -> Answer<'_, Option<Vec<String>>> {
+    fn plugins(&self) -> StoreFuture<'_, Option<Vec<String>>> {
         Box::pin(async { Ok(self.table.plugins()) })
     }
 
-    fn stream_plugins(&self) -> Answer<'_, Option<Vec<String>>> {
+    fn stream_plugins(&self) -> StoreFuture<'_, Option<Vec<String>>> {
         Box::pin(async { Ok(self.table.stream_plugins()) })
     }
 

@@ -6,7 +6,7 @@ use model::{Key, Kind};
 
 use super::draft::Draft;
 use super::{
-    Answer, Changes, Decide, Record, Refused, Revision, Row, Store, Stored, Table, Writing, Written,
+    Changes, Decide, Record, Refused, Revision, Row, Store, StoreFuture, Stored, Table, WriteResult, Writing,
 };
 
 /// Keeps everything in memory and nothing longer. Leases never end by themselves.
@@ -25,7 +25,7 @@ impl Default for Memory {
 }
 
 impl Memory {
-    fn decide(&self, decide: Decide) -> Result<Written, Refused> {
+    fn decide(&self, decide: Decide) -> Result<WriteResult, Refused> {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut draft = Draft::over(&self.table);
         let written = draft.decide(decide)?;
@@ -36,11 +36,11 @@ impl Memory {
 }
 
 impl Store for Memory {
-    fn get<'a>(&'a self, key: &'a Key) -> Answer<'a, Option<Stored>> {
+    fn get<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Option<Stored>> {
         Box::pin(async { Ok(self.table.get(key).map(Row::stored)) })
     }
 
-    fn rows<'a>(&'a self, kind: Kind, prefix: &'a str) -> Answer<'a, (Vec<Row>, Revision)> {
+    fn rows<'a>(&'a self, kind: Kind, prefix: &'a str) -> StoreFuture<'a, (Vec<Row>, Revision)> {
         Box::pin(async move { Ok(self.table.list(kind, prefix)) })
     }
 
@@ -48,19 +48,19 @@ impl Store for Memory {
         Box::pin(async move { self.decide(decide) })
     }
 
-    fn revision(&self) -> Answer<'_, Revision> {
+    fn revision(&self) -> StoreFuture<'_, Revision> {
         Box::pin(async { Ok(self.table.revision()) })
     }
 
-    fn plugins(&self) -> Answer<'_, Option<Vec<String>>> {
+    fn plugins(&self) -> StoreFuture<'_, Option<Vec<String>>> {
         Box::pin(async { Ok(self.table.plugins()) })
     }
 
-    fn note<'a>(&'a self, name: &'a str) -> Answer<'a, Option<String>> {
+    fn note<'a>(&'a self, name: &'a str) -> StoreFuture<'a, Option<String>> {
         Box::pin(async move { Ok(self.table.note(name)) })
     }
 
-    fn history(&self, after: Revision, until: Revision, limit: usize) -> Answer<'_, Vec<Record>> {
+    fn history(&self, after: Revision, until: Revision, limit: usize) -> StoreFuture<'_, Vec<Record>> {
         Box::pin(async move {
             let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
             let within = |record: &&Record| after < record.revision && record.revision <= until;

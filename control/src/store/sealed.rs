@@ -18,8 +18,8 @@ use serde_json::Value;
 use snapshot::parallel;
 
 use super::{
-    Answer, Change, Changed, Changes, Claim, Decide, Record, Refused, Released, Revision, Row, Step, Store,
-    StoreError, Stored, View, Writing,
+    Change, Changed, Changes, Claim, Decide, Record, Refused, Released, Revision, Row, Step, Store,
+    StoreError, StoreFuture, Stored, View, Writing,
 };
 
 mod fields;
@@ -101,18 +101,18 @@ impl Opener {
 }
 
 impl Store for Sealed {
-    fn get<'a>(&'a self, key: &'a Key) -> Answer<'a, Option<Stored>> {
+    fn get<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Option<Stored>> {
         Box::pin(async move { Ok(self.inner.get(key).await?.map(|stored| self.sealer.open(stored))) })
     }
 
-    fn list<'a>(&'a self, kind: Kind, prefix: &'a str) -> Answer<'a, (Vec<Stored>, Revision)> {
+    fn list<'a>(&'a self, kind: Kind, prefix: &'a str) -> StoreFuture<'a, (Vec<Stored>, Revision)> {
         Box::pin(async move {
             let (rows, revision) = self.inner.rows(kind, prefix).await?;
             Ok((parallel::map(rows, |row| self.sealer.open(row.stored())).collect(), revision))
         })
     }
 
-    fn rows<'a>(&'a self, kind: Kind, prefix: &'a str) -> Answer<'a, (Vec<Row>, Revision)> {
+    fn rows<'a>(&'a self, kind: Kind, prefix: &'a str) -> StoreFuture<'a, (Vec<Row>, Revision)> {
         Box::pin(async move {
             let (rows, revision) = self.inner.rows(kind, prefix).await?;
             Ok((parallel::map(rows, |row| self.sealer.open_row(row).0).collect(), revision))
@@ -132,27 +132,27 @@ impl Store for Sealed {
         }))
     }
 
-    fn revision(&self) -> Answer<'_, Revision> {
+    fn revision(&self) -> StoreFuture<'_, Revision> {
         self.inner.revision()
     }
 
-    fn plugins(&self) -> Answer<'_, Option<Vec<String>>> {
+    fn plugins(&self) -> StoreFuture<'_, Option<Vec<String>>> {
         self.inner.plugins()
     }
 
-    fn stream_plugins(&self) -> Answer<'_, Option<Vec<String>>> {
+    fn stream_plugins(&self) -> StoreFuture<'_, Option<Vec<String>>> {
         self.inner.stream_plugins()
     }
 
-    fn note<'a>(&'a self, name: &'a str) -> Answer<'a, Option<String>> {
+    fn note<'a>(&'a self, name: &'a str) -> StoreFuture<'a, Option<String>> {
         self.inner.note(name)
     }
 
-    fn moved_since<'a>(&'a self, note: &'a str) -> Answer<'a, Option<bool>> {
+    fn moved_since<'a>(&'a self, note: &'a str) -> StoreFuture<'a, Option<bool>> {
         self.inner.moved_since(note)
     }
 
-    fn history(&self, after: Revision, until: Revision, limit: usize) -> Answer<'_, Vec<Record>> {
+    fn history(&self, after: Revision, until: Revision, limit: usize) -> StoreFuture<'_, Vec<Record>> {
         Box::pin(async move {
             let mut records = self.inner.history(after, until, limit).await?;
             for Changed { key, before, after } in records.iter_mut().flat_map(|record| &mut record.changes) {
@@ -164,7 +164,7 @@ impl Store for Sealed {
         })
     }
 
-    fn copy(&self) -> Answer<'_, Option<PathBuf>> {
+    fn copy(&self) -> StoreFuture<'_, Option<PathBuf>> {
         self.inner.copy()
     }
 
@@ -176,7 +176,7 @@ impl Store for Sealed {
         }))
     }
 
-    fn release(&self) -> Answer<'_, Option<Released>> {
+    fn release(&self) -> StoreFuture<'_, Option<Released>> {
         self.inner.release()
     }
 

@@ -31,11 +31,11 @@ const LINES: usize = 1000;
 struct Item {
     key: Key,
     value: Value,
-    place: Place,
+    place: DumpSection,
 }
 
 /// Where it stands.
-enum Place {
+enum DumpSection {
     /// Under this pointer of the document; that of the second, within the value, is not part of it.
     Document(String, &'static str),
     Line(u32),
@@ -124,8 +124,8 @@ pub fn check(
         None => return Ok((0, Vec::new())),
     };
     let tell = |severity, item: &Item, invalid: Invalid| match &item.place {
-        Place::Line(line) => source.at(severity, Position { line: *line, column: 1 }, invalid),
-        Place::Document(pointer, without) => {
+        DumpSection::Line(line) => source.at(severity, Position { line: *line, column: 1 }, invalid),
+        DumpSection::Document(pointer, without) => {
             let rest = invalid.pointer.strip_prefix(without).unwrap_or(&invalid.pointer).to_owned();
             let invalid = invalid.at(format!("{pointer}{rest}"));
             source.at(severity, document.nearest_position(&invalid.pointer), invalid)
@@ -271,7 +271,7 @@ fn pair_of(
         return None;
     }
     match serde_json::from_str(json) {
-        Ok(value) => Some(Item { key, value, place: Place::Line(line) }),
+        Ok(value) => Some(Item { key, value, place: DumpSection::Line(line) }),
         Err(error) => {
             let invalid = Invalid::new(format!("{key}: the value is not JSON: {error}"));
             found.push(source.at(Severity::Error, position, invalid));
@@ -294,7 +294,7 @@ fn adc(value: &Value, source: &Source<'_>, document: &Document, found: &mut Vec<
         found.push(source.warning(document, invalid));
     }
     let mut add = |kind, id: String, value: Value, pointer: String, without| {
-        items.push(Item { key: Key::new(kind, id), value, place: Place::Document(pointer, without) });
+        items.push(Item { key: Key::new(kind, id), value, place: DumpSection::Document(pointer, without) });
     };
     let list = |name: &str| sections.get(name).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
     for (at, service) in list("services").iter().enumerate() {

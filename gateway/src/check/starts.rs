@@ -8,7 +8,7 @@ use model::boot::{AccessLog, Provider, Role};
 use model::{Diagnostic, Invalid, Severity};
 
 use crate::files::{self, Found};
-use crate::logfile::Place;
+use crate::logfile::LogDestination;
 use crate::{etcd, tls};
 
 /// Returns the errors that would end a start, each at its key.
@@ -57,7 +57,7 @@ fn logs(found: &Found) -> Vec<Invalid> {
         ("/nginx_config/stream/access_log", streams),
     ];
     let look = |(pointer, path): (&str, Option<String>)| {
-        let place = Place::new(&path?, &found.data);
+        let place = LogDestination::new(&path?, &found.data);
         let error: io::Error = place.look().err()?;
         Some(Invalid::new(format!("cannot open {place}: {error}")).at(pointer).expected(
             "a file that this user may write, in a folder that is there, or a path in the data folder",

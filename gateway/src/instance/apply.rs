@@ -11,7 +11,7 @@ use model::boot::Provider;
 use model::{Key, private_keys};
 use serde_json::Value;
 
-use super::export::{self, Held, admin_of};
+use super::export::{self, StoredResources, admin_of};
 use super::{Act, of_instance, send};
 use crate::cli::Files;
 use crate::{check, etcd, say};
@@ -84,7 +84,7 @@ pub fn apply(files: &Files, file: &Path, dry: bool, confirm: Option<&str>) -> an
 }
 
 /// A line for each resource that differs, with the fields of those that change.
-fn changes(there: &Held, wanted: &[(Key, Value)]) -> Vec<String> {
+fn changes(there: &StoredResources, wanted: &[(Key, Value)]) -> Vec<String> {
     let by_key = |items: &[(Key, Value)]| -> BTreeMap<Key, Value> {
         items.iter().map(|(key, value)| (key.clone(), plain(value))).collect()
     };
@@ -146,7 +146,7 @@ mod tests {
             (Key::new(Kind::Ssl, "2"), json!({"cert": "a"})),
         ];
         let concealed = vec![Key::new(Kind::Ssl, "1"), Key::new(Kind::Ssl, "2")];
-        let there = Held { items, concealed, ..Held::default() };
+        let there = StoredResources { items, concealed, ..StoredResources::default() };
         let wanted = [
             item("1", json!({"id": 1, "uri": "/a"})),
             item("2", json!({"uri": "/b", "status": 0})),

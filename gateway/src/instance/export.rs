@@ -66,14 +66,14 @@ pub fn export(files: &Files, output: Option<&Path>, without_keys: bool) -> anyho
 
 /// The resources of a store.
 #[derive(Debug, Default)]
-pub struct Held {
+pub struct StoredResources {
     pub items: Vec<(Key, Value)>,
     pub plugins: Option<Vec<String>>,
     /// Those of `items` that lack their private keys, which no API shows.
     pub concealed: Vec<Key>,
 }
 
-impl Held {
+impl StoredResources {
     /// Leaves what the Admin API of a running gateway shows.
     fn take_out_keys(&mut self) {
         for (key, value) in &mut self.items {
@@ -92,7 +92,7 @@ const NAMED: usize = 10;
 ///
 /// # Errors
 /// No store, or an Admin API that does not answer.
-pub fn held(found: &Found) -> anyhow::Result<Held> {
+pub fn held(found: &Found) -> anyhow::Result<StoredResources> {
     if found.boot.provider == Provider::Etcd {
         return etcd::held(found);
     }
@@ -111,7 +111,7 @@ pub fn holds_store(data: &Path) -> bool {
 ///
 /// # Errors
 /// No store, or one that another process has open.
-pub fn of_folder(boot: &Boot, data: &Path) -> anyhow::Result<(Held, Option<(String, usize)>)> {
+pub fn of_folder(boot: &Boot, data: &Path) -> anyhow::Result<(StoredResources, Option<(String, usize)>)> {
     if !holds_store(data) {
         bail!(
             "there is no store in {}\n  help: name the configuration, or the folder with --data",
@@ -128,8 +128,8 @@ pub fn of_folder(boot: &Boot, data: &Path) -> anyhow::Result<(Held, Option<(Stri
 ///
 /// # Errors
 /// Those of the store.
-pub async fn of_store(store: &dyn Store) -> Result<Held, StoreError> {
-    let mut held = Held { plugins: store.plugins().await?, ..Held::default() };
+pub async fn of_store(store: &dyn Store) -> Result<StoredResources, StoreError> {
+    let mut held = StoredResources { plugins: store.plugins().await?, ..StoredResources::default() };
     for kind in Kind::ALL {
         for row in store.rows(kind, "").await?.0 {
             match row.read() {
@@ -165,7 +165,7 @@ pub fn admin_of(found: &Found) -> anyhow::Result<(SocketAddr, Option<String>)> {
 }
 
 /// Asks the process that holds the store.
-fn of_admin(found: &Found) -> anyhow::Result<Held> {
+fn of_admin(found: &Found) -> anyhow::Result<StoredResources> {
     let (address, key) = admin_of(found)?;
     let (status, body) =
         call(address, "GET", "/apisix/admin/configs", key.as_deref()).with_context(|| {
@@ -182,11 +182,11 @@ fn of_admin(found: &Found) -> anyhow::Result<Held> {
 }
 
 /// Reads the resources from a document of the Admin API (`/apisix/admin/configs`).
-fn of_document(document: &Value) -> anyhow::Result<Held> {
+fn of_document(document: &Value) -> anyhow::Result<StoredResources> {
     let section = |name: &str| document.get(name).and_then(Value::as_array);
     let name = |item: &Value| item.get("name").and_then(Value::as_str).map(str::to_owned);
     let plugins = section("plugins").map(|items| items.iter().filter_map(name).collect());
-    let mut held = Held { plugins, ..Held::default() };
+    let mut held = StoredResources { plugins, ..StoredResources::default() };
     for kind in Kind::ALL.into_iter().filter(|kind| kind.owner().is_none()) {
         for item in section(kind.collection()).into_iter().flatten() {
             let key =
@@ -222,7 +222,7 @@ pub fn names(keys: &[Key]) -> String {
 }
 
 /// The sections of a file or a document; what belongs to others stands among these.
-pub fn sections(held: &Held) -> Map<String, Value> {
+pub fn sections(held: &StoredResources) -> Map<String, Value> {
     let mut sections = Map::new();
     if let Some(plugins) = &held.plugins {
         let items = plugins.iter().map(|name| Value::Object(Map::from_iter([named("name", name)])));
@@ -250,7 +250,7 @@ fn item(key: &Key, value: &Value) -> Value {
 }
 
 /// The file: a section a kind, in the order of the kinds.
-pub fn yaml(held: &Held) -> String {
+pub fn yaml(held: &StoredResources) -> String {
     let mut out = String::new();
     for (name, items) in &sections(held) {
         section(&mut out, name, items.as_array().map_or(&[], Vec::as_slice));
@@ -325,7 +325,7 @@ mod tests {
 
     use super::*;
 
-    fn loaded(held: &Held) -> Vec<(Key, Value)> {
+    fn loaded(held: &StoredResources) -> Vec<(Key, Value)> {
         let text = yaml(held);
         let names = plugins::names();
         let set = |_: &str| Some("replaced".to_owned());
@@ -358,10 +358,13 @@ mod tests {
                 json!({"id": "limit-count", "limit_header": "X"}),
             ),
         ];
-        let held =
-            Held { items: items.clone(), plugins: Some(vec!["key-auth".to_owned()]), ..Held::default() };
+        let held = StoredResources {
+            items: items.clone(),
+            plugins: Some(vec!["key-auth".to_owned()]),
+            ..StoredResources::default()
+        };
         assert_eq!(loaded(&held), items);
-        assert_eq!(yaml(&Held::default()), "#END\n");
+        assert_eq!(yaml(&StoredResources::default()), "#END\n");
     }
 
     #[test]
@@ -406,7 +409,7 @@ mod tests {
         fn any_value_comes_back(value in value()) {
             let metadata = json!({"id": "http-logger", "log_format": {"a": value}});
             let items = vec![(Key::new(Kind::PluginMetadata, "http-logger"), metadata)];
-            let held = Held { items: items.clone(), ..Held::default() };
+            let held = StoredResources { items: items.clone(), ..StoredResources::default() };
             prop_assert_eq!(loaded(&held), items);
         }
     }

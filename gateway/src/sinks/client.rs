@@ -15,7 +15,7 @@ use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
-use sdk::sink::{Spec, Taken, Target};
+use sdk::sink::{Destination, Spec, Taken};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpStream, UdpSocket};
 
@@ -57,12 +57,12 @@ enum Way {
 }
 
 impl Client {
-    pub(super) fn new(target: &Target, trust: Arc<OnceLock<Trust>>) -> Client {
+    pub(super) fn new(target: &Destination, trust: Arc<OnceLock<Trust>>) -> Client {
         let way = match target {
-            Target::Http { .. } => Way::Http { idle: RefCell::default() },
-            Target::Tcp { keep, .. } => Way::Tcp { kept: RefCell::default(), keep: *keep },
+            Destination::Http { .. } => Way::Http { idle: RefCell::default() },
+            Destination::Tcp { keep, .. } => Way::Tcp { kept: RefCell::default(), keep: *keep },
             // Files have a thread and no client.
-            Target::Udp { .. } | Target::File { .. } => Way::Udp,
+            Destination::Udp { .. } | Destination::File { .. } => Way::Udp,
         };
         Client { way, trust }
     }
@@ -88,7 +88,7 @@ impl Client {
         let Some((host, port)) = spec.target.server() else { return Err("there is no server".to_owned()) };
         tracing::debug!("sending a batch logs to {host}:{port}");
         match (&self.way, &spec.target) {
-            (Way::Http { idle }, Target::Http { timeout, .. }) => {
+            (Way::Http { idle }, Destination::Http { timeout, .. }) => {
                 let text = Bytes::from(text(spec, batch));
                 let (status, body) = self.post(idle, spec, addresses, text, *timeout).await?;
                 if status < 400 {
@@ -97,7 +97,7 @@ impl Client {
                 let body = String::from_utf8_lossy(&body[..body.len().min(REPEATED)]).into_owned();
                 Err(format!("server returned status code[{status}] host[{host}] port[{port}] body[{body}]"))
             }
-            (Way::Tcp { kept, keep }, Target::Tcp { timeout, .. }) => {
+            (Way::Tcp { kept, keep }, Destination::Tcp { timeout, .. }) => {
                 let text = text(spec, batch);
                 let mut idle = kept.take();
                 if let Some(mut stream) = idle.take_if(is_open)
@@ -127,7 +127,7 @@ impl Client {
                 }
                 Ok(())
             }
-            (_, Target::Udp { timeout, .. }) => {
+            (_, Destination::Udp { timeout, .. }) => {
                 within(*timeout, datagrams(addresses, batch)).await.map_err(|error| {
                     format!("failed to send data to UDP server: host[{host}] port[{port}] err: {error}")
                 })
@@ -145,7 +145,7 @@ impl Client {
         text: Bytes,
         timeout: Duration,
     ) -> Result<(u16, Bytes), String> {
-        let Target::Http { host, port, uri, content_type, authorization, .. } = &spec.target else {
+        let Destination::Http { host, port, uri, content_type, authorization, .. } = &spec.target else {
             return Err("the target is of another kind".to_owned());
         };
         let request = || {
@@ -230,7 +230,7 @@ impl Client {
     /// Connects to the first address that takes it.
     async fn connect(
         &self,
-        target: &Target,
+        target: &Destination,
         addresses: &[SocketAddr],
         timeout: Duration,
     ) -> Result<Stream, String> {
@@ -250,7 +250,7 @@ impl Client {
     }
 
     /// Speaks TLS, where the target wants it.
-    async fn secure(&self, target: &Target, stream: TcpStream) -> Result<Stream, String> {
+    async fn secure(&self, target: &Destination, stream: TcpStream) -> Result<Stream, String> {
         // Whether small writes wait does not matter: a batch is one write.
         let _ = stream.set_nodelay(true);
         let (Some(tls), Some((host, _))) = (target.tls(), target.server()) else {

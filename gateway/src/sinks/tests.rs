@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use sdk::sink::{Batching, Joined, Sink, Spec, Target};
+use sdk::sink::{Batching, Destination, Joined, Sink, Spec};
 use sdk::testing::Probe;
 
 use super::*;
@@ -13,7 +13,7 @@ use super::*;
 /// Long enough for anything that is to come.
 const COMES: Duration = Duration::from_secs(30);
 
-fn spec(target: Target, batching: Batching) -> Spec {
+fn spec(target: Destination, batching: Batching) -> Spec {
     let joined = if batching.batch_max_size == 1 { Joined::PLAIN } else { Joined::ARRAY };
     Spec { plugin: "test", owner: None, target, batching, joined, max_entries: 100, max_bytes: 1 << 20 }
 }
@@ -22,8 +22,8 @@ fn batches_of(size: usize) -> Batching {
     Batching { batch_max_size: size, ..Batching::at_once("a name") }
 }
 
-fn http(port: u16) -> Target {
-    Target::Http {
+fn http(port: u16) -> Destination {
+    Destination::Http {
         host: "logs.example".to_owned(),
         port,
         uri: "/in?a=b".to_owned(),
@@ -34,8 +34,8 @@ fn http(port: u16) -> Target {
     }
 }
 
-fn tcp(port: u16, keep: bool) -> Target {
-    Target::Tcp { host: "logs.example".to_owned(), port, tls: None, timeout: COMES, keep }
+fn tcp(port: u16, keep: bool) -> Destination {
+    Destination::Tcp { host: "logs.example".to_owned(), port, tls: None, timeout: COMES, keep }
 }
 
 fn start(most: usize) -> anyhow::Result<Deliveries> {
@@ -241,7 +241,7 @@ fn each_entry_is_a_datagram() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(COMES)).unwrap();
     let port = socket.local_addr().unwrap().port();
-    let target = Target::Udp { host: "logs.example".to_owned(), port, timeout: COMES };
+    let target = Destination::Udp { host: "logs.example".to_owned(), port, timeout: COMES };
     let sink = open(&deliveries, spec(target, batches_of(2)));
     push(&sink, &["one", "two"]);
     for expected in ["one", "two"] {
@@ -257,7 +257,7 @@ fn lines_are_appended_to_a_file_that_may_be_moved_away() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.log");
     let deliveries = start(1 << 20).unwrap();
-    let target = Target::File { path: path.to_str().unwrap().to_owned() };
+    let target = Destination::File { path: path.to_str().unwrap().to_owned() };
     let sink = open(&deliveries, spec(target, Batching::at_once("file")));
     push(&sink, &["one\n", "two\n"]);
     while deliveries.sinks().waiting_bytes() > 0 {
@@ -286,7 +286,7 @@ fn a_file_that_cannot_be_opened_costs_entries_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("not/there/a.log");
     let deliveries = start(1 << 20).unwrap();
-    let target = Target::File { path: path.to_str().unwrap().to_owned() };
+    let target = Destination::File { path: path.to_str().unwrap().to_owned() };
     let sink = open(&deliveries, spec(target, Batching::at_once("file")));
     push(&sink, &["one\n"]);
     while sink.dropped() == 0 {
@@ -328,7 +328,7 @@ fn a_server_over_tls_that_reads_late_gets_all_of_a_batch() {
     let deliveries = start(8 << 20).unwrap();
     deliveries.trust(crate::wiring::trust(&common));
     let tls = Some(sdk::sink::Tls { name: None, verify: false });
-    let target = Target::Tcp { host: "logs.example".to_owned(), port, tls, timeout: COMES, keep: false };
+    let target = Destination::Tcp { host: "logs.example".to_owned(), port, tls, timeout: COMES, keep: false };
     let sink = open(&deliveries, spec(target, batches_of(1)));
     push(&sink, &[&"x".repeat(900_000)]);
     assert_eq!(server.join().unwrap().map_err(|error| error.to_string()), Ok(900_000));

@@ -183,7 +183,7 @@ fn listen(apisix: File<'_>) -> Result<Vec<Listen>, Invalid> {
 /// Addresses of the same kind, different from each other and from those there are.
 fn addresses(
     apisix: File<'_>,
-    written: Vec<values::Written>,
+    written: Vec<values::ListenEntry>,
     pointer: &str,
     others: &[Listen],
 ) -> Result<Vec<Listen>, Invalid> {

@@ -255,10 +255,10 @@ pub fn workers(value: &Value) -> Result<Workers, Invalid> {
 
 /// One of `node_listen`: address and port, and whether HTTP/2 is served there, as far as they are written; and
 /// whether HTTP/3 is.
-pub type Written = (Option<IpAddr>, u16, Option<bool>, bool);
+pub type ListenEntry = (Option<IpAddr>, u16, Option<bool>, bool);
 
 /// Reads `node_listen`.
-pub fn listen(value: &Value) -> Result<Vec<Written>, Invalid> {
+pub fn listen(value: &Value) -> Result<Vec<ListenEntry>, Invalid> {
     match value {
         Value::Array(items) if items.is_empty() => Err(wrong_value("at least one port", value)),
         Value::Array(_) => list(value, listen_one),
@@ -266,7 +266,7 @@ pub fn listen(value: &Value) -> Result<Vec<Written>, Invalid> {
     }
 }
 
-fn listen_one(value: &Value) -> Result<Written, Invalid> {
+fn listen_one(value: &Value) -> Result<ListenEntry, Invalid> {
     let Value::Object(map) = value else {
         return match value {
             Value::Number(_) => port(value).map(|port| (None, port, None, false)),
@@ -276,7 +276,7 @@ fn listen_one(value: &Value) -> Result<Written, Invalid> {
     listen_on(map, 9080)
 }
 
-fn listen_on(map: &Map<String, Value>, default: u16) -> Result<Written, Invalid> {
+fn listen_on(map: &Map<String, Value>, default: u16) -> Result<ListenEntry, Invalid> {
     let present = |name: &str| map.get(name).filter(|value| !value.is_null());
     let address = present("ip").map(|value| ip(value).map_err(|invalid| invalid.at("/ip"))).transpose()?;
     let number =
@@ -288,7 +288,7 @@ fn listen_on(map: &Map<String, Value>, default: u16) -> Result<Written, Invalid>
 }
 
 /// Addresses for TLS.
-pub fn tls_listen(value: &Value) -> Result<Vec<Written>, Invalid> {
+pub fn tls_listen(value: &Value) -> Result<Vec<ListenEntry>, Invalid> {
     let listen = list(value, |item| {
         let Value::Object(map) = item else { return Err(no_address("a map of `port` and `ip`", item)) };
         let mut http3 = false;

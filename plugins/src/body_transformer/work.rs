@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
 use sdk::Exchange;
-use sdk::budget::Held;
+use sdk::budget::Reservation;
 use sdk::vars::{Var, multipart};
 use serde_json::Value as Json;
 
@@ -78,7 +78,7 @@ impl Transform {
         if weight > HEAVIEST_HERE {
             return None;
         }
-        let mut memory = Held::default();
+        let mut memory = Reservation::default();
         if memory.resize(x.world().budget(), weight).is_err() {
             return Some(Err(spent(given.side)));
         }
@@ -178,7 +178,11 @@ impl Work {
     }
 
     /// Runs on the background threads. Gives back the body as well, and `memory`, which counts for it.
-    pub async fn run(self, x: &Exchange<'_>, mut memory: Held) -> (Result<Vec<u8>, Failed>, Vec<u8>, Held) {
+    pub async fn run(
+        self,
+        x: &Exchange<'_>,
+        mut memory: Reservation,
+    ) -> (Result<Vec<u8>, Failed>, Vec<u8>, Reservation) {
         let (world, transform) = (x.world(), self.transform.clone());
         let mut work = self;
         let templates = transform.plain.iter().chain(&transform.decoded);

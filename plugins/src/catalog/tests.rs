@@ -20,46 +20,49 @@ fn checks_speak_as_apisix_does() {
     let catalog = catalog();
     let check = |name: &str, config: Value, place| catalog.check(name, &config, place);
     let reason = |name, config, place| check(name, config, place).unwrap_err().reason;
-    assert_eq!(check("key-auth", json!({}), Place::Route), Ok(()));
-    assert_eq!(check("key-auth", json!(null), Place::Route), Ok(()));
-    assert_eq!(check("key-auth", json!([]), Place::Route), Ok(()));
+    assert_eq!(check("key-auth", json!({}), SchemaType::Route), Ok(()));
+    assert_eq!(check("key-auth", json!(null), SchemaType::Route), Ok(()));
+    assert_eq!(check("key-auth", json!([]), SchemaType::Route), Ok(()));
     assert_eq!(
-        reason("key-auth", json!({"header": 1}), Place::Route),
+        reason("key-auth", json!({"header": 1}), SchemaType::Route),
         "failed to check the configuration of plugin key-auth err: \
          property \"header\" validation failed: wrong type: expected string, got number"
     );
     assert_eq!(
-        reason("key-auth", json!({}), Place::Consumer),
+        reason("key-auth", json!({}), SchemaType::Consumer),
         "failed to check the configuration of plugin key-auth err: property \"key\" is required"
     );
-    assert_eq!(reason("key-auth", json!("x"), Place::Route), "invalid plugin conf for plugin [key-auth]");
-    let invalid = check("key-auht", json!({}), Place::Route).unwrap_err();
+    assert_eq!(
+        reason("key-auth", json!("x"), SchemaType::Route),
+        "invalid plugin conf for plugin [key-auth]"
+    );
+    let invalid = check("key-auht", json!({}), SchemaType::Route).unwrap_err();
     assert_eq!(invalid.reason, "unknown plugin [key-auht]");
     assert_eq!(invalid.hint.as_deref(), Some("did you mean `key-auth`?"));
     assert!(
-        reason("ldap-auth", json!({"base_dn": "o", "ldap_uri": "h"}), Place::Route)
+        reason("ldap-auth", json!({"base_dn": "o", "ldap_uri": "h"}), SchemaType::Route)
             .starts_with("unknown plugin [ldap-auth]: it exists")
     );
     let all = IndexMap::from([("key-auth".to_owned(), json!({"header": 1}))]);
-    assert_eq!(catalog.check_all(&all, Place::Route).unwrap_err().pointer, "/key-auth/header");
+    assert_eq!(catalog.check_all(&all, SchemaType::Route).unwrap_err().pointer, "/key-auth/header");
 }
 
 #[test]
 fn what_is_switched_off_may_be_wrong() {
     let catalog = catalog();
     let off = json!({"header": 1, "_meta": {"disable": true}});
-    assert_eq!(catalog.check("key-auth", &off, Place::Route), Ok(()));
-    assert_eq!(catalog.check("ldap-auth", &off, Place::Route), Ok(()));
-    assert!(catalog.check("no-such", &off, Place::Route).is_err());
+    assert_eq!(catalog.check("key-auth", &off, SchemaType::Route), Ok(()));
+    assert_eq!(catalog.check("ldap-auth", &off, SchemaType::Route), Ok(()));
+    assert!(catalog.check("no-such", &off, SchemaType::Route).is_err());
     // As may one that is not in this build, and settings of which nothing is known.
     let unknown = model::apisix_plugins::Subsystem::Http.plugins().iter().find(|known| {
         catalog
-            .check(known.name, &json!({}), Place::Route)
+            .check(known.name, &json!({}), SchemaType::Route)
             .is_err_and(|invalid| invalid.reason.starts_with("unknown plugin"))
     });
     let unknown = unknown.expect("APISIX has more plugins").name;
-    assert_eq!(catalog.check(unknown, &off, Place::Route), Ok(()));
-    assert_eq!(catalog.check("mqtt-proxy", &off, Place::Route), Ok(()), "one of streams");
+    assert_eq!(catalog.check(unknown, &off, SchemaType::Route), Ok(()));
+    assert_eq!(catalog.check("mqtt-proxy", &off, SchemaType::Route), Ok(()), "one of streams");
     let names = ["key-auth", "ldap-auth", unknown, "mqtt-proxy"];
     let entries = names.map(|name| (name, off.clone()));
     let chain = chain(&catalog, &entries).unwrap();
@@ -77,14 +80,17 @@ fn meta_is_checked() {
             "property \"disable\" validation failed: wrong type: expected boolean, got string",
         ),
     ] {
-        let invalid = catalog.check("key-auth", &json!({"_meta": meta}), Place::Route).unwrap_err();
+        let invalid = catalog.check("key-auth", &json!({"_meta": meta}), SchemaType::Route).unwrap_err();
         assert!(
             invalid.reason.ends_with(&format!("property \"_meta\" validation failed: {reason}")),
             "{invalid}"
         );
     }
     let lua = json!({"_meta": {"pre_function": "return function() end"}});
-    assert_eq!(catalog.check("key-auth", &lua, Place::Route).unwrap_err().pointer, "/_meta/pre_function");
+    assert_eq!(
+        catalog.check("key-auth", &lua, SchemaType::Route).unwrap_err().pointer,
+        "/_meta/pre_function"
+    );
 }
 
 #[test]
@@ -140,14 +146,14 @@ fn a_filter_decides_once_a_request() {
         assert_eq!(matches!(chain.run(Phase::Rewrite, &mut 0, &mut x), Step::Reply(_)), runs);
     }
     let wrong = json!({"_meta": {"filter": [["arg_a", "near", "1"]]}});
-    let invalid = catalog.check("key-auth", &wrong, Place::Route).unwrap_err();
+    let invalid = catalog.check("key-auth", &wrong, SchemaType::Route).unwrap_err();
     assert!(invalid.reason.starts_with("failed to validate the 'vars' expression: "), "{invalid}");
     assert!(invalid.pointer.starts_with("/_meta/filter"), "{invalid:?}");
 }
 
 #[test]
 fn a_filter_that_cannot_be_judged_refuses_the_request() {
-    use sdk::Unjudged;
+    use sdk::Undecidable;
     let catalog = catalog();
     let filter = json!({"_meta": {"filter": [["post_arg.a", "==", "1"], ["arg_x", "==", "1"]]}});
     let guard = chain(&catalog, &[("key-auth", filter)]).unwrap();
@@ -161,8 +167,8 @@ fn a_filter_that_cannot_be_judged_refuses_the_request() {
         x.engine_mut().body_asked = 64 << 20;
         guard.run(Phase::Rewrite, &mut 0, &mut x)
     };
-    assert!(matches!(run("/?x=1", Some(b"{")), Step::Refuse(Unjudged::Unreadable)));
-    assert!(matches!(run("/?x=1", None), Step::Refuse(Unjudged::TooLarge)));
+    assert!(matches!(run("/?x=1", Some(b"{")), Step::Refuse(Undecidable::Unreadable)));
+    assert!(matches!(run("/?x=1", None), Step::Refuse(Undecidable::TooLarge)));
     assert!(matches!(run("/?x=2", Some(b"{")), Step::Next), "it does not matter");
     assert!(matches!(run("/?x=1", Some(b"")), Step::Next), "no body, no value");
     assert!(matches!(run("/?x=1", Some(br#"{"a":"1"}"#)), Step::Reply(_)));
@@ -368,7 +374,7 @@ fn metadata_is_checked() {
         ("limit-count", json!({"limit_header": 1}), "/limit_header"),
         ("tcp-logger", json!({"log_format": 1}), "/log_format"),
     ] {
-        let invalid = catalog.check(name, &metadata, Place::Metadata).unwrap_err();
+        let invalid = catalog.check(name, &metadata, SchemaType::Metadata).unwrap_err();
         assert_eq!(invalid.pointer, pointer, "{name}");
     }
 }
@@ -379,7 +385,7 @@ fn streams_have_plugins_of_their_own() {
     assert_eq!((catalog.has_stream("ip-restriction"), catalog.has_stream("key-auth")), (true, false));
     let (right, wrong) = (json!({"whitelist": ["10.0.0.0/8"]}), json!({"whitelist": 1}));
     let off = json!({"whitelist": 1, "_meta": {"disable": true}});
-    let check = |name: &str, config: &Value| catalog.check(name, config, Place::Stream).is_ok();
+    let check = |name: &str, config: &Value| catalog.check(name, config, SchemaType::Stream).is_ok();
     assert!(check("ip-restriction", &right) && !check("ip-restriction", &wrong));
     assert!(check("ip-restriction", &off), "what is switched off may be wrong");
     assert!(!check("key-auth", &json!({})));
@@ -421,10 +427,10 @@ fn what_a_consumer_carries_is_a_credential_or_a_stage() {
 fn what_acts_before_a_consumer_is_known_is_none_s() {
     let catalog = catalog();
     for (name, place, fits) in [
-        ("server-info", Place::Route, true),
-        ("server-info", Place::Consumer, false),
-        ("cors", Place::Route, true),
-        ("cors", Place::Consumer, true),
+        ("server-info", SchemaType::Route, true),
+        ("server-info", SchemaType::Consumer, false),
+        ("cors", SchemaType::Route, true),
+        ("cors", SchemaType::Consumer, true),
     ] {
         assert_eq!(catalog.check(name, &json!({}), place).is_ok(), fits, "{name} {place:?}");
     }
@@ -461,7 +467,7 @@ fn a_secret_that_is_kept_elsewhere_is_judged_when_it_is_there() {
         ("$env:", false),
     ] {
         let config = json!({"key": "k", "secret": secret, "base64_secret": true});
-        assert_eq!(catalog.check("jwt-auth", &config, Place::Consumer).is_ok(), fits, "{secret}");
+        assert_eq!(catalog.check("jwt-auth", &config, SchemaType::Consumer).is_ok(), fits, "{secret}");
     }
 }
 
@@ -569,7 +575,7 @@ impl sdk::Instance for Passes {
 #[test]
 fn hosted_plugins_come_and_go() {
     let catalog = catalog();
-    let known = |name| catalog.check(name, &json!({}), Place::Route).is_ok();
+    let known = |name| catalog.check(name, &json!({}), SchemaType::Route).is_ok();
     let about = |name| catalog.about().iter().filter(|about| about.name == name).count();
     assert!(!known("nest"));
     let before = catalog.generation();
@@ -592,7 +598,7 @@ fn plugins_in_plugins_have_an_end() {
     catalog.register(Box::new(Nest("nest"))).unwrap();
     let deep = |levels: usize| {
         let config = (0..levels).fold(json!({}), |inner, _| json!({ "inner": inner }));
-        catalog.check("nest", &config, Place::Route)
+        catalog.check("nest", &config, SchemaType::Route)
     };
     assert_eq!((deep(0), deep(MOST_NESTED)), (Ok(()), Ok(())));
     let reason = deep(MOST_NESTED + 1).unwrap_err().reason;
@@ -603,8 +609,8 @@ fn plugins_in_plugins_have_an_end() {
 fn a_group_of_limits_has_one_setting() {
     let catalog = catalog();
     let limit = |count: u32| json!({"count": count, "time_window": 60, "group": "g"});
-    assert_eq!(catalog.check("limit-count", &limit(2), Place::Route), Ok(()));
+    assert_eq!(catalog.check("limit-count", &limit(2), SchemaType::Route), Ok(()));
     let _in_use = chain(&catalog, &[("limit-count", limit(2))]).unwrap();
-    assert_eq!(catalog.check("limit-count", &limit(2), Place::Route), Ok(()));
-    assert_eq!(catalog.check("limit-count", &limit(3), Place::Route).unwrap_err().pointer, "/group");
+    assert_eq!(catalog.check("limit-count", &limit(2), SchemaType::Route), Ok(()));
+    assert_eq!(catalog.check("limit-count", &limit(3), SchemaType::Route).unwrap_err().pointer, "/group");
 }

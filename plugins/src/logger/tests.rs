@@ -3,7 +3,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use sdk::exchange::Body;
-use sdk::sink::{Joined, Next, Sinks, Spec, Target, Tls};
+use sdk::sink::{Destination, Joined, Next, Sinks, Spec, Tls};
 use sdk::testing::{FixedNames, Probe, chunk, respond, with_body};
 use sdk::{Client, Plugin};
 
@@ -326,13 +326,13 @@ fn logged<P: Plugin>(mut config: Value) -> (Spec, Value) {
 fn loggers_put_their_entries_into_the_sinks_they_asked_for() {
     let (host, port, timeout) = ("127.0.0.1".to_owned(), 5, Duration::from_secs(1));
     let tls = |name: Option<&str>, verify| Some(Tls { name: name.map(str::to_owned), verify });
-    let tcp = |tls, keep| Target::Tcp { host: host.clone(), port, tls, timeout, keep };
+    let tcp = |tls, keep| Destination::Tcp { host: host.clone(), port, tls, timeout, keep };
     let server = |more: Value| {
         let mut config = json!({"host": "127.0.0.1", "port": 5, "timeout": 1000});
         config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         config
     };
-    let http = Target::Http {
+    let http = Destination::Http {
         host: host.clone(),
         port,
         uri: "/in".to_owned(),
@@ -346,7 +346,7 @@ fn loggers_put_their_entries_into_the_sinks_they_asked_for() {
     for ((spec, entry), target, joined) in [
         (
             logged::<FileLogger>(json!({"path": "logs/a.log"})),
-            Target::File { path: "/data/logs/a.log".to_owned() },
+            Destination::File { path: "/data/logs/a.log".to_owned() },
             Joined::PLAIN,
         ),
         (logged::<HttpLogger>(json!({"uri": "http://127.0.0.1:5/in", "timeout": 1})), http, Joined::ARRAY),

@@ -16,12 +16,12 @@ pub(super) struct Work {
     /// The filter that is at work.
     filter: usize,
     progress: Progress,
-    pub(super) found: Found,
+    pub(super) found: Findings,
 }
 
 /// Findings to report once the work is done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct Findings {
     /// A filter gave up.
     pub(super) undecided: bool,
     /// The decoded body is longer than it may be.
@@ -52,7 +52,7 @@ impl Work {
             Some(coding) if !body.is_empty() => (Some(Decoding::new(coding, body, most, cut)), Vec::new()),
             _ => (None, body),
         };
-        Work { filters, decoding, body, filter: 0, progress: Progress::default(), found: Found::default() }
+        Work { filters, decoding, body, filter: 0, progress: Progress::default(), found: Findings::default() }
     }
 
     /// Goes on; none when all is done. All that it holds may take `room` bytes.

@@ -254,7 +254,7 @@ async fn prepare<'s>(
     let found = match found {
         Ok(RouteLookup::Plan(plan)) => Some(&**plan),
         Ok(RouteLookup::Nothing | RouteLookup::NeedsBody) => None,
-        Ok(RouteLookup::Refused(why)) => return Flow::Fault(Fault::client(FaultKind::Unjudged(why))),
+        Ok(RouteLookup::Refused(why)) => return Flow::Fault(Fault::client(FaultKind::Undecidable(why))),
         Err(fault) => return Flow::Fault(fault),
     };
     let doubtful = x.request().doubtful;

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use sdk::Unjudged;
+use sdk::Undecidable;
 use sdk::client::TlsSession;
 use snapshot::Failure;
 use snapshot::load::Limit;
@@ -57,7 +57,7 @@ pub enum FaultKind {
     BodyTooLarge,
     BadBody(Refusal),
     /// A condition on it cannot be judged.
-    Unjudged(Unjudged),
+    Undecidable(Undecidable),
     /// It closed the connection or broke off.
     ClientGone,
     /// It took too long to read the response.
@@ -307,7 +307,7 @@ impl FaultKind {
             | FaultKind::ClientSlow
             | FaultKind::ClientStalled => 408,
             FaultKind::BodyTooLarge => 413,
-            FaultKind::Unjudged(why) => why.status(),
+            FaultKind::Undecidable(why) => why.status(),
             FaultKind::ClientGone => 499,
             FaultKind::MethodNotAllowed => 405,
             FaultKind::NoWebsocket => 501,
@@ -372,7 +372,7 @@ impl FaultKind {
             FaultKind::HeadTimeout => "the request head did not arrive in time",
             FaultKind::BodyTimeout => "the request body did not arrive in time",
             FaultKind::BodyTooLarge => "the request body is larger than allowed",
-            FaultKind::Unjudged(why) => why.as_str(),
+            FaultKind::Undecidable(why) => why.as_str(),
             FaultKind::ClientGone => "the client closed the connection",
             FaultKind::ClientSlow => "the client did not read the response in time",
             FaultKind::ClientStalled => {

@@ -171,7 +171,7 @@ fn go_on<'a>(
                     x.engine_mut().answered_by = chain.name_at(phase, cursor).unwrap_or_default();
                     return Flow::Reply(reply);
                 }
-                Step::Refuse(why) => return Flow::Fault(Fault::client(FaultKind::Unjudged(why))),
+                Step::Refuse(why) => return Flow::Fault(Fault::client(FaultKind::Undecidable(why))),
                 Step::Wait => match wait(worker, down, chain, phase, cursor, x).await {
                     Ok(Step::Next) => {
                         cursor += 1;
@@ -222,7 +222,7 @@ fn filter_on<'a>(
                     x.engine_mut().answered_by = chain.name_at(phase, cursor).unwrap_or_default();
                     return Flow::Reply(reply);
                 }
-                Step::Refuse(why) => return Flow::Fault(Fault::client(FaultKind::Unjudged(why))),
+                Step::Refuse(why) => return Flow::Fault(Fault::client(FaultKind::Undecidable(why))),
                 // The request is gone by now.
                 Step::Body(_) => return Flow::Fault(Fault::gateway(FaultKind::BrokenStage)),
                 Step::Wait => {

@@ -212,7 +212,7 @@ impl Upload<'_, '_> {
         Box::pin(async move {
             self.state.sent.set(true);
             self.state.lost.set(true);
-            let mut budgeted = sdk::budget::Held::default();
+            let mut budgeted = sdk::budget::Reservation::default();
             let mut chunk = Chunk::default();
             // The buffered prefix of a longer body goes first.
             let mut beginning = self.held.bytes.clone();
@@ -327,7 +327,7 @@ async fn filter(
     worker: &Worker,
     filters: &mut [Box<dyn RequestFilter>],
     chunk: &mut Chunk,
-    budgeted: &mut sdk::budget::Held,
+    budgeted: &mut sdk::budget::Reservation,
 ) -> Result<(), Fault> {
     let last = chunk.last;
     for filter in filters {
@@ -337,7 +337,7 @@ async fn filter(
         }
         match step {
             Step::Next => {}
-            Step::Refuse(why) => return Err(Fault::client(FaultKind::Unjudged(why))),
+            Step::Refuse(why) => return Err(Fault::client(FaultKind::Undecidable(why))),
             Step::Reply(_) | Step::Wait | Step::Body(_) => {
                 return Err(Fault::gateway(FaultKind::BrokenStage));
             }
@@ -359,7 +359,7 @@ pub(crate) fn filter_held<'a>(
 ) -> LocalFuture<'a, Result<(), Fault>> {
     Box::pin(async move {
         let mut chunk = Chunk { data: x.body().to_vec(), last: true, refused: false };
-        let mut budgeted = sdk::budget::Held::default();
+        let mut budgeted = sdk::budget::Reservation::default();
         budgeted
             .resize(&worker.budget, chunk.data.capacity())
             .map_err(|_| Fault::gateway(FaultKind::HeldTooMuch))?;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use sdk::budget::{Budget, Held};
+use sdk::budget::{Budget, Reservation};
 
 /// The part that every connection has and that is not counted: one frame.
 const FIRST: usize = 16 << 10;
@@ -21,7 +21,7 @@ pub(crate) struct Backlog {
     bytes: Arc<AtomicUsize>,
     most: usize,
     budget: Budget,
-    held: RefCell<Held>,
+    held: RefCell<Reservation>,
     /// Streams that wait for room, in the order in which they came.
     waiting: RefCell<Vec<Waker>>,
 }

@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
-use sdk::budget::{Budget, Held, Spent};
+use sdk::budget::{Budget, Exhausted, Reservation};
 
 use crate::exchange::fault::Flood;
 
@@ -136,7 +136,7 @@ struct State {
     /// The newest stream that has begun to be served.
     newest: u32,
     sum: Sums,
-    held: Held,
+    held: Reservation,
     flood: Option<Flood>,
 }
 
@@ -240,7 +240,7 @@ impl Unread {
         }
     }
 
-    fn hold(&self, held: &mut Held, sum: Sums) -> Result<(), Spent> {
+    fn hold(&self, held: &mut Reservation, sum: Sums) -> Result<(), Exhausted> {
         held.resize(&self.budget, sum.all.saturating_sub(self.free))
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sdk::budget::{Budget, Held};
+use sdk::budget::{Budget, Reservation};
 use sdk::meters::Shard;
 use sdk::offload::{Job, Output};
 use sdk::state::WorkerStates;
@@ -30,7 +30,11 @@ impl World for Worker {
         Box::pin(rt::sleep(time))
     }
 
-    fn run_job(&self, job: Job, held: Held) -> sdk::chain::LocalFuture<'static, (Output, Held)> {
+    fn run_job(
+        &self,
+        job: Job,
+        held: Reservation,
+    ) -> sdk::chain::LocalFuture<'static, (Output, Reservation)> {
         Box::pin(self.settings.pool.clone().run(job, held))
     }
 

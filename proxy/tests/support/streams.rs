@@ -6,7 +6,7 @@ use std::time::Duration;
 use model::Invalid;
 use proxy::testing;
 use sdk::build::Build;
-use sdk::catalog::{About, Catalog, Configured, Facts, Place, Scope, Subsystem};
+use sdk::catalog::{About, Catalog, Configured, Facts, SchemaType, Scope, Subsystem};
 use sdk::chain::{Chain, Fitting, LocalFuture, Stage};
 use sdk::consumers::Credential;
 use sdk::{Exchange, Factory, Instance, Phase, Phases, Reply, Step};
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 pub struct WithStreams(pub Arc<plugins::Catalog>);
 
 impl Catalog for WithStreams {
-    fn check(&self, name: &str, config: &Value, place: Place) -> Result<(), Invalid> {
+    fn check(&self, name: &str, config: &Value, place: SchemaType) -> Result<(), Invalid> {
         self.0.check(name, config, place)
     }
 

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::*;
 use crate::exchange::Body;
 use crate::testing::{Probe, chunk, now, respond, with_body};
-use crate::verdict::Unjudged;
+use crate::verdict::Undecidable;
 
 /// The calls of all instances of a test, in order.
 type Calls = Arc<Mutex<Vec<String>>>;
@@ -264,7 +264,7 @@ fn a_filter_on_the_body_is_checked_while_the_request_can_be_rejected() {
         x.engine_mut().body_state = Body::Streaming;
         assert!(matches!(chain.run(phase, &mut 0, &mut x), Step::Body(_)));
         with_body(&mut x, b"no json");
-        assert!(matches!(chain.run(phase, &mut 0, &mut x), Step::Refuse(Unjudged::Unreadable)));
+        assert!(matches!(chain.run(phase, &mut 0, &mut x), Step::Refuse(Undecidable::Unreadable)));
     }
     fixture.take_calls();
     for (body, calls) in [(&br#"{"a":"1"}"#[..], 1), (br#"{"a":"2"}"#, 0)] {

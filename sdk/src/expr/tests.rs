@@ -192,8 +192,8 @@ fn numbers_parse_as_in_lua() {
 #[test]
 fn undecidable_conditions_neither_hold_nor_fail() {
     use Verdict::{Fails, Holds, NeedsBody};
-    let spent = Verdict::Unjudged(Unjudged::Spent);
-    let unreadable = Verdict::Unjudged(Unjudged::Unreadable);
+    let spent = Verdict::Undecidable(Undecidable::Spent);
+    let unreadable = Verdict::Undecidable(Undecidable::Unreadable);
     let hard = json!(["arg_long", "~~", r"^(a|a)*(?=b)\1$"]);
     let body = json!(["post_arg.a", "==", "x"]);
     let (yes, no) = (json!(["arg_n", "==", 1]), json!(["arg_n", "==", 2]));
@@ -236,7 +236,7 @@ fn unreadable_values_are_found_early() {
     with_body(&mut x, b"{");
     let mut check_early = |expr: Json| Expr::compile(&expr).unwrap().check_early(&mut x);
     let both = json!([["arg_n", "==", 2], ["post_arg.a", "==", 1]]);
-    assert!(matches!(check_early(both.clone()), Step::Refuse(Unjudged::Unreadable)));
+    assert!(matches!(check_early(both.clone()), Step::Refuse(Undecidable::Unreadable)));
     assert!(matches!(check_early(json!([["arg_n", "==", 2]])), Step::Next));
     assert!(matches!(check_early(json!([["arg_n", "~~", "(?=1)"]])), Step::Next));
     let expr = Expr::compile(&both).unwrap();
@@ -247,9 +247,9 @@ fn unreadable_values_are_found_early() {
     x.engine_mut().body_asked = 1 << 20;
     assert!(matches!(expr.check_early(&mut x), Step::Body(_)), "the body was requested with a smaller limit");
     x.engine_mut().body_asked = 64 << 20;
-    assert!(matches!(expr.check_early(&mut x), Step::Refuse(Unjudged::TooLarge)));
+    assert!(matches!(expr.check_early(&mut x), Step::Refuse(Undecidable::TooLarge)));
     let body = Expr::compile(&json!([["post_arg.a", "==", 1]])).unwrap();
-    assert!(matches!(body.decide(&mut x), Err(Step::Refuse(Unjudged::TooLarge))));
+    assert!(matches!(body.decide(&mut x), Err(Step::Refuse(Undecidable::TooLarge))));
 }
 
 #[test]
@@ -306,7 +306,7 @@ fn lookaround_patterns_share_a_budget_per_request() {
         for _ in 0..4 {
             assert_eq!(long.judge(&x), Verdict::Fails);
         }
-        assert_eq!(long.judge(&x), Verdict::Unjudged(Unjudged::Spent));
+        assert_eq!(long.judge(&x), Verdict::Undecidable(Undecidable::Spent));
         // With the budget spent, `matches` does not search either.
         assert!(!other.matches(&x));
         for _ in 0..1000 {

@@ -30,7 +30,7 @@ pub struct Shard {
     entries: RefCell<HashTable<Labelled>>,
     hash: RandomState,
     /// Series by label text, since different requests may share one if labels are left out.
-    known: RefCell<Known>,
+    known: RefCell<KnownSeries>,
     overflow: RefCell<Option<Labelled>>,
     scratch: RefCell<Vec<u8>>,
     /// Lines of output of the known series of all workers.
@@ -42,7 +42,7 @@ pub struct Shard {
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownSeries {
     status: HashMap<Box<str>, Arc<Count>>,
     latency: HashMap<Box<str>, Arc<Latency>>,
     bandwidth: HashMap<Box<str>, Arc<Traffic>>,
@@ -235,7 +235,7 @@ impl Shard {
         self.sweep();
         let room = self.has_room();
         let mut known = self.known.borrow_mut();
-        let Known { streams, stream_status, .. } = &mut *known;
+        let KnownSeries { streams, stream_status, .. } = &mut *known;
         for (known, route, text, register) in [
             (streams, route, connections, Registered::Streams as fn(series::New<Count>) -> Registered),
             (stream_status, "", ended, Registered::StreamStatus),

@@ -10,7 +10,7 @@ use model::Invalid;
 use regex_automata::nfa::thompson::{self, WhichCaptures};
 use regex_automata::util::syntax;
 
-use super::{Captures, Engine, Pattern, Replacement, SIZE_LIMIT, Spent};
+use super::{Captures, Engine, Pattern, Replacement, SIZE_LIMIT, StepLimit};
 use crate::offload::Until;
 
 /// Steps per byte of a pattern with look-around.
@@ -47,7 +47,7 @@ pub struct Progress {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replaced {
     All,
-    /// A search was undecided ([`Spent`]); the text is unchanged from where it began.
+    /// A search was undecided ([`StepLimit`]); the text is unchanged from where it began.
     GaveUp,
     Paused,
     /// No room for the new text. Resuming needs `least` bytes in total; `wanted` avoids frequent
@@ -116,7 +116,7 @@ impl Substitution {
             }
             let found = match self.search(text, progress.from) {
                 Ok(found) => found,
-                Err(Spent) => {
+                Err(StepLimit) => {
                     progress.gave_up = true;
                     break;
                 }
@@ -151,7 +151,7 @@ impl Substitution {
         if progress.gave_up { Replaced::GaveUp } else { Replaced::All }
     }
 
-    fn search<'t>(&self, text: &'t [u8], from: usize) -> Result<Option<Captures<'t>>, Spent> {
+    fn search<'t>(&self, text: &'t [u8], from: usize) -> Result<Option<Captures<'t>>, StepLimit> {
         match &self.pattern.engine {
             // Finding a match is much cheaper than finding its groups.
             Engine::Linear(_) if self.replacement.max_group().unwrap_or(0) == 0 => {
@@ -205,7 +205,7 @@ mod tests {
     use model::lookaround::{ANYWHERE, AT_BEGIN, BACK_AND_FORTH};
 
     use super::*;
-    use crate::offload::Turn;
+    use crate::offload::TimeSlice;
 
     /// The result, the new text so far, and the number of parts of the work, of one search each if
     /// it pauses. `most` is the room for the new text.
@@ -220,8 +220,8 @@ mod tests {
         let mut room = 0;
         for parts in 1.. {
             let is_over = || pauses;
-            let turn = Turn::new(&is_over);
-            match substitution.go_on(&mut progress, text, room, &mut Until::Turn(&turn)) {
+            let turn = TimeSlice::new(&is_over);
+            match substitution.go_on(&mut progress, text, room, &mut Until::TimeSlice(&turn)) {
                 Replaced::Paused => {}
                 Replaced::Full { least, wanted } if least <= most => {
                     assert!(room < least && least <= wanted);

@@ -135,7 +135,7 @@ impl Drop for Outlet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::{Batching, Intake, Joined, Next, Spec, Target, of_buffers};
+    use crate::sink::{Batching, Destination, Intake, Joined, Next, Spec, of_buffers};
 
     const BOUNDS: Bounds = Bounds { buffer: 100, waiting: 1000 };
 
@@ -143,7 +143,7 @@ mod tests {
         let spec = Spec {
             plugin: "test",
             owner: None,
-            target: Target::File { path: String::new() },
+            target: Destination::File { path: String::new() },
             batching: Batching::at_once("test"),
             joined: Joined::PLAIN,
             max_entries: usize::MAX,

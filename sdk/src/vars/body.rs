@@ -13,7 +13,7 @@ use super::multipart;
 use super::read::{self, Arg};
 use super::value::Value;
 use crate::exchange::{Body, Exchange};
-use crate::verdict::{Doubt, Unjudged};
+use crate::verdict::{ReadError, Undecidable};
 
 /// Maximum values that a path with wildcards visits in one body.
 const VISIT_LIMIT: usize = 100_000;
@@ -42,18 +42,18 @@ enum Pick {
 }
 
 /// The whole body; `None` if the request has none.
-pub(super) fn held<'a>(x: &'a Exchange<'_>) -> Result<Option<&'a [u8]>, Doubt> {
+pub(super) fn held<'a>(x: &'a Exchange<'_>) -> Result<Option<&'a [u8]>, ReadError> {
     match x.body_state() {
         Body::None => Ok(None),
-        Body::Streaming => Err(Doubt::NeedsBody),
-        Body::TooLarge => Err(Unjudged::TooLarge.into()),
+        Body::Streaming => Err(ReadError::NeedsBody),
+        Body::TooLarge => Err(Undecidable::TooLarge.into()),
         Body::Whole => Ok(Some(x.body()).filter(|body| !body.is_empty())),
     }
 }
 
 /// The media type that determines how to read the body; empty without one. Servers disagree about
 /// repeated fields, so a repeated one is an error; a compressed body is an error, too.
-pub(super) fn media_type<'a>(x: &'a Exchange<'_>) -> Result<&'a [u8], Doubt> {
+pub(super) fn media_type<'a>(x: &'a Exchange<'_>) -> Result<&'a [u8], ReadError> {
     let fields = &x.request().fields;
     let mut types = fields.list().iter().filter(|field| {
         field.id == Name::ContentType
@@ -67,19 +67,19 @@ pub(super) fn media_type<'a>(x: &'a Exchange<'_>) -> Result<&'a [u8], Doubt> {
         is_coding && !coding.is_empty() && !coding.eq_ignore_ascii_case(b"identity")
     });
     if types.next().is_some() || first.id == Name::Other || coded {
-        return Err(Unjudged::Unreadable.into());
+        return Err(Undecidable::Unreadable.into());
     }
     let kind = fields.bytes(first.value);
     // A second of these types in a parameter: servers disagree about which one applies.
     if [JSON, FORM, MULTIPART].into_iter().filter(|name| is(kind, name)).count() > 1 {
-        return Err(Unjudged::Unreadable.into());
+        return Err(Undecidable::Unreadable.into());
     }
     Ok(kind)
 }
 
 /// Fails if a server may decode the body's bytes to other characters.
-pub(super) fn legible(kind: &[u8]) -> Result<(), Doubt> {
-    if reads_as_ascii(kind, is(kind, FORM)) { Ok(()) } else { Err(Unjudged::Unreadable.into()) }
+pub(super) fn legible(kind: &[u8]) -> Result<(), ReadError> {
+    if reads_as_ascii(kind, is(kind, FORM)) { Ok(()) } else { Err(Undecidable::Unreadable.into()) }
 }
 
 /// Whether a media type contains this name, in any case and, as in APISIX, at any position.
@@ -92,7 +92,7 @@ const FORM: &[u8] = b"application/x-www-form-urlencoded";
 const MULTIPART: &[u8] = b"multipart/form-data";
 
 /// The value of a field of an urlencoded form.
-pub(super) fn post_arg<'a>(x: &'a Exchange<'_>, name: &[u8]) -> Result<Option<Arg<'a>>, Doubt> {
+pub(super) fn post_arg<'a>(x: &'a Exchange<'_>, name: &[u8]) -> Result<Option<Arg<'a>>, ReadError> {
     if x.body_state() == Body::None {
         return Ok(None);
     }
@@ -106,7 +106,7 @@ pub(super) fn post_arg<'a>(x: &'a Exchange<'_>, name: &[u8]) -> Result<Option<Ar
 
 /// Finds the value at a path in the body, which is read by its media type. A body of another type
 /// has no values.
-pub(super) fn find<'a>(x: &'a Exchange<'_>, path: &Path) -> Result<Option<Value<'a>>, Doubt> {
+pub(super) fn find<'a>(x: &'a Exchange<'_>, path: &Path) -> Result<Option<Value<'a>>, ReadError> {
     if x.body_state() == Body::None {
         return Ok(None);
     }
@@ -196,7 +196,7 @@ impl Pick {
 }
 
 /// All values that match the steps.
-fn query<'a>(tree: &Json, steps: &[Step]) -> Result<Option<Value<'a>>, Unjudged> {
+fn query<'a>(tree: &Json, steps: &[Step]) -> Result<Option<Value<'a>>, Undecidable> {
     let mut here = vec![tree];
     let mut visits = 0;
     for step in steps {
@@ -206,7 +206,7 @@ fn query<'a>(tree: &Json, steps: &[Step]) -> Result<Option<Value<'a>>, Unjudged>
         while let Some(value) = todo.pop() {
             visits += 1;
             if visits + next.len() + todo.len() > VISIT_LIMIT {
-                return Err(Unjudged::TooLarge);
+                return Err(Undecidable::TooLarge);
             }
             step.pick.apply(value, &mut next);
             if step.deep {
@@ -226,7 +226,7 @@ fn query<'a>(tree: &Json, steps: &[Step]) -> Result<Option<Value<'a>>, Unjudged>
     Ok(Some(Value::Json(Cow::Owned(Json::Array(list)))))
 }
 
-fn copy(value: &Json, budget: &Budget) -> Result<Json, Unjudged> {
+fn copy(value: &Json, budget: &Budget) -> Result<Json, Undecidable> {
     budget.node(value.as_str().map_or(0, str::len))?;
     Ok(match value {
         Json::Array(list) => Json::Array(list.iter().map(|one| copy(one, budget)).collect::<Result<_, _>>()?),
@@ -243,7 +243,7 @@ fn copy(value: &Json, budget: &Budget) -> Result<Json, Unjudged> {
 }
 
 /// Finds a value in a form; the value of a repeated name is a list.
-fn in_form<'a>(body: &'a [u8], path: &Path) -> Result<Option<Value<'a>>, Unjudged> {
+fn in_form<'a>(body: &'a [u8], path: &Path) -> Result<Option<Value<'a>>, Undecidable> {
     let budget = Budget::new();
     match path {
         Path::Members(members) if members.len() == 1 => {
@@ -281,7 +281,7 @@ fn in_form<'a>(body: &'a [u8], path: &Path) -> Result<Option<Value<'a>>, Unjudge
 
 /// Finds a value in a multipart body. Of several parts with one name, some servers use the first,
 /// others the last, so the value is unreadable then.
-fn in_parts<'a>(kind: &[u8], body: &'a [u8], path: &Path) -> Result<Option<Value<'a>>, Unjudged> {
+fn in_parts<'a>(kind: &[u8], body: &'a [u8], path: &Path) -> Result<Option<Value<'a>>, Undecidable> {
     let budget = Budget::new();
     let (mut found, mut map) = (None, Map::new());
     multipart::parts(kind, body, |name, value| {
@@ -291,13 +291,13 @@ fn in_parts<'a>(kind: &[u8], body: &'a [u8], path: &Path) -> Result<Option<Value
                     && members[0].as_bytes() == name
                     && found.replace(Value::Text(Cow::Borrowed(value))).is_some()
                 {
-                    return Err(Unjudged::Unreadable);
+                    return Err(Undecidable::Unreadable);
                 }
             }
             _ => {
                 let value = Json::String(text(value, &budget)?);
                 if map.insert(text(name, &budget)?, value).is_some() {
-                    return Err(Unjudged::Unreadable);
+                    return Err(Undecidable::Unreadable);
                 }
             }
         }
@@ -309,21 +309,21 @@ fn in_parts<'a>(kind: &[u8], body: &'a [u8], path: &Path) -> Result<Option<Value
     }
 }
 
-fn whole<'a>(tree: Json, path: &Path) -> Result<Option<Value<'a>>, Unjudged> {
+fn whole<'a>(tree: Json, path: &Path) -> Result<Option<Value<'a>>, Undecidable> {
     match path {
         Path::Members(_) => Ok(Some(Value::Json(Cow::Owned(tree)))),
         Path::Query(steps) => query(&tree, steps),
     }
 }
 
-fn argument(value: Arg<'_>, budget: &Budget) -> Result<Json, Unjudged> {
+fn argument(value: Arg<'_>, budget: &Budget) -> Result<Json, Undecidable> {
     match value {
         Arg::Bare => budget.node(0).map(|()| Json::Bool(true)),
         Arg::Text(bytes) => text(&bytes, budget).map(Json::String),
     }
 }
 
-fn text(bytes: &[u8], budget: &Budget) -> Result<String, Unjudged> {
+fn text(bytes: &[u8], budget: &Budget) -> Result<String, Undecidable> {
     budget.node(bytes.len())?;
     Ok(String::from_utf8_lossy(bytes).into_owned())
 }

@@ -11,7 +11,7 @@ use super::read::{self, Arg};
 use super::value::Value;
 use super::{body, json};
 use crate::exchange::Exchange;
-use crate::verdict::{Doubt, Unjudged};
+use crate::verdict::{ReadError, Undecidable};
 use wire::Method;
 
 /// Maximum depth of nested brackets.
@@ -75,8 +75,8 @@ impl Operation {
 
 /// The operation of a GET's `query` argument or a POST's body. Unreadable if it is not GraphQL; of
 /// several operations, the request's `operationName` selects one, else the first is used.
-pub(super) fn operation(x: &Exchange<'_>) -> Result<Option<Operation>, Doubt> {
-    let unreadable = Doubt::from(Unjudged::Unreadable);
+pub(super) fn operation(x: &Exchange<'_>) -> Result<Option<Operation>, ReadError> {
+    let unreadable = ReadError::from(Undecidable::Unreadable);
     let limit = x.world().bounds().graphql;
     let given = |name: &str| read::args(x.query()).filter(|(key, _)| **key == *name.as_bytes()).count();
     let mut wanted = match read::arg(x.query(), b"operationName") {
@@ -100,7 +100,7 @@ pub(super) fn operation(x: &Exchange<'_>) -> Result<Option<Operation>, Doubt> {
             let Some(body) = body::held(x)? else { return Ok(None) };
             let kind = body::media_type(x)?;
             if body.len() > limit {
-                return Err(Unjudged::TooLarge.into());
+                return Err(Undecidable::TooLarge.into());
             }
             if body::is(kind, body::JSON) {
                 // A list is a batch of requests.
@@ -127,7 +127,7 @@ pub(super) fn operation(x: &Exchange<'_>) -> Result<Option<Operation>, Doubt> {
         _ => return Ok(None),
     };
     if document.len() > limit {
-        return Err(Unjudged::TooLarge.into());
+        return Err(Undecidable::TooLarge.into());
     }
     Operation::parse(&document, wanted.as_deref()).map(Some).ok_or(unreadable)
 }

@@ -11,7 +11,7 @@ use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqA
 use serde_json::{Map, Value as Json};
 
 use super::value::Value;
-use crate::verdict::Unjudged;
+use crate::verdict::Undecidable;
 
 /// Maximum bytes of a tree. It lives while one condition is evaluated.
 const TREE_LIMIT: usize = 64 << 20;
@@ -32,7 +32,7 @@ impl Budget {
         Budget(Cell::new(TREE_LIMIT))
     }
 
-    pub(super) fn take(&self, bytes: usize) -> Result<(), Unjudged> {
+    pub(super) fn take(&self, bytes: usize) -> Result<(), Undecidable> {
         match self.0.get().checked_sub(bytes) {
             Some(left) => {
                 self.0.set(left);
@@ -41,34 +41,34 @@ impl Budget {
             None => {
                 // Marks the budget as spent, so that the error has the right cause.
                 self.0.set(0);
-                Err(Unjudged::TooLarge)
+                Err(Undecidable::TooLarge)
             }
         }
     }
 
     /// Takes the bytes of a value with a text of `text` bytes.
-    pub(super) fn node(&self, text: usize) -> Result<(), Unjudged> {
+    pub(super) fn node(&self, text: usize) -> Result<(), Undecidable> {
         self.take(NODE + text)
     }
 
-    pub(super) fn member(&self, name: usize) -> Result<(), Unjudged> {
+    pub(super) fn member(&self, name: usize) -> Result<(), Undecidable> {
         self.take(MEMBER + name)
     }
 
-    fn why(&self) -> Unjudged {
-        if self.0.get() == 0 { Unjudged::TooLarge } else { Unjudged::Unreadable }
+    fn why(&self) -> Undecidable {
+        if self.0.get() == 0 { Undecidable::TooLarge } else { Undecidable::Unreadable }
     }
 }
 
 /// Finds the value at a path of members. If the path meets a repeated member name, the text is
 /// unreadable: some servers use the first member, some the last (RFC 8259 section 4).
-pub(super) fn at<'a>(text: &'a [u8], members: &[Box<str>]) -> Result<Option<Value<'a>>, Unjudged> {
+pub(super) fn at<'a>(text: &'a [u8], members: &[Box<str>]) -> Result<Option<Value<'a>>, Undecidable> {
     let budget = Budget::new();
     read(text, At { members, budget: &budget }).map_err(|_| budget.why())
 }
 
 /// Parses the whole text as a tree.
-pub(super) fn tree(text: &[u8]) -> Result<Json, Unjudged> {
+pub(super) fn tree(text: &[u8]) -> Result<Json, Undecidable> {
     let budget = Budget::new();
     read(text, Tree(&budget)).map_err(|_| budget.why())
 }
@@ -264,7 +264,7 @@ impl<'de> Visitor<'de> for Tree<'_> {
 mod tests {
     use super::*;
 
-    fn found(text: &str, path: &str) -> Result<Option<String>, Unjudged> {
+    fn found(text: &str, path: &str) -> Result<Option<String>, Undecidable> {
         let members: Vec<Box<str>> =
             path.split('.').filter(|part| !part.is_empty()).map(Into::into).collect();
         let value = at(text.as_bytes(), &members)?;
@@ -316,26 +316,26 @@ mod tests {
             r#"{"a":{"b":1,"b":1}}"#,
             "{\"a\":\"\n\"}",
         ] {
-            assert_eq!(found(text, "a"), Err(Unjudged::Unreadable), "{text}");
+            assert_eq!(found(text, "a"), Err(Undecidable::Unreadable), "{text}");
         }
-        assert_eq!(found(r#"{"a":{"b":1},"a":3}"#, "a.b"), Err(Unjudged::Unreadable));
-        assert_eq!(tree(br#"[{"b":1,"b":2}]"#), Err(Unjudged::Unreadable));
+        assert_eq!(found(r#"{"a":{"b":1},"a":3}"#, "a.b"), Err(Undecidable::Unreadable));
+        assert_eq!(tree(br#"[{"b":1,"b":2}]"#), Err(Undecidable::Unreadable));
         let deep = format!(r#"{{"a":{}{}}}"#, "[".repeat(200), "]".repeat(200));
-        assert_eq!(found(&deep, "a"), Err(Unjudged::Unreadable));
-        assert_eq!(at(b"{\"a\":\"\xff\"}", &["a".into()]), Err(Unjudged::Unreadable));
+        assert_eq!(found(&deep, "a"), Err(Undecidable::Unreadable));
+        assert_eq!(at(b"{\"a\":\"\xff\"}", &["a".into()]), Err(Undecidable::Unreadable));
     }
 
     #[test]
     fn trees_are_bounded_and_skipped_values_are_not() {
         let many = format!(r#"{{"m":[{}0],"a":1}}"#, "0,".repeat(TREE_LIMIT / NODE));
-        assert_eq!(found(&many, "m"), Err(Unjudged::TooLarge));
+        assert_eq!(found(&many, "m"), Err(Undecidable::TooLarge));
         assert_eq!(found(&many, "a"), Ok(Some("1".into())));
-        assert_eq!(tree(many.as_bytes()), Err(Unjudged::TooLarge));
-        assert_eq!(tree(many.replace('0', "null").as_bytes()), Err(Unjudged::TooLarge));
+        assert_eq!(tree(many.as_bytes()), Err(Undecidable::TooLarge));
+        assert_eq!(tree(many.replace('0', "null").as_bytes()), Err(Undecidable::TooLarge));
         // A long name counts with its length.
         assert!(tree(format!("{{\"{}\":0}}", "n".repeat(TREE_LIMIT / 4)).as_bytes()).is_ok());
         assert!(tree(format!("{{\"{}\":0}}", "n".repeat(TREE_LIMIT)).as_bytes()).is_err());
         let names: String = (0..TREE_LIMIT / (NODE + MEMBER)).map(|i| format!("\"{i}\":0,")).collect();
-        assert_eq!(tree(format!("{{{names}\"x\":0}}").as_bytes()), Err(Unjudged::TooLarge));
+        assert_eq!(tree(format!("{{{names}\"x\":0}}").as_bytes()), Err(Undecidable::TooLarge));
     }
 }

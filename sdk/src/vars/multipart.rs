@@ -5,9 +5,9 @@
 use memchr::memmem;
 
 use super::charset::reads_as_ascii;
-use crate::verdict::Unjudged;
+use crate::verdict::Undecidable;
 
-const BROKEN: Unjudged = Unjudged::Unreadable;
+const BROKEN: Undecidable = Undecidable::Unreadable;
 
 /// Calls `each` with every part's name and value, in order, and returns the boundary.
 ///
@@ -16,8 +16,8 @@ const BROKEN: Unjudged = Unjudged::Unreadable;
 pub fn parts<'k, 'a>(
     kind: &'k [u8],
     body: &'a [u8],
-    mut each: impl FnMut(&[u8], &'a [u8]) -> Result<(), Unjudged>,
-) -> Result<&'k [u8], Unjudged> {
+    mut each: impl FnMut(&[u8], &'a [u8]) -> Result<(), Undecidable>,
+) -> Result<&'k [u8], Undecidable> {
     let boundary = parameter(kind, b"boundary")?.filter(|boundary| !boundary.is_empty()).ok_or(BROKEN)?;
     let delimiter = [b"--", boundary].concat();
     let mut from = None;
@@ -70,7 +70,7 @@ pub fn parts<'k, 'a>(
 }
 
 /// The name and the value of a part, given the text between two delimiters.
-fn part(text: &[u8]) -> Result<(&[u8], &[u8]), Unjudged> {
+fn part(text: &[u8]) -> Result<(&[u8], &[u8]), Undecidable> {
     let mut rest = text;
     let mut name = None;
     let (mut recoded, mut file) = (false, false);
@@ -113,7 +113,7 @@ fn part(text: &[u8]) -> Result<(&[u8], &[u8]), Unjudged> {
 }
 
 /// The value of a parameter after the first `;`.
-fn parameter<'a>(text: &'a [u8], wanted: &[u8]) -> Result<Option<&'a [u8]>, Unjudged> {
+fn parameter<'a>(text: &'a [u8], wanted: &[u8]) -> Result<Option<&'a [u8]>, Undecidable> {
     let mut found = None;
     let mut rest = &text[memchr::memchr(b';', text).unwrap_or(text.len())..];
     while let Some(after) = rest.strip_prefix(b";") {
@@ -156,7 +156,7 @@ fn parameter<'a>(text: &'a [u8], wanted: &[u8]) -> Result<Option<&'a [u8]>, Unju
 }
 
 /// Splits at the closing quote.
-fn quoted_text(text: &[u8]) -> Result<(&[u8], &[u8]), Unjudged> {
+fn quoted_text(text: &[u8]) -> Result<(&[u8], &[u8]), Undecidable> {
     let mut at = 0;
     loop {
         match text.get(at) {
@@ -172,7 +172,7 @@ fn quoted_text(text: &[u8]) -> Result<(&[u8], &[u8]), Unjudged> {
 mod tests {
     use super::*;
 
-    fn found(kind: &str, body: &str) -> Result<Vec<(String, String)>, Unjudged> {
+    fn found(kind: &str, body: &str) -> Result<Vec<(String, String)>, Undecidable> {
         let mut all = Vec::new();
         parts(kind.as_bytes(), body.as_bytes(), |name, value| {
             let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
@@ -182,7 +182,7 @@ mod tests {
         Ok(all)
     }
 
-    fn one(disposition: &str) -> Result<String, Unjudged> {
+    fn one(disposition: &str) -> Result<String, Undecidable> {
         let body = format!("--b\r\n{disposition}\r\n\r\nv\r\n--b--");
         found("multipart/form-data; boundary=b", &body).map(|parts| parts[0].0.clone())
     }
@@ -229,7 +229,7 @@ mod tests {
             ("multipart/form-data; boundary=b", &whole.replace("1\r\n", "1\n")),
             ("multipart/form-data; boundary=b", &whole.replacen("b\r\n", "b\n", 1)),
         ] {
-            assert_eq!(found(kind, body), Err(Unjudged::Unreadable), "{kind}: {body}");
+            assert_eq!(found(kind, body), Err(Undecidable::Unreadable), "{kind}: {body}");
         }
         for disposition in [
             "X: y",
@@ -247,7 +247,7 @@ mod tests {
             "Content-Disposition: form-data;\r\n name=a",
             "Content-Disposition: form-data; name=a\r\nno field",
         ] {
-            assert_eq!(one(disposition), Err(Unjudged::Unreadable), "{disposition}");
+            assert_eq!(one(disposition), Err(Undecidable::Unreadable), "{disposition}");
         }
     }
 }

@@ -6,7 +6,7 @@ use super::body::{self, Path};
 use super::graphql::{self, Operation, Part};
 use super::value::Value;
 use crate::exchange::Exchange;
-use crate::verdict::{Doubt, Unjudged};
+use crate::verdict::{ReadError, Undecidable};
 
 /// Longer values are not cached.
 const KEEP_TEXT: usize = 64 << 10;
@@ -19,7 +19,7 @@ const PATHS: usize = 4;
 /// … and further ones until all searches together have read this many bytes.
 const SEARCHED: usize = 64 << 20;
 
-type Lookup = Result<Option<Value<'static>>, Doubt>;
+type Lookup = Result<Option<Value<'static>>, ReadError>;
 
 /// Values that variables found in a body; a note on the exchange while conditions are evaluated.
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ pub(super) struct Parsed {
     found: RefCell<Vec<(Path, Lookup)>>,
     searches: Cell<usize>,
     searched: Cell<usize>,
-    operation: OnceCell<Result<Option<Operation>, Doubt>>,
+    operation: OnceCell<Result<Option<Operation>, ReadError>>,
 }
 
 impl Parsed {
@@ -45,13 +45,13 @@ impl Parsed {
 }
 
 /// Finds the value at a path.
-pub(super) fn at<'a>(x: &'a Exchange<'_>, path: &Path) -> Result<Option<Value<'a>>, Doubt> {
+pub(super) fn at<'a>(x: &'a Exchange<'_>, path: &Path) -> Result<Option<Value<'a>>, ReadError> {
     let Some(parsed) = x.note::<Parsed>() else { return body::find(x, path) };
     if let Some((_, known)) = parsed.found.borrow().iter().find(|(known, _)| known == path) {
         return known.clone();
     }
     if !parsed.may_search(x.body().len()) {
-        return Err(Unjudged::Spent.into());
+        return Err(Undecidable::Spent.into());
     }
     let found = body::find(x, path);
     let keep = match &found {
@@ -67,7 +67,7 @@ pub(super) fn at<'a>(x: &'a Exchange<'_>, path: &Path) -> Result<Option<Value<'a
 }
 
 /// A part of the GraphQL operation in the body or the query.
-pub(super) fn part<'a>(x: &'a Exchange<'_>, part: Part) -> Result<Option<Value<'a>>, Doubt> {
+pub(super) fn part<'a>(x: &'a Exchange<'_>, part: Part) -> Result<Option<Value<'a>>, ReadError> {
     match x.note::<Parsed>() {
         Some(parsed) => match parsed.operation.get_or_init(|| graphql::operation(x)) {
             Ok(operation) => Ok(operation.as_ref().map(|operation| operation.part(part))),

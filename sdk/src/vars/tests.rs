@@ -2,7 +2,7 @@ use super::*;
 use crate::client::Client;
 use crate::exchange::{Body, Try};
 use crate::testing::{Probe, respond, with_body};
-use crate::verdict::Unjudged;
+use crate::verdict::Undecidable;
 
 fn text(x: &Exchange<'_>, name: &str) -> Option<String> {
     let var = Var::parse(name);
@@ -270,7 +270,7 @@ fn body_variables() {
 }
 
 /// The value of a variable in a condition, for a POST with these fields and this body.
-fn judged(fields: &[(&str, &str)], body: &[u8], name: &str) -> Result<Option<String>, Doubt> {
+fn judged(fields: &[(&str, &str)], body: &[u8], name: &str) -> Result<Option<String>, ReadError> {
     let mut probe = Probe::request("POST", "/", fields);
     let mut x = probe.exchange();
     with_body(&mut x, body);
@@ -344,7 +344,7 @@ fn a_long_request_is_scanned_once_per_name() {
 
 #[test]
 fn unreadable_values_are_not_absent() {
-    let unreadable = Err(Doubt::Unjudged(Unjudged::Unreadable));
+    let unreadable = Err(ReadError::Undecidable(Undecidable::Unreadable));
     let found = |text: &str| Ok(Some(text.to_owned()));
     let json = [("Content-Type", "application/json")];
     let odd = [("Content-Type", "Text/Plain; x=Application/JSON")];
@@ -406,7 +406,7 @@ fn unreadable_values_are_not_absent() {
         (&json, b"{}", "graphql_operation", Ok(None)),
         (&graphql, b"AA", "graphql_operation", unreadable.clone()),
         (&graphql, b"", "graphql_operation", Ok(None)),
-        (&graphql, long.as_bytes(), "graphql_operation", Err(Doubt::Unjudged(Unjudged::TooLarge))),
+        (&graphql, long.as_bytes(), "graphql_operation", Err(ReadError::Undecidable(Undecidable::TooLarge))),
         (&json, b"raw", "request_body", found("raw")),
     ] {
         let short = String::from_utf8_lossy(&body[..body.len().min(60)]);
@@ -429,11 +429,11 @@ fn graphql_in_a_query_and_its_size_limit() {
     assert_eq!(get(two), found("query"));
     assert_eq!(get(&format!("{two}&operationName=B")), found("mutation"));
     assert_eq!(get("operationName=B"), Ok(None));
-    assert_eq!(get("query"), Err(Doubt::Unjudged(Unjudged::Unreadable)));
+    assert_eq!(get("query"), Err(ReadError::Undecidable(Undecidable::Unreadable)));
     // Other arguments may be repeated.
     assert_eq!(get(&format!("{two}&x=1&x=2&y=3")), found("query"));
     // Servers disagree about repeated documents and names.
-    let unreadable = Err(Doubt::Unjudged(Unjudged::Unreadable));
+    let unreadable = Err(ReadError::Undecidable(Undecidable::Unreadable));
     let post = |query: &str, body: &str| {
         let fields = [("Content-Type", "application/json")];
         operation(&mut Probe::request("POST", &format!("/?{query}"), &fields), Some(body.as_bytes()))
@@ -453,7 +453,7 @@ fn graphql_in_a_query_and_its_size_limit() {
     let put = format!("/?{two}&{two}");
     assert_eq!(operation(&mut Probe::request("PUT", &put, &[]), None), Ok(None), "not a GraphQL request");
     let limit = Probe::default().exchange().world().bounds().graphql;
-    let too_large = Err(Doubt::Unjudged(Unjudged::TooLarge));
+    let too_large = Err(ReadError::Undecidable(Undecidable::TooLarge));
     for (length, expected) in [(limit, found("query")), (limit + 1, too_large)] {
         let document = format!("{{a}}{}", " ".repeat(length - 3));
         let mut probe = Probe::request("POST", "/", &[("Content-Type", "application/graphql")]);
@@ -464,13 +464,13 @@ fn graphql_in_a_query_and_its_size_limit() {
 #[test]
 fn only_body_variables_need_the_body() {
     for (method, kind, name, expected) in [
-        ("POST", "application/json", "post_arg.a", Err(Doubt::NeedsBody)),
+        ("POST", "application/json", "post_arg.a", Err(ReadError::NeedsBody)),
         ("POST", "text/plain", "post_arg.a", Ok(None)),
         ("POST", "application/json", "post_arg_a", Ok(None)),
-        ("POST", "text/plain", "graphql_name", Err(Doubt::NeedsBody)),
+        ("POST", "text/plain", "graphql_name", Err(ReadError::NeedsBody)),
         ("PUT", "text/plain", "graphql_name", Ok(None)),
         ("GET", "text/plain", "graphql_name", Ok(None)),
-        ("PUT", "text/plain", "request_body", Err(Doubt::NeedsBody)),
+        ("PUT", "text/plain", "request_body", Err(ReadError::NeedsBody)),
     ] {
         let mut probe = Probe::request(method, "/", &[("Content-Type", kind)]);
         let mut x = probe.exchange();
@@ -479,7 +479,7 @@ fn only_body_variables_need_the_body() {
         x.engine_mut().body_state = Body::Streaming;
         assert_eq!(var.judge(&x), expected, "{method} {kind}: {name}");
         x.engine_mut().body_state = Body::TooLarge;
-        let too_large = Err(Doubt::Unjudged(Unjudged::TooLarge));
+        let too_large = Err(ReadError::Undecidable(Undecidable::TooLarge));
         assert_eq!(var.judge(&x), if expected.is_err() { too_large } else { Ok(None) }, "{name}");
     }
 }
@@ -491,7 +491,7 @@ fn wildcard_paths_are_bounded() {
     let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
     assert_eq!(posted("application/json", &deep, "post_arg...a"), None);
     let many = [("Content-Type", "application/json")];
-    let too_large = Err(Doubt::Unjudged(Unjudged::TooLarge));
+    let too_large = Err(ReadError::Undecidable(Undecidable::TooLarge));
     assert_eq!(judged(&many, body.as_bytes(), "post_arg...*..*..*"), too_large);
     // A long path without a match is bounded, too; one with many matches is an error.
     let objects = |count: usize| format!("[{}]", vec![r#"{"a":1}"#; count].join(","));
@@ -679,9 +679,9 @@ fn hex_has_eight_digits() {
 
 #[test]
 fn undecidable_conditions_have_a_status_and_a_text() {
-    let all = [Unjudged::TooLarge, Unjudged::Unreadable, Unjudged::Spent];
-    assert_eq!(all.map(Unjudged::status), [413, 400, 400]);
-    let texts: std::collections::BTreeSet<_> = all.map(Unjudged::as_str).into_iter().collect();
+    let all = [Undecidable::TooLarge, Undecidable::Unreadable, Undecidable::Spent];
+    assert_eq!(all.map(Undecidable::status), [413, 400, 400]);
+    let texts: std::collections::BTreeSet<_> = all.map(Undecidable::as_str).into_iter().collect();
     assert!(texts.len() == 3 && texts.iter().all(|text| text.len() > 20), "{texts:?}");
 }
 

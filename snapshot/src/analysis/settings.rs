@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use model::invalid::{nearest, push_pointer};
 use model::{Invalid, Key, Kind, Resource};
-use sdk::catalog::{Facts, Place, Subsystem};
+use sdk::catalog::{Facts, SchemaType, Subsystem};
 use serde_json::{Map, Value};
 
 use super::{Analysis, Code, Input};
@@ -29,11 +29,11 @@ pub(super) fn check(of: Input<'_>, found: &mut Analysis) {
                 .or_insert_with(|| of.catalog.facts(subsystem, plugin));
             let Some(facts) = facts else { return };
             let schema = match place {
-                Place::Metadata => facts.metadata_schema.as_ref(),
-                Place::Consumer => facts.consumer_schema.as_ref().or(Some(&facts.schema)),
-                Place::Route | Place::Stream => Some(&facts.schema),
+                SchemaType::Metadata => facts.metadata_schema.as_ref(),
+                SchemaType::Consumer => facts.consumer_schema.as_ref().or(Some(&facts.schema)),
+                SchemaType::Route | SchemaType::Stream => Some(&facts.schema),
             };
-            let of_consumers = facts.consumer_schema.as_ref().filter(|_| place == Place::Route);
+            let of_consumers = facts.consumer_schema.as_ref().filter(|_| place == SchemaType::Route);
             let mut check = FieldCheck { key, plugin, of_consumers, found };
             if let Some(schema) = schema {
                 check.fields(fields, &[schema], besides, pointer);
@@ -41,11 +41,11 @@ pub(super) fn check(of: Input<'_>, found: &mut Analysis) {
         };
         if let Resource::PluginMetadata(metadata) = entry.resource() {
             let besides = ["id", "create_time", "update_time"];
-            check(&key.id, &metadata.value, Place::Metadata, &besides, "");
+            check(&key.id, &metadata.value, SchemaType::Metadata, &besides, "");
         }
         let place = match key.kind {
-            Kind::Consumer | Kind::Credential => Place::Consumer,
-            _ => Place::Route,
+            Kind::Consumer | Kind::Credential => SchemaType::Consumer,
+            _ => SchemaType::Route,
         };
         for (name, config) in entry.resource().plugins().into_iter().flatten() {
             let mut pointer = String::from("/plugins");

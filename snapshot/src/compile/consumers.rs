@@ -7,7 +7,7 @@ use hashbrown::HashMap;
 use model::apisix_plugins::{self, Subsystem};
 use model::{Entry, Fault, Invalid, Key, Kind, Plugins, Resource};
 use sdk::build::Names;
-use sdk::catalog::Place;
+use sdk::catalog::SchemaType;
 use sdk::consumers::{Credential, Identity, Secret};
 use sdk::{Chain, Consumer};
 use smallvec::SmallVec;
@@ -204,7 +204,7 @@ impl Compiler {
                 known.is_some_and(|known| known.is_auth() && known.unseen_in(Kind::Credential).is_some())
             };
             for (name, config) in others.iter().filter(|(name, _)| lacking(name)) {
-                let checked = compiler.catalog.check(name, config, Place::Consumer);
+                let checked = compiler.catalog.check(name, config, SchemaType::Consumer);
                 checked.map_err(|invalid| invalid.within(name).under("/plugins"))?;
             }
             match others.keys().find(|name| !lacking(name)) {

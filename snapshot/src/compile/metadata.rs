@@ -5,7 +5,7 @@
 
 use hashbrown::HashMap;
 use model::{Key, Kind, Resource, Served};
-use sdk::catalog::Place;
+use sdk::catalog::SchemaType;
 use serde_json::Value;
 
 use super::{Compiler, Pass, guarded, references};
@@ -76,7 +76,7 @@ impl Compiler {
                     let value = Value::Object(found.value.clone());
                     let resolved = guarded(|| {
                         let value = references::resolve(&value, &*self.settings.env, pass.names)?;
-                        self.catalog.check(&plugin, &value, Place::Metadata)?;
+                        self.catalog.check(&plugin, &value, SchemaType::Metadata)?;
                         Ok(value.into_owned())
                     });
                     match resolved {

@@ -82,7 +82,7 @@ pub(super) fn explain(of: Input<'_>, x: &mut Exchange<'_>, out: &mut Explanation
             Outcome::Matched(Verdict::NeedsBody | Verdict::Fails) => {
                 (CandidateOutcome::Undecided, "its vars look into the body; give one with --body".to_owned())
             }
-            Outcome::Matched(Verdict::Unjudged(why)) => {
+            Outcome::Matched(Verdict::Undecidable(why)) => {
                 (CandidateOutcome::Undecided, why.as_str().to_owned())
             }
         };

@@ -2,7 +2,7 @@
 //! called.
 
 use model::{Desired, Entry, Key, Kind, Resource};
-use sdk::{Chain, Exchange, Phase, Reply, Step, SureAnswer, Unjudged};
+use sdk::{Chain, Exchange, Phase, Reply, Step, SureAnswer, Undecidable};
 use serde_json::{Value, json};
 
 use super::{Explanation, Input, Question, printable, read_body, shown};
@@ -28,7 +28,7 @@ pub enum StageOutcome {
     /// It answers instead of the upstream.
     Answers(u16),
     /// A condition on the request is undecidable.
-    Refuses(Unjudged),
+    Refuses(Undecidable),
     /// It has side effects, such as counting or subrequests, so its result is decided at request
     /// time.
     Undecided,

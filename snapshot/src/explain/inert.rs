@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use sdk::budget::{Budget, Held};
+use sdk::budget::{Budget, Reservation};
 use sdk::chain::LocalFuture;
 use sdk::meters::Shard;
-use sdk::offload::{Job, Output, Turn};
+use sdk::offload::{Job, Output, TimeSlice};
 use sdk::state::WorkerStates;
 use sdk::world::{Fetch, FetchError, Fetched};
 use sdk::{Client, Exchange, World};
@@ -44,8 +44,8 @@ impl World for InertWorld {
         Box::pin(std::future::pending())
     }
 
-    fn run_job(&self, job: Job, held: Held) -> LocalFuture<'static, (Output, Held)> {
-        let output = job(&Turn::new(&|| false));
+    fn run_job(&self, job: Job, held: Reservation) -> LocalFuture<'static, (Output, Reservation)> {
+        let output = job(&TimeSlice::new(&|| false));
         Box::pin(async move { (output, held) })
     }
 

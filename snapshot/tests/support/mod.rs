@@ -12,7 +12,7 @@ use std::sync::Arc;
 use model::declarative::{Declarative, Format};
 use model::{Desired, Entry, Fault, Invalid, Key, Kind, Rejected, Resource, Served};
 use sdk::build::Names;
-use sdk::catalog::{About, Facts, Place, Scope, Subsystem};
+use sdk::catalog::{About, Facts, SchemaType, Scope, Subsystem};
 use sdk::chain::Fitting;
 use sdk::consumers::Credential;
 use sdk::{Catalog, Chain, Instance, Phase, Phases, UpstreamHandle};
@@ -52,7 +52,7 @@ fn check(name: &str, config: &Value) -> Result<&'static str, Invalid> {
 }
 
 impl Catalog for Plugins {
-    fn check(&self, name: &str, config: &Value, _: Place) -> Result<(), Invalid> {
+    fn check(&self, name: &str, config: &Value, _: SchemaType) -> Result<(), Invalid> {
         check(name, config).map(drop)
     }
 

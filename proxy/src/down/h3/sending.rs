@@ -7,7 +7,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use sdk::budget::{Budget, Held};
+use sdk::budget::{Budget, Reservation};
 
 /// The window that every connection has and that is not counted.
 pub(super) const FIRST: u64 = 64 << 10;
@@ -18,7 +18,7 @@ pub(super) struct Sending {
     /// Bytes that were written since the window was small. With fewer than its size the window is not full.
     written: Cell<u64>,
     budget: Budget,
-    held: RefCell<Held>,
+    held: RefCell<Reservation>,
 }
 
 impl Sending {

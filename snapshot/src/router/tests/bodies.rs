@@ -1,6 +1,6 @@
 //! Rules whose conditions look into the request's body.
 
-use sdk::Unjudged;
+use sdk::Undecidable;
 use sdk::exchange::Body;
 use sdk::testing::{Probe, with_body};
 use serde_json::{Value, json};
@@ -82,7 +82,7 @@ fn an_undecidable_rule_does_not_fall_through() {
     let alone = router(Mode::HostUri, [guard.clone()]);
     let negated = router(Mode::HostUri, [not]);
     let before = router(Mode::HostUri, [guard, rule("open", &["/a"]).priority(2)]);
-    let (json, unreadable) = ("application/json", format!("{:?}", Unjudged::Unreadable));
+    let (json, unreadable) = ("application/json", format!("{:?}", Undecidable::Unreadable));
     for (router, expected) in [
         (&guarded, &*unreadable),
         (&catch_all, &unreadable),
