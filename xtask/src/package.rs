@@ -20,6 +20,7 @@ mod service;
 mod tarball;
 mod trial;
 mod wheel;
+mod workflows;
 
 use crate::shell::{output, root, run, stage};
 use crate::{build, tools};
@@ -27,7 +28,8 @@ use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const TARGET: &str = "x86_64-unknown-linux-gnu";
+/// The processor of this machine, as Rust names it: packages are built where they run.
+const CPU: &str = std::env::consts::ARCH;
 
 /// The glibc that the gateway is built against, the oldest that Rust's library works with. It is that of
 /// RHEL 7; Debian 8 has a later one.
@@ -75,6 +77,7 @@ const ARTEFACTS: &[Artefact] = &[
     Artefact { name: "image", build: image::build, check: image::check },
     Artefact { name: "helm", build: helm::build, check: helm::check },
     Artefact { name: "compose", build: compose::build, check: compose::check },
+    Artefact { name: "workflows", build: workflows::build, check: workflows::check },
 ];
 
 #[derive(Debug, Default, PartialEq)]
@@ -131,6 +134,11 @@ fn package(options: Options) -> Result<()> {
     Ok(())
 }
 
+/// The target for which users get packages.
+fn target() -> String {
+    format!("{CPU}-unknown-linux-gnu")
+}
+
 /// Builds the gateway for users, against [`GLIBC`]: zig has the symbols of each version.
 fn release() -> Result<PathBuf> {
     let programs = tools::venv("package-zig", "packaging/zig.txt")?.join("bin");
@@ -138,8 +146,8 @@ fn release() -> Result<PathBuf> {
     let path = std::env::join_paths([programs].into_iter().chain(std::env::split_paths(&path)))?;
     let mut command = crate::shell::cargo();
     command.env("PATH", path).args(["zigbuild", "--release", "--locked", "--package", "gateway"]);
-    run(command.args(["--target", &format!("{TARGET}.{GLIBC}")]))?;
-    Ok(root().join("target").join(TARGET).join("release/sluice"))
+    run(command.args(["--target", &format!("{}.{GLIBC}", target())]))?;
+    Ok(root().join("target").join(target()).join("release/sluice"))
 }
 
 fn prepare(binary: &Path, check: bool) -> Result<Dist> {

@@ -65,7 +65,7 @@ pub fn linked() -> Result<Linked> {
         tree.lines().map(|line| line.split(' ').take(2).collect::<Vec<_>>().join(" ")).collect();
     let mut metadata = cargo();
     metadata.args(["metadata", "--locked", "--format-version", "1"]);
-    metadata.args(["--filter-platform", "x86_64-unknown-linux-gnu"]);
+    metadata.args(["--filter-platform", &super::target()]);
     let Metadata { mut packages, resolve } = serde_json::from_str(&output(&mut metadata)?)?;
     packages.retain(|one| wanted.contains(&format!("{} v{}", one.name, one.version)));
     let (crates, own): (Vec<_>, Vec<_>) = packages.into_iter().partition(|one| one.source.is_some());

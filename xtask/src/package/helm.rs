@@ -45,6 +45,14 @@ pub fn check(dist: &Dist) -> Result<()> {
     for values in &sets {
         set(dist, &helm, &work, values)?;
     }
+    for version in KUBERNETES {
+        let mut validate = Command::new(wheel::python()?);
+        validate.args(["-m", "kubernetes_validate", "--quiet", "--strict", "--kubernetes-version", version]);
+        // All sets at once, as the schemas take their time.
+        let objects =
+            sets.iter().filter_map(|values| Some(work.join(values.file_stem()?).join(objects(version))));
+        run(validate.args(objects))?;
+    }
     for (value, reason) in REJECTED {
         let Err(error) = output(template(dist, &helm, KUBERNETES[1]).args(["--set", value])) else {
             bail!("the chart accepts {value}");
@@ -61,7 +69,7 @@ pub fn check(dist: &Dist) -> Result<()> {
     run(unshare.arg(&dist.binary).arg(work.join("standalone")))
 }
 
-/// The objects of one set of values are Kubernetes', and the gateway takes their configuration.
+/// Writes the objects of one set of values for each version. The gateway takes their configuration.
 fn set(dist: &Dist, helm: &Path, work: &Path, values: &Path) -> Result<()> {
     let name = values.file_stem().context("values without a name")?;
     let folder = work.join(name);
@@ -71,11 +79,7 @@ fn set(dist: &Dist, helm: &Path, work: &Path, values: &Path) -> Result<()> {
     run(lint.arg(archive(dist)))?;
     for version in KUBERNETES {
         let text = output(template(dist, helm, version).arg("--values").arg(values))?;
-        let objects = folder.join(format!("objects-{version}.yaml"));
-        std::fs::write(&objects, &text)?;
-        let mut validate = Command::new(wheel::python()?);
-        validate.args(["-m", "kubernetes_validate", "--quiet", "--strict", "--kubernetes-version", version]);
-        run(validate.arg(objects))?;
+        std::fs::write(folder.join(objects(version)), &text)?;
         if version == KUBERNETES[1] {
             // The files that the chart mounts there.
             let config = entry(&text, "config.yaml").context("no config.yaml")?;
@@ -96,6 +100,10 @@ fn set(dist: &Dist, helm: &Path, work: &Path, values: &Path) -> Result<()> {
     check.env("APISIX_ADMIN_KEY", "a".repeat(32)).env("APISIX_VIEWER_KEY", "b".repeat(32));
     check.env("KUBERNETES_SERVICE_HOST", "10.0.0.1").env("KUBERNETES_SERVICE_PORT", "443");
     run(&mut check)
+}
+
+fn objects(version: &str) -> String {
+    format!("objects-{version}.yaml")
 }
 
 fn template(dist: &Dist, helm: &Path, version: &str) -> Command {

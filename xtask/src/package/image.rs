@@ -23,7 +23,7 @@ pub fn build(dist: &Dist) -> Result<()> {
     let layout = work.join("layout");
     let mut layers = Vec::new();
     for (folder, members, owner) in LAYERS {
-        layers.push(layer(&work.join("rootfs").join(folder), members, owner, &layout)?);
+        layers.push(layer(&work.join("rootfs").join(folder), members, owner, &layout, dist.check)?);
     }
     let text = std::fs::read_to_string(sources.join("Dockerfile"))?;
     let config = json!({
@@ -75,7 +75,7 @@ pub fn check(dist: &Dist) -> Result<()> {
 }
 
 /// A layer from a folder: its blob, and the digest of its unpacked content.
-fn layer(folder: &Path, members: &str, owner: u32, layout: &Path) -> Result<(Blob, String)> {
+fn layer(folder: &Path, members: &str, owner: u32, layout: &Path, check: bool) -> Result<(Blob, String)> {
     let file = folder.with_extension("tar");
     let mut tar = reproducible();
     tar.args([format!("--owner={owner}"), format!("--group={owner}")])
@@ -86,7 +86,8 @@ fn layer(folder: &Path, members: &str, owner: u32, layout: &Path) -> Result<(Blo
     run(tar.arg(members))?;
     let unpacked = layout::digest(&file)?;
     // Without the name and time of the file.
-    run(Command::new("gzip").args(["-n", "-6"]).arg(&file))?;
+    let level = if check { "-1" } else { "-9" };
+    run(Command::new("gzip").args(["-n", level]).arg(&file))?;
     let media = "application/vnd.oci.image.layer.v1.tar+gzip";
     Ok((layout::add(layout, &folder.with_extension("tar.gz"), media)?, unpacked))
 }
@@ -123,7 +124,8 @@ fn archive(dist: &Dist) -> Result<PathBuf> {
     Ok(dist.out.join(format!("sluice-{}-linux-{}.image.tar", dist.version, cpu()?)))
 }
 
-fn cpu() -> Result<&'static str> {
+/// The name of the processor in images, and in Debian.
+pub fn cpu() -> Result<&'static str> {
     match std::env::consts::ARCH {
         "x86_64" => Ok("amd64"),
         "aarch64" => Ok("arm64"),

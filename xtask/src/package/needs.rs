@@ -6,8 +6,15 @@ use std::path::Path;
 use std::process::Command;
 
 /// Part of glibc, so that its version covers them.
-const GLIBC: [&str; 6] =
-    ["libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2"];
+const GLIBC: [&str; 7] = [
+    "libc.so.6",
+    "libm.so.6",
+    "libdl.so.2",
+    "libpthread.so.0",
+    "librt.so.1",
+    "ld-linux-x86-64.so.2",
+    "ld-linux-aarch64.so.1",
+];
 
 pub struct Needs {
     /// The oldest version of glibc that has all symbols, such as `2.17`.

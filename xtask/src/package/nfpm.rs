@@ -27,6 +27,7 @@ pub fn build(dist: &Dist, kind: &str, version: &str, out: &Path) -> Result<PathB
         &text,
         &[
             ("VERSION", version),
+            ("ARCH", super::image::cpu()?),
             ("PARTS", &path(&dist.parts)?),
             ("PACKAGING", &path(&root().join("packaging"))?),
             ("WORK", &path(&work)?),

@@ -1,6 +1,6 @@
-//! `sluice-VERSION-x86_64-linux.tar.gz`: the program and all that goes with it, in one folder.
+//! `sluice-VERSION-CPU-linux.tar.gz`: the program and all that goes with it, in one folder.
 
-use super::{Dist, trial};
+use super::{CPU, Dist, trial};
 use crate::shell::{root, run};
 use anyhow::Result;
 use std::path::PathBuf;
@@ -32,5 +32,5 @@ fn archive(dist: &Dist) -> PathBuf {
 }
 
 fn name(dist: &Dist) -> String {
-    format!("sluice-{}-x86_64-linux", dist.version)
+    format!("sluice-{}-{CPU}-linux", dist.version)
 }

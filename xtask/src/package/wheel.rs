@@ -2,7 +2,7 @@
 //! that pip puts it on the path.
 
 use super::needs::Needs;
-use super::{Dist, trial};
+use super::{CPU, Dist, trial};
 use crate::shell::{root, run};
 use crate::tools;
 use anyhow::Result;
@@ -22,10 +22,10 @@ pub fn build(dist: &Dist) -> Result<()> {
         .replace("@VERSION@", &dist.version)
         + &std::fs::read_to_string(packaging.join("registry.md"))?;
     std::fs::write(info.join("METADATA"), metadata)?;
-    let wheel = format!(
-        "Wheel-Version: 1.0\nGenerator: cargo x package\nRoot-Is-Purelib: false\nTag: py3-none-{}\n",
-        platform(&dist.binary)?
-    );
+    let mut wheel = "Wheel-Version: 1.0\nGenerator: cargo x package\nRoot-Is-Purelib: false\n".to_owned();
+    for platform in platform(&dist.binary)?.split('.') {
+        wheel += &format!("Tag: py3-none-{platform}\n");
+    }
     std::fs::write(info.join("WHEEL"), wheel)?;
     let mut pack = Command::new(python()?);
     // The first moment that a zip archive can name: the same files give the same archive.
@@ -74,5 +74,22 @@ pub fn python() -> Result<PathBuf> {
 
 /// The oldest platform that has the symbols the program needs, as pip names it: `manylinux_2_34_x86_64`.
 fn platform(binary: &Path) -> Result<String> {
-    Ok(format!("manylinux_{}_{}", Needs::of(binary)?.glibc.replace('.', "_"), std::env::consts::ARCH))
+    Ok(platform_of(&Needs::of(binary)?.glibc))
+}
+
+fn platform_of(glibc: &str) -> String {
+    // Versions of pip before 20.3 know only the older name.
+    let older = if glibc == "2.17" { format!("manylinux2014_{CPU}.") } else { String::new() };
+    format!("{older}manylinux_{}_{CPU}", glibc.replace('.', "_"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CPU, platform_of};
+
+    #[test]
+    fn glibc_2_17_has_two_names() {
+        assert_eq!(platform_of("2.34"), format!("manylinux_2_34_{CPU}"));
+        assert_eq!(platform_of("2.17"), format!("manylinux2014_{CPU}.manylinux_2_17_{CPU}"));
+    }
 }
