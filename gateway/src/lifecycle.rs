@@ -6,7 +6,7 @@ use proxy::{Stage, Watch};
 use rustix::process::Signal as Raw;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::upgrade::Upgrade;
+use crate::upgrade::{Upgrade, notify};
 
 /// How long TERM and INT wait for requests in flight at most. QUIT waits for `worker_shutdown_timeout`, and no signal waits
 /// longer: workers end then.
@@ -155,6 +155,10 @@ impl Signals {
             "stopping: no new connections, at most {} s for requests in flight",
             patience.as_secs()
         );
+        // After an upgrade the service does not stop: another process is its main one.
+        if !matches!(stage, Stage::HandOver) {
+            notify::tell("STOPPING=1");
+        }
         workers.set_stage(stage);
         let end = tokio::time::Instant::now() + patience;
         while !workers.finished() {

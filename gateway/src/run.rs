@@ -343,9 +343,12 @@ fn count_of(handle: &Handle, kind: model::Kind) -> usize {
 
 async fn reload_on_signal(program: Arc<Running>, mut signals: mpsc::Receiver<()>) {
     while signals.recv().await.is_some() {
+        notify::reloading();
         match program.reload().await {
             Ok(message) => tracing::info!("{message}"),
             Err(reason) => tracing::error!("{reason}"),
         }
+        // In any case: it serves as before if the files have errors.
+        notify::tell("READY=1");
     }
 }

@@ -12,6 +12,13 @@ pub fn tell(state: &str) {
     }
 }
 
+/// Reports that the files are being read again; `READY=1` has to follow.
+pub fn reloading() {
+    // systemd wants the time in microseconds, so that it knows to which reload the message belongs.
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    tell(&format!("RELOADING=1\nMONOTONIC_USEC={}", now.tv_sec * 1_000_000 + now.tv_nsec / 1_000));
+}
+
 fn send(name: &[u8], state: &str) -> std::io::Result<()> {
     let address = match name {
         [b'@', rest @ ..] => SocketAddr::from_abstract_name(rest)?,
