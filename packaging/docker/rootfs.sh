@@ -1,5 +1,6 @@
 #!/bin/sh
 # rootfs.sh BINARY FOLDER: the layers of the image as folders below FOLDER, for `cargo x package` and for the Dockerfile.
+# The licences are beside BINARY.
 #
 #   base  the shared libraries the binary needs, authorities for TLS, the user: changes rarely
 #   app   the binary, its configuration and licence
@@ -37,7 +38,9 @@ done
 
 install -D -m 0755 "$binary" "$out/app/usr/bin/sluice"
 install -D -m 0644 "$here/config.yaml" "$out/app/etc/sluice/config.yaml"
-install -D -m 0644 "$here/../../LICENSE" "$out/app/usr/share/doc/sluice/LICENSE"
+for licence in LICENSE THIRD-PARTY-LICENSES; do
+    install -D -m 0644 "$(dirname "$binary")/$licence" "$out/app/usr/share/doc/sluice/$licence"
+done
 
 mkdir -p "$out/data/var/lib/sluice"
 chmod 0700 "$out/data/var/lib/sluice"

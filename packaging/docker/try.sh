@@ -26,6 +26,12 @@ ln -s /proc/self/fd/2 "$root/dev/stderr"
 # A new volume has the owner and mode of the folder in the image.
 mount -t tmpfs -o "mode=$(stat -c %a "$root/var/lib/sluice"),uid=$(stat -c %u "$root/var/lib/sluice"),gid=$(stat -c %g "$root/var/lib/sluice")" \
     data "$root/var/lib/sluice"
+for licence in LICENSE THIRD-PARTY-LICENSES; do
+    if ! [ -s "$root/usr/share/doc/sluice/$licence" ]; then
+        echo "try.sh: the image lacks $licence" >&2
+        exit 1
+    fi
+done
 if touch "$root/etc/written" 2> /dev/null; then
     echo "try.sh: the root file system is writable" >&2
     exit 1

@@ -1,5 +1,6 @@
 //! `sluice-gateway-linux-CPU-VERSION.tgz` for npm: the program, and a script on the path that becomes it.
 
+use super::parts::LICENCES;
 use super::{Dist, trial};
 use crate::shell::{root, run};
 use crate::tools;
@@ -17,7 +18,9 @@ pub fn build(dist: &Dist) -> Result<()> {
     std::fs::write(tree.join("package.json"), manifest)?;
     std::fs::copy(sources.join("sluice"), tree.join("bin/sluice"))?;
     std::fs::copy(&dist.binary, tree.join("lib/sluice"))?;
-    std::fs::copy(dist.parts.join("LICENSE"), tree.join("LICENSE"))?;
+    for licence in LICENCES {
+        std::fs::copy(dist.parts.join(licence), tree.join(licence))?;
+    }
     std::fs::copy(root().join("packaging/registry.md"), tree.join("README.md"))?;
     run(npm(dist)?.args(["pack", "--silent", "--pack-destination"]).arg(&dist.out).current_dir(tree))
 }
@@ -34,6 +37,10 @@ pub fn check(dist: &Dist) -> Result<()> {
     };
     global("install", &archive(dist)?)?;
     let program = work.join("prefix/bin/sluice");
+    for licence in LICENCES {
+        let file = work.join("prefix/lib/node_modules").join(name()?).join(licence);
+        ensure!(file.is_file(), "the package lacks {licence}");
+    }
     trial::serves(dist, &program, &work.join("conf"))?;
     global("uninstall", Path::new(&name()?))?;
     ensure!(!program.exists(), "the program is there after `npm uninstall`");

@@ -8,6 +8,9 @@ use std::process::Command;
 /// Shells, and the name of the completion script in the shell's own folder.
 const SHELLS: [(&str, &str); 3] = [("bash", "sluice"), ("zsh", "_sluice"), ("fish", "sluice.fish")];
 
+/// The program's own licence, and those of the crates in it.
+pub const LICENCES: [&str; 2] = ["LICENSE", "THIRD-PARTY-LICENSES"];
+
 /// Writes `completions/SHELL/NAME`, `LICENSE`, `THIRD-PARTY-LICENSES` and `systemd/sluice.service` below
 /// [`Dist::parts`].
 pub fn write(dist: &Dist) -> Result<()> {

@@ -2,10 +2,11 @@
 //! that pip puts it on the path.
 
 use super::needs::Needs;
+use super::parts::LICENCES;
 use super::{CPU, Dist, trial};
 use crate::shell::{root, run};
 use crate::tools;
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -16,7 +17,9 @@ pub fn build(dist: &Dist) -> Result<()> {
     std::fs::create_dir_all(info.join("licenses"))?;
     std::fs::create_dir_all(data.join("scripts"))?;
     std::fs::copy(&dist.binary, data.join("scripts/sluice"))?;
-    std::fs::copy(dist.parts.join("LICENSE"), info.join("licenses/LICENSE"))?;
+    for licence in LICENCES {
+        std::fs::copy(dist.parts.join(licence), info.join("licenses").join(licence))?;
+    }
     let packaging = root().join("packaging");
     let metadata = std::fs::read_to_string(packaging.join("pypi/METADATA"))?
         .replace("@VERSION@", &dist.version)
@@ -43,6 +46,10 @@ pub fn check(dist: &Dist) -> Result<()> {
         .args(["-m", "wheel", "unpack", "--dest"])
         .arg(work.join("unpacked"))
         .arg(&wheel))?;
+    let licences = work.join(format!("unpacked/{0}/{0}.dist-info/licenses", name(dist)));
+    for licence in LICENCES {
+        ensure!(licences.join(licence).is_file(), "the wheel lacks {licence}");
+    }
     let venv = work.join("venv");
     run(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
     let pip = |args: &[&str]| {
@@ -54,7 +61,7 @@ pub fn check(dist: &Dist) -> Result<()> {
     run(&mut pip(&["check"]))?;
     trial::serves(dist, &venv.join("bin/sluice"), &work.join("conf"))?;
     run(&mut pip(&["uninstall", "--quiet", "--yes", "sluice-gateway"]))?;
-    anyhow::ensure!(!venv.join("bin/sluice").exists(), "the program is there after `pip uninstall`");
+    ensure!(!venv.join("bin/sluice").exists(), "the program is there after `pip uninstall`");
     Ok(())
 }
 
