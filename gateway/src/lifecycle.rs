@@ -264,7 +264,7 @@ mod tests {
         let catalog = crate::wiring::catalog(&model::Boot::default()).unwrap();
         let (_publisher, readers) = Publisher::new(Compiler::new(catalog, Default::default()).snapshot(0), 2);
         let mut settings = crate::wiring::proxy_settings(&model::Boot::default(), Vec::new(), 2);
-        settings.idle_grace = Duration::ZERO;
+        settings.timeouts.idle_grace = Duration::ZERO;
         let sockets = vec![Vec::new(), Vec::new()];
         let workers =
             Workers::start(Arc::new(settings), sockets, readers, &Arc::<Meters>::default()).unwrap();

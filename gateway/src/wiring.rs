@@ -291,39 +291,45 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<proxy::Listener>, workers: usize)
     });
     proxy::Settings {
         listen,
-        queue_limit: boot.accept_wait,
-        max_connections: share.clients,
-        max_idle_upstreams: share.idle_upstreams,
-        max_fetches: share.fetches,
-        max_fetches_per_target: usize::try_from(http.max_plugin_requests_per_target).unwrap_or(usize::MAX),
+        timeouts: proxy::Timeouts {
+            queue: boot.accept_wait,
+            handshake: boot.tls.handshake_timeout,
+            header: http.client_header_timeout,
+            body: http.client_body_timeout,
+            send: http.send_timeout,
+            half_close: http.half_close_timeout,
+            plugin_wait: http.plugin_wait_timeout,
+            linger: http.lingering_time,
+            keepalive: http.keepalive_timeout,
+            idle_grace: http.keepalive_min_timeout,
+            attempt_delay: http.upstream.attempt_delay,
+            drain: boot.shutdown_timeout,
+        },
+        limits: proxy::Limits {
+            connections: share.clients,
+            idle_upstreams: share.idle_upstreams,
+            fetches: share.fetches,
+            fetches_per_target: usize::try_from(http.max_plugin_requests_per_target).unwrap_or(usize::MAX),
+            linger_bytes: saturating(http.lingering_bytes),
+            keepalive_requests: http.keepalive_requests,
+            body: http.client_max_body_size.unwrap_or(0),
+            hops: http.max_hops.and_then(|hops| u16::try_from(hops).ok()).unwrap_or(u16::MAX),
+        },
+        budgets: proxy::Budgets {
+            held_bodies: saturating(http.held_bodies),
+            stream_windows: saturating(http.stream_windows),
+            upstream_windows: saturating(http.upstream_windows),
+            send_windows: saturating(http.send_windows),
+        },
         request,
         response,
-        held_bodies: saturating(http.held_bodies),
-        stream_windows: saturating(http.stream_windows),
-        upstream_windows: saturating(http.upstream_windows),
-        send_windows: saturating(http.send_windows),
-        handshake_timeout: boot.tls.handshake_timeout,
-        header_timeout: http.client_header_timeout,
-        body_timeout: http.client_body_timeout,
-        send_timeout: http.send_timeout,
-        half_close_timeout: http.half_close_timeout,
-        plugin_wait_timeout: http.plugin_wait_timeout,
-        linger_timeout: http.lingering_time,
-        linger_bytes: saturating(http.lingering_bytes),
         gathers: http.proxy_buffering,
-        keepalive_timeout: http.keepalive_timeout,
-        keepalive_requests: http.keepalive_requests,
         http2: http2(&http.http2),
         http3: http3(&http.http3),
-        idle_grace: http.keepalive_min_timeout,
-        attempt_delay: http.upstream.attempt_delay,
-        max_body: http.client_max_body_size.unwrap_or(0),
-        max_hops: http.max_hops.and_then(|hops| u16::try_from(hops).ok()).unwrap_or(u16::MAX),
         bounds: sdk::Bounds {
             body: boot.conditions.body.map_or(usize::MAX, saturating),
             graphql: saturating(boot.conditions.graphql),
         },
-        drain_timeout: boot.shutdown_timeout,
         server: if boot.server_tokens { admin::SERVER } else { admin::SERVER_ALONE }.to_owned(),
         show_upstream_status: boot.show_upstream_status,
         explain: boot.explain.as_ref().and_then(|explain| {
@@ -482,8 +488,8 @@ mod tests {
         let seconds = Duration::from_secs;
         let boot = boot(text);
         let proxy = proxy_settings(&boot, Vec::new(), 1);
-        assert_eq!(proxy.half_close_timeout, seconds(7));
-        assert_eq!((proxy.linger_timeout, proxy.linger_bytes), (seconds(8), 9 << 10));
+        assert_eq!(proxy.timeouts.half_close, seconds(7));
+        assert_eq!((proxy.timeouts.linger, proxy.limits.linger_bytes), (seconds(8), 9 << 10));
         let admin = admin_config(&boot, None).limits;
         assert_eq!((admin.connections, admin.strangers), (3, 2));
         assert_eq!((admin.head, admin.body), (seconds(4), seconds(5)));

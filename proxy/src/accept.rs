@@ -29,7 +29,7 @@ pub(crate) async fn accept(
     proxy_protocol: bool,
     mut signal: rt::Signal,
 ) {
-    let mut queue = Queue::new(worker.settings.queue_limit);
+    let mut queue = Queue::new(worker.settings.timeouts.queue);
     let mut done_this_turn = 0;
     while worker.stage() == Stage::Run {
         #[cfg(test)]

@@ -136,7 +136,7 @@ impl Downstream<'_> {
     pub(crate) async fn gone(&mut self, worker: &Worker) {
         let (mut body, _) = self.split(worker);
         if body.end(worker).await == End::HalfClosed {
-            let deadline = worker.clock.after(worker.settings.half_close_timeout);
+            let deadline = worker.clock.after(worker.settings.timeouts.half_close);
             let _ = body.waiter().until(deadline, |_| std::task::Poll::<()>::Pending).await;
         }
     }

@@ -285,7 +285,10 @@ mod tests {
 
     #[test]
     fn as_many_requests_are_in_flight_as_may_be_and_no_more() {
-        let settings = Settings { max_fetches: 3, max_fetches_per_target: 2, ..Settings::default() };
+        let settings = Settings::with(|settings| {
+            settings.limits.fetches = 3;
+            settings.limits.fetches_per_target = 2;
+        });
         crate::testing::beside_worker(settings, async |worker, _| {
             for _ in 0..3 {
                 let first = worker.permit_fetch("a").unwrap();

@@ -130,12 +130,12 @@ pub(crate) async fn read_now(from: &mut ReadHalf<'_>, buffer: &mut Buffer) -> Op
 /// become a reset that takes the last bytes with it (RFC 9112 section 9.6).
 pub(crate) async fn linger(worker: &Worker, waiter: &Waiter, io: &mut Io) {
     let (mut from, mut to) = io.split();
-    let deadline = worker.clock.after(worker.settings.linger_timeout);
+    let deadline = worker.clock.after(worker.settings.timeouts.linger);
     let _ = waiter.until(deadline, |cx| to.poll_shutdown(cx)).await;
     let mut lent = Lent::none(&worker.buffers);
     let buffer = lent.get();
     let mut dropped = 0;
-    while dropped < worker.settings.linger_bytes {
+    while dropped < worker.settings.limits.linger_bytes {
         buffer.consume(buffer.len());
         match read_until(waiter, &mut from, buffer, deadline).await {
             Ok(n) if n > 0 => dropped += n,

@@ -55,7 +55,8 @@ pub use listener::{Listener, StreamPort, Traffic, Versions};
 pub use notice::Notice;
 pub use pool::{Pool, Work};
 pub use settings::{
-    AccessLog, Explain, Http2, Http3, ProxyProtocol, RealIp, RealIpSource, Settings, Streams,
+    AccessLog, Budgets, Explain, Http2, Http3, Limits, ProxyProtocol, RealIp, RealIpSource, Settings,
+    Streams, Timeouts,
 };
 pub use stage::Stage;
 pub use watch::Watch;

@@ -9,7 +9,7 @@ use sdk::log_format::LogFormat;
 use sdk::sink::Sink;
 use snapshot::certs::CommonTls;
 use wire::BadField;
-use wire::h1::decode::Limits;
+use wire::h1::decode;
 
 use crate::handoff::Handoff;
 use crate::listener::Listener;
@@ -21,75 +21,23 @@ use crate::pool::Pool;
 pub struct Settings {
     /// Where every worker listens, and for what.
     pub listen: Vec<Listener>,
+    pub timeouts: Timeouts,
+    pub limits: Limits,
+    pub budgets: Budgets,
     /// Listen also where another process listens already, and let it.
     pub reuse_port: bool,
-    /// A connection that has waited longer to be accepted is answered with 503 while the queue stays
-    /// that old; zero serves all, however late (`accept_wait`).
-    pub queue_limit: Duration,
-    /// Connections a worker holds at once (`worker_connections`). For one more, idle ones are closed;
-    /// without any, it waits.
-    pub max_connections: usize,
     /// Bounds of a request head. Its `path.refused` is empty, as routes decide on that.
-    pub request: Limits,
+    pub request: decode::Limits,
     /// Bounds of an upstream's response head.
-    pub response: Limits,
-    /// For a whole request head, from its first byte (`client_header_timeout`).
-    pub header_timeout: Duration,
-    /// For a TLS handshake, from its first byte to its last (`tls_handshake_timeout`).
-    pub handshake_timeout: Duration,
+    pub response: decode::Limits,
     /// For requests of plugins over TLS.
     pub tls: CommonTls,
-    /// Between two reads of a request's body (`client_body_timeout`).
-    pub body_timeout: Duration,
-    /// Between two writes to the client (`send_timeout`).
-    pub send_timeout: Duration,
-    /// Between two requests of a connection (`keepalive_timeout`); zero turns keep-alive off.
-    pub keepalive_timeout: Duration,
-    /// Requests after which a client's connection is closed (`keepalive_requests`).
-    pub keepalive_requests: u64,
-    /// Largest request body in bytes; 0 is unbounded (`client_max_body_size`).
-    pub max_body: u64,
-    /// Gateways that a request may have passed through, this one included; more are a loop (`max_hops`).
-    pub max_hops: u16,
-    /// Bytes of bodies that a worker holds in memory at once, for conditions and stages that need
-    /// them whole (`held_bodies`).
-    pub held_bodies: usize,
-    /// Bytes that a worker's HTTP/2 and HTTP/3 clients may send in all before they are read, beyond the first
-    /// window of each connection (`stream_windows`).
-    pub stream_windows: usize,
-    /// The same of servers that speak HTTP/2 (`upstream.http2_windows`).
-    pub upstream_windows: usize,
-    /// Bytes of responses that a worker holds for HTTP/2 and HTTP/3 clients that do not take them, beyond the first
-    /// part of each connection (`send_windows`).
-    pub send_windows: usize,
     /// How far conditions look into a body.
     pub bounds: sdk::Bounds,
-    /// A client that has closed its sending side while its request runs may be gone or may still
-    /// read; after so long without a response it counts as gone.
-    pub half_close_timeout: Duration,
-    /// How long a plugin may wait in one phase (`plugin_wait_timeout`).
-    pub plugin_wait_timeout: Duration,
     /// Threads for long work.
     pub pool: Pool,
     /// The first part of a short response waits a little for the rest (`proxy_buffering`).
     pub gathers: bool,
-    /// After an error answer, at most this many bytes of the rest of the request are read …
-    pub linger_bytes: usize,
-    /// … and for at most so long, so that the client can read the answer.
-    pub linger_timeout: Duration,
-    /// On a graceful stop, a connection between two requests stays open for this long: a request that
-    /// arrives meanwhile is answered, and the client learns that it was the last (`keepalive_min_timeout`).
-    pub idle_grace: Duration,
-    /// How long a connection to a server is waited for before one in the other address family is tried as well.
-    pub attempt_delay: Duration,
-    /// On a graceful stop, exchanges in flight may take so long (`worker_shutdown_timeout`).
-    pub drain_timeout: Duration,
-    /// Idle connections to upstreams a worker keeps in all (`upstream.keepalive_total`).
-    pub max_idle_upstreams: usize,
-    /// Requests stages may have in flight per worker (mirrors and the like) …
-    pub max_fetches: usize,
-    /// … and of these with one server.
-    pub max_fetches_per_target: usize,
     /// Value of `Server` in every answer.
     pub server: String,
     /// `X-APISIX-Upstream-Status` on every answer, not only when the upstream failed.
@@ -119,6 +67,77 @@ pub struct Settings {
     /// Called by each worker at most once a second for each kind of event that operators should know of,
     /// with the worker's number; must not wait.
     pub on_notice: Arc<dyn Fn(usize, crate::Notice) + Send + Sync>,
+}
+
+/// Times of clients' connections, of requests and of a shutdown.
+#[derive(Debug, Clone)]
+pub struct Timeouts {
+    /// For a whole request head, from its first byte (`client_header_timeout`).
+    pub header: Duration,
+    /// For a TLS handshake, from its first byte to its last (`tls_handshake_timeout`).
+    pub handshake: Duration,
+    /// Between two reads of a request's body (`client_body_timeout`).
+    pub body: Duration,
+    /// Between two writes to the client (`send_timeout`).
+    pub send: Duration,
+    /// Between two requests of a connection (`keepalive_timeout`); zero turns keep-alive off.
+    pub keepalive: Duration,
+    /// A client that has closed its sending side while its request runs may be gone or may still
+    /// read; after so long without a response it counts as gone.
+    pub half_close: Duration,
+    /// How long a plugin may wait in one phase (`plugin_wait_timeout`).
+    pub plugin_wait: Duration,
+    /// After an error answer, reading the rest of the request, so that the client can read the answer
+    /// (`lingering_time`).
+    pub linger: Duration,
+    /// On a graceful stop, a connection between two requests stays open for this long: a request that
+    /// arrives meanwhile is answered, and the client learns that it was the last (`keepalive_min_timeout`).
+    pub idle_grace: Duration,
+    /// How long a connection to a server is waited for before one in the other address family is tried as well.
+    pub attempt_delay: Duration,
+    /// On a graceful stop, exchanges in flight may take so long (`worker_shutdown_timeout`).
+    pub drain: Duration,
+    /// A connection that has waited longer to be accepted is answered with 503 while the queue stays
+    /// that old; zero serves all, however late (`accept_wait`).
+    pub queue: Duration,
+}
+
+/// Numbers and sizes that a request, a connection or a worker may reach.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Connections a worker holds at once (`worker_connections`). For one more, idle ones are closed;
+    /// without any, it waits.
+    pub connections: usize,
+    /// Requests after which a client's connection is closed (`keepalive_requests`).
+    pub keepalive_requests: u64,
+    /// Largest request body in bytes; 0 is unbounded (`client_max_body_size`).
+    pub body: u64,
+    /// Gateways that a request may have passed through, this one included; more are a loop (`max_hops`).
+    pub hops: u16,
+    /// Bytes of the rest of a request that are read after an error answer (`lingering_bytes`).
+    pub linger_bytes: usize,
+    /// Idle connections to upstreams a worker keeps in all (`upstream.keepalive_total`).
+    pub idle_upstreams: usize,
+    /// Requests of plugins that no exchange waits for, such as mirrors, in flight on a worker.
+    pub fetches: usize,
+    /// The same to one server.
+    pub fetches_per_target: usize,
+}
+
+/// Bytes that one worker holds or promises at once.
+#[derive(Debug, Clone)]
+pub struct Budgets {
+    /// Bytes of bodies that a worker holds in memory at once, for conditions and stages that need
+    /// them whole (`held_bodies`).
+    pub held_bodies: usize,
+    /// Bytes that a worker's HTTP/2 and HTTP/3 clients may send in all before they are read, beyond the first
+    /// window of each connection (`stream_windows`).
+    pub stream_windows: usize,
+    /// The same of servers that speak HTTP/2 (`upstream.http2_windows`).
+    pub upstream_windows: usize,
+    /// Bytes of responses that a worker holds for HTTP/2 and HTTP/3 clients that do not take them, beyond the first
+    /// part of each connection (`send_windows`).
+    pub send_windows: usize,
 }
 
 /// Whose requests are explained, and where (`sluice.explain`).
@@ -325,7 +344,7 @@ mod tests {
 
     #[test]
     fn the_longest_head_with_the_most_fields_is_a_list_that_is_kept() {
-        let request = Limits { head: 1000, fields: 10, ..Limits::default() };
+        let request = decode::Limits { head: 1000, fields: 10, ..decode::Limits::default() };
         let settings = Settings { request, ..Settings::default() };
         // Each field counts for 32 bytes beside its own (RFC 9113 section 10.5.1).
         let fields = [("a-hundred-bytes", 85); 10].map(|(name, value)| name.len() + value + 32);

@@ -255,7 +255,7 @@ impl Way<'_> {
             let masked = close_of_client(fastrand::u32(..).to_be_bytes());
             self.send(to, if self.masked { &masked } else { &CLOSE_OF_SERVER }, false).await?;
         }
-        let deadline = self.worker.clock.after(self.worker.settings.send_timeout);
+        let deadline = self.worker.clock.after(self.worker.settings.timeouts.send);
         let _ = self.waiter.until(deadline, |cx| poll_close(from, &mut frames, cx)).await;
         Ok(())
     }

@@ -216,7 +216,7 @@ fn a_half_closed_client_is_answered() {
         client: vec![Send(get), ShutDown, ToEnd],
         wants: vec!["HTTP/1.1 499 "],
         silent: true,
-        settings: |settings| settings.half_close_timeout = Duration::from_millis(500),
+        settings: |settings| settings.timeouts.half_close = Duration::from_millis(500),
         ..case()
     }
     .run("half-closed for too long");

@@ -296,7 +296,7 @@ struct Gateway {
 
 impl Gateway {
     fn start() -> Gateway {
-        Gateway::start_with(Settings::default().plugin_wait_timeout)
+        Gateway::start_with(Settings::default().timeouts.plugin_wait)
     }
 
     fn start_with(plugin_wait_timeout: Duration) -> Gateway {
@@ -309,12 +309,11 @@ impl Gateway {
         let compiled = compiler.compile(&desired, &Touched::all(), &NoNames, 0);
         assert!(compiled.rejected.is_empty());
         let addr = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let settings = Settings {
-            listen: vec![proxy::Listener::http(addr)],
-            plugin_wait_timeout,
-            half_close_timeout: Duration::from_millis(100),
-            ..Settings::default()
-        };
+        let settings = Settings::with(|settings| {
+            settings.listen = vec![proxy::Listener::http(addr)];
+            settings.timeouts.plugin_wait = plugin_wait_timeout;
+            settings.timeouts.half_close = Duration::from_millis(100);
+        });
         let sockets = Workers::listen(&settings, 1).unwrap();
         let workers = Workers::start(Arc::new(settings), sockets, readers, &meters).unwrap();
         Gateway { catalog, compiler, desired, publisher, workers: Some(workers), addr, revision: 0 }

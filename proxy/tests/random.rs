@@ -334,13 +334,12 @@ fn run(h2: bool) {
     for thread in 0..threads {
         running.push(std::thread::spawn(move || {
             for worker in (thread..workers).step_by(threads as usize) {
-                let settings = Settings {
-                    header_timeout: Duration::from_secs(2),
-                    body_timeout: Duration::from_secs(2),
-                    send_timeout: Duration::from_secs(2),
-                    keepalive_timeout: Duration::from_secs(2),
-                    ..Settings::default()
-                };
+                let settings = Settings::with(|settings| {
+                    settings.timeouts.header = Duration::from_secs(2);
+                    settings.timeouts.body = Duration::from_secs(2);
+                    settings.timeouts.send = Duration::from_secs(2);
+                    settings.timeouts.keepalive = Duration::from_secs(2);
+                });
                 support::with_gateways(settings, 1, async move |mut gateways, meters| {
                     let gateway = gateways.next().unwrap();
                     for seed in worker * EACH..rounds.min((worker + 1) * EACH) {

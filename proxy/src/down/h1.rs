@@ -108,7 +108,7 @@ impl Conn {
             body: &mut self.body,
             taken: &self.taken,
         };
-        let timeout = worker.settings.send_timeout;
+        let timeout = worker.settings.timeouts.send;
         let writer = Writer { worker, waiter: writing, to, out: &mut self.out, chunked: false, timeout };
         let response = Response {
             writer,
@@ -140,8 +140,8 @@ impl Conn {
         self.version = head.version;
         self.continue_due = head.expect_continue && self.buffer.as_ref().is_none_or(Buffer::is_empty);
         self.client_keeps = head.keep_alive;
-        let last =
-            self.arrival.requests >= settings.keepalive_requests || settings.keepalive_timeout.is_zero();
+        let last = self.arrival.requests >= settings.limits.keepalive_requests
+            || settings.timeouts.keepalive.is_zero();
         // A client that wanted a tunnel may already speak another protocol.
         self.keep = head.keep_alive && !last && !worker.is_draining() && head.method != Method::Connect;
     }
@@ -215,7 +215,7 @@ pub(crate) async fn serve(worker: Rc<Worker>, io: Io, client: Client, h2: bool) 
     loop {
         let first = down.arrival.requests == 0;
         let settings = &worker.settings;
-        let idle = if first { settings.header_timeout } else { settings.keepalive_timeout };
+        let idle = if first { settings.timeouts.header } else { settings.timeouts.keepalive };
         if wait_for_request(&worker, &mut down, idle).await != Idle::Request {
             break;
         }
@@ -336,7 +336,7 @@ async fn refuse(
     response::write_refusal(worker, &reply, out);
     let sizes = (out.len() as u64, reply.body.len() as u64);
     let (_, mut to) = down.io.split();
-    let written = io::write_all(worker, &down.waiters[0], &mut to, out, worker.settings.send_timeout).await;
+    let written = io::write_all(worker, &down.waiters[0], &mut to, out, worker.settings.timeouts.send).await;
     let sizes = if written.is_ok() { sizes } else { (0, 0) };
     tell_refused(worker, down, client, fault, status, sizes, &mut scratch.messages);
     match written {
@@ -456,7 +456,7 @@ async fn read_head(worker: &Worker, down: &mut Conn, head: &mut RequestHead) -> 
     let since = worker.clock.coarse_ms();
     down.arrival.head_took_ms = 0;
     let mut progress = Progress::default();
-    let deadline = worker.clock.after(worker.settings.header_timeout);
+    let deadline = worker.clock.after(worker.settings.timeouts.header);
     let buffer = down.buffer.get_or_insert_with(|| worker.buffers.take());
     let (mut from, _) = down.io.split();
     if buffer.is_empty() {

@@ -113,7 +113,7 @@ pub(crate) async fn serve(worker: Rc<Worker>, io: Io, client: Client, early: Opt
 /// Does the handshake, in a future of its own, so that a connection does not carry its state for life.
 async fn begin(shared: &Shared, waiter: &Waiter) -> Option<Connection<Duplex<Line>, Bytes>> {
     let Shared { worker, client, line, .. } = shared;
-    let deadline = worker.clock.after(worker.settings.header_timeout);
+    let deadline = worker.clock.after(worker.settings.timeouts.header);
     let mut beginning = pin!(handshake(&worker.settings, line.clone()));
     let begun = waiter.until(deadline, |cx| beginning.as_mut().poll(cx)).await.ok()?;
     // One that is gone by then has asked for nothing.
@@ -186,7 +186,7 @@ impl Task<'_> {
                         connection.set_target_window_size(window);
                     }
                     Stream::begin(shared, request, respond);
-                    if shared.streams.begun() >= worker.settings.keepalive_requests {
+                    if shared.streams.begun() >= worker.settings.limits.keepalive_requests {
                         self.close_gently(connection);
                     }
                     turn += 1;
@@ -232,7 +232,7 @@ impl Task<'_> {
         cx: &mut Context<'_>,
     ) -> Poll<Ending> {
         let worker = &self.shared.worker;
-        let blocked = self.shared.line.blocked_until(worker.settings.send_timeout);
+        let blocked = self.shared.line.blocked_until(worker.settings.timeouts.send);
         if blocked.is_some_and(|until| worker.clock.is_over(until)) {
             return Poll::Ready(Ending::Nothing);
         }
@@ -299,14 +299,14 @@ fn broken_rule(reason: Reason) -> FaultKind {
 /// within `send_timeout`.
 async fn rest(worker: &Worker, line: &Line, waiter: &Waiter, ending: Ending) {
     let (clock, settings) = (&worker.clock, &worker.settings);
-    let mut until = clock.after(settings.linger_timeout);
+    let mut until = clock.after(settings.timeouts.linger);
     let mut part = [0; 1024];
     let mut dropped = 0;
     let mut told = false;
     let mut taken = None;
-    let mut give_up = clock.after(settings.send_timeout);
+    let mut give_up = clock.after(settings.timeouts.send);
     // With a bound of 0, too, the connection is shut down and the client's end waited for.
-    while dropped <= settings.linger_bytes {
+    while dropped <= settings.limits.linger_bytes {
         let read = waiter.until(until, |cx| {
             let mut io = line.io().borrow_mut();
             let (mut from, mut to) = io.split();
@@ -326,10 +326,10 @@ async fn rest(worker: &Worker, line: &Line, waiter: &Waiter, ending: Ending) {
                     None if taken.is_none() => return,
                     Some(_) if now == taken && clock.is_over(give_up) => return,
                     Some(_) if now == taken => {}
-                    _ => give_up = clock.after(settings.send_timeout),
+                    _ => give_up = clock.after(settings.timeouts.send),
                 }
                 taken = now;
-                until = clock.after(settings.linger_timeout.max(LOOK));
+                until = clock.after(settings.timeouts.linger.max(LOOK));
             }
             Err(_) => return,
         }

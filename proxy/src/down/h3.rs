@@ -91,7 +91,7 @@ async fn serve(worker: Rc<Worker>, conn: Connection, client: Client) {
         text: RefCell::default(),
     });
     let waiter = worker.clock.waiter();
-    let deadline = worker.clock.after(worker.settings.header_timeout);
+    let deadline = worker.clock.after(worker.settings.timeouts.header);
     let mut opening = pin!(open_control(&worker, &conn));
     let Ok(Some(control)) = waiter.until(deadline, |cx| opening.as_mut().poll(cx)).await else {
         return shared.fail(code::STREAM_CREATION_ERROR);
@@ -195,7 +195,7 @@ impl Task<'_> {
         self.life.end_rest();
         self.next = VarInt::from(send.id()).into_inner() + 4;
         Stream::begin(self.shared, send, recv);
-        if self.shared.streams.begun() >= self.shared.worker.settings.keepalive_requests {
+        if self.shared.streams.begun() >= self.shared.worker.settings.limits.keepalive_requests {
             self.close_gently();
         }
     }

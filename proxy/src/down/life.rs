@@ -64,8 +64,8 @@ impl<'a> Life<'a> {
             self.end_rest();
         } else if self.idle.is_none() {
             let time = match state.begun {
-                0 => settings.header_timeout,
-                _ => settings.keepalive_timeout,
+                0 => settings.timeouts.header,
+                _ => settings.timeouts.keepalive,
             };
             self.idle = Some(clock.after(time));
             worker.shard.waiting(1);
@@ -80,7 +80,7 @@ impl<'a> Life<'a> {
         }
         if state.closing && (!state.busy || state.at_once) {
             // The client need not answer.
-            let until = *self.patience.get_or_insert_with(|| clock.after(settings.linger_timeout));
+            let until = *self.patience.get_or_insert_with(|| clock.after(settings.timeouts.linger));
             if clock.is_over(until) {
                 return Turn::Over;
             }
@@ -133,12 +133,11 @@ mod tests {
     }
 
     fn settings() -> Settings {
-        let mut settings = Settings {
-            header_timeout: Duration::from_secs(3),
-            keepalive_timeout: Duration::from_secs(5),
-            linger_timeout: Duration::from_secs(1),
-            ..Settings::default()
-        };
+        let mut settings = Settings::with(|settings| {
+            settings.timeouts.header = Duration::from_secs(3);
+            settings.timeouts.keepalive = Duration::from_secs(5);
+            settings.timeouts.linger = Duration::from_secs(1);
+        });
         settings.http2.max_age = Duration::ZERO;
         settings
     }

@@ -80,7 +80,7 @@ async fn shake(
             chosen = Some((found.clone(), asked.clone()));
             Some(config(found))
         }));
-        let deadline = worker.clock.after(worker.settings.handshake_timeout);
+        let deadline = worker.clock.after(worker.settings.timeouts.handshake);
         worker.shard.waiting(1);
         waiter.rest();
         let shaken = waiter

@@ -218,7 +218,9 @@ async fn prepare<'s>(
 ) -> Flow {
     match x.request().framing {
         Framing::None | Framing::Length(0) => {}
-        Framing::Length(length) if worker.settings.max_body > 0 && length > worker.settings.max_body => {
+        Framing::Length(length)
+            if worker.settings.limits.body > 0 && length > worker.settings.limits.body =>
+        {
             return Flow::Fault(Fault::client(FaultKind::BodyTooLarge));
         }
         _ => x.engine_mut().body_state = Body::Streaming,
@@ -263,7 +265,7 @@ async fn prepare<'s>(
     }
     *plan = found;
     // Behind the choice of the route, so that the log names the one that leads back here.
-    if x.engine().forward.hops > worker.settings.max_hops {
+    if x.engine().forward.hops > worker.settings.limits.hops {
         return Flow::Fault(Fault::client(FaultKind::LoopDetected));
     }
     Flow::Go

@@ -15,8 +15,8 @@ impl FaultKind {
             FaultKind::BadRequest(Refusal::HeadTooLarge) => {
                 ("nginx_config.http.large_client_header_buffers", settings.request.head)
             }
-            FaultKind::BodyTooLarge if settings.max_body > 0 => {
-                return Some(("nginx_config.http.client_max_body_size", settings.max_body));
+            FaultKind::BodyTooLarge if settings.limits.body > 0 => {
+                return Some(("nginx_config.http.client_max_body_size", settings.limits.body));
             }
             FaultKind::BadResponse(Refusal::TooManyFields) => {
                 ("nginx_config.http.max_response_header_fields", settings.response.fields)
@@ -24,11 +24,11 @@ impl FaultKind {
             FaultKind::BadResponse(Refusal::HeadTooLarge) => {
                 ("nginx_config.http.proxy_buffer_size", settings.response.head)
             }
-            FaultKind::HeldTooMuch => ("nginx_config.http.held_bodies", settings.held_bodies),
+            FaultKind::HeldTooMuch => ("nginx_config.http.held_bodies", settings.budgets.held_bodies),
             FaultKind::ClientStalled => {
-                ("nginx_config.http.upstream.http2_windows", settings.upstream_windows)
+                ("nginx_config.http.upstream.http2_windows", settings.budgets.upstream_windows)
             }
-            FaultKind::LoopDetected => ("nginx_config.http.max_hops", usize::from(settings.max_hops)),
+            FaultKind::LoopDetected => ("nginx_config.http.max_hops", usize::from(settings.limits.hops)),
             FaultKind::Flood(flood) => flood.limit(settings)?,
             _ => return None,
         };
@@ -42,7 +42,7 @@ impl Flood {
         Some(match self {
             Flood::Frames => ("nginx_config.http.http2_control_frames", http2.control_frames as usize),
             Flood::Unread => ("nginx_config.http.http2_unread", http2.unread),
-            Flood::AllUnread => ("nginx_config.http.stream_windows", settings.stream_windows),
+            Flood::AllUnread => ("nginx_config.http.stream_windows", settings.budgets.stream_windows),
             Flood::Resets => ("nginx_config.http.http2_max_concurrent_streams", http2.max_streams as usize),
             Flood::StreamErrors => {
                 ("nginx_config.http.http2_stream_errors", http2.max_stream_errors as usize)
@@ -80,7 +80,10 @@ mod tests {
 
     #[test]
     fn a_failure_at_a_bound_names_its_setting() {
-        let mut settings = Settings { held_bodies: 7, upstream_windows: 10, ..Settings::default() };
+        let mut settings = Settings::with(|settings| {
+            settings.budgets.held_bodies = 7;
+            settings.budgets.upstream_windows = 10;
+        });
         (settings.response.fields, settings.response.head) = (8, 9);
         for (kind, limit) in [
             (FaultKind::BadResponse(Refusal::TooManyFields), Some(("max_response_header_fields", 8))),

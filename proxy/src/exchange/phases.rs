@@ -293,7 +293,7 @@ pub(crate) async fn unless_gone<T>(
 /// Waits for a plugin, which may take as long as the setting says. A panic costs the exchange a 500.
 pub(crate) async fn in_time<T>(worker: &Worker, mut waiting: LocalFuture<'_, T>) -> Result<T, Fault> {
     let waiter = worker.clock.waiter();
-    let deadline = worker.clock.after(worker.settings.plugin_wait_timeout);
+    let deadline = worker.clock.after(worker.settings.timeouts.plugin_wait);
     let waited =
         waiter.until(deadline, |cx| match catch_unwind(AssertUnwindSafe(|| waiting.as_mut().poll(cx))) {
             Ok(poll) => poll.map(Ok),

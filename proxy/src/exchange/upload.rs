@@ -97,7 +97,7 @@ fn hold(worker: &Worker, x: &mut Exchange<'_>, bytes: &[u8], limit: usize) -> Re
         _ => limit,
     };
     if messages.body_held.reserve(&worker.budget, body, bytes.len(), most).is_err() {
-        return Err(match body.len() + bytes.len() > worker.settings.held_bodies {
+        return Err(match body.len() + bytes.len() > worker.settings.budgets.held_bodies {
             true => Fault::client(FaultKind::BodyTooLarge),
             false => Fault::gateway(FaultKind::HeldTooMuch),
         });
@@ -292,7 +292,7 @@ async fn watch(worker: &Worker, body: &mut RequestBody<'_>, state: &UploadState)
     if body.end(worker).await == End::Gone {
         return Fault::client(FaultKind::ClientGone);
     }
-    let (clock, timeout) = (&worker.clock, worker.settings.half_close_timeout);
+    let (clock, timeout) = (&worker.clock, worker.settings.timeouts.half_close);
     loop {
         let _ = body.waiter().until(clock.after(timeout), |_| Poll::<()>::Pending).await;
         // One to which the response is on its way is known to be served, as long as it is.

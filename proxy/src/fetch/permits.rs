@@ -39,7 +39,7 @@ impl Fetches {
                 0 => {}
                 dropped if named < TOLD_BY_NAME => {
                     named += 1;
-                    let limit = settings.max_fetches_per_target;
+                    let limit = settings.limits.fetches_per_target;
                     tell(Notice::FetchesDropped { target: target.target.to_string(), dropped, limit });
                 }
                 dropped => others += dropped,
@@ -48,13 +48,13 @@ impl Fetches {
         self.targets.borrow_mut().retain(|_, target| target.count.get() > 0);
         if others > 0 {
             let target = String::new();
-            tell(Notice::FetchesDropped { target, dropped: others, limit: settings.max_fetches });
+            tell(Notice::FetchesDropped { target, dropped: others, limit: settings.limits.fetches });
         }
     }
 
     /// Counts one more request to a target. If too many are in flight, it is counted as dropped.
     pub(super) fn begin(&self, settings: &Settings, authority: &str) -> Option<Rc<InFlight>> {
-        if self.in_flight.get() >= settings.max_fetches {
+        if self.in_flight.get() >= settings.limits.fetches {
             count(&self.dropped, 1);
             return None;
         }
@@ -69,7 +69,7 @@ impl Fetches {
                 target
             }
         };
-        if target.count.get() >= settings.max_fetches_per_target {
+        if target.count.get() >= settings.limits.fetches_per_target {
             count(&target.dropped, 1);
             return None;
         }
@@ -99,7 +99,10 @@ mod tests {
 
     #[test]
     fn targets_whose_requests_were_dropped_are_told_by_name_as_far_as_they_are_few() {
-        let settings = Settings { max_fetches: 90, max_fetches_per_target: 7, ..Settings::default() };
+        let settings = Settings::with(|settings| {
+            settings.limits.fetches = 90;
+            settings.limits.fetches_per_target = 7;
+        });
         let fetches = Fetches::default();
         let notices = || {
             let all = RefCell::new(Vec::new());

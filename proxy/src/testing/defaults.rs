@@ -8,7 +8,7 @@ use wire::h1::decode::Limits;
 use wire::target::{Doubtful, PathRules};
 
 use crate::pool::Pool;
-use crate::settings::{Http2, Http3, ProxyProtocol, Settings, Streams};
+use crate::settings::{self, Budgets, Http2, Http3, ProxyProtocol, Settings, Streams, Timeouts};
 
 impl Default for ProxyProtocol {
     fn default() -> ProxyProtocol {
@@ -62,45 +62,60 @@ impl Default for Http3 {
     }
 }
 
+impl Settings {
+    /// The settings of tests with these changes.
+    pub fn with(change: impl FnOnce(&mut Settings)) -> Settings {
+        let mut settings = Settings::default();
+        change(&mut settings);
+        settings
+    }
+}
+
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
             listen: Vec::new(),
+            timeouts: Timeouts {
+                queue: Duration::from_millis(250),
+                header: Duration::from_secs(10),
+                handshake: Duration::from_secs(10),
+                body: Duration::from_secs(60),
+                send: Duration::from_secs(10),
+                keepalive: Duration::from_secs(60),
+                half_close: Duration::from_secs(2),
+                plugin_wait: Duration::from_secs(600),
+                linger: Duration::from_secs(1),
+                idle_grace: Duration::from_secs(1),
+                attempt_delay: Duration::from_millis(250),
+                drain: Duration::from_secs(240),
+            },
+            limits: settings::Limits {
+                connections: 65_536,
+                keepalive_requests: 10_000,
+                body: 0,
+                hops: 16,
+                linger_bytes: 64 << 10,
+                idle_upstreams: 4096,
+                fetches: 1024,
+                fetches_per_target: 64,
+            },
+            budgets: Budgets {
+                held_bodies: 256 << 20,
+                stream_windows: 256 << 20,
+                upstream_windows: 256 << 20,
+                send_windows: 64 << 20,
+            },
             reuse_port: false,
-            queue_limit: Duration::from_millis(250),
-            max_connections: 65_536,
             // Which doubtful paths are refused is decided by the route.
             request: Limits {
                 path: PathRules { refused: Doubtful::NONE, ..PathRules::default() },
                 ..Limits::default()
             },
             response: Limits { fields: 1000, ..Limits::default() },
-            header_timeout: Duration::from_secs(10),
-            handshake_timeout: Duration::from_secs(10),
             tls: CommonTls::default(),
-            body_timeout: Duration::from_secs(60),
-            send_timeout: Duration::from_secs(10),
-            keepalive_timeout: Duration::from_secs(60),
-            keepalive_requests: 10_000,
-            max_body: 0,
-            max_hops: 16,
-            held_bodies: 256 << 20,
-            stream_windows: 256 << 20,
-            upstream_windows: 256 << 20,
-            send_windows: 64 << 20,
             bounds: sdk::Bounds::DEFAULT,
-            half_close_timeout: Duration::from_secs(2),
-            plugin_wait_timeout: Duration::from_secs(600),
             pool: Pool::default(),
             gathers: true,
-            linger_bytes: 64 << 10,
-            linger_timeout: Duration::from_secs(1),
-            idle_grace: Duration::from_secs(1),
-            attempt_delay: Duration::from_millis(250),
-            drain_timeout: Duration::from_secs(240),
-            max_idle_upstreams: 4096,
-            max_fetches: 1024,
-            max_fetches_per_target: 64,
             server: "APISIX/3.18.0".to_owned(),
             show_upstream_status: false,
             explain: None,

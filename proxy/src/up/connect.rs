@@ -130,7 +130,7 @@ async fn once(
         }
         Some(second) => {
             // Boxed: it is larger, and only servers with addresses of both families need it.
-            let mut racing = Box::pin(race(place.addr, second, worker.settings.attempt_delay));
+            let mut racing = Box::pin(race(place.addr, second, worker.settings.timeouts.attempt_delay));
             waiter.until(deadline, |cx| racing.as_mut().poll(cx)).await
         }
     };

@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn what_is_opened_ahead_takes_the_place_of_nothing() {
-        let settings = Settings { max_idle_upstreams: 1, ..Settings::default() };
+        let settings = Settings::with(|settings| settings.limits.idle_upstreams = 1);
         with_idle(settings, 1, async |worker, ends| {
             look(&worker);
             // While that one is on its way, a request is done with another.

@@ -19,7 +19,7 @@ impl Worker {
     /// It holds as many connections as it may.
     #[inline]
     pub(crate) fn is_full(&self) -> bool {
-        self.connections.get() >= self.settings.max_connections
+        self.connections.get() >= self.settings.limits.connections
     }
 
     /// Serves a connection, as its listener says.

@@ -118,21 +118,21 @@ pub(crate) async fn serve(start: Start) -> io::Result<()> {
         worker.stage.set(rt::changed(&mut signal).await);
     }
     worker.stage.set(Stage::Drain.max(*signal.borrow()));
-    let grace = worker.clock.after(worker.settings.idle_grace);
+    let grace = worker.clock.after(worker.settings.timeouts.idle_grace);
     worker.idle_until.set(grace);
     // Where another process serves from now on, there is no hurry.
     let tunnels = match worker.stage.get() {
         Stage::HandOver => {
             let settings = &worker.settings;
-            let last = settings.drain_timeout.saturating_sub(settings.send_timeout);
-            worker.clock.after(last.max(settings.idle_grace))
+            let last = settings.timeouts.drain.saturating_sub(settings.timeouts.send);
+            worker.clock.after(last.max(settings.timeouts.idle_grace))
         }
         _ => grace,
     };
     worker.tunnels_until.set(tunnels);
     // Connections of HTTP/2 tell their clients at once.
     worker.clock.wake_all();
-    let deadline = worker.clock.after(worker.settings.drain_timeout);
+    let deadline = worker.clock.after(worker.settings.timeouts.drain);
     let (mut idle_told, mut tunnels_told) = (false, false);
     // Between the process that serves and one that this has taken the place of, it passes on that one's datagrams.
     let is_between = || worker.stage.get() == Stage::HandOver && ports.iter().any(|port| port.has_elder());
@@ -269,7 +269,7 @@ impl Worker {
     /// Tells what has been counted, for the log.
     fn tell(&self) {
         let tell = |notice| (self.settings.on_notice)(self.index, notice);
-        self.notices.tell(self.settings.max_connections, tell);
+        self.notices.tell(self.settings.limits.connections, tell);
         self.fetches.tell(&self.settings, tell);
     }
 }

@@ -56,7 +56,7 @@ impl Worker {
         count(&self.notices.closed_for_room, closed as u64);
         self.shard.idle_clients_closed(closed as u64);
         if closed > 0 {
-            self.room_by.set(self.clock.after(2 * self.settings.linger_timeout + ENDING));
+            self.room_by.set(self.clock.after(2 * self.settings.timeouts.linger + ENDING));
         }
         closed > 0
     }
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn there_is_room_soon_while_an_idle_client_ends_but_not_for_ever() {
-        let settings = Settings { max_connections: 0, ..Settings::default() };
+        let settings = Settings::with(|settings| settings.limits.connections = 0);
         beside_worker(settings, async |worker, _| {
             assert!(!worker.make_room().await, "there are no clients");
             let clients: Vec<_> = (0..40).map(|_| worker.clock.waiter()).collect();

@@ -87,13 +87,12 @@ fn a_panic_of_its_own_tasks_stops_no_worker() {
     let on_notice =
         Arc::new(move |_, notice| notices.lock().unwrap_or_else(PoisonError::into_inner).push(notice));
     let addr = free();
-    let settings = Settings {
-        listen: vec![Listener::http(addr)],
-        header_timeout: Duration::from_millis(10),
-        server: FRAGILE.to_owned(),
-        on_notice,
-        ..Settings::default()
-    };
+    let settings = Settings::with(|settings| {
+        settings.listen = vec![Listener::http(addr)];
+        settings.server = FRAGILE.to_owned();
+        settings.on_notice = on_notice;
+        settings.timeouts.header = Duration::from_millis(10);
+    });
     let (workers, _publisher) = start(settings, 1);
     let workers = workers.unwrap();
     assert!(ask(addr).starts_with("HTTP/1.1 404 "));
@@ -128,7 +127,10 @@ fn a_panic_of_its_own_tasks_stops_no_worker() {
 #[test]
 fn a_connection_beyond_the_bound_is_served_when_another_has_ended() {
     let addr = free();
-    let settings = Settings { listen: vec![Listener::http(addr)], max_connections: 2, ..Settings::default() };
+    let settings = Settings::with(|settings| {
+        settings.listen = vec![Listener::http(addr)];
+        settings.limits.connections = 2;
+    });
     let (workers, _publisher) = start(settings, 1);
     let workers = workers.unwrap();
     // Both are in the middle of a head, so neither may be closed to make room.
@@ -164,14 +166,13 @@ fn served_once(addr: SocketAddr) -> TcpStream {
 /// A worker that waits hours for its clients, but not for one that is idle when it drains.
 fn patient(addr: SocketAddr) -> Settings {
     let hours = Duration::from_secs(7200);
-    Settings {
-        listen: vec![Listener::http(addr)],
-        idle_grace: Duration::from_millis(50),
-        keepalive_timeout: hours,
-        header_timeout: hours,
-        drain_timeout: hours,
-        ..Settings::default()
-    }
+    Settings::with(|settings| {
+        settings.listen = vec![Listener::http(addr)];
+        settings.timeouts.idle_grace = Duration::from_millis(50);
+        settings.timeouts.keepalive = hours;
+        settings.timeouts.header = hours;
+        settings.timeouts.drain = hours;
+    })
 }
 
 #[test]
@@ -204,12 +205,11 @@ fn who_has_waited_too_long_for_a_slow_worker_is_turned_away() {
         (Listener::stream(free(), port), false),
         (Listener { tls: true, ..Listener::stream(free(), port) }, false),
     ] {
-        let settings = Settings {
-            listen: vec![listener],
-            server: SLOW.to_owned(),
-            queue_limit: Duration::from_millis(1),
-            ..Settings::default()
-        };
+        let settings = Settings::with(|settings| {
+            settings.listen = vec![listener];
+            settings.server = SLOW.to_owned();
+            settings.timeouts.queue = Duration::from_millis(1);
+        });
         let sockets = Workers::listen(&settings, 1).unwrap();
         // They connect before the worker starts, so its queue is not empty before it has taken all of them.
         let clients: Vec<TcpStream> =

@@ -88,7 +88,7 @@ fn hops_are_counted_for_trusted_and_untrusted_peers() {
         settings.trusted = Some(Arc::new(|_| false));
     });
     run("no limit", "Sluice-Hops: 70000\r\n", vec!["Sluice-Hops: 65535\r\n\r\n"], vec![], |settings| {
-        settings.max_hops = u16::MAX;
+        settings.limits.hops = u16::MAX;
     });
     Case {
         client: vec![

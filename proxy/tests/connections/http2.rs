@@ -233,7 +233,7 @@ fn interim_answers_reach_the_client() {
 #[test]
 fn requests_beyond_limits_are_refused() {
     fn five(settings: &mut proxy::Settings) {
-        settings.max_body = 5;
+        settings.limits.body = 5;
     }
     let client = |body| vec![Ask("POST /a"), Send(body), ShutDown, ToEnd];
     let servers = |last| vec![answers(last)];
@@ -432,7 +432,7 @@ fn a_connection_has_a_request_limit() {
         client: [ask(), ask(), ask()].concat(),
         wants: vec!["\nend\n404\n", "\nend\nrefused\n"],
         silent: true,
-        settings: |settings| settings.keepalive_requests = 2,
+        settings: |settings| settings.limits.keepalive_requests = 2,
         ..case()
     }
     .run("two of three");

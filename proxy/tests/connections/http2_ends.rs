@@ -196,12 +196,11 @@ fn invalid_prefaces_are_reported() {
 
 #[test]
 fn a_closing_connection_waits_only_for_bytes_that_the_client_could_lose() {
-    let settings = Settings {
-        keepalive_timeout: 5 * SECOND,
-        linger_timeout: 2 * SECOND,
-        send_timeout: 60 * SECOND,
-        ..Settings::default()
-    };
+    let settings = Settings::with(|settings| {
+        settings.timeouts.keepalive = 5 * SECOND;
+        settings.timeouts.linger = 2 * SECOND;
+        settings.timeouts.send = 60 * SECOND;
+    });
     with_gateways(settings, 1, async |mut gateways, _| {
         let gateway = gateways.next().unwrap();
         // The client has read everything but does not answer the PING by which the gateway asks.
@@ -225,8 +224,10 @@ fn a_closing_connection_waits_only_for_bytes_that_the_client_could_lose() {
 
 #[test]
 fn a_client_that_floods_and_does_not_read_is_disconnected() {
-    let mut settings =
-        Settings { linger_timeout: 2 * SECOND, send_timeout: 60 * SECOND, ..Settings::default() };
+    let mut settings = Settings::with(|settings| {
+        settings.timeouts.linger = 2 * SECOND;
+        settings.timeouts.send = 60 * SECOND;
+    });
     settings.http2.control_frames = 20;
     with_gateways(settings, 1, async |mut gateways, meters| {
         let gateway = gateways.next().unwrap();
@@ -248,8 +249,10 @@ fn a_client_that_floods_and_does_not_read_is_disconnected() {
 
 #[test]
 fn a_connection_ends_when_its_last_stream_takes_too_long_to_send() {
-    let settings =
-        Settings { send_timeout: 3 * SECOND, keepalive_timeout: 600 * SECOND, ..Settings::default() };
+    let settings = Settings::with(|settings| {
+        settings.timeouts.send = 3 * SECOND;
+        settings.timeouts.keepalive = 600 * SECOND;
+    });
     with_gateways(settings, 1, async |mut gateways, _| {
         let gateway = gateways.next().unwrap();
         let end = connect(&gateway);

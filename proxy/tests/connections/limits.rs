@@ -66,7 +66,7 @@ fn a_connection_has_a_request_limit() {
         client: vec![Send(GET), Until("\r\n\r\nok"), Send(GET), Until("\r\n\r\nok"), ToEnd],
         servers: two(),
         once: "Connection: close\r\n",
-        settings: |settings| settings.keepalive_requests = 2,
+        settings: |settings| settings.limits.keepalive_requests = 2,
         seeds: FEW,
         ..case()
     }
@@ -75,7 +75,7 @@ fn a_connection_has_a_request_limit() {
         client: vec![Send(GET), Until("\r\n\r\nok"), Send(GET), Until("\r\n\r\nok"), Close],
         servers: two(),
         lacks: vec!["Connection: close\r\n"],
-        settings: |settings| settings.keepalive_requests = 3,
+        settings: |settings| settings.limits.keepalive_requests = 3,
         seeds: FEW,
         ..case()
     }
@@ -84,7 +84,7 @@ fn a_connection_has_a_request_limit() {
         client: vec![Send(GET), ToEnd],
         servers: server(OK),
         wants: vec!["Connection: close\r\n", "\r\n\r\nok"],
-        settings: |settings| settings.keepalive_timeout = Duration::ZERO,
+        settings: |settings| settings.timeouts.keepalive = Duration::ZERO,
         seeds: FEW,
         ..case()
     }
@@ -94,7 +94,7 @@ fn a_connection_has_a_request_limit() {
 #[test]
 fn bodies_up_to_the_limit_are_accepted() {
     fn four(settings: &mut proxy::Settings) {
-        settings.max_body = 4;
+        settings.limits.body = 4;
     }
     let sized = "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nabcd";
     let chunked =
@@ -178,7 +178,7 @@ fn the_first_request_has_a_timeout_of_its_own() {
         client: vec![Wait(6000), Send(GET), Until("\r\n\r\nok"), Wait(6000), Send(GET), ToEnd],
         servers: server(OK),
         once: "HTTP/1.1 ",
-        settings: |settings| settings.header_timeout = Duration::from_secs(10),
+        settings: |settings| settings.timeouts.header = Duration::from_secs(10),
         seeds: FEW,
         ..case()
     }
@@ -258,7 +258,7 @@ fn a_connection_closes_at_once_if_no_more_bytes_can_arrive() {
             servers,
             wants: vec!["HTTP/1.1 200 OK\r\n", "\r\n\r\nok"],
             once: "HTTP/1.1 ",
-            settings: |settings| settings.keepalive_requests = 1,
+            settings: |settings| settings.limits.keepalive_requests = 1,
             seeds: FEW,
             ..case()
         }
@@ -281,8 +281,8 @@ fn reads_from_a_refused_client_are_bounded() {
             silent: true,
             broken: false,
             settings: |settings| {
-                settings.linger_bytes = 2000;
-                settings.linger_timeout = Duration::from_secs(60);
+                settings.limits.linger_bytes = 2000;
+                settings.timeouts.linger = Duration::from_secs(60);
             },
             seeds: 4,
             ..case()

@@ -272,7 +272,7 @@ fn a_server_that_read_nothing_has_not_got_the_request() {
         servers: vec![vec![Until("\r\n\r\n"), Close], answers(OK)],
         once: "HTTP/1.1 502 ",
         maybe: true,
-        settings: |settings| settings.linger_bytes = 1 << 20,
+        settings: |settings| settings.limits.linger_bytes = 1 << 20,
         seeds: 1,
         ..case()
     }
@@ -328,7 +328,7 @@ fn servers_with_fewer_or_faster_requests_are_preferred() {
         recorded: vec![slow, quick, quick, "GET 200 body 3 from [502, 502, 200] in 0, 0", line],
         seeds: 4,
         settings: |settings| {
-            (settings.header_timeout, settings.keepalive_timeout) =
+            (settings.timeouts.header, settings.timeouts.keepalive) =
                 (Duration::from_secs(60), Duration::from_secs(60));
         },
         ..case()

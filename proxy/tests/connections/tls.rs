@@ -83,7 +83,7 @@ fn alt_svc_is_added_unless_the_response_sets_it() {
 #[test]
 fn failed_handshakes_are_reported_and_leave_nothing() {
     let (report, reported) = faults();
-    let mut settings = Settings { handshake_timeout: Duration::from_secs(3), ..Settings::default() };
+    let mut settings = Settings::with(|settings| settings.timeouts.handshake = Duration::from_secs(3));
     report(&mut settings);
     support::with_gateways(settings, 1, async move |mut gateways, meters| {
         let gateway = gateways.next().unwrap();
@@ -217,11 +217,10 @@ fn refused_clients_read_the_alert_even_after_sending_more() {
 
 #[test]
 fn a_client_that_does_not_read_the_end_of_a_response_gets_the_send_timeout() {
-    let settings = Settings {
-        send_timeout: Duration::from_secs(3),
-        keepalive_timeout: Duration::from_secs(600),
-        ..Settings::default()
-    };
+    let settings = Settings::with(|settings| {
+        settings.timeouts.send = Duration::from_secs(3);
+        settings.timeouts.keepalive = Duration::from_secs(600);
+    });
     support::with_gateways(settings, 1, async |mut gateways, _| {
         let gateway = gateways.next().unwrap();
         let narrow = Schedule { room: 2048, ..Schedule::default() };

@@ -41,9 +41,9 @@ fn conditions_read_a_limited_prefix_of_a_body() {
 #[test]
 fn bodies_too_large_to_buffer_get_another_status_than_those_that_do_not_fit_now() {
     fn little(settings: &mut proxy::Settings) {
-        settings.held_bodies = 100_000;
+        settings.budgets.held_bodies = 100_000;
         // The client reads its answer when all is sent.
-        settings.linger_bytes = 1 << 20;
+        settings.limits.linger_bytes = 1 << 20;
     }
     let head = |length: usize| {
         format!(
@@ -97,7 +97,7 @@ fn a_body_goes_through_filters_with_its_trailers() {
         servers: vec![vec![ToEnd]],
         wants: vec!["HTTP/1.1 503 "],
         maybe: true,
-        settings: |settings| settings.held_bodies = 100_000,
+        settings: |settings| settings.budgets.held_bodies = 100_000,
         seeds: 4,
         ..case()
     }
@@ -219,7 +219,7 @@ fn servers_that_do_not_read_the_body_get_their_status() {
     let head = "POST /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 200000\r\n\r\n";
     fn lingering(settings: &mut proxy::Settings) {
         // The client reads its answer when all is sent.
-        settings.linger_bytes = 1 << 20;
+        settings.limits.linger_bytes = 1 << 20;
     }
     let ask = || vec![Send(head), Many(b'x', 200_000), ToEnd];
     let tell = |about, server: Vec<Do>, wants| {
@@ -278,7 +278,7 @@ fn an_answer_under_way_goes_on_where_its_server_takes_no_more_of_the_request() {
             Close,
         ]],
         // The client reads the rest when all is sent.
-        settings: |settings| settings.linger_bytes = 1 << 20,
+        settings: |settings| settings.limits.linger_bytes = 1 << 20,
         ..case()
     }
     .run("it reads nothing for longer than sending may take");

@@ -68,7 +68,7 @@ fn a_body_is_no_larger_than_it_may_be() {
         ("too large in pieces", [post(&[], "abc"), frame(DATA, "def")].concat(), false),
     ];
     beside(
-        |settings| settings.max_body = 5,
+        |settings| settings.limits.body = 5,
         async move |site| {
             for (about, bytes, fits) in &cases {
                 let client = site.client().await;
@@ -155,7 +155,7 @@ fn an_early_response_is_whole_and_the_rest_of_the_request_is_not_read() {
 #[test]
 fn slow_requests_get_408() {
     beside(
-        |settings| settings.keepalive_timeout = std::time::Duration::from_secs(100),
+        |settings| settings.timeouts.keepalive = std::time::Duration::from_secs(100),
         async |site| {
             let client = site.client().await;
             for bytes in [head("GET", "/a", &[])[..20].to_vec(), cut_off(GREASE, 9, "a")] {

@@ -160,8 +160,8 @@ fn slow_readers_are_served_and_stalled_ones_are_reset() {
         for keepalive in [0, 5] {
             let settings = move |settings: &mut Settings| {
                 settings.http3.send_window = send_window;
-                settings.send_timeout = 3 * second;
-                settings.keepalive_timeout = keepalive * second;
+                settings.timeouts.send = 3 * second;
+                settings.timeouts.keepalive = keepalive * second;
             };
             beside(settings, async move |site| {
                 let client = site.client_with(takes(1000)).await;
@@ -189,8 +189,8 @@ fn a_connection_ends_when_its_last_stream_takes_too_long_to_send() {
     let second = Duration::from_secs(1);
     let settings = move |settings: &mut Settings| {
         settings.http3.send_window = 4096;
-        settings.send_timeout = 3 * second;
-        settings.keepalive_timeout = 600 * second;
+        settings.timeouts.send = 3 * second;
+        settings.timeouts.keepalive = 600 * second;
     };
     beside(settings, async move |site| {
         let client = site.client_with(takes(1000)).await;
@@ -207,7 +207,7 @@ fn a_connection_ends_when_its_last_stream_takes_too_long_to_send() {
 fn slow_readers_get_the_whole_response_while_draining() {
     let second = Duration::from_secs(1);
     beside(
-        move |settings| settings.send_timeout = 3 * second,
+        move |settings| settings.timeouts.send = 3 * second,
         async move |site| {
             let client = site.client_with(takes(1000)).await;
             let recv = ask_large(site, &client).await;
@@ -234,8 +234,8 @@ fn an_unacknowledged_response_is_kept_no_longer_than_an_idle_connection() {
     let second = Duration::from_secs(1);
     for (send_timeout, keepalive) in [(60, 2), (2, 60), (2, 0)] {
         let settings = move |settings: &mut Settings| {
-            settings.send_timeout = send_timeout * second;
-            settings.keepalive_timeout = keepalive * second;
+            settings.timeouts.send = send_timeout * second;
+            settings.timeouts.keepalive = keepalive * second;
             settings.http3.idle_timeout = 100 * second;
         };
         beside(settings, async move |site| {
@@ -262,8 +262,8 @@ fn an_unacknowledged_response_is_kept_no_longer_than_an_idle_connection() {
 fn a_response_that_is_acknowledged_bit_by_bit_is_kept() {
     let second = Duration::from_secs(1);
     let settings = move |settings: &mut Settings| {
-        settings.send_timeout = 20 * second;
-        settings.keepalive_timeout = 20 * second;
+        settings.timeouts.send = 20 * second;
+        settings.timeouts.keepalive = 20 * second;
     };
     beside(settings, async move |site| {
         let client = site.client().await;

@@ -177,7 +177,7 @@ pub fn beside_port(
     settings: impl FnOnce(&mut Settings),
     test: impl AsyncFnOnce(&Site) + 'static,
 ) {
-    let mut ours = Settings { keepalive_timeout: Duration::from_secs(5), ..Settings::default() };
+    let mut ours = Settings::with(|settings| settings.timeouts.keepalive = Duration::from_secs(5));
     settings(&mut ours);
     support::with_gateways(ours, 1, async move |mut gateways, meters| {
         let gateway = Rc::new(gateways.next().unwrap());

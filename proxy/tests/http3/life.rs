@@ -41,7 +41,7 @@ async fn stays(control: &mut RecvStream, time: Duration) {
 #[test]
 fn a_connection_has_a_request_limit_and_rejects_late_ones_as_unprocessed() {
     beside(
-        |settings| settings.keepalive_requests = 3,
+        |settings| settings.limits.keepalive_requests = 3,
         async |site| {
             let client = site.client().await;
             let mut control = control(&client).await;
@@ -109,8 +109,8 @@ fn a_stopping_worker_closes_all_connections() {
 #[test]
 fn idle_connections_are_closed() {
     let settings = |settings: &mut Settings| {
-        settings.header_timeout = 3 * SECOND;
-        settings.keepalive_timeout = 6 * SECOND;
+        settings.timeouts.header = 3 * SECOND;
+        settings.timeouts.keepalive = 6 * SECOND;
     };
     beside(settings, async |site| {
         for (asks, patience) in [(false, 3), (true, 6)] {
@@ -130,7 +130,7 @@ fn idle_connections_are_closed() {
 #[test]
 fn a_connection_with_a_request_is_not_idle() {
     beside(
-        |settings| settings.keepalive_timeout = SECOND / 2,
+        |settings| settings.timeouts.keepalive = SECOND / 2,
         async |site| {
             let client = site.client().await;
             let mut control = control(&client).await;
@@ -177,7 +177,7 @@ fn a_client_without_a_stream_for_the_gateway_s_settings_is_disconnected() {
 fn dead_clients_are_detected_and_live_ones_are_kept() {
     let settings = |settings: &mut Settings| {
         settings.http3.idle_timeout = 3 * SECOND;
-        settings.keepalive_timeout = 60 * SECOND;
+        settings.timeouts.keepalive = 60 * SECOND;
     };
     beside(settings, async |site| {
         let client = site.client().await;
@@ -347,7 +347,7 @@ fn handshakes_beyond_the_limit_wait() {
 #[test]
 fn idle_connections_make_room_and_busy_ones_do_not() {
     beside(
-        |settings| settings.max_connections = 1,
+        |settings| settings.limits.connections = 1,
         async |site| {
             // A connection in its handshake counts as idle.
             let _stalled = site.stall().await;
@@ -367,7 +367,7 @@ fn idle_connections_make_room_and_busy_ones_do_not() {
 #[test]
 fn a_new_client_is_not_refused_while_an_idle_connection_ends() {
     beside(
-        |settings| settings.max_connections = 8,
+        |settings| settings.limits.connections = 8,
         async |site| {
             let mut clients = Vec::new();
             for _ in 0..8 {

@@ -297,7 +297,7 @@ fn accept(key: &str) -> String {
 impl Case {
     /// Runs the case under each schedule, with a new worker each time.
     pub fn run(self, about: &str) {
-        let mut settings = Settings { keepalive_timeout: Duration::from_secs(5), ..Settings::default() };
+        let mut settings = Settings::with(|settings| settings.timeouts.keepalive = Duration::from_secs(5));
         (self.settings)(&mut settings);
         let about = about.to_owned();
         let resources = snapshot_of(self.only);

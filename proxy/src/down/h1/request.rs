@@ -28,7 +28,7 @@ impl RequestBody<'_> {
     pub(crate) fn take(&mut self, framed: bool) -> Result<bool, Fault> {
         let taken = self.body.take(self.buffer.as_mut(), framed);
         let taken = taken.map_err(|refusal| Fault::client(FaultKind::BadBody(refusal)))?;
-        let max = self.worker.settings.max_body;
+        let max = self.worker.settings.limits.body;
         if max > 0 && self.body.measured() > max {
             self.body.refuse();
             return Err(Fault::client(FaultKind::BodyTooLarge));
@@ -64,7 +64,7 @@ impl RequestBody<'_> {
     }
 
     pub(crate) async fn read(&mut self) -> Result<(), Fault> {
-        let timeout = self.worker.settings.body_timeout;
+        let timeout = self.worker.settings.timeouts.body;
         if self.buffer.is_none() {
             // No buffer is held while the client thinks.
             let deadline = self.worker.clock.after(timeout);

@@ -201,7 +201,7 @@ impl Response<'_> {
             }
         }
         if !bytes.is_empty() || ends {
-            let timeout = self.worker.settings.send_timeout;
+            let timeout = self.worker.settings.timeouts.send;
             send(self.worker, self.waiter, timeout, self.output, self.line, bytes, ends).await?;
         }
         match (trailers, &mut self.output.borrow_mut().outlet) {

@@ -54,12 +54,11 @@ async fn waited(worker: &Rc<Worker>, ending: Ending, unread: usize, client: &[St
 
 #[test]
 fn a_client_whose_connection_is_over_is_waited_for_as_long_as_it_may_lose_something() {
-    let settings = Settings {
-        linger_timeout: Duration::from_secs(2),
-        linger_bytes: 3000,
-        send_timeout: Duration::from_secs(6),
-        ..Settings::default()
-    };
+    let settings = Settings::with(|settings| {
+        settings.timeouts.linger = Duration::from_secs(2);
+        settings.timeouts.send = Duration::from_secs(6);
+        settings.limits.linger_bytes = 3000;
+    });
     beside_worker(settings, async |worker, _| {
         let steps: &[(&str, Ending, usize, &[Step], u64)] = &[
             ("it sees the end, and goes", Ending::Linger, 3, &[ToEnd], 0),

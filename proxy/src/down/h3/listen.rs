@@ -244,7 +244,7 @@ async fn shake(
     seen: &Seen,
 ) -> Option<(Connection, TlsSession)> {
     let waiter = worker.clock.waiter();
-    let deadline = worker.clock.after(worker.settings.handshake_timeout);
+    let deadline = worker.clock.after(worker.settings.timeouts.handshake);
     let mut connecting = pin!(connecting);
     worker.shard.waiting(1);
     waiter.rest();

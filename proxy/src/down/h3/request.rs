@@ -316,7 +316,7 @@ impl RequestBody<'_> {
     }
 
     fn measured(&self) -> Result<(), Fault> {
-        let max = self.worker.settings.max_body;
+        let max = self.worker.settings.limits.body;
         if max > 0 && self.input.received > max {
             return Err(Fault::client(FaultKind::BodyTooLarge));
         }
@@ -344,7 +344,7 @@ impl RequestBody<'_> {
         if !self.input.piece.is_empty() {
             return Ok(());
         }
-        let deadline = self.worker.clock.after(self.worker.settings.body_timeout);
+        let deadline = self.worker.clock.after(self.worker.settings.timeouts.body);
         match self.waiter.until(deadline, |cx| self.input.poll(cx)).await {
             Ok(Ok(())) => self.measured(),
             Ok(Err(())) => Err(self.break_off()),

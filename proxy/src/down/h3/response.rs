@@ -143,9 +143,9 @@ pub(super) async fn deliver(mut output: Output, shared: &Shared, waiter: &Waiter
         return;
     }
     let (clock, settings) = (&shared.worker.clock, &shared.worker.settings);
-    let patience = match settings.keepalive_timeout {
-        kept if kept.is_zero() => settings.send_timeout,
-        kept => kept.min(settings.send_timeout),
+    let patience = match settings.timeouts.keepalive {
+        kept if kept.is_zero() => settings.timeouts.send,
+        kept => kept.min(settings.timeouts.send),
     };
     let mut before = shared.acknowledgements();
     while waiter.until(clock.after(patience), |cx| output.poll_stopped(cx)).await.is_err() {
@@ -297,7 +297,7 @@ impl Response<'_> {
     }
 
     async fn send(&mut self, bytes: &[u8], ends: bool) -> Result<(), Failed> {
-        let timeout = self.worker.settings.send_timeout;
+        let timeout = self.worker.settings.timeouts.send;
         send(self.worker, self.waiter, timeout, self.output, self.shared, bytes, ends).await
     }
 

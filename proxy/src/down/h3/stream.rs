@@ -77,7 +77,7 @@ async fn serve(shared: Rc<Shared>, send: SendStream, recv: RecvStream, requests:
         shared,
         arrival: Arrival { head_bytes: 0, head_took_ms: 0, requests },
     };
-    let deadline = worker.clock.after(worker.settings.header_timeout);
+    let deadline = worker.clock.after(worker.settings.timeouts.header);
     let read = {
         let Stream { waiters: [waiter, _], input, .. } = &mut stream;
         waiter.until(deadline, |cx| input.poll_request(cx)).await

@@ -83,12 +83,11 @@ fn a_draining_worker_waits_for_connections_and_for_sessions_of_datagrams_alike()
     let client = UdpSocket::bind("127.0.0.1:0").unwrap();
     server.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let (addr, port) = (free(), UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap());
-    let mut settings = Settings {
-        listen: vec![Listener::http(addr)],
-        header_timeout: HOURS,
-        drain_timeout: HOURS,
-        ..Settings::default()
-    };
+    let mut settings = Settings::with(|settings| {
+        settings.listen = vec![Listener::http(addr)];
+        settings.timeouts.header = HOURS;
+        settings.timeouts.drain = HOURS;
+    });
     settings.streams.udp = vec![port];
     settings.streams.udp_idle_timeout = HOURS;
     let upstream = json!({"scheme": "udp", "nodes": {server.local_addr().unwrap().to_string(): 1}});
@@ -130,14 +129,13 @@ fn a_draining_worker_waits_for_connections_and_for_sessions_of_datagrams_alike()
 #[test]
 fn a_silent_tunnel_is_told_before_the_time_of_a_hand_over_ends() {
     let (addr, server) = (free(), TcpListener::bind("127.0.0.1:0").unwrap());
-    let settings = Settings {
-        listen: vec![Listener::http(addr)],
-        idle_grace: Duration::from_millis(50),
+    let settings = Settings::with(|settings| {
+        settings.listen = vec![Listener::http(addr)];
+        settings.timeouts.idle_grace = Duration::from_millis(50);
         // Tunnels are closed this long before the hand-over ends: half a second after its beginning.
-        send_timeout: HOURS - Duration::from_millis(500),
-        drain_timeout: HOURS,
-        ..Settings::default()
-    };
+        settings.timeouts.send = HOURS - Duration::from_millis(500);
+        settings.timeouts.drain = HOURS;
+    });
     let upstream = json!({
         "nodes": {server.local_addr().unwrap().to_string(): 1},
         "timeout": {"connect": 20, "send": 7200, "read": 7200},
