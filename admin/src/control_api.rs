@@ -84,6 +84,9 @@ impl ControlApi {
                 if let Value::Object(snapshot) = snapshot(&*self.program) {
                     status.extend(snapshot);
                 }
+                let ready = self.program.ready();
+                status.insert("ready".to_owned(), ready.is_ok().into());
+                status.insert("not_ready".to_owned(), ready.err().into());
                 status.insert("unconfirmed".to_owned(), self.unconfirmed().await);
                 let (list, resources) = self.program.without_effect();
                 let list =

@@ -1,9 +1,13 @@
 //! The command line.
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::say;
 
 /// An API gateway that runs Apache APISIX's configuration, in one binary.
 #[derive(Debug, Parser)]
@@ -67,12 +71,17 @@ pub enum Command {
     /// runs. Sends and counts nothing.
     Explain(Explain),
     /// Shows what the running gateway serves: version, addresses, resources, rejected resources
+    ///
+    /// The exit code is 0 if the gateway is ready for traffic, otherwise 1: a health check of a container.
     Status {
         #[command(flatten)]
         files: Files,
         /// Prints JSON
         #[arg(long)]
         json: bool,
+        /// Longest wait for the whole answer, such as 500ms
+        #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
+        timeout: Duration,
     },
     /// Makes the running gateway reread its files, as SIGHUP does, and reports the outcome
     ///
@@ -190,6 +199,12 @@ pub enum Command {
     Completions {
         /// The shell
         shell: clap_complete::Shell,
+    },
+    /// Prints the manual page, or writes the pages of all commands to a folder
+    Man {
+        /// An existing folder, which gets sluice.1, sluice-run.1 and so on
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
     },
     /// Prints the schemas of all plugins and the settings of config.yaml as JSON
     #[command(hide = true)]
@@ -318,6 +333,28 @@ pub struct Files {
 /// Writes a completion script to standard output.
 pub fn completions(shell: clap_complete::Shell) {
     clap_complete::generate(shell, &mut Cli::command(), "sluice", &mut std::io::stdout());
+}
+
+/// Writes the manual page to standard output, or the pages of all commands to a folder.
+///
+/// # Errors
+/// The folder does not exist or cannot be written.
+pub fn man(out: Option<&Path>) -> anyhow::Result<()> {
+    match out {
+        Some(folder) => clap_mangen::generate_to(Cli::command(), folder)
+            .with_context(|| format!("cannot write manual pages to {}", folder.display())),
+        None => {
+            let mut page = Vec::new();
+            clap_mangen::Man::new(Cli::command()).render(&mut page)?;
+            say::out(String::from_utf8_lossy(&page).trim_end());
+            Ok(())
+        }
+    }
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    model::boot::time(&text.into())
+        .map_err(|invalid| format!("expected {}", invalid.expected.unwrap_or_default()))
 }
 
 #[cfg(test)]

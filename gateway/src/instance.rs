@@ -38,18 +38,27 @@ pub enum Act {
     Change,
 }
 
-/// `sluice status`: prints the status of the running instance. False if the files are wrong.
+/// `sluice status`: prints the status of the running instance. False if the files are wrong, or the instance is not
+/// ready for traffic.
 ///
 /// # Errors
-/// As for [`running`].
-pub fn status(files: &Files, json: bool) -> anyhow::Result<bool> {
+/// As for [`running`], or no whole answer within `timeout`.
+pub fn status(files: &Files, json: bool, timeout: Duration) -> anyhow::Result<bool> {
     let Some(found) = read(files) else { return Ok(false) };
-    let (_, status) = running(&found, Act::Ask)?;
+    let (sender, answer) = std::sync::mpsc::sync_channel(1);
+    // An instance that sends its answer byte by byte would prolong any time limit of a single read.
+    std::thread::spawn(move || sender.send(running(&found, Act::Ask)));
+    let answer = answer.recv_timeout(timeout);
+    let (_, status) = answer.with_context(|| format!("the gateway does not answer within {timeout:?}"))??;
     match json {
         true => say::out(serde_json::to_string_pretty(&status)?),
         false => lines(&status).iter().for_each(say::out),
     }
-    Ok(true)
+    let not_ready = status.get("not_ready").and_then(Value::as_str);
+    if let Some(reason) = not_ready {
+        say::err(format_args!("error: the gateway is not ready for traffic: {reason}"));
+    }
+    Ok(not_ready.is_none())
 }
 
 /// `sluice reload`: the instance reads its files again. False if they are wrong.

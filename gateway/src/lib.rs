@@ -61,7 +61,7 @@ pub fn main() -> ExitCode {
             check::run(&files, &forward, strict, !no_analysis)
         }
         Command::Explain(asked) => explain::run(&asked),
-        Command::Status { files, json } => instance::status(&files, json),
+        Command::Status { files, json, timeout } => instance::status(&files, json, timeout),
         Command::Reload(files) => instance::reload(&files),
         Command::Upgrade(files) => instance::upgrade(&files),
         Command::Export { files, output, without_keys } => {
@@ -94,6 +94,7 @@ pub fn main() -> ExitCode {
             cli::completions(shell);
             Ok(true)
         }
+        Command::Man { out } => cli::man(out.as_deref()).map(|()| true),
         Command::Schema => wiring::print_schemas().map(|()| true),
     };
     match result {

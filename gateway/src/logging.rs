@@ -16,6 +16,8 @@ use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 use crate::logfile::LogDestination;
 
+mod json_lines;
+
 /// Lines about single requests, which clients cause and which no level but theirs shows.
 const REQUEST: &str = "request";
 
@@ -52,13 +54,12 @@ pub fn start(boot: &Boot, data: &Path) -> anyhow::Result<()> {
             (BoxMakeWriter::new(move || log), false)
         }
     };
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
     // A second start within one process (tests) keeps the first.
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(writer)
-        .with_ansi(terminal)
-        .with_target(false)
-        .try_init();
+    let _ = match boot.error_log_json {
+        true => lines.with_ansi(false).event_format(json_lines::JsonLines).try_init(),
+        false => lines.with_ansi(terminal).with_target(false).try_init(),
+    };
     Ok(())
 }
 

@@ -93,6 +93,8 @@ pub struct Boot {
     pub log_level: LogLevel,
     /// Where the error log is written; `None` is standard error.
     pub error_log: Option<String>,
+    /// `nginx_config.error_log_format` (ours): its lines are JSON.
+    pub error_log_json: bool,
     pub http: Http,
     /// `apisix.id`, as it is written.
     pub id: Option<Value>,

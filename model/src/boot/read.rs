@@ -78,6 +78,7 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
         upgrade_timeout: file.time("/sluice/upgrade_timeout"),
         log_level: log_level(nginx),
         error_log: nginx.text("/error_log").map(str::to_owned),
+        error_log_json: nginx.text("/error_log_format") == Some("json"),
         http: http(file.below("/nginx_config/http"))?,
         id: apisix.read("/id", values::id).cloned(),
         role,
