@@ -36,8 +36,10 @@ pub(super) struct Attempt<'u> {
     pub(super) endpoint: &'u Endpoint,
     /// It must be on a new connection.
     pub(super) fresh: bool,
-    /// The bound of this try, until its response has begun.
+    /// Bounds the attempt, connecting included, until its response begins.
     pub(super) per_try: Option<Duration>,
+    /// When that time is over; without a bound, never.
+    pub(super) head_by: u64,
     /// Answers that another try follows.
     pub(super) turns_away: Option<TurnsAway<'u>>,
     /// The cookie that brings the client back to this server.
@@ -187,12 +189,15 @@ impl Attempt<'_> {
         };
         let websocket = forward.plan.websocket && asks_for_websocket(x.request());
         if let (true, up::Upstream::H2(stream)) = (websocket, &*conn) {
-            let end = worker.clock.after(self.connect_timeout(forward));
+            let end = worker.clock.after(timeouts.connect).min(self.head_by);
             if !stream.takes_tunnels(body.waiter(), end).await {
-                return Err(failed(Fault::upstream(FaultKind::NoTunnels), outgoing));
+                let kind = match worker.clock.is_over(self.head_by) {
+                    true => FaultKind::ReadTimeout,
+                    false => FaultKind::NoTunnels,
+                };
+                return Err(failed(Fault::upstream(kind), outgoing));
             }
         }
-        let head_by = self.per_try.map_or(u64::MAX, |bound| worker.clock.after(bound));
         let wish = if websocket { Wish::Websocket } else { Wish::Keep };
         let claim = conn.claim();
         let waiters = [body.waiter(), response.waiter()];
@@ -215,7 +220,7 @@ impl Attempt<'_> {
                 state: &upload,
                 chunk: &mut *forward.chunk,
                 read_timeout: timeouts.read,
-                head_by,
+                head_by: self.head_by,
                 turns_away: self.turns_away,
                 cookie: self.cookie,
                 measures: upstream.needs_response_times(),

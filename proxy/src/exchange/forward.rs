@@ -159,11 +159,13 @@ impl Forward<'_> {
                     })?
                 }
             };
+            let per_try = tries.per_try();
             let attempt = Attempt {
                 upstream,
                 endpoint,
                 fresh,
-                per_try: tries.per_try(),
+                per_try,
+                head_by: per_try.map_or(u64::MAX, |bound| worker.clock.after(bound)),
                 turns_away: tries.turns_away(worker, index, outbound::method(x).is_idempotent()),
                 cookie: tries.cookie(index),
                 second: upstream.second(index),

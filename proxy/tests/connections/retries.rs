@@ -27,6 +27,9 @@ fn is_silent() -> Vec<Do> {
 }
 
 /// Checks that a request goes to each of these servers, in this order, and that the client gets one response.
+/// The error of a connection for which no descriptor is left.
+const NONE_LEFT: i32 = 24;
+
 fn run(request: &str, servers: Vec<Vec<Do>>, answer: &'static str) {
     let body = if request.starts_with("GET") { "\r\n" } else { "Content-Length: 2\r\n\r\nab" };
     let sent = format!("{request} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{body}").leak() as &str;
@@ -143,6 +146,9 @@ fn an_attempt_has_a_timeout_of_its_own() {
     let slow: Vec<_> = begin.chain(drips).chain([Send("\r\nok"), ToEnd]).collect();
     run("GET /per-try", vec![slow.clone(), answers(OTHER)], "\r\n\r\nother");
     run("GET /next", vec![slow], "\r\n\r\nok");
+    // Waiting for a descriptor takes time from the attempt: none is left for a response after 450 ms.
+    let waits = vec![vec![Fail(NONE_LEFT)]; 4];
+    run("GET /per-try", [waits, vec![after(450), answers(OTHER)]].concat(), "\r\n\r\nother");
 }
 
 #[test]
@@ -207,7 +213,6 @@ fn a_cookie_leads_back_to_a_server() {
 
 #[test]
 fn connecting_is_tried_again_while_there_is_no_descriptor_for_it() {
-    const NONE_LEFT: i32 = 24;
     let fails = |times| vec![vec![Fail(NONE_LEFT)]; times];
     run("GET /never", [fails(4), vec![answers(OK)]].concat(), "\r\n\r\nok");
     // There are five tries at most; the sixth would succeed.

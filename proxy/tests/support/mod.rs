@@ -621,6 +621,11 @@ fn snapshot_of(only: &[&str]) -> (Snapshot, Arc<Meters>) {
         "10",
         json!({"uri": "/ws-h2c", "enable_websocket": true, "upstream": routes::upstream(routes::kept(2))}),
     );
+    let tries = json!({"scheme": "h2c", "sluice": {"retry": {"per_try_timeout": 0.5}}});
+    put(
+        "12",
+        json!({"uri": "/ws-h2c-per-try", "enable_websocket": true, "upstream": routes::upstream(tries)}),
+    );
     put("9", json!({"uri": "/trailers-h2c", "upstream": h2c, "plugins": {"trailers": {}}}));
     put("11", json!({"uri": "/edits-h2c", "upstream": h2c, "plugins": routes::edits()}));
     let vars = json!([["post_arg_x", "==", "y"]]);
