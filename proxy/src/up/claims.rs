@@ -5,7 +5,7 @@
 //! Every stream has a part of what the worker may promise to servers (`upstream.http2_windows`). Where that is used up,
 //! the streams whose clients take least are reset for those that want a part. A stream is stalled when it had something
 //! for its client for `upstream.http2_stall_timeout`, and the client has taken less than [`PROGRESS`] in that time. One
-//! that waits for its server is not.
+//! that waits for its server is not, nor is one whose response is complete.
 
 use std::cell::RefCell;
 use std::task::{Context, Waker};
@@ -69,7 +69,7 @@ impl Claims {
         }
     }
 
-    /// It has taken all; the server is waited for.
+    /// It has taken all; the server is waited for, or has sent everything.
     #[inline]
     pub(super) fn waits(&self, index: usize) {
         self.0.borrow_mut().entries[index].since = None;

@@ -98,7 +98,10 @@ impl Inlet {
                     Poll::Ready(Ok(Some(piece)))
                 }
                 Poll::Ready(Some(Err(_))) => Poll::Ready(Err(Failed::Closed)),
-                Poll::Ready(None) => Poll::Ready(Ok(None)),
+                Poll::Ready(None) => {
+                    self.claim.waits();
+                    Poll::Ready(Ok(None))
+                }
                 Poll::Pending => {
                     self.claim.waits();
                     Poll::Pending
@@ -544,6 +547,7 @@ impl Receiver<'_> {
                         }
                     }
                     self.complete = true;
+                    self.state.borrow().place.claim().waits();
                 }
                 Poll::Ready(Err(_)) => return truncated(),
                 Poll::Pending => {
@@ -578,6 +582,9 @@ impl Receiver<'_> {
             self.state.borrow().place.claim().used(piece.len());
             // Fails only where more is given back than came.
             let _ = body.flow_control().release_capacity(piece.len());
+        }
+        if self.complete {
+            self.state.borrow().place.claim().waits();
         }
     }
 
@@ -649,37 +656,4 @@ fn bad(refusal: Refusal) -> Fault {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn where_a_body_ends_is_told_by_its_stream_and_its_length() {
-        let none = Ok(Framing::None);
-        let wrong = Err(bad(Refusal::ContentLength));
-        for (method, status, lengths, ends, framing) in [
-            (Method::Get, 200, &[][..], false, Ok(Framing::Chunked)),
-            (Method::Get, 200, &["5"], false, Ok(Framing::Length(5))),
-            (Method::Get, 200, &[], true, none),
-            // The length is that of another answer's body.
-            (Method::Head, 200, &["5"], false, none),
-            (Method::Head, 200, &[], false, none),
-            (Method::Get, 304, &["5"], false, none),
-            (Method::Get, 204, &[], false, none),
-            (Method::Get, 200, &["+5"], false, wrong),
-            (Method::Get, 200, &[""], false, wrong),
-            (Method::Head, 200, &["5x"], true, wrong),
-            (Method::Get, 200, &["18446744073709551616"], false, wrong),
-            (Method::Get, 200, &["5", "5"], false, Err(bad(Refusal::RepeatedContentLength))),
-        ] {
-            let mut head = ResponseHead { status, ..ResponseHead::default() };
-            for length in lengths {
-                assert!(head.fields.append(b"content-length", length.as_bytes()).is_ok());
-            }
-            assert_eq!(
-                super::framing(&head, method, ends),
-                framing,
-                "{method:?} {status} {lengths:?} {ends}"
-            );
-        }
-    }
-}
+mod tests;

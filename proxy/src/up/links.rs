@@ -25,7 +25,7 @@ use crate::rt::{self, Duplex};
 use crate::windows::{Enlarging, Windows};
 use crate::worker::Worker;
 
-/// The window that every connection has (RFC 9113 section 6.9.2), but for a byte.
+/// The initial connection window of HTTP/2 (65,535 bytes), rounded up (RFC 9113 section 6.9.2).
 const FIRST_WINDOW: u32 = 64 << 10;
 
 /// The window of a stream where no more may be promised to servers: sixteen of them share the first window of their
@@ -184,7 +184,11 @@ impl Links {
             })
         };
         let wide = find(false);
-        let short = wide.is_none() && worker.upstream_windows.left() < stream as usize;
+        let left = worker.upstream_windows.left();
+        // While nothing is under way to a server, its first window needs nothing of the budget.
+        let is_idle = links.iter().all(|link| link.open.get() == 0);
+        let first = if is_idle { FIRST_WINDOW } else { 0 };
+        let short = wide.is_none() && left < stream.saturating_sub(first) as usize;
         let found = if short { find(true) } else { wide }.cloned();
         if let Some(link) = &found {
             // Before others take what is left.
@@ -203,8 +207,7 @@ impl Links {
         link
     }
 
-    /// Resets as many streams as there are that have narrow windows for want of others: those whose clients take
-    /// nothing, the longest first.
+    /// Resets up to one stalled stream for each stream with a narrow window, the longest stalled first.
     #[cold]
     fn reset_stalled(&self, worker: &Worker) {
         let (now, bounds) = (worker.clock.coarse_ms(), &worker.settings.http2);
@@ -386,6 +389,14 @@ impl Claim {
     #[inline]
     pub(super) fn waits(&self) {
         self.link.claims.waits(self.index);
+    }
+
+    /// Whether the stream holds something that its client has not taken.
+    #[cfg(test)]
+    pub(super) fn is_held(&self) -> bool {
+        let mut held = false;
+        self.link.claims.stalled(u64::MAX, |_, index| held |= index == self.index);
+        held
     }
 
     /// Whether the stream is to be reset because others want what it holds; else the task is woken when it is.
@@ -616,6 +627,64 @@ mod tests {
             }
             let placed = testing::within(second, placing).await;
             assert!(matches!(placed, Some(Ok(place)) if !place.reused));
+        });
+    }
+
+    #[test]
+    fn the_first_window_of_an_idle_server_is_free() {
+        let settings = Settings::with(|settings| settings.budgets.upstream_windows = 0);
+        let stream = settings.http2.stream_window;
+        beside_worker(settings, async move |worker, _| {
+            let second = Duration::from_secs(1);
+            let choose = |last: u8| {
+                let addr = ([10, 0, 0, last], 80).into();
+                let target = Target {
+                    peer: Peer::plain(addr).with_h2(),
+                    place: addr.into(),
+                    secured: None,
+                    connect_timeout: second,
+                    send_timeout: second,
+                    keepalive: Keepalive { size: 1, idle_timeout: second, requests: 9 },
+                };
+                Taken::new(&worker.links.choose(&worker, &target, false).unwrap())
+            };
+            let narrow = |taken: &Taken| taken.0.as_ref().is_some_and(|link| link.is_narrow(stream));
+            let (one, two) = (choose(1), choose(1));
+            assert_eq!([narrow(&one), narrow(&two)], [false, true], "the window of the first is in use");
+            let other = choose(2);
+            assert!(!narrow(&other), "another server's first window");
+            drop((one, two));
+            assert!(!narrow(&choose(1)), "it is free again");
+            // One that is about to close still holds what came on it.
+            if let Some(link) = &other.0 {
+                link.closing.set(true);
+            }
+            assert!(narrow(&choose(2)));
+        });
+    }
+
+    #[test]
+    fn a_first_window_that_does_not_suffice_needs_a_part_of_the_budget() {
+        let settings = Settings::with(|settings| {
+            settings.budgets.upstream_windows = 100;
+            settings.http2.stream_window = FIRST_WINDOW + 80;
+        });
+        beside_worker(settings, async |worker, _| {
+            let second = Duration::from_secs(1);
+            let narrow = [1, 2].map(|last| {
+                let addr = ([10, 0, 0, last], 80).into();
+                let target = Target {
+                    peer: Peer::plain(addr).with_h2(),
+                    place: addr.into(),
+                    secured: None,
+                    connect_timeout: second,
+                    send_timeout: second,
+                    keepalive: Keepalive { size: 1, idle_timeout: second, requests: 9 },
+                };
+                let link = worker.links.choose(&worker, &target, false).unwrap();
+                (link.is_narrow(FIRST_WINDOW + 80), worker.upstream_windows.left())
+            });
+            assert_eq!(narrow, [(false, 20), (true, 20)]);
         });
     }
 }
