@@ -13,6 +13,7 @@ use wire::websocket::{CLOSE_OF_SERVER, Frames, close_of_client};
 use crate::buffers::{Buffer, Lent};
 use crate::clock::Waiter;
 use crate::down::{h2, h3};
+use crate::exchange::fault::FaultRecord;
 use crate::h2::{Line, Outlet};
 use crate::io::{self, Failed};
 use crate::rt::{self, ReadHalf, WriteHalf};
@@ -34,6 +35,8 @@ pub(crate) struct Tunnel {
     pub(crate) idle_timeout: Duration,
     /// Values that plugins keep until the tunnel is over.
     pub(crate) holds: Vec<Box<dyn Any>>,
+    /// The record for the log if the stream to the upstream is reset because its client stalls.
+    pub(crate) stalled: Option<Box<FaultRecord>>,
 }
 
 impl std::fmt::Debug for Tunnel {
@@ -68,9 +71,9 @@ pub(crate) struct Ends<'a> {
 }
 
 /// Runs until both sides have ended, one has failed, or neither has sent anything for too long. When the
-/// worker drains, both sides get a Close frame.
+/// worker drains, both sides get a Close frame. A client that stalls gets none: it reads nothing.
 pub(crate) async fn run(worker: &Worker, waiters: [&Waiter; 2], down: Ends<'_>, tunnel: Tunnel) {
-    let Tunnel { mut conn, bytes, idle_timeout, holds: _holds } = tunnel;
+    let Tunnel { mut conn, bytes, idle_timeout, holds: _holds, stalled } = tunnel;
     let [upwards, downwards] = waiters;
     let claim = match &conn {
         Switched::H1(_) => None,
@@ -91,9 +94,9 @@ pub(crate) async fn run(worker: &Worker, waiters: [&Waiter; 2], down: Ends<'_>, 
     let mut upwards = pin!(way(upwards, true).copy(down.from, up.1));
     let mut downwards = pin!(way(downwards, false).copy(up.0, down.to));
     let mut done = (false, false);
-    poll_fn(|cx| {
+    let reset = poll_fn(|cx| {
         if claim.as_ref().is_some_and(|claim| claim.poll_reset(cx)) {
-            return Poll::Ready(());
+            return Poll::Ready(true);
         }
         for (one, future) in [(&mut done.0, 0), (&mut done.1, 1)] {
             if !*one {
@@ -101,14 +104,18 @@ pub(crate) async fn run(worker: &Worker, waiters: [&Waiter; 2], down: Ends<'_>, 
                     if future == 0 { upwards.as_mut().poll(cx) } else { downwards.as_mut().poll(cx) };
                 match polled {
                     Poll::Ready(Ok(())) => *one = true,
-                    Poll::Ready(Err(_)) => return Poll::Ready(()),
+                    Poll::Ready(Err(_)) => return Poll::Ready(false),
                     Poll::Pending => {}
                 }
             }
         }
-        if done == (true, true) { Poll::Ready(()) } else { Poll::Pending }
+        if done == (true, true) { Poll::Ready(false) } else { Poll::Pending }
     })
     .await;
+    if let Some(record) = stalled.filter(|_| reset) {
+        worker.shard.fault();
+        (worker.settings.on_fault)(*record);
+    }
 }
 
 /// One direction.
@@ -322,8 +329,8 @@ mod tests {
             let (from, to) = client.split();
             let ends = Ends { from: Source::Io(from, None), to: Sink::Io(to) };
             let conn = Switched::H1(up::h1::Conn::new(upstream));
-            let tunnel =
-                Tunnel { conn, bytes: None, idle_timeout: Duration::from_secs(60), holds: Vec::new() };
+            let idle_timeout = Duration::from_secs(60);
+            let tunnel = Tunnel { conn, bytes: None, idle_timeout, holds: Vec::new(), stalled: None };
             run(&worker, [&waiters[0], &waiters[1]], ends, tunnel).await;
         });
     }

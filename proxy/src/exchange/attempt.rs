@@ -14,6 +14,7 @@ use snapshot::{Endpoint, Upstream};
 use wire::{Framing, Name};
 
 use super::fault::{Fault, FaultKind};
+use super::fault_log;
 use super::forward::{Forward, Forwarded};
 use super::outbound::{self, Outbound};
 use super::receive::{Delivery, Received, TurnsAway};
@@ -82,7 +83,7 @@ impl Attempt<'_> {
         };
         let conn = &mut connection.conn;
         match self.exchange(forward, &mut body, &mut response, x, outgoing, conn).await {
-            Ok(received) => Ok(self.settle(forward, connection, received)),
+            Ok(received) => Ok(self.settle(forward, x, connection, received)),
             // Part of the response, or of an interim one, has been sent, so the client would take another for its rest.
             Err(failed) if response.has_begun() => Ok(Forwarded::Broken(failed.fault)),
             Err(mut failed) => {
@@ -251,7 +252,13 @@ impl Attempt<'_> {
     }
 
     /// Keeps the connection, or makes a tunnel of it.
-    fn settle(&self, forward: &Forward<'_>, connection: Connection, received: Received) -> Forwarded {
+    fn settle(
+        &self,
+        forward: &Forward<'_>,
+        x: &Exchange<'_>,
+        connection: Connection,
+        received: Received,
+    ) -> Forwarded {
         let Connection { conn, peer } = connection;
         let worker = forward.worker;
         match received {
@@ -272,7 +279,15 @@ impl Attempt<'_> {
                     return Forwarded::Broken(Fault::upstream(FaultKind::UnaskedInterim));
                 };
                 let idle_timeout = forward.plan.timeouts(self.upstream).read;
-                let tunnel = Tunnel { conn, bytes, idle_timeout, holds: Vec::new() };
+                // The exchange is over when the tunnel begins.
+                let stalled = match conn {
+                    Switched::H1(_) => None,
+                    Switched::H2(_) => {
+                        let fault = Fault::client(FaultKind::ClientStalled);
+                        Some(Box::new(fault_log::record(worker, x, fault)))
+                    }
+                };
+                let tunnel = Tunnel { conn, bytes, idle_timeout, holds: Vec::new(), stalled };
                 Forwarded::Switched(Box::new(tunnel))
             }
         }

@@ -1,5 +1,8 @@
 //! HTTP/2 servers: the responses made of their frames, and the requests that are retried when they fail.
 
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
 use h2::Reason;
 
 use super::case;
@@ -510,4 +513,74 @@ fn the_end_of_a_tunnel_that_is_a_stream_is_waited_for() {
         ..few()
     }
     .run("of the server's");
+}
+
+#[test]
+fn an_attempt_at_a_tunnel_includes_the_wait_for_settings() {
+    let settings = || greets_for_tunnels()[..1].to_vec();
+    let late = [vec![Until(PREFACE), Wait(300)], settings(), vec![Wait(400)]].concat();
+    for first in [
+        [late, vec![head(1, false, ":status: 200"), ToEnd]].concat(),
+        [vec![Until(PREFACE), Wait(1000)], settings(), vec![ToEnd]].concat(),
+    ] {
+        let about = format!("{first:?}");
+        let second = vec![UntilOn(1, HEADERS), head(1, false, ":status: 200\nx-from: second"), ToEnd];
+        Case {
+            client: vec![
+                Send(UPGRADE.replace("/ws-h2c", "/ws-h2c-per-try").leak()),
+                Until("HTTP/1.1 101 "),
+                Until("x-from: second\r\n"),
+                Close,
+            ],
+            servers: vec![first, [greets_for_tunnels(), second].concat()],
+            ..few()
+        }
+        .run(&about);
+    }
+}
+
+/// The faults of a tunnel: the status, the request, the route, the words, and the setting.
+static FAULTS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+#[test]
+fn a_stalled_tunnel_that_is_ended_is_logged() {
+    let message = [&[0x82, 126, 0x0f, 0xa0][..], &[0; 4000]].concat();
+    Case {
+        client: vec![Send(UPGRADE), Until("HTTP/1.1 101 "), Until("\r\n\r\n"), Wait(1500), ToEnd],
+        beside: [vec![Wait(1200)], asks("/ws-h2c", "one"), vec![Close]].concat(),
+        servers: vec![
+            [
+                greets_for_tunnels(),
+                vec![UntilOn(1, HEADERS), head(1, false, ":status: 200"), data(1, false, message), ToEnd],
+            ]
+            .concat(),
+            [greets(), answers_to(1, "one"), vec![ToEnd]].concat(),
+        ],
+        narrow: true,
+        seeds: 1,
+        settings: |settings| {
+            settings.budgets.upstream_windows = 0;
+            settings.http2.stall_timeout = Duration::from_millis(500);
+            settings.on_fault = Arc::new(|record| {
+                let setting = record.limit.map(|(name, _)| name).unwrap_or_default();
+                FAULTS.lock().unwrap().push(format!(
+                    "{} {} of {}: {} ({setting})",
+                    record.status,
+                    record.request,
+                    record.route,
+                    record.fault.kind.words(),
+                ));
+            });
+        },
+        ..case()
+    }
+    .run("a client that reads nothing");
+    let faults = std::mem::take(&mut *FAULTS.lock().unwrap());
+    assert_eq!(
+        faults,
+        [
+            "101 GET /ws-h2c of 10: the client took too little of the response while other requests needed the \
+             window that it held (nginx_config.http.upstream.http2_windows)"
+        ]
+    );
 }
