@@ -8,8 +8,8 @@ use super::Worker;
 use crate::notice::count;
 use crate::rt;
 
-/// Idle connections of clients that are closed at once to make room, at most. So a look at all
-/// of them pays (nginx closes as many).
+/// The most idle connections of clients that are closed at once to make room, so that a look at all of them pays
+/// (nginx closes as many). A connection that serves a stream which began in the meantime counts until `room_by`.
 const CLOSED_FOR_ROOM: usize = 32;
 
 /// An idle connection that gives way ends within this time and twice `linger_timeout`: a client of many streams
@@ -61,11 +61,11 @@ impl Worker {
         closed > 0
     }
 
-    /// The same for a client that can come again, unless as many are ending already. True if there is room
-    /// now or will be soon.
+    /// The same for a client that can come again, unless as many are ending already and still have time to. True if
+    /// there is room now or will be soon.
     #[cold]
     pub(crate) async fn make_room(&self) -> bool {
-        if self.clock.giving_way() < CLOSED_FOR_ROOM {
+        if self.clock.giving_way() < CLOSED_FOR_ROOM || self.clock.is_over(self.room_by.get()) {
             self.close_idle_clients();
         }
         rt::turn().await;
@@ -172,6 +172,26 @@ mod tests {
             assert_eq!(clients.iter().filter(|client| !client.is_unwanted()).count(), left, "enough end");
             drop(clients);
             assert!(!worker.make_room().await);
+        });
+    }
+
+    #[test]
+    fn clients_that_go_on_do_not_keep_others_from_giving_way() {
+        let settings = Settings::with(|settings| settings.limits.connections = 0);
+        beside_worker(settings, async |worker, _| {
+            let mut clients: Vec<_> = (0..8 * CLOSED_FOR_ROOM).map(|_| worker.clock.waiter()).collect();
+            clients.iter().for_each(Waiter::rest);
+            assert!(worker.make_room().await);
+            // Each of them serves a stream that began before its client knew.
+            clients.iter().filter(|client| client.is_unwanted()).for_each(Waiter::end_rest);
+            assert_eq!(worker.clock.giving_way(), CLOSED_FOR_ROOM);
+            let gives_way = |clients: &[Waiter]| clients.iter().any(Waiter::is_unwanted);
+            assert!(worker.make_room().await);
+            assert!(!gives_way(&clients), "as many end already");
+            sleep(Duration::from_secs(5)).await;
+            assert!(worker.make_room().await);
+            assert!(gives_way(&clients), "they have not ended in time");
+            clients.clear();
         });
     }
 
