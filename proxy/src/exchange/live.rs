@@ -100,8 +100,8 @@ pub(super) fn tell(worker: &Worker, x: &mut Exchange<'_>, chains: Chains<'_>) {
         account.part("server", &address.to_string());
         account.part("tries", &(x.tried().len() + 1).to_string());
     }
-    account.0.truncate(explain.most);
-    // It holds nothing but visible characters.
+    account.limit(explain.most);
+    // It holds only printable ASCII.
     let _ = x.engine_mut().messages.response.fields.set(explain.header.text(), &account.0);
 }
 
@@ -121,6 +121,12 @@ impl Account {
             _ => b'?',
         }));
     }
+
+    /// Cuts it to at most `most` bytes. A header must not end with a space (RFC 9113 section 8.2.1).
+    fn limit(&mut self, most: usize) {
+        self.0.truncate(most);
+        self.0.truncate(self.0.trim_ascii_end().len());
+    }
 }
 
 #[cfg(test)]
@@ -134,5 +140,16 @@ mod tests {
         account.part("service", "");
         account.part("by", "gateway");
         assert_eq!(account.0, b"route=a?b??c ??; by=gateway");
+    }
+
+    #[test]
+    fn a_limited_account_does_not_end_with_a_space() {
+        for (most, left) in [(100, "route=a  b; by=c"), (12, "route=a  b;"), (9, "route=a"), (3, "rou")] {
+            let mut account = Account(Vec::new());
+            account.part("route", "a  b");
+            account.part("by", "c");
+            account.limit(most);
+            assert_eq!(account.0, left.as_bytes(), "{most}");
+        }
     }
 }

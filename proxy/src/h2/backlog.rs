@@ -69,7 +69,10 @@ impl Backlog {
         }
         match all.saturating_sub(bytes) {
             0 => {
-                self.waiting.borrow_mut().push(cx.waker().clone());
+                let mut waiting = self.waiting.borrow_mut();
+                if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+                    waiting.push(cx.waker().clone());
+                }
                 Poll::Pending
             }
             room => Poll::Ready(room),
@@ -142,5 +145,19 @@ mod tests {
         // Room that one gives back another may take: 16 KiB are free, and 8 KiB of the worker's.
         assert_eq!(other.poll_room(cx, 8 << 10), Poll::Ready(8 << 10));
         drop(frame);
+    }
+
+    #[test]
+    fn a_stream_waits_once() {
+        let backlog = Backlog::new(16 << 10, &Budget::new(0));
+        let ((woken, waker), (_, other)) = (count(), count());
+        let full = backlog.piece(&[0; 16 << 10]);
+        for waker in [&waker, &other, &waker, &waker] {
+            assert_eq!(backlog.poll_room(&mut Context::from_waker(waker), 1), Poll::Pending);
+        }
+        assert_eq!(backlog.waiting.borrow().len(), 2);
+        drop(full);
+        backlog.settle();
+        assert_eq!((woken.so_far(), backlog.waiting.borrow().len()), (1, 0));
     }
 }
