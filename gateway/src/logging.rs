@@ -204,8 +204,11 @@ mod tests {
         let fault = |blame, kind| Fault { blame, kind };
         let mut written = LineCount::default();
         let left = (0..1000).filter(|_| written.admits(fault(Blame::Client, FaultKind::ClientGone))).count();
-        let refused =
-            (0..1000).filter(|_| written.admits(fault(Blame::Client, FaultKind::BodyTooLarge))).count();
+        let refused = (0..1000)
+            .filter(|_| {
+                written.admits(fault(Blame::Client, FaultKind::BodyTooLarge(proxy::BodyLimit::Client)))
+            })
+            .count();
         let failed =
             (0..1000).filter(|_| written.admits(fault(Blame::Upstream, FaultKind::ConnectRefused))).count();
         assert_eq!((left, refused, failed), (10, 10, 100));

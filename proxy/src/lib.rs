@@ -49,7 +49,7 @@ mod workers;
 #[cfg(debug_assertions)]
 #[doc(hidden)]
 pub use clock::clock_reads;
-pub use exchange::fault::{Blame, Fault, FaultKind, FaultRecord, Flood, TlsNames};
+pub use exchange::fault::{Blame, BodyLimit, Fault, FaultKind, FaultRecord, Flood, TlsNames};
 pub use handoff::{Admission, Handoff, HandoffFuture, HandoffReply, HandoffRequest};
 pub use listener::{Listener, StreamPort, Traffic, Versions};
 pub use notice::Notice;

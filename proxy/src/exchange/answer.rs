@@ -236,6 +236,7 @@ fn fixed_text(status: u16, words: &str) -> Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exchange::fault::BodyLimit;
 
     #[test]
     fn an_unmatched_request_gets_apisix_words() {
@@ -245,7 +246,9 @@ mod tests {
 
     #[test]
     fn every_cause_is_valid_json() {
-        for kind in [FaultKind::ConnectRefused, FaultKind::ReadTimeout, FaultKind::BodyTooLarge] {
+        for kind in
+            [FaultKind::ConnectRefused, FaultKind::ReadTimeout, FaultKind::BodyTooLarge(BodyLimit::Client)]
+        {
             let body = of_fault(Fault::upstream(kind)).body;
             let text = std::str::from_utf8(&body).unwrap();
             assert!(text.starts_with("{\"error_msg\":\"") && text.ends_with("\"}\n"), "{text}");

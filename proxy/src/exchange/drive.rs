@@ -15,7 +15,7 @@ use wire::{Framing, Method};
 
 use super::Scratch;
 use super::answer;
-use super::fault::{Fault, FaultKind};
+use super::fault::{BodyLimit, Fault, FaultKind};
 use super::fault_log::tell;
 use super::forward::{Forward, Forwarded};
 use super::handover::hand_over;
@@ -221,7 +221,7 @@ async fn prepare<'s>(
         Framing::Length(length)
             if worker.settings.limits.body > 0 && length > worker.settings.limits.body =>
         {
-            return Flow::Fault(Fault::client(FaultKind::BodyTooLarge));
+            return Flow::Fault(Fault::client(FaultKind::BodyTooLarge(BodyLimit::Client)));
         }
         _ => x.engine_mut().body_state = Body::Streaming,
     }

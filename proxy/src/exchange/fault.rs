@@ -54,7 +54,7 @@ pub enum FaultKind {
     /// The same of a server.
     BadServerProtocol(&'static str),
     BodyTimeout,
-    BodyTooLarge,
+    BodyTooLarge(BodyLimit),
     BadBody(Refusal),
     /// A condition on it cannot be judged.
     Undecidable(Undecidable),
@@ -130,6 +130,17 @@ pub enum FaultKind {
         plugin: &'static str,
         reason: &'static str,
     },
+}
+
+/// The limit that a request's body exceeds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BodyLimit {
+    /// `client_max_body_size`
+    Client,
+    /// `held_bodies`: it alone is larger than the memory for all of them.
+    Held,
+    /// That of the Admin API.
+    Handoff,
 }
 
 /// The kind of flood that a client of HTTP/2 or HTTP/3 sends.
@@ -306,7 +317,7 @@ impl FaultKind {
             | FaultKind::BodyTimeout
             | FaultKind::ClientSlow
             | FaultKind::ClientStalled => 408,
-            FaultKind::BodyTooLarge => 413,
+            FaultKind::BodyTooLarge(_) => 413,
             FaultKind::Undecidable(why) => why.status(),
             FaultKind::ClientGone => 499,
             FaultKind::MethodNotAllowed => 405,
@@ -371,7 +382,7 @@ impl FaultKind {
             | FaultKind::BadServerProtocol(why) => why,
             FaultKind::HeadTimeout => "the request head did not arrive in time",
             FaultKind::BodyTimeout => "the request body did not arrive in time",
-            FaultKind::BodyTooLarge => "the request body is larger than allowed",
+            FaultKind::BodyTooLarge(_) => "the request body is larger than allowed",
             FaultKind::Undecidable(why) => why.as_str(),
             FaultKind::ClientGone => "the client closed the connection",
             FaultKind::ClientSlow => "the client did not read the response in time",

@@ -3,7 +3,7 @@
 use sdk::exchange::Body;
 use sdk::{Exchange, Reply};
 
-use super::fault::{Fault, FaultKind};
+use super::fault::{BodyLimit, Fault, FaultKind};
 use super::phases::Flow;
 use super::upload;
 use crate::down::Downstream;
@@ -33,7 +33,7 @@ pub(super) async fn hand_over(
                 return Flow::Fault(fault);
             }
             if x.body_state() == Body::TooLarge {
-                return Flow::Fault(Fault::client(FaultKind::BodyTooLarge));
+                return Flow::Fault(Fault::client(FaultKind::BodyTooLarge(BodyLimit::Handoff)));
             }
             request.body = bytes::Bytes::copy_from_slice(x.body());
             handoff.call(request).await

@@ -2,7 +2,7 @@
 
 use wire::h1::Refusal;
 
-use super::fault::{FaultKind, Flood};
+use super::fault::{BodyLimit, FaultKind, Flood};
 use crate::settings::Settings;
 
 impl FaultKind {
@@ -15,7 +15,7 @@ impl FaultKind {
             FaultKind::BadRequest(Refusal::HeadTooLarge) => {
                 ("nginx_config.http.large_client_header_buffers", settings.request.head)
             }
-            FaultKind::BodyTooLarge if settings.limits.body > 0 => {
+            FaultKind::BodyTooLarge(BodyLimit::Client) => {
                 return Some(("nginx_config.http.client_max_body_size", settings.limits.body));
             }
             FaultKind::BadResponse(Refusal::TooManyFields) => {
@@ -24,7 +24,9 @@ impl FaultKind {
             FaultKind::BadResponse(Refusal::HeadTooLarge) => {
                 ("nginx_config.http.proxy_buffer_size", settings.response.head)
             }
-            FaultKind::HeldTooMuch => ("nginx_config.http.held_bodies", settings.budgets.held_bodies),
+            FaultKind::HeldTooMuch | FaultKind::BodyTooLarge(BodyLimit::Held) => {
+                ("nginx_config.http.held_bodies", settings.budgets.held_bodies)
+            }
             FaultKind::ClientStalled => {
                 ("nginx_config.http.upstream.http2_windows", settings.budgets.upstream_windows)
             }
@@ -83,12 +85,16 @@ mod tests {
         let mut settings = Settings::with(|settings| {
             settings.budgets.held_bodies = 7;
             settings.budgets.upstream_windows = 10;
+            settings.limits.body = 11;
         });
         (settings.response.fields, settings.response.head) = (8, 9);
         for (kind, limit) in [
             (FaultKind::BadResponse(Refusal::TooManyFields), Some(("max_response_header_fields", 8))),
             (FaultKind::BadResponse(Refusal::HeadTooLarge), Some(("proxy_buffer_size", 9))),
             (FaultKind::HeldTooMuch, Some(("held_bodies", 7))),
+            (FaultKind::BodyTooLarge(BodyLimit::Client), Some(("client_max_body_size", 11))),
+            (FaultKind::BodyTooLarge(BodyLimit::Held), Some(("held_bodies", 7))),
+            (FaultKind::BodyTooLarge(BodyLimit::Handoff), None),
             (FaultKind::ClientStalled, Some(("upstream.http2_windows", 10))),
             (FaultKind::BadResponse(Refusal::StatusLine), None),
         ] {

@@ -15,7 +15,7 @@ use sdk::{Exchange, RequestFilter, Step};
 use wire::h1::hop::is_of_identity;
 use wire::{Fields, Framing};
 
-use super::fault::{Fault, FaultKind};
+use super::fault::{BodyLimit, Fault, FaultKind};
 use super::phases;
 use crate::down::{Downstream, RequestBody};
 use crate::io::{End, Failed};
@@ -98,7 +98,7 @@ fn hold(worker: &Worker, x: &mut Exchange<'_>, bytes: &[u8], limit: usize) -> Re
     };
     if messages.body_held.reserve(&worker.budget, body, bytes.len(), most).is_err() {
         return Err(match body.len() + bytes.len() > worker.settings.budgets.held_bodies {
-            true => Fault::client(FaultKind::BodyTooLarge),
+            true => Fault::client(FaultKind::BodyTooLarge(BodyLimit::Held)),
             false => Fault::gateway(FaultKind::HeldTooMuch),
         });
     }

@@ -1,7 +1,7 @@
 //! Requests that the control side answers on the data port.
 
 use std::future::ready;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use proxy::{Admission, Handoff, HandoffFuture, HandoffReply, HandoffRequest};
 
@@ -98,4 +98,36 @@ fn a_plugin_s_own_requests_do_not_reach_the_control_side() {
         vec!["HTTP/1.1 200 ", "\"status\":404"],
         "X-Control",
     );
+}
+
+/// The settings whose bounds were exceeded.
+static LIMITS: Mutex<Vec<Option<(&str, u64)>>> = Mutex::new(Vec::new());
+
+#[test]
+fn the_log_names_the_bound_that_a_body_exceeds() {
+    for (path, length, limit) in [
+        ("/a", 11, Some(("nginx_config.http.client_max_body_size", 10))),
+        ("/held", 8, Some(("nginx_config.http.held_bodies", 7))),
+        // No setting: the Admin API has a bound of its own.
+        ("/control/a", 6, None),
+    ] {
+        let form = "Content-Type: application/x-www-form-urlencoded\r\nConnection: close";
+        let body = "x".repeat(length);
+        let ask =
+            format!("POST {path} HTTP/1.1\r\nHost: a\r\n{form}\r\nContent-Length: {length}\r\n\r\n{body}");
+        Case {
+            client: vec![Send(ask.leak()), ToEnd],
+            wants: vec!["HTTP/1.1 413 "],
+            silent: true,
+            settings: |settings| {
+                (settings.limits.body, settings.budgets.held_bodies) = (10, 7);
+                settings.handoff = Some(Arc::new(Control));
+                settings.on_fault = Arc::new(|record| LIMITS.lock().unwrap().push(record.limit));
+            },
+            seeds: 1,
+            ..case()
+        }
+        .run(path);
+        assert_eq!(std::mem::take(&mut *LIMITS.lock().unwrap()), [limit], "{path}");
+    }
 }

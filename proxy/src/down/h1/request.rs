@@ -6,7 +6,7 @@ use wire::Fields;
 
 use crate::buffers::{Buffer, LARGE, SMALL};
 use crate::clock::Waiter;
-use crate::exchange::fault::{Fault, FaultKind};
+use crate::exchange::fault::{BodyLimit, Fault, FaultKind};
 use crate::h1::Body;
 use crate::io::{self, End, Failed};
 use crate::rt::ReadHalf;
@@ -31,7 +31,7 @@ impl RequestBody<'_> {
         let max = self.worker.settings.limits.body;
         if max > 0 && self.body.measured() > max {
             self.body.refuse();
-            return Err(Fault::client(FaultKind::BodyTooLarge));
+            return Err(Fault::client(FaultKind::BodyTooLarge(BodyLimit::Client)));
         }
         if self.body.is_complete() {
             self.taken.set(true);

@@ -15,7 +15,7 @@ use wire::h1::Refusal;
 use super::Shared;
 use super::response::Output;
 use crate::clock::Waiter;
-use crate::exchange::fault::{Fault, FaultKind};
+use crate::exchange::fault::{BodyLimit, Fault, FaultKind};
 use crate::h2::fields;
 use crate::io::{End, Failed};
 use crate::worker::Worker;
@@ -161,7 +161,7 @@ impl RequestBody<'_> {
     fn measured(&self) -> Result<(), Fault> {
         let max = self.worker.settings.limits.body;
         if max > 0 && self.input.received > max {
-            return Err(Fault::client(FaultKind::BodyTooLarge));
+            return Err(Fault::client(FaultKind::BodyTooLarge(BodyLimit::Client)));
         }
         Ok(())
     }

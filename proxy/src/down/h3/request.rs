@@ -19,7 +19,7 @@ use super::frames::{Broken, Frames};
 use super::response::Output;
 use crate::clock::Waiter;
 use crate::credit::RESET;
-use crate::exchange::fault::{Fault, FaultKind};
+use crate::exchange::fault::{BodyLimit, Fault, FaultKind};
 use crate::io::{End, Failed};
 use crate::worker::Worker;
 
@@ -318,7 +318,7 @@ impl RequestBody<'_> {
     fn measured(&self) -> Result<(), Fault> {
         let max = self.worker.settings.limits.body;
         if max > 0 && self.input.received > max {
-            return Err(Fault::client(FaultKind::BodyTooLarge));
+            return Err(Fault::client(FaultKind::BodyTooLarge(BodyLimit::Client)));
         }
         Ok(())
     }
