@@ -31,8 +31,8 @@ struct State {
     servers: Vec<Polled>,
     /// Until when answers wait for those of servers that were silent so far.
     patience: Option<Instant>,
-    /// There is an answer or a failure that was not returned.
-    fresh: bool,
+    /// When the first answer or failure came that was not returned.
+    fresh: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
@@ -62,7 +62,7 @@ impl Polls {
     /// With this number of servers.
     pub fn new(count: usize) -> Polls {
         let servers = (0..count).map(|_| Polled::default()).collect();
-        Polls(Mutex::new(State { tasks: JoinSet::new(), servers, patience: None, fresh: false }))
+        Polls(Mutex::new(State { tasks: JoinSet::new(), servers, patience: None, fresh: None }))
     }
 
     /// Waits for the next answer or failure of a server; with `at_once` not if something is known. May be dropped and
@@ -85,21 +85,18 @@ impl Polls {
         state.begin(pace, ask);
         let patience = *state.patience.get_or_insert_with(|| Instant::now() + PATIENCE);
         loop {
-            let done = match state.servers.iter().any(Polled::is_up) {
-                true if state.fresh => state.is_heard() || Instant::now() >= patience,
-                true => at_once,
-                // One that is back may be slower than those that are still gone.
-                false => state.fresh && state.tasks.is_empty(),
-            };
-            if done {
-                state.fresh = false;
+            let some = state.servers.iter().any(Polled::is_up);
+            // While no server is up, one that is back may be slower than those that still fail.
+            let until = state.fresh.map(|since| if some { patience } else { since + PATIENCE });
+            let is_complete = if some { state.is_heard() } else { state.tasks.is_empty() };
+            if until.map_or(some && at_once, |until| is_complete || Instant::now() >= until) {
+                state.fresh = None;
                 return state.picture();
             }
-            let waits = state.fresh && state.servers.iter().any(Polled::is_up);
             tokio::select! {
                 // Nothing aborts a task, and a panic is an answer.
                 Some(Ok((server, answer))) = state.tasks.join_next() => state.take(server, answer),
-                () = tokio::time::sleep_until(patience), if waits => {}
+                () = tokio::time::sleep_until(until.unwrap_or(patience)), if until.is_some() => {}
             }
         }
     }
@@ -122,7 +119,7 @@ impl State {
     }
 
     fn take(&mut self, server: usize, answer: Result<Services, String>) {
-        self.fresh = true;
+        self.fresh.get_or_insert_with(Instant::now);
         let Some(server) = self.servers.get_mut(server) else { return };
         server.under_way = false;
         server.at = Some(Instant::now());
@@ -261,6 +258,17 @@ mod tests {
             "a stopped server must not delay the others"
         );
         assert!(Test::new(vec![]).next(false).await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_hangs_delays_neither_the_failure_nor_the_next_question_of_another() {
+        let test = Test::new(vec![vec![(20, Ok("a")), (20, Err("gone")), (20, Ok("b"))], vec![(HANGS, Ok("x"))]]);
+        let began = Instant::now();
+        assert_eq!((names(&test.next(false).await.unwrap()), began.elapsed()), (vec!["a"], PATIENCE));
+        assert_eq!(test.next(false).await.unwrap_err(), "gone");
+        assert_eq!(began.elapsed(), Duration::from_millis(3040) + PATIENCE);
+        assert_eq!(names(&test.next(false).await.unwrap()), ["b"]);
+        assert_eq!(began.elapsed(), Duration::from_millis(3060) + PATIENCE);
     }
 
     #[tokio::test(start_paused = true)]

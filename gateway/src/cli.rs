@@ -44,7 +44,7 @@ pub enum Command {
             sluice run --to http://127.0.0.1:1980        one server, on port 9080\n  \
             sluice run --to http://10.0.0.1:1980 --to http://10.0.0.2:1980 --listen :8080\n  \
             sluice run --to http://127.0.0.1:1980 --domain example.com\n\n\
-            With --to, requests go to `sluice explain` and `sluice status` as usual; the Admin API is off."
+            With --to, `sluice explain` and `sluice status` work as usual; the Admin API is off."
     )]
     Run(Start),
     /// Checks configuration and resources without starting; exit code 1 if there are errors

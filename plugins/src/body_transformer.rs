@@ -273,9 +273,9 @@ impl Plugin for BodyTransformer {
 }
 
 impl Failed {
-    /// The template has taken all its steps.
-    fn is_too_long(&self) -> bool {
-        self.words.ends_with(run::TOO_MANY_STEPS)
+    /// The bound that the template exceeded.
+    fn bound(&self) -> Option<&'static str> {
+        [run::TOO_MANY_STEPS, work::TOO_MANY_RUNS].into_iter().find(|bound| self.words.ends_with(bound))
     }
 }
 
@@ -303,8 +303,8 @@ impl BodyTransformer {
         body: Vec<u8>,
     ) -> Step {
         chunk.data = made.unwrap_or_else(|failed| {
-            if failed.is_too_long() {
-                x.complain(Self::NAME, run::TOO_MANY_STEPS);
+            if let Some(bound) = failed.bound() {
+                x.complain(Self::NAME, bound);
             }
             x.complain(
                 Self::NAME,
@@ -330,8 +330,8 @@ fn settle_request(x: &mut Exchange<'_>, made: Result<Vec<u8>, Failed>) -> Step {
         Ok(Ok(())) => Step::Next,
         Ok(Err(NotSet::Spent | NotSet::Unread)) => crate::no_memory(),
         Err(failed) => {
-            if failed.is_too_long() {
-                x.complain(BodyTransformer::NAME, run::TOO_MANY_STEPS);
+            if let Some(bound) = failed.bound() {
+                x.complain(BodyTransformer::NAME, bound);
             }
             Step::Reply(
                 Reply::json(failed.status, &json!({"message": failed.words}))

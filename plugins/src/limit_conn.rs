@@ -135,7 +135,7 @@ impl LimitConn {
                 if self.listed {
                     continue;
                 }
-                return self.degrade("`conn` or `burst` comes to no integer");
+                return self.degrade("`conn` or `burst` is not an integer");
             };
             let Some(key) = rule.by.key(&self.gauges, self.scope, x, &self.scratch) else { continue };
             progress.applied = true;
@@ -159,7 +159,7 @@ impl LimitConn {
         if progress.applied {
             Verdict::Done(Step::Next)
         } else {
-            self.degrade("no rule applies: each has a key that is absent")
+            self.degrade("no rule applies: keys are absent or amounts are not integers")
         }
     }
 

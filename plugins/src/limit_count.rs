@@ -123,7 +123,7 @@ impl Plugin for LimitCount {
             match self.limit(rule, x) {
                 Ok(limit) => limits.push(limit),
                 Err(Unreadable) => {
-                    return self.degrade(x, "a count or a window comes to no positive integer");
+                    return self.degrade(x, "a count or a window is not a positive integer");
                 }
             }
         }

@@ -201,7 +201,7 @@ fn walk<'s>(of: Input<'s>, question: &Question, x: &mut Exchange<'s>, out: &mut 
     match plan {
         None if out.answer.is_none() => {
             let body = "{\"error_msg\":\"404 Route Not Found\"}".to_owned();
-            out.answer = Some(LocalReply { status: Some(404), body, by: None });
+            out.answer = Some(LocalReply { status: Some(404), body, reason: "", by: None });
         }
         Some(plan) if out.answer.is_none() => target::explain(of, plan, x, out),
         _ => {}

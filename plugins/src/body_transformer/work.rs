@@ -8,7 +8,7 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 use sdk::Exchange;
 use sdk::budget::Reservation;
-use sdk::vars::{Var, multipart};
+use sdk::vars::{Var, multipart, reading_body};
 use serde_json::Value as Json;
 
 use super::run::{self, Input, Request};
@@ -22,11 +22,12 @@ const LONGEST_HERE: usize = 64 << 10;
 const HEAVIEST_HERE: usize = 2 << 20;
 const STEPS_HERE: u64 = 10_000;
 
-/// Runs of a template on background threads for one body, each with the variables that the one before it lacked.
+/// Turns on background threads for one body, the weighing included. Each run of the template has the variables that
+/// the run before it lacked.
 const MOST_RUNS: usize = 16;
-/// Variables that a run may lack: the worker finds them in about a millisecond.
+/// Variables that a run may lack.
 const MOST_LACKED: usize = 1000;
-const TOO_MANY_RUNS: &str = "the template makes the names of too many variables, or each from the one before";
+pub(super) const TOO_MANY_RUNS: &str = "the template makes the names of too many variables, or each from the one before";
 
 /// A body, and the parts of its message by which it is read.
 #[derive(Debug, Clone, Copy)]
@@ -90,7 +91,7 @@ impl Transform {
             var: &mut |name| Var::parse(name).of(x).map_or(Value::Nil, |value| text(&value)),
         };
         let made = self.run(given, request, Bounds { steps, ..bounds });
-        let is_cut = steps < bounds.steps && made.as_ref().is_err_and(Failed::is_too_long);
+        let is_cut = steps < bounds.steps && made.as_ref().is_err_and(|failed| failed.bound().is_some());
         (!is_cut).then_some(made)
     }
 
@@ -180,7 +181,7 @@ impl Work {
     /// Runs on the background threads. Gives back the body as well, and `memory`, which counts for it.
     pub async fn run(
         self,
-        x: &Exchange<'_>,
+        x: &mut Exchange<'_>,
         mut memory: Reservation,
     ) -> (Result<Vec<u8>, Failed>, Vec<u8>, Reservation) {
         let (world, transform) = (x.world(), self.transform.clone());
@@ -214,14 +215,17 @@ impl Work {
     }
 
     /// Finds variables, and returns how many bytes they take.
-    fn find<'n>(&mut self, x: &Exchange<'_>, names: impl Iterator<Item = &'n str>) -> usize {
-        let mut bytes = 0;
-        for name in names {
-            let value: Option<Box<[u8]>> = Var::parse(name).of(x).map(|value| (*value).into());
-            bytes += 64 + name.len() + value.as_ref().map_or(0, |value| value.len());
-            self.vars.insert(name.into(), value);
-        }
-        bytes
+    fn find<'n>(&mut self, x: &mut Exchange<'_>, names: impl Iterator<Item = &'n str>) -> usize {
+        // The request's body is parsed once for all names.
+        reading_body(x, |x| {
+            let mut bytes = 0;
+            for name in names {
+                let value: Option<Box<[u8]>> = Var::parse(name).of(x).map(|value| (*value).into());
+                bytes += 64 + name.len() + value.as_ref().map_or(0, |value| value.len());
+                self.vars.insert(name.into(), value);
+            }
+            bytes
+        })
     }
 
     fn turn(&mut self) -> Outcome {

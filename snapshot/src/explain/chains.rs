@@ -46,6 +46,8 @@ pub struct LocalReply {
     /// `None` if it is decided at request time.
     pub status: Option<u16>,
     pub body: String,
+    /// Why the plugin refuses the request; empty otherwise.
+    pub reason: &'static str,
     /// The plugin, and the resource that configures it; `None` for the gateway itself.
     pub by: Option<(String, String)>,
 }
@@ -87,6 +89,7 @@ impl LocalReply {
         json!({
             "status": self.status,
             "body": self.body,
+            "reason": Some(self.reason).filter(|reason| !reason.is_empty()),
             "plugin": self.by.as_ref().map(|(plugin, _)| plugin),
             "from": self.by.as_ref().map(|(_, from)| from),
         })
@@ -219,7 +222,7 @@ impl Walk<'_, '_> {
                         SureAnswer::Unknown => None,
                     };
                     let by = Some((stage.name().to_owned(), from.to_owned()));
-                    self.answer = Some(LocalReply { status, body: String::new(), by });
+                    self.answer = Some(LocalReply { status, body: String::new(), reason: "", by });
                     return status.map_or(ran, StageOutcome::Answers);
                 }
                 Step::Reply(reply) => {
@@ -229,7 +232,7 @@ impl Walk<'_, '_> {
                 Step::Refuse(why) => {
                     let body = why.as_str().to_owned();
                     let by = Some((stage.name().to_owned(), from.to_owned()));
-                    self.answer = Some(LocalReply { status: Some(why.status()), body, by });
+                    self.answer = Some(LocalReply { status: Some(why.status()), body, reason: why.as_str(), by });
                     return StageOutcome::Refuses(why);
                 }
                 Step::Body(_) => read_body(x, self.question),
@@ -320,8 +323,7 @@ fn answer(reply: &Reply, plugin: &str, from: &str) -> LocalReply {
     let location = reply.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case("location"));
     let body = match location {
         Some((_, to)) => format!("Location: {}", shown(to)),
-        None if reply.body.is_empty() => reply.reason.to_owned(),
         None => printable(String::from_utf8_lossy(&reply.body).trim_end()),
     };
-    LocalReply { status: Some(reply.status), body, by: Some((plugin.to_owned(), from.to_owned())) }
+    LocalReply { status: Some(reply.status), body, reason: reply.reason, by: Some((plugin.to_owned(), from.to_owned())) }
 }

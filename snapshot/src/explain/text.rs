@@ -34,7 +34,8 @@ impl fmt::Display for Explanation {
                     Some((plugin, from)) => format!(" by {plugin} of {from}"),
                     None => " by the gateway".to_owned(),
                 };
-                let body = if answer.body.is_empty() { String::new() } else { format!(": {}", answer.body) };
+                let body = if answer.body.is_empty() { answer.reason } else { &answer.body };
+                let body = if body.is_empty() { String::new() } else { format!(": {body}") };
                 match answer.status {
                     Some(status) => writeln!(f, "answer     {status}{by}{body}")?,
                     None => writeln!(f, "answer     decided at request time{by}")?,
