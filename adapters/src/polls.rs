@@ -262,7 +262,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_hangs_delays_neither_the_failure_nor_the_next_question_of_another() {
-        let test = Test::new(vec![vec![(20, Ok("a")), (20, Err("gone")), (20, Ok("b"))], vec![(HANGS, Ok("x"))]]);
+        let test =
+            Test::new(vec![vec![(20, Ok("a")), (20, Err("gone")), (20, Ok("b"))], vec![(HANGS, Ok("x"))]]);
         let began = Instant::now();
         assert_eq!((names(&test.next(false).await.unwrap()), began.elapsed()), (vec!["a"], PATIENCE));
         assert_eq!(test.next(false).await.unwrap_err(), "gone");

@@ -7,7 +7,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use model::Boot;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, openat, statat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, fstat, openat, statat};
 use rustix::io::Errno;
 use sdk::sink::{FOLDERS_SETTING, Folders};
 use serde_json::Value;
@@ -81,12 +81,26 @@ pub fn open(folder: &Path, below: &Path, makes_folder: bool) -> io::Result<File>
             if is_link { link(Path::new(part)) } else { error.into() }
         })?;
     }
-    let append = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOCTTY;
-    match openat(&within, name, append | OFlags::NOFOLLOW, Mode::from_raw_mode(0o640)) {
-        Ok(file) => Ok(File::from(file)),
+    // Opening a FIFO would wait for its reader.
+    let append = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::NONBLOCK;
+    let flags = append | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY;
+    match openat(&within, name, flags, Mode::from_raw_mode(0o640)) {
+        Ok(file) => {
+            let found = fstat(&file)?;
+            // Another name may be one of the gateway's own files.
+            if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile || found.st_nlink != 1 {
+                return Err(other_file(Path::new(name)));
+            }
+            Ok(File::from(file))
+        }
+        Err(Errno::NXIO) => Err(other_file(Path::new(name))),
         Err(Errno::LOOP) => Err(link(Path::new(name))),
         Err(error) => Err(error.into()),
     }
+}
+
+fn other_file(name: &Path) -> io::Error {
+    io::Error::other(format!("{} is not a regular file with one name", name.display()))
 }
 
 fn link(part: &Path) -> io::Error {
@@ -130,6 +144,29 @@ mod tests {
         assert_eq!(folders.file("/srv/logs/a").unwrap().to_string(), "/srv/logs/a");
         assert_eq!(folders.file("own/a").unwrap().to_string(), "/no-such-folder/data/own/a");
         assert!(folders.file("/var/log/a").is_err() && folders.file("logs/a").is_err());
+    }
+
+    #[test]
+    fn only_regular_files_with_one_name_are_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let there = folder.path().join("logs");
+        std::fs::create_dir(&there).unwrap();
+        std::fs::write(folder.path().join("config.yaml"), "").unwrap();
+        std::fs::hard_link(folder.path().join("config.yaml"), there.join("hard")).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            there.join("fifo"),
+            FileType::Fifo,
+            Mode::from_raw_mode(0o600),
+            0,
+        )
+        .unwrap();
+        for name in ["hard", "fifo"] {
+            let error = open(&there, Path::new(name), false).unwrap_err().to_string();
+            assert!(error.contains("not a regular file"), "{name}: {error}");
+        }
+        assert!(open(&there, Path::new("new"), false).is_ok());
+        assert!(open(&there, Path::new("new"), false).is_ok(), "a second time");
     }
 
     #[test]

@@ -116,7 +116,8 @@ impl Plugin for ConsumerRestriction {
             let by = config.by.name();
             let message = format!("The request is rejected, please check the {by} for this request");
             return Step::Reply(
-                Reply::json(401, &json!({ "message": message })).because("the request has no consumer, route or service to compare"),
+                Reply::json(401, &json!({ "message": message }))
+                    .because("the request has no consumer, route or service to compare"),
             );
         };
         let names = |list: &[String]| list.iter().any(|name| name == who);

@@ -244,10 +244,10 @@ impl<'x> Signature<'x> {
         self.headers.split(|&byte| byte == b' ')
     }
 
-    /// Whether each signed header came once. The signature covers the first field of a name alone, and servers may
-    /// read another one.
+    /// Whether each signed header came once, in one spelling. The signature covers the first field of a name alone, and
+    /// servers may read another one, or one with `_` for `-`.
     fn is_plain(&self, x: &Exchange<'_>) -> bool {
-        self.headers().all(|name| x.request().fields.all(name).nth(1).is_none())
+        self.headers().all(|name| x.request().fields.count_alike(name) <= 1)
     }
 
     /// Whether this is the signature of the request under `secret`.

@@ -251,7 +251,8 @@ impl Health {
         {
             self.report(checks, target, checks.on_traffic.event_of(status), &checks.on_traffic);
         }
-        self.count(index, status >= 500, micros);
+        // A client chooses where the hops begin to count, so that it can make the next gateway answer 508.
+        self.count(index, status >= 500 && status != 508, micros);
     }
 
     /// Records that a server accepted a stream's connection after `micros` microseconds. For

@@ -263,6 +263,11 @@ impl Fields {
         self.list.iter().any(|field| is_alike(self.bytes(field.name), name))
     }
 
+    /// The number of fields of the name, and of those that servers do not distinguish from it.
+    pub fn count_alike(&self, name: &[u8]) -> usize {
+        self.list.iter().filter(|field| is_alike(self.bytes(field.name), name)).count()
+    }
+
     /// Keeps the fields whose names satisfy `keep`.
     #[inline]
     pub fn retain_ids(&mut self, keep: impl Fn(Name) -> bool) {

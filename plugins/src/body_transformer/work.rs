@@ -27,7 +27,8 @@ const STEPS_HERE: u64 = 10_000;
 const MOST_RUNS: usize = 16;
 /// Variables that a run may lack.
 const MOST_LACKED: usize = 1000;
-pub(super) const TOO_MANY_RUNS: &str = "the template makes the names of too many variables, or each from the one before";
+pub(super) const TOO_MANY_RUNS: &str =
+    "the template makes the names of too many variables, or each from the one before";
 
 /// A body, and the parts of its message by which it is read.
 #[derive(Debug, Clone, Copy)]

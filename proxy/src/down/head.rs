@@ -38,7 +38,7 @@ pub(super) fn make<'a, F: Iterator<Item = (&'a [u8], &'a [u8])>>(
     let mut parts = asked.parts;
     if let Some(protocol) = asked.protocol {
         if !protocol.eq_ignore_ascii_case(b"websocket") || parts.method != b"CONNECT" {
-            return Err(Refusal::Method);
+            return Err(Refusal::Protocol);
         }
         // A tunnel is asked for by a handshake that HTTP/1 does with GET (RFC 6455 section 4.1).
         parts.method = b"GET";

@@ -13,9 +13,8 @@ use snapshot::{Plan, Snapshot};
 use wire::h1::Refusal;
 use wire::{Framing, Method};
 
-use super::Scratch;
 use super::answer;
-use super::fault::{BodyLimit, Fault, FaultKind};
+use super::fault::{Blame, BodyLimit, Fault, FaultKind};
 use super::fault_log::tell;
 use super::forward::{Forward, Forwarded};
 use super::handover::hand_over;
@@ -25,6 +24,7 @@ use super::phases::{self, Chains, Flow};
 use super::proven;
 use super::trusted;
 use super::upload;
+use super::{Scratch, asks_for_tunnel};
 use crate::consumer_chains::ConsumerChains;
 use crate::down::Downstream;
 use crate::worker::Worker;
@@ -177,9 +177,8 @@ pub(crate) async fn drive(
             engine.timing.upstream_us = ended.saturating_sub(engine.timing.asked_us);
         }
         if watched {
-            worker
-                .shard
-                .watched(x.timing().total_us, matches!(outcome, Outcome::Broken) || x.status() >= 500);
+            let failed = matches!(outcome, Outcome::Broken) || has_failed(&x, fault);
+            worker.shard.watched(x.timing().total_us, failed);
         }
         chains.log(worker, &mut x);
         if let Some(log) = access_log {
@@ -188,6 +187,16 @@ pub(crate) async fn drive(
     }
     drop(counted);
     outcome
+}
+
+/// Whether the response counts against a change that waits to be confirmed. One that any client can cause does not.
+fn has_failed(x: &Exchange<'_>, fault: Option<Fault>) -> bool {
+    let is_of_client = match fault {
+        Some(fault) => fault.blame == Blame::Client,
+        None => x.source() == Source::Gateway && asks_for_tunnel(x.request()),
+    };
+    // 508 of the upstream, too: clients choose where the hops begin to count.
+    x.status() >= 500 && x.status() != 508 && !is_of_client
 }
 
 /// Counts a request until it is over, however that comes about.

@@ -4,7 +4,7 @@
 //! holds nothing but names of the configuration and addresses.
 
 use sdk::exchange::Source;
-use sdk::{Chain, Exchange, Named, Phase};
+use sdk::{Chain, Exchange, Named};
 use snapshot::router::trace::{Miss, Outcome};
 use snapshot::{Plan, Snapshot};
 use subtle::ConstantTimeEq;
@@ -19,9 +19,6 @@ const CANDIDATES: usize = 16;
 
 /// The account so far.
 struct Account(Vec<u8>);
-
-/// The plugin that has answered.
-struct Answered(&'static str);
 
 /// Takes the header from a request, before a route, a plugin or the upstream can see the key; whether it was
 /// the right one.
@@ -67,16 +64,6 @@ pub(super) fn begin(x: &mut Exchange<'_>, snapshot: &Snapshot, plan: Option<&Pla
     x.set_note(account);
 }
 
-/// Notes the plugin that has answered in a phase before the upstream.
-#[cold]
-pub(super) fn answered(x: &mut Exchange<'_>, chain: &Chain, phase: Phase, cursor: usize) {
-    if x.note::<Account>().is_some()
-        && let Some(name) = chain.name_at(phase, cursor)
-    {
-        x.set_note(Answered(name));
-    }
-}
-
 /// Puts the account into the head of the answer, behind all filters: what they store is without it.
 #[cold]
 pub(super) fn tell(worker: &Worker, x: &mut Exchange<'_>, chains: Chains<'_>) {
@@ -88,11 +75,11 @@ pub(super) fn tell(worker: &Worker, x: &mut Exchange<'_>, chains: Chains<'_>) {
     if let Some(consumer) = x.consumer() {
         account.part("consumer", &consumer.name);
     }
-    let by = match (x.source(), x.note::<Answered>()) {
-        (Source::Plugin, Some(Answered(name))) => name,
-        (Source::Plugin, None) => "a plugin",
-        (Source::Upstream, _) => "upstream",
-        (Source::Gateway | Source::None, _) => "gateway",
+    let by = match x.source() {
+        Source::Plugin if x.engine().answered_by.is_empty() => "a plugin",
+        Source::Plugin => x.engine().answered_by,
+        Source::Upstream => "upstream",
+        Source::Gateway | Source::None => "gateway",
     };
     account.part("by", by);
     account.part("reason", x.engine().reason);

@@ -12,7 +12,6 @@ use sdk::exchange::Chunk;
 use sdk::{Chain, Exchange, Phase, Reply, Step};
 
 use super::fault::{Fault, FaultKind};
-use super::live;
 use super::upload;
 use crate::down::Downstream;
 use crate::worker::Worker;
@@ -142,9 +141,6 @@ pub(crate) async fn run(
         Ok(Step::Next) => Flow::Go,
         Ok(Step::Reply(reply)) => {
             x.engine_mut().answered_by = chain.name_at(phase, cursor).unwrap_or_default();
-            if worker.settings.explain.is_some() {
-                live::answered(x, chain, phase, cursor);
-            }
             Flow::Reply(reply)
         }
         Ok(step) => go_on(worker, down, chain, phase, x, step, cursor).await,

@@ -232,7 +232,8 @@ impl Walk<'_, '_> {
                 Step::Refuse(why) => {
                     let body = why.as_str().to_owned();
                     let by = Some((stage.name().to_owned(), from.to_owned()));
-                    self.answer = Some(LocalReply { status: Some(why.status()), body, reason: why.as_str(), by });
+                    self.answer =
+                        Some(LocalReply { status: Some(why.status()), body, reason: why.as_str(), by });
                     return StageOutcome::Refuses(why);
                 }
                 Step::Body(_) => read_body(x, self.question),
@@ -325,5 +326,10 @@ fn answer(reply: &Reply, plugin: &str, from: &str) -> LocalReply {
         Some((_, to)) => format!("Location: {}", shown(to)),
         None => printable(String::from_utf8_lossy(&reply.body).trim_end()),
     };
-    LocalReply { status: Some(reply.status), body, reason: reply.reason, by: Some((plugin.to_owned(), from.to_owned())) }
+    LocalReply {
+        status: Some(reply.status),
+        body,
+        reason: reply.reason,
+        by: Some((plugin.to_owned(), from.to_owned())),
+    }
 }

@@ -86,7 +86,8 @@ pub(super) fn explain(of: Input<'_>, plan: &Plan, x: &mut Exchange<'_>, out: &mu
         Ok(upstream) => upstream,
         Err(failure) => {
             let (status, why) = words(failure);
-            out.answer = Some(LocalReply { status: Some(status), body: why.to_owned(), reason: "", by: None });
+            out.answer =
+                Some(LocalReply { status: Some(status), body: why.to_owned(), reason: "", by: None });
             return;
         }
     };

@@ -7,6 +7,8 @@ pub enum Refusal {
     RequestLine,
     /// The method is empty, not a token (RFC 9110 section 9.1) or too long.
     Method,
+    /// `:protocol` is not `websocket`, or comes without CONNECT (RFC 8441 section 4).
+    Protocol,
     /// The target contains a forbidden byte, or is in none of the four forms allowed for its method
     /// (RFC 9112 section 3.2).
     Target,
@@ -104,6 +106,7 @@ impl Refusal {
                 "the request line must be a method, a target and a version with one space between"
             }
             Refusal::Method => "the method must be a token of at most 64 bytes",
+            Refusal::Protocol => "`:protocol` must be `websocket`, with the method CONNECT",
             Refusal::Target => "the request target holds a byte or has a form that is not allowed",
             Refusal::TargetTooLong => "the request target is too long",
             Refusal::PercentEncoding => "a % in the path must be followed by two hexadecimal digits",

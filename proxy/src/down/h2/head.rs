@@ -89,6 +89,6 @@ mod tests {
         let key = head.fields.get(Name::SecWebsocketKey).unwrap();
         assert!(key.len() == 24 && key.ends_with(b"==") && b"AQgw".contains(&key[21]), "{key:?}");
         let other = Request::connect("http://a/").extension(h2::ext::Protocol::from_static("connect-udp"));
-        assert_eq!(made(other, false).unwrap_err(), Refusal::Method);
+        assert_eq!(made(other, false).unwrap_err(), Refusal::Protocol);
     }
 }
