@@ -151,13 +151,13 @@ mod tests {
         let mut fields = [&[(":protocol", "websocket")][..], &GET].concat();
         assert_eq!(
             made(&fields, false).map(|_| ()).unwrap_err(),
-            Refusal::Method,
+            Refusal::Protocol,
             "with GET it means nothing"
         );
         fields[1] = (":method", "CONNECT");
         let (ask, head) = made(&fields, false).unwrap();
         assert_eq!((ask, head.method, head.upgrade), (Ask::Tunnel, Method::Get, true));
         fields[0] = (":protocol", "connect-udp");
-        assert_eq!(made(&fields, false).map(|_| ()).unwrap_err(), Refusal::Method);
+        assert_eq!(made(&fields, false).map(|_| ()).unwrap_err(), Refusal::Protocol);
     }
 }
