@@ -14,6 +14,8 @@ const INSTALLED: &str = "\
 /usr/bin/sluice root:root 755
 /usr/lib/systemd/system/sluice.service root:root 644
 /usr/share/bash-completion/completions/sluice root:root 644
+/usr/share/man/man1/sluice.1.gz root:root 644
+/usr/share/man/man1/sluice-run.1.gz root:root 644
 /etc/sluice root:sluice 750
 /etc/sluice/config.yaml root:sluice 640
 /etc/logrotate.d/sluice root:root 644

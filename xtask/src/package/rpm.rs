@@ -20,6 +20,7 @@ drwxr-x--- root sluice  /etc/sluice
 -rw-r--r-- root root  /usr/share/fish/vendor_completions.d/sluice.fish
 -rw-r--r-- root root  /usr/share/licenses/sluice/LICENSE
 -rw-r--r-- root root  /usr/share/licenses/sluice/THIRD-PARTY-LICENSES
+-rw-r--r-- root root  /usr/share/man/man1/sluice.1.gz
 -rw-r--r-- root root  /usr/share/zsh/site-functions/_sluice
 drwx------ sluice sluice  /var/lib/sluice
 drwxr-x--- sluice sluice  /var/log/sluice
@@ -38,7 +39,9 @@ pub fn check(dist: &Dist) -> Result<()> {
     let format = "[%{FILEMODES:perms} %{FILEUSERNAME} %{FILEGROUPNAME} %{FILEFLAGS:fflags} %{FILENAMES}\n]";
     let mut found: Vec<_> = Vec::new();
     let listed = output(rpm(&["--query", "--queryformat", format, "--package"]).arg(&package))?;
-    found.extend(listed.lines());
+    // A page for each command of the program.
+    let pages = |line: &&str| line.starts_with("-rw-r--r-- root root  /usr/share/man/man1/sluice-");
+    found.extend(listed.lines().filter(|line| !pages(line)));
     found.sort_by_key(|line| line.rsplit(' ').next());
     let mut wanted: Vec<_> = FILES.lines().collect();
     wanted.sort_by_key(|line| line.rsplit(' ').next());
