@@ -145,7 +145,7 @@ pub const UPSTREAMS: &[Row] = &[
     row("nginx_config.http.upstream.http2_stall_timeout", Shape::Time, "10s",
         "when `http2_windows` is used up and other requests need windows: responses of which clients have taken less than \
          1 KiB for this long are ended, the oldest first: once a second, at most as many as there are requests with small \
-         windows. Status 408 if nothing was sent yet; `$sluice_reason` names it. 0: never").ours(),
+         windows. Status 408 if nothing was sent yet; `$sluice_reason` names it, of a WebSocket the error log. 0: never").ours(),
     row("nginx_config.http.upstream.http2_streams", Shape::Count { min: 1, max: 10_000 }, "100",
         "requests in flight per HTTP/2 connection to an upstream; for more, another is opened").ours(),
     row("nginx_config.http.max_plugin_requests", Shape::Count { min: 0, max: 1 << 20 }, "1024",
