@@ -143,13 +143,13 @@ for way, status in [("issuer", "good"), ("delegated", "good"), ("skipped", "revo
     assert "Cert Status" in shown(way, "-tls1_2")
 print("stapled: ok")
 for way, why in [
-    ("foreign", "it is not signed by the issuer"),
-    ("usurped", "it is not signed by the issuer"),
+    ("foreign", "neither the issuer nor a certificate that it issued for OCSP signed it"),
+    ("usurped", "neither the issuer nor a certificate that it issued for OCSP signed it"),
     ("revoked", 'certificate status "revoked"'),
     ("unknown", 'certificate status "unknown"'),
     ("hang", "no answer in time"),
     ("error", "bad http status code: 503"),
-    ("garbage", "it is none"),
+    ("garbage", "not an OCSP response"),
     ("big", "ocsp responder query failed"),
     ("none", "cert not contains authority_information_access extension"),
 ]:
