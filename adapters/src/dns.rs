@@ -441,7 +441,7 @@ mod tests {
         addr
     }
 
-    fn told(found: &ServiceNodes, name: &str) -> Vec<String> {
+    fn shown(found: &ServiceNodes, name: &str) -> Vec<String> {
         let mut nodes: Vec<String> = found.services[name]
             .iter()
             .map(|node| format!("{}:{} {}/{}", node.host, node.port, node.weight, node.priority))
@@ -472,13 +472,13 @@ mod tests {
         let sip = "_sip._tcp.srv.test.local";
         let found =
             ask(&dns, &["sd.test.local:1980", "six.test.local", sip, "gone.test.local"]).await.unwrap();
-        assert_eq!(told(&found, "sd.test.local:1980"), ["127.0.0.1:1980 1/0", "127.0.0.2:1980 1/0"]);
-        assert_eq!(told(&found, "six.test.local"), ["::1:80 1/0"]);
-        assert_eq!(told(&found, sip), ["127.0.0.1:1980 60/-1", "::1:80 1/-2"]);
+        assert_eq!(shown(&found, "sd.test.local:1980"), ["127.0.0.1:1980 1/0", "127.0.0.2:1980 1/0"]);
+        assert_eq!(shown(&found, "six.test.local"), ["::1:80 1/0"]);
+        assert_eq!(shown(&found, sip), ["127.0.0.1:1980 60/-1", "::1:80 1/-2"]);
         assert!(!found.services.contains_key("gone.test.local") && !found.complete, "the last ones stay");
         let even = "_even._tcp.srv.test.local";
         assert_eq!(
-            told(&ask(&dns, &[even]).await.unwrap(), even),
+            shown(&ask(&dns, &[even]).await.unwrap(), even),
             ["127.0.0.1:1980 120/-10", "127.0.0.2:1981 20/-20", "127.0.0.3:1981 20/-20"],
             "two addresses share a weight"
         );
@@ -488,12 +488,12 @@ mod tests {
         records.lock().unwrap().push(("sd.test.local", SRV, 60, srv(1, 5, 99, "a.test.local")));
         let ordered = Dns::new(&json!({"servers": [addr.to_string()], "order": ["A", "SRV"]})).unwrap();
         assert_eq!(
-            told(&ask(&ordered, &["sd.test.local"]).await.unwrap(), "sd.test.local")[0],
+            shown(&ask(&ordered, &["sd.test.local"]).await.unwrap(), "sd.test.local")[0],
             "127.0.0.1:80 1/0"
         );
         let first = Dns::new(&json!({"servers": [addr.to_string()]})).unwrap();
         assert_eq!(
-            told(&ask(&first, &["sd.test.local"]).await.unwrap(), "sd.test.local"),
+            shown(&ask(&first, &["sd.test.local"]).await.unwrap(), "sd.test.local"),
             ["127.0.0.1:99 5/-1"]
         );
         // All gone: an error, so that what was known stays.
@@ -512,13 +512,13 @@ mod tests {
         let dns = Dns::new(&json!({"servers": [addr.to_string()], "order": ["A"]})).unwrap();
         for _ in 0..2 {
             let found = ask(&dns, &["slow.test.local", "sd.test.local"]).await.unwrap();
-            assert_eq!(told(&found, "sd.test.local"), ["127.0.0.1:80 1/0"]);
+            assert_eq!(shown(&found, "sd.test.local"), ["127.0.0.1:80 1/0"]);
             assert!(!found.services.contains_key("slow.test.local") && !found.complete);
             assert!(found.pause <= LOOK, "it is looked for soon again");
         }
         answer.send_replace(true);
         let found = ask(&dns, &["slow.test.local"]).await.unwrap();
-        assert_eq!(told(&found, "slow.test.local"), ["127.0.0.9:80 1/0"]);
+        assert_eq!(shown(&found, "slow.test.local"), ["127.0.0.9:80 1/0"]);
         assert!(found.pause > LOOK, "as long as the record holds");
     }
 

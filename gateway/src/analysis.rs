@@ -38,11 +38,11 @@ pub fn of(desired: &Desired, boot: &Boot, catalog: &Arc<plugins::Catalog>) -> An
     })
 }
 
-/// The same as an answer.
+/// The analysis as a report for people and programs.
 ///
 /// # Errors
 /// A plugin's schema that does not compile.
-pub fn told(desired: &Desired, boot: &Boot, folders: &Arc<Folders>) -> anyhow::Result<Report> {
+pub fn report(desired: &Desired, boot: &Boot, folders: &Arc<Folders>) -> anyhow::Result<Report> {
     let analysis = of(desired, boot, &wiring::checking(boot, folders)?);
     Ok(Report { text: analysis.to_string(), value: analysis.to_json() })
 }

@@ -28,7 +28,7 @@ use crate::{say, wiring};
 /// errors.
 pub fn run(files: &Files, forward: &Forward, strict: bool, analyses: bool) -> anyhow::Result<bool> {
     let dumps = dumps::find(files.path.as_deref());
-    let (mut all, mut told) = (Vec::new(), Vec::new());
+    let (mut all, mut summary) = (Vec::new(), Vec::new());
     let (mut boot, mut folders) = (Boot::default(), Arc::default());
     if !are_all(files.path.as_deref(), &dumps) {
         let mut found = match files::of_start(files, forward) {
@@ -42,13 +42,13 @@ pub fn run(files: &Files, forward: &Forward, strict: bool, analyses: bool) -> an
         }
         let is_good = starts.is_empty() && (found.warnings.is_empty() || !strict);
         if let Some(config) = found.config.as_ref().filter(|_| is_good) {
-            told.push(format!("{} is valid", config.display()));
+            summary.push(format!("{} is valid", config.display()));
         }
         for file in found.resources.iter().cloned().chain(beside(&found)) {
             let catalog = wiring::checking(&found.boot, &found.folders())?;
             let checked = check_resources(&file, &found.boot, &catalog, analyses);
             let (count, diagnostics) = checked.unwrap_or_else(|diagnostics| (0, diagnostics));
-            told.extend(valid(&file, count, &diagnostics, strict));
+            summary.extend(valid(&file, count, &diagnostics, strict));
             all.extend(diagnostics);
         }
         if let Some(given) = &found.given {
@@ -57,15 +57,15 @@ pub fn run(files: &Files, forward: &Forward, strict: bool, analyses: bool) -> an
             // Its author wrote arguments, so there is no file to improve.
             let checked = check_text(forward::ARGUMENTS, given, Format::Json, &found.boot, &catalog, false);
             let (count, diagnostics) = checked.unwrap_or_else(|diagnostics| (0, diagnostics));
-            told.extend(valid(file, count, &diagnostics, strict));
+            summary.extend(valid(file, count, &diagnostics, strict));
             all.extend(diagnostics);
         }
         match stored::check(&found, analyses)?.filter(|_| found.given.is_none()) {
             Some((file, count, diagnostics)) => {
-                told.extend(valid(&file, count, &diagnostics, strict));
+                summary.extend(valid(&file, count, &diagnostics, strict));
                 all.extend(diagnostics);
             }
-            None => told.extend(unchecked(&found)),
+            None => summary.extend(unchecked(&found)),
         }
         folders = found.folders();
         all.splice(..0, found.warnings.into_iter().chain(starts));
@@ -73,11 +73,11 @@ pub fn run(files: &Files, forward: &Forward, strict: bool, analyses: bool) -> an
     }
     for file in &dumps {
         let (count, diagnostics) = dumps::check(file, &boot, &folders, analyses)?;
-        told.extend(valid(file, count, &diagnostics, strict));
+        summary.extend(valid(file, count, &diagnostics, strict));
         all.extend(diagnostics);
     }
     let good = report(all, strict);
-    told.iter().for_each(say::out);
+    summary.iter().for_each(say::out);
     Ok(good)
 }
 

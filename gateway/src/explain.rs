@@ -104,12 +104,12 @@ pub fn run(asked: &Explain) -> anyhow::Result<bool> {
         return answered(status, &body, asked.json);
     }
     let Some(found) = read(&asked.files) else { return Ok(false) };
-    let told = match by_file(&found, asked, &question)? {
-        Some(told) => told,
+    let report = match by_file(&found, asked, &question)? {
+        Some(report) => report,
         None => return by_instance(&found, asked, question),
     };
-    let Some(told) = told else { return Ok(false) };
-    print(&told, asked.json)
+    let Some(report) = report else { return Ok(false) };
+    print(&report, asked.json)
 }
 
 /// Explains by the file of resources. `None` without such a file, or with `--running`. The inner `None`: the file
@@ -126,8 +126,8 @@ fn by_file(found: &Found, asked: &Explain, question: &Question) -> anyhow::Resul
     let Some((rows, plugins)) = rows_of(file, &opener) else { return Ok(Some(None)) };
     let look = Look::of_rows(rows, plugins, 0, &mut compiler(&found.boot, &found.folders())?, &Unasked);
     let limits = wiring::request_limits(&found.boot);
-    let told = explain(&look, limits, question.clone()).map_err(anyhow::Error::msg)?;
-    Ok(Some(Some(told)))
+    let report = explain(&look, limits, question.clone()).map_err(anyhow::Error::msg)?;
+    Ok(Some(Some(report)))
 }
 
 /// Reads the valid resources of a declarative file, decrypted, and its list of plugins; prints diagnostics of the
@@ -187,8 +187,8 @@ fn by_instance(found: &Found, asked: &Explain, question: Question) -> anyhow::Re
     let rows = held.items.into_iter().map(|(key, value)| row(key, &value)).collect();
     let look = Look::of_rows(rows, held.plugins, 0, &mut compiler(&found.boot, &found.folders())?, &Unasked);
     let limits = wiring::request_limits(&found.boot);
-    let told = explain(&look, limits, question).map_err(anyhow::Error::msg)?;
-    print(&told, asked.json)
+    let report = explain(&look, limits, question).map_err(anyhow::Error::msg)?;
+    print(&report, asked.json)
 }
 
 fn ask<T>(question: &Question, send: impl FnOnce(&str, &str) -> anyhow::Result<T>) -> anyhow::Result<T> {
@@ -213,10 +213,10 @@ fn answered(status: u16, body: &str, json: bool) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-fn print(told: &Report, json: bool) -> anyhow::Result<bool> {
+fn print(report: &Report, json: bool) -> anyhow::Result<bool> {
     match json {
-        true => say::out(serde_json::to_string_pretty(&told.value)?),
-        false => say::out(told.text.trim_end()),
+        true => say::out(serde_json::to_string_pretty(&report.value)?),
+        false => say::out(report.text.trim_end()),
     }
     Ok(true)
 }

@@ -10,7 +10,7 @@ use control::store::{Refused, Step, Store};
 use model::boot::Boot;
 use model::declarative::{Declarative, Format};
 use model::upstream::fault_of_host;
-use model::{Diagnostic, Key, Kind, Severity};
+use model::{Diagnostic, Invalid, Key, Kind, Severity};
 use serde_json::{Map, Value, json};
 
 use crate::cli::{Files, Forward};
@@ -33,27 +33,19 @@ const SCHEMES: [(&str, bool); 6] =
 pub fn find(files: &Files, forward: &Forward) -> Result<Found, Vec<Diagnostic>> {
     let mut wrong = Vec::new();
     if let Some(path) = &files.path {
-        let told =
-            Diagnostic::new(Severity::Error, &path.display().to_string(), "--to excludes a configuration");
-        wrong.push(hint(
-            told,
-            "leave out one of them: an upstream of its own belongs into the file of resources",
-        ));
+        let invalid = Invalid::new("--to excludes a configuration")
+            .hint("leave out one of them: an upstream of its own belongs into the file of resources");
+        wrong.push(diagnostic(&path.display().to_string(), invalid));
     }
-    let mut keep = |read: Result<_, Box<Diagnostic>>| read.map_err(|found| wrong.push(*found)).ok();
-    let targets: Vec<Target> = forward.to.iter().filter_map(|url| keep(Target::read(url))).collect();
-    let mut keep = |read: Result<_, Box<Diagnostic>>| read.map_err(|found| wrong.push(*found)).ok();
-    let listen: Vec<Value> = forward.listen.iter().filter_map(|address| keep(listen(address))).collect();
+    let targets = read_each("--to", &forward.to, Target::read, &mut wrong);
+    let listen = read_each("--listen", &forward.listen, listen, &mut wrong);
     if let Some(first) = targets.first()
         && let Some(other) = targets.iter().find(|other| other.scheme != first.scheme)
     {
-        let about = format!("--to {}", other.url);
-        let told = Diagnostic::new(Severity::Error, &about, "all --to must have the same scheme");
-        wrong.push(Diagnostic {
-            expected: Some(format!("{}://", first.scheme)),
-            got: Some(format!("{}://", other.scheme)),
-            ..told
-        });
+        let invalid = Invalid::new("all --to must have the same scheme")
+            .expected(format!("{}://", first.scheme))
+            .got(format!("{}://", other.scheme));
+        wrong.push(diagnostic(&format!("--to {}", other.url), invalid));
     }
     if !wrong.is_empty() {
         return Err(wrong);
@@ -125,32 +117,28 @@ struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    fn read(url: &'a str) -> Result<Target<'a>, Box<Diagnostic>> {
+    fn read(url: &'a str) -> Result<Target<'a>, Invalid> {
         const EXPECTED: &str = "SCHEME://HOST or SCHEME://HOST:PORT, such as http://127.0.0.1:1980";
-        let wrong = |reason: &str| about("--to", url, reason, EXPECTED);
+        let wrong = |reason: &str| Invalid::new(reason).expected(EXPECTED);
         let Some((scheme, rest)) = url.split_once("://") else {
-            let told = wrong("the URL has no scheme");
-            return Err(Box::new(hint(*told, &format!("for a server without TLS write http://{url}"))));
+            let help = format!("for a server without TLS write http://{url}");
+            return Err(wrong("the URL has no scheme").hint(help));
         };
         let Some((scheme, tls)) = SCHEMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(scheme)) else {
-            return Err(Box::new(Diagnostic {
-                expected: Some(SCHEMES.map(|(name, _)| format!("{name}://")).join(", ")),
-                ..*wrong("the scheme is unknown")
-            }));
+            let known = SCHEMES.map(|(name, _)| format!("{name}://")).join(", ");
+            return Err(Invalid::new("the scheme is unknown").expected(known));
         };
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (authority, more) = rest.split_at(end);
         if !matches!(more, "" | "/") {
             let part = if more.starts_with('/') { "a path" } else { "a query or fragment" };
-            let told = wrong(&format!("the URL has {part}, but requests keep their own"));
             let help =
                 "write only the server; to change paths, use the plugin proxy-rewrite in an apisix.yaml";
-            return Err(Box::new(hint(*told, help)));
+            return Err(wrong(&format!("the URL has {part}, but requests keep their own")).hint(help));
         }
         if authority.contains('@') {
-            let told = wrong("the URL has a user or password");
             let help = "to send credentials, use the plugin proxy-rewrite in an apisix.yaml";
-            return Err(Box::new(hint(*told, help)));
+            return Err(wrong("the URL has a user or password").hint(help));
         }
         let bracketed = authority.strip_prefix('[').map(|inside| inside.split_once(']'));
         let (host, port) = match bracketed {
@@ -187,7 +175,7 @@ impl<'a> Target<'a> {
 }
 
 /// Reads one `--listen` as a value of `node_listen` or `ssl.listen`.
-fn listen(address: &str) -> Result<Value, Box<Diagnostic>> {
+fn listen(address: &str) -> Result<Value, Invalid> {
     let number = |port: &str| port.parse::<u16>().ok().filter(|port| *port > 0);
     let read = match address.strip_prefix(':') {
         Some(port) => number(port).map(|port| json!({"port": port})),
@@ -198,7 +186,7 @@ fn listen(address: &str) -> Result<Value, Box<Diagnostic>> {
             .map(|address| json!({"ip": address.ip().to_string(), "port": address.port()})),
     };
     let expected = ":8080 for all addresses of this machine, 127.0.0.1:8080 or [::1]:8080";
-    read.ok_or_else(|| about("--listen", address, "the address cannot be listened on", expected))
+    read.ok_or_else(|| Invalid::new("the address cannot be listened on").expected(expected))
 }
 
 /// The `config.yaml` that the arguments stand for.
@@ -273,13 +261,31 @@ fn of_argument(forward: &Forward, found: Diagnostic) -> Diagnostic {
     Diagnostic { file, line: 0, column: 0, source: None, ..found }
 }
 
-fn about(argument: &str, value: &str, reason: &str, expected: &str) -> Box<Diagnostic> {
-    let told = Diagnostic::new(Severity::Error, &format!("{argument} {value}"), reason);
-    Box::new(Diagnostic { expected: Some(expected.to_owned()), ..told })
+/// Reads the values of an argument; adds what is wrong with them to `wrong`.
+fn read_each<'a, T>(
+    argument: &str,
+    values: &'a [String],
+    read: impl Fn(&'a str) -> Result<T, Invalid>,
+    wrong: &mut Vec<Diagnostic>,
+) -> Vec<T> {
+    let keep = |value: &'a String| match read(value) {
+        Ok(read) => Some(read),
+        Err(invalid) => {
+            wrong.push(diagnostic(&format!("{argument} {value}"), invalid));
+            None
+        }
+    };
+    values.iter().filter_map(keep).collect()
 }
 
-fn hint(found: Diagnostic, hint: &str) -> Diagnostic {
-    Diagnostic { hint: Some(hint.to_owned()), ..found }
+/// An error of the argument `about`.
+fn diagnostic(about: &str, invalid: Invalid) -> Diagnostic {
+    Diagnostic {
+        expected: invalid.expected,
+        got: invalid.got.map(Into::into),
+        hint: invalid.hint,
+        ..Diagnostic::new(Severity::Error, about, invalid.reason)
+    }
 }
 
 #[cfg(test)]

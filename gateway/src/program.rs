@@ -130,7 +130,7 @@ impl Program for Running {
 
     fn reload(&self) -> Reloading<'_> {
         Box::pin(async {
-            let mut told = Vec::new();
+            let mut messages = Vec::new();
             let mut wrong = Vec::new();
             if let Some(file) = &self.file {
                 let reading = file.reload();
@@ -143,7 +143,7 @@ impl Program for Running {
                     Ok(Ok(Ok(mistakes))) => {
                         let read = format!("read {} again", self.place.display());
                         match mistakes {
-                            0 => told.push(read),
+                            0 => messages.push(read),
                             1 => wrong.push(format!("{read}: 1 error; `sluice check` shows it")),
                             many => wrong.push(format!("{read}: {many} errors; `sluice check` shows them")),
                         }
@@ -151,7 +151,7 @@ impl Program for Running {
                     Ok(Ok(Err(finding))) => {
                         wrong.push(format!("{}; its previous content stays in use", finding.one_line()));
                     }
-                    _ => told.push(format!("{} is still being read", self.place.display())),
+                    _ => messages.push(format!("{} is still being read", self.place.display())),
                 }
             }
             if let Some(config) = &self.config {
@@ -162,19 +162,19 @@ impl Program for Running {
                     }
                 };
                 match taken {
-                    Ok(()) => told.push(format!(
+                    Ok(()) => messages.push(format!(
                         "reread {}: the plugin list applies now, everything else at the next start",
                         config.display()
                     )),
                     Err(reason) => wrong.push(reason),
                 }
             }
-            match (told.is_empty(), wrong.is_empty()) {
-                (_, false) => Err(wrong.into_iter().chain(told).collect::<Vec<_>>().join("; ")),
+            match (messages.is_empty(), wrong.is_empty()) {
+                (_, false) => Err(wrong.into_iter().chain(messages).collect::<Vec<_>>().join("; ")),
                 (true, true) => Err("no file was read at start, so there is nothing to reread".to_owned()),
                 (false, true) => {
-                    told.extend(self.not_served());
-                    Ok(told.join("; "))
+                    messages.extend(self.not_served());
+                    Ok(messages.join("; "))
                 }
             }
         })
@@ -247,10 +247,10 @@ impl Program for Running {
         Box::pin(async move {
             let look = self.pipeline.look().await.ok_or("the gateway stops")?;
             let (boot, folders) = (self.boot.clone(), self.folders.clone());
-            let analyse = move || crate::analysis::told(&look.desired.apart(), &boot, &folders);
-            let told = self.long.run(analyse).await;
-            let told = told.ok_or("a mistake of the gateway: the analysis failed")?;
-            told.map_err(|error| format!("{error:#}"))
+            let analyse = move || crate::analysis::report(&look.desired.apart(), &boot, &folders);
+            let report = self.long.run(analyse).await;
+            let report = report.ok_or("a mistake of the gateway: the analysis failed")?;
+            report.map_err(|error| format!("{error:#}"))
         })
     }
 
@@ -412,13 +412,13 @@ mod tests {
         });
         let counted = running.clone();
         let second = turns.run(move || counted.fetch_add(1, Ordering::SeqCst));
-        let told = async {
+        let release = async {
             while running.load(Ordering::SeqCst) == 0 {
                 tokio::task::yield_now().await;
             }
             go.send(()).unwrap();
         };
-        assert_eq!(tokio::join!(first, second, told), (Some(1), Some(0), ()));
+        assert_eq!(tokio::join!(first, second, release), (Some(1), Some(0), ()));
     }
     #[tokio::test]
     async fn work_keeps_its_turn_when_whoever_asked_has_gone() {

@@ -136,6 +136,7 @@ impl Plugin for ApiBreaker {
             Ok((name, Template::parse(&header.value)))
         };
         let headers = config.break_response_headers.unwrap_or_default();
+        cx.services.tallies.reserve();
         Ok(ApiBreaker {
             tallies: cx.services.tallies.clone(),
             host: Var::parse("host"),

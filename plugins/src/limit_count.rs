@@ -84,6 +84,7 @@ impl Plugin for LimitCount {
     fn build(config: Config, cx: &mut Build<'_>) -> Result<LimitCount, Invalid> {
         config.check()?;
         let counters = cx.services.counters.clone();
+        counters.reserve();
         let settings = serde_json::to_value(&config).map_err(|error| Invalid::new(error.to_string()))?;
         let (scope, group) = match &config.group {
             Some(name) => {

@@ -17,6 +17,7 @@ pub(crate) type Scratch = WorkerState<Vec<u8>>;
 /// Returns the beginning of a plugin's keys: a limit belongs to its resource and its settings.
 pub(crate) fn scope(table: &Table, owner: &Owner, settings: &impl Serialize) -> Result<CounterKey, Invalid> {
     let settings = serde_json::to_string(settings).map_err(|error| Invalid::new(error.to_string()))?;
+    table.reserve();
     let key = table.key().part(owner.collection.as_bytes()).part(owner.id.as_bytes());
     Ok(key.part(settings.as_bytes()).finish())
 }

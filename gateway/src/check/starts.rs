@@ -36,10 +36,10 @@ fn certificates(found: &Found) -> Vec<Invalid> {
 
 /// Errors of a start begin with the key they are about.
 fn at_its_key(error: &anyhow::Error) -> Invalid {
-    let told = format!("{error:#}");
-    let key = told.split([':', ' ']).next().unwrap_or_default();
+    let reason = format!("{error:#}");
+    let key = reason.split([':', ' ']).next().unwrap_or_default();
     let pointer = format!("/{}", key.replace('.', "/"));
-    Invalid::new(told).at(pointer)
+    Invalid::new(reason).at(pointer)
 }
 
 fn logs(found: &Found) -> Vec<Invalid> {

@@ -41,17 +41,17 @@ pub fn check(found: &Found, analyses: bool) -> anyhow::Result<Option<(PathBuf, u
         let at = if invalid.pointer.is_empty() { String::new() } else { format!("; at {}", invalid.pointer) };
         Diagnostic::new(severity, &name, format!("{key}: {}{at}", invalid.reason))
     };
-    let mut told = Vec::new();
+    let mut diagnostics = Vec::new();
     let mut desired = Desired::default();
     desired.plugins.clone_from(&held.plugins);
     for (key, value) in &held.items {
         match Resource::parse(key.kind, &key.id, value) {
             Ok(resource) => {
                 let ignored = model::gaps::ignored(key.kind, value);
-                told.extend(ignored.iter().map(|invalid| tell(Severity::Warning, key, invalid)));
+                diagnostics.extend(ignored.iter().map(|invalid| tell(Severity::Warning, key, invalid)));
                 desired.put(Arc::new(Entry::new(key.clone(), resource, 1, 1)));
             }
-            Err(invalid) => told.push(tell(Severity::Error, key, &invalid)),
+            Err(invalid) => diagnostics.push(tell(Severity::Error, key, &invalid)),
         }
     }
     let catalog = wiring::checking(&found.boot, &found.folders())?;
@@ -59,25 +59,25 @@ pub fn check(found: &Found, analyses: bool) -> anyhow::Result<Option<(PathBuf, u
     let mut compiler = Compiler::new(catalog.clone(), settings);
     let compiled = compiler.compile(&desired, &Touched::all(), &NoNames, 1);
     let rejected = compiled.rejected.iter().filter(|one| !one.invalid.reason.ends_with(NOT_ASKED));
-    told.extend(rejected.map(|one| tell(Severity::Error, &one.key, &one.invalid)));
+    diagnostics.extend(rejected.map(|one| tell(Severity::Error, &one.key, &one.invalid)));
     let absent = super::dangling(held.items.iter().map(|(key, value)| (key, value)));
     let is_rejected = |key: &Key| compiled.rejected.iter().any(|one| one.key == *key);
     let absent = absent.into_iter().filter(|(key, _)| !is_rejected(key));
-    told.extend(absent.map(|(key, invalid)| tell(Severity::Error, key, &invalid)));
+    diagnostics.extend(absent.map(|(key, invalid)| tell(Severity::Error, key, &invalid)));
     // With items left out, the analysis would find that others are unused.
-    if analyses && !told.iter().any(|one| one.severity == Severity::Error) {
+    if analyses && !diagnostics.iter().any(|one| one.severity == Severity::Error) {
         let analysis = crate::analysis::of(&desired, &found.boot, &catalog);
         let findings = analysis.findings.iter().filter(|finding| finding.code != Code::NoEffect);
         for Finding { code, key, invalid } in findings {
             let mut invalid = invalid.clone();
             invalid.reason.push_str(&format!(" ({})", Code::as_str(*code)));
-            told.push(tell(Severity::Warning, key, &invalid));
+            diagnostics.push(tell(Severity::Warning, key, &invalid));
         }
-        told.extend(analysis.more.iter().map(|(code, count)| {
+        diagnostics.extend(analysis.more.iter().map(|(code, count)| {
             Diagnostic::new(Severity::Warning, &name, format!("and {count} more of {}", code.as_str()))
         }));
     }
-    Ok(Some((file, held.items.len(), told)))
+    Ok(Some((file, held.items.len(), diagnostics)))
 }
 
 /// The report of a running gateway that has the store open.
@@ -98,18 +98,18 @@ fn running(found: &Found, file: PathBuf, analyses: bool) -> Option<(PathBuf, usi
     let list =
         |value: &Value, name: &str| value.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
     let rejected = list(&status, "rejected");
-    let mut told: Vec<Diagnostic> = rejected.iter().map(|one| tell(Severity::Error, one)).collect();
-    told.extend(list(&status, "without_effect").iter().map(|one| tell(Severity::Warning, one)));
+    let mut diagnostics: Vec<Diagnostic> = rejected.iter().map(|one| tell(Severity::Error, one)).collect();
+    diagnostics.extend(list(&status, "without_effect").iter().map(|one| tell(Severity::Warning, one)));
     if analyses
-        && told.iter().all(|one| one.severity == Severity::Warning)
+        && diagnostics.iter().all(|one| one.severity == Severity::Warning)
         && let Ok((200, body)) = instance::send(address, "GET", "/v1/analysis", None, &[], "")
     {
         let analysis: Value = serde_json::from_str(&body).ok()?;
         let findings = list(&analysis, "list");
         let findings = findings.iter().filter(|one| one["code"] != Code::NoEffect.as_str());
-        told.extend(findings.map(|one| tell(Severity::Warning, one)));
+        diagnostics.extend(findings.map(|one| tell(Severity::Warning, one)));
     }
     let counts = status.get("resources").and_then(Value::as_object).into_iter().flatten();
     let count = counts.filter_map(|(_, count)| count.as_u64()).sum::<u64>();
-    Some((file, usize::try_from(count).unwrap_or(usize::MAX), told))
+    Some((file, usize::try_from(count).unwrap_or(usize::MAX), diagnostics))
 }

@@ -2,7 +2,6 @@
 
 use sdk::build::Owner;
 use sdk::testing::{FixedNames, Probe, respond};
-
 use serde_json::json;
 
 use super::*;

@@ -98,9 +98,9 @@ mod tests {
             (FaultKind::ClientStalled, Some(("upstream.http2_windows", 10))),
             (FaultKind::BadResponse(Refusal::StatusLine), None),
         ] {
-            let told = kind.limit(&settings);
-            let told = told.map(|(name, bound)| (name.trim_start_matches("nginx_config.http."), bound));
-            assert_eq!(told, limit, "{kind:?}");
+            let named = kind.limit(&settings);
+            let named = named.map(|(name, bound)| (name.trim_start_matches("nginx_config.http."), bound));
+            assert_eq!(named, limit, "{kind:?}");
         }
     }
 }

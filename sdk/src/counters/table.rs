@@ -3,6 +3,7 @@
 //! The memory of counters: buckets, and the keys that are hashed to them.
 
 use std::hash::{BuildHasher, Hasher};
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -12,9 +13,12 @@ use model::Invalid;
 use super::bucket::{Bucket, Full, Placed, Words};
 use super::platform::SLOTS;
 
-/// A fixed number of counter slots, set by the memory reserved for them.
+/// A fixed number of counter slots.
 pub struct Table {
-    buckets: Box<[Words]>,
+    /// See [`Table::reserve`].
+    reserved: OnceLock<Box<[Words]>>,
+    /// How many buckets there are.
+    count: usize,
     seeds: [RandomState; 2],
     /// Slots that were ever used.
     used: AtomicU64,
@@ -57,26 +61,33 @@ impl Table {
             let reason = format!("counters may take at most {}g, not {bytes} bytes", Table::MOST >> 30);
             return Err(Invalid::new(reason).expected(most()).got(bytes.to_string()));
         }
-        let buckets = (usize::try_from(bytes).unwrap_or(usize::MAX) / size_of::<Words>()).max(1);
-        let buckets = bytemuck::try_zeroed_slice_box(buckets).map_err(|()| {
+        let table = Table::new(usize::try_from(bytes).unwrap_or(usize::MAX));
+        let buckets = bytemuck::try_zeroed_slice_box(table.count).map_err(|()| {
             Invalid::new(format!("cannot allocate {bytes} bytes for counters")).got(bytes.to_string())
         })?;
-        Ok(Table::of(buckets))
+        Ok(Table { reserved: buckets.into(), ..table })
     }
 
-    /// Creates a table of about `bytes` bytes (26 per counter, at least 15 counters). The address
-    /// space is reserved now; the system provides memory page by page as it is used.
+    /// Creates a table of about `bytes` bytes (26 per counter, at least 15 counters).
     pub fn new(bytes: usize) -> Table {
-        Table::of(bytemuck::zeroed_slice_box((bytes / size_of::<Words>()).max(1)))
-    }
-
-    fn of(buckets: Box<[Words]>) -> Table {
         Table {
-            buckets,
+            reserved: OnceLock::new(),
+            count: (bytes / size_of::<Words>()).max(1),
             seeds: [RandomState::default(), RandomState::default()],
             used: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
         }
+    }
+
+    /// Reserves the memory. To be called when a plugin instance is built that counts, so that no request does it.
+    /// Without such plugins nothing is reserved, as the allocator may have to clear all of it.
+    pub fn reserve(&self) {
+        self.buckets();
+    }
+
+    #[inline]
+    fn buckets(&self) -> &[Words] {
+        self.reserved.get_or_init(|| bytemuck::zeroed_slice_box(self.count))
     }
 
     /// Starts a key.
@@ -92,20 +103,21 @@ impl Table {
 
     /// Size of the table in bytes.
     pub fn capacity_bytes(&self) -> u64 {
-        (self.buckets.len() * size_of::<Words>()) as u64
+        (self.count * size_of::<Words>()) as u64
     }
 
     /// Bytes of slots that were never used.
     pub fn free_bytes(&self) -> u64 {
-        let places = (self.buckets.len() * SLOTS) as u64;
+        let places = (self.count * SLOTS) as u64;
         let used = self.used.load(Relaxed).min(places);
         self.capacity_bytes() * (places - used) / places
     }
 
     #[inline]
     pub(super) fn bucket(&self, key: CounterKey) -> Bucket<'_> {
-        let index = (u128::from(key.place) * self.buckets.len() as u128) >> 64;
-        Bucket(&self.buckets[index as usize])
+        let buckets = self.buckets();
+        let index = (u128::from(key.place) * buckets.len() as u128) >> 64;
+        Bucket(&buckets[index as usize])
     }
 
     /// See [`Bucket::update`].

@@ -1,13 +1,10 @@
 use std::future::poll_fn;
 
-use snapshot::upstream::Keepalive;
-
 use super::*;
 use crate::Settings;
 use crate::rt::memory::{self, End, Schedule};
 use crate::testing::{beside_worker, sleep};
 use crate::up::links::Target;
-use crate::up::pool::Peer;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -21,14 +18,7 @@ async fn begun(worker: &Worker) -> (Stream, End) {
         taken.borrow_mut().push(near);
         Ok(far)
     });
-    let target = Target {
-        peer: Peer::plain(addr).with_h2(),
-        place: addr.into(),
-        secured: None,
-        connect_timeout: SECOND,
-        send_timeout: SECOND,
-        keepalive: Keepalive { size: 1, idle_timeout: SECOND, requests: 1 },
-    };
+    let target = Target::plain_http2(addr, 1);
     let place = worker.links.place(worker, &worker.clock.waiter(), target, false).await;
     let stream = Stream::new(place.unwrap_or_else(|fault| panic!("{fault:?}")), false);
     {
