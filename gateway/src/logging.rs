@@ -16,8 +16,6 @@ use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 use crate::logfile::LogDestination;
 
-mod json_lines;
-
 /// Lines about single requests, which clients cause and which no level but theirs shows.
 const REQUEST: &str = "request";
 
@@ -54,11 +52,11 @@ pub fn start(boot: &Boot, data: &Path) -> anyhow::Result<()> {
             (BoxMakeWriter::new(move || log), false)
         }
     };
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_target(false);
     // A second start within one process (tests) keeps the first.
     let _ = match boot.error_log_json {
-        true => lines.with_ansi(false).event_format(json_lines::JsonLines).try_init(),
-        false => lines.with_ansi(terminal).with_target(false).try_init(),
+        true => lines.json().flatten_event(true).try_init(),
+        false => lines.with_ansi(terminal).try_init(),
     };
     Ok(())
 }

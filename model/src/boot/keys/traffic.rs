@@ -106,7 +106,7 @@ pub const PROCESS: &[Row] = &[
     row("nginx_config.error_log_level", Shape::OneOf(LOG_LEVELS), "warn",
         "lowest level that is written, see [logs](operating.md#logs)"),
     row("nginx_config.error_log_format", Shape::OneOf(&["text", "json"]), "text",
-        "`json`: every line is a JSON object with `time`, `level`, `message` and the line's fields").ours(),
+        "`json`: every line is a JSON object with `timestamp`, `level`, `message` and the line's fields").ours(),
     row("nginx_config.event.accept_wait", Shape::Time, "250ms",
         "while all connections wait longer than this to be accepted, they get 503; 0 is off").ours(),
     row("nginx_config.event.worker_connections", Shape::Count { min: 1, max: 1 << 32 }, "10620",
