@@ -2,7 +2,7 @@
 //! removes it below a folder.
 
 use super::chroot::Chroot;
-use super::{Dist, nfpm};
+use super::{Dist, nfpm, trial};
 use crate::shell::{output, run};
 use crate::tools;
 use anyhow::{Context, Result, bail};
@@ -71,10 +71,7 @@ pub fn check(dist: &Dist) -> Result<()> {
         .args(["-ec", "rpm2cpio \"$0\" | cpio --extract --make-directories --no-absolute-filenames --quiet"])
         .arg(&package);
     run(shell.current_dir(&unpacked))?;
-    let version = output(Command::new(unpacked.join("usr/bin/sluice")).arg("--version"))?;
-    if version.trim() != format!("sluice {}", dist.version) {
-        bail!("the program in the package is {version:?}");
-    }
+    trial::serves(dist, &unpacked.join("usr/bin/sluice"), &work.join("conf"))?;
 
     // The scripts, as rpm calls them. The folder has no packages of rpm, so dependencies are not compared.
     let chroot = Chroot::new(&work)?;
