@@ -1,0 +1,62 @@
+//! Configuration files of other gateways, as resources of this one.
+//!
+//! [`recognise`] tells the format of a file by its content; [`import`] reads it. Pure: further files
+//! are requested of [`Files`], variables of a lookup function, and the same input gives the same output.
+//!
+//! Nothing is lost silently: each construct of a file is either part of a resource or a listener, or
+//! a [`Finding`] names it. Files of YAML and JSON are read through [`node::Node`], which remembers
+//! what was read.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_macros,
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "a test"
+    )
+)]
+
+mod envoy;
+mod files;
+mod finding;
+mod format;
+mod kong;
+mod nginx;
+pub mod node;
+mod output;
+mod spring;
+mod zuul;
+
+pub use files::{FileError, Files, Variables};
+pub use finding::{Finding, Place, Severity};
+pub use format::{Format, Recognised, recognise};
+pub use output::{Import, Imported, Listener, Protocol};
+
+use model::Diagnostic;
+
+/// A file to import.
+pub struct Source<'a> {
+    /// Its path, as the user wrote it; further files are relative to its folder.
+    pub file: &'a str,
+    pub text: &'a str,
+    pub files: &'a dyn Files,
+    pub variables: Variables<'a>,
+    /// Active profiles, of Spring applications alone.
+    pub profiles: &'a [String],
+}
+
+/// Imports a file.
+///
+/// # Errors
+/// A file of which nothing can be used: it cannot be parsed, or a file that it includes is absent.
+pub fn import(format: Format, source: &Source<'_>) -> Result<Import, Box<Diagnostic>> {
+    match format {
+        Format::Kong => kong::import(source),
+        Format::Envoy => envoy::import(source),
+        Format::Nginx => nginx::import(source),
+        Format::SpringCloudGateway => spring::import(source),
+        Format::Zuul => zuul::import(source),
+    }
+}
