@@ -6,13 +6,17 @@
 //! changed.
 
 mod client;
+mod conditions;
 mod follow;
 mod history;
 mod keep;
 mod keys;
 mod link;
+#[cfg(test)]
+mod messages;
 mod pages;
 mod presence;
+#[rustfmt::skip]
 mod proto;
 mod write;
 

@@ -5,8 +5,10 @@
 //! says in its first lines what it is for, and its page under `plugins/pages` what a field
 //! means, with an example; nothing about a plugin is written here. The tables of settings are
 //! [written between marks](settings) in a page that is otherwise written by hand.
+//!
+//! It also has a test of `adapters` write the messages of etcd's API: compiling them takes crates that only tests need.
 
-use crate::shell::{cargo, output, root};
+use crate::shell::{cargo, output, root, run};
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 use serde_json::Value;
@@ -19,7 +21,12 @@ mod settings;
 
 pub fn command(args: &[String]) -> Result<()> {
     match args {
-        [] => write(),
+        [] => {
+            let mut messages = cargo();
+            messages.args(["test", "--package", "adapters", "--lib", "messages_are_those_of_the_proto_file"]);
+            run(messages.env("SLUICE_WRITE_MESSAGES", "1"))?;
+            write()
+        }
         [flag] if flag == "--check" => check_with(&mut built_here()),
         _ => bail!("usage: cargo x gen [--check]"),
     }

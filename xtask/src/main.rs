@@ -37,8 +37,9 @@ cargo x COMMAND
   sluice ARGS         build the gateway as `run` does and call it with ARGS, such
                       as `cargo x sluice check conf`
   bench [ARGS]        build for speed, load, report (see bench/README.md)
-  gen [--check]       plugin pages and schemas under docs/plugins; with --check
-                      fail when they are stale
+  gen [--check]       plugin pages and schemas under docs/plugins, and the messages
+                      of etcd's API; with --check fail when the pages are stale
+                      (the unit tests fail when the messages are)
   new-plugin NAME [--priority N]
                       a plugin's file, its line in the list, its case
   tidy                walls between the rooms, file sizes, banned words, plain English

@@ -15,8 +15,9 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::client::{ANSWER, Client, Trouble, Watching};
 use super::keep::{Keeper, Release};
+use super::proto::watch_request::RequestUnion;
 use super::proto::{
-    Event, Header, WatchAsk, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
+    Event, ResponseHeader, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
 };
 use super::{Inner, keys, pages};
 
@@ -196,7 +197,7 @@ impl Following {
             progress_notify: true,
             fragment: true,
         };
-        let asked = WatchRequest { request: Some(WatchAsk::Create(create)) };
+        let asked = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
         let mut watching = self.inner.client.watch(asked).await?;
         let ended = self.drive(&mut watching).await;
         if !matches!(ended, Err(Trouble::Compacted)) {
@@ -220,7 +221,8 @@ impl Following {
                     if asked || !created {
                         return Err(Trouble::Lost("the watch does not answer".to_owned()));
                     }
-                    let ask = WatchRequest { request: Some(WatchAsk::Progress(WatchProgressRequest {})) };
+                    let progress = RequestUnion::ProgressRequest(WatchProgressRequest {});
+                    let ask = WatchRequest { request_union: Some(progress) };
                     let full = |_| Trouble::Lost("the watch takes no requests".to_owned());
                     watching.asks.try_send(ask).map_err(full)?;
                     (asked, due) = (true, Instant::now() + patience);
@@ -233,7 +235,7 @@ impl Following {
             (asked, due) = (false, Instant::now() + interval);
             if answer.created {
                 created = true;
-                self.check(answer.header.clone().unwrap_or_default())?;
+                self.check(answer.header.unwrap_or_default())?;
             }
             if answer.canceled {
                 return Err(cancelled(&answer));
@@ -262,7 +264,7 @@ impl Following {
 
     /// Checks the member's answer as the watch begins: it may belong to another cluster, or have older data than were
     /// seen. In the latter case it may only be behind, which reading everything shows.
-    fn check(&mut self, header: Header) -> Result<(), Trouble> {
+    fn check(&mut self, header: ResponseHeader) -> Result<(), Trouble> {
         let Some(position) = self.position else { return Err(Trouble::Compacted) };
         if header.cluster_id != position.cluster || keys::revision(header.revision) < position.revision {
             return Err(Trouble::Compacted);
@@ -286,7 +288,7 @@ impl Following {
         }
     }
 
-    fn moved_to(&mut self, header: Header) {
+    fn moved_to(&mut self, header: ResponseHeader) {
         if let Some(position) = &mut self.position {
             position.revision = position.revision.max(keys::revision(header.revision));
         }

@@ -13,7 +13,9 @@ use serde_json::Value;
 
 use super::client::ANSWER;
 use super::keys;
-use super::proto::{DeleteRangeRequest, Op, PutRequest, RangeRequest, RequestOp, TxnRequest};
+use super::proto::range_request::{SortOrder, SortTarget};
+use super::proto::request_op::Request;
+use super::proto::{DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest};
 use super::write::MOST_AT_ONCE;
 use super::{Inner, unavailable};
 
@@ -24,14 +26,9 @@ const PAGE: i64 = 16;
 /// The most records beyond the bound before the oldest are deleted.
 const SLACK: u64 = 16;
 
-/// etcd's words: the order, and by what.
-const ASCENDING: i32 = 1;
-const DESCENDING: i32 = 2;
-const BY_CREATION: i32 = 2;
-
 impl Inner {
     /// Returns the operation that puts a record; `None` if no history is kept, or the record is too large.
-    pub fn record(&self, record: &Record) -> Option<Op> {
+    pub fn record(&self, record: &Record) -> Option<Request> {
         let refused = self.history_refused.load(Ordering::Relaxed);
         if refused || self.settings.history.records == 0 {
             return None;
@@ -43,7 +40,7 @@ impl Inner {
         }
         let (time, size, seen) = (record.time_ms, value.len(), record.from);
         let name = format!("{time:013}-{size}-{seen}-{}", std::process::id());
-        Some(Op::Put(PutRequest { key: self.layout.record(&name), value, lease: 0 }))
+        Some(Request::RequestPut(PutRequest { key: self.layout.record(&name), value, lease: 0 }))
     }
 
     /// See [`Store::history`](control::store::Store::history).
@@ -62,8 +59,8 @@ impl Inner {
                 key: key.clone(),
                 range_end: range_end.clone(),
                 limit: PAGE.min(i64::try_from(limit - records.len()).unwrap_or(PAGE)),
-                sort_order: DESCENDING,
-                sort_target: BY_CREATION,
+                sort_order: SortOrder::Descend.into(),
+                sort_target: SortTarget::Create.into(),
                 min_create_revision: number(after).saturating_add(1),
                 max_create_revision: number(latest),
                 ..RangeRequest::default()
@@ -102,8 +99,8 @@ impl Inner {
             key,
             range_end,
             keys_only: true,
-            sort_order: ASCENDING,
-            sort_target: BY_CREATION,
+            sort_order: SortOrder::Ascend.into(),
+            sort_target: SortTarget::Create.into(),
             ..RangeRequest::default()
         };
         let kvs = self.client.range(request, ANSWER).await.map_err(unavailable)?.kvs;
@@ -111,7 +108,10 @@ impl Inner {
         let surplus = surplus(&sizes, self.settings.history.records, self.settings.history.bytes);
         for some in kvs[..surplus].chunks(MOST_AT_ONCE) {
             let delete = |key: &[u8]| RequestOp {
-                request: Some(Op::Delete(DeleteRangeRequest { key: key.to_vec(), range_end: Vec::new() })),
+                request: Some(Request::RequestDeleteRange(DeleteRangeRequest {
+                    key: key.to_vec(),
+                    range_end: Vec::new(),
+                })),
             };
             let request =
                 TxnRequest { compare: Vec::new(), success: some.iter().map(|kv| delete(&kv.key)).collect() };

@@ -8,6 +8,7 @@ use control::store::{Change, Revision, Row};
 use model::{Key, Kind};
 use serde_json::{Value, json};
 
+use super::proto::event::EventType;
 use super::proto::{Event, KeyValue};
 
 /// A range of keys, from the first up to and without the second.
@@ -95,7 +96,7 @@ impl Layout {
     /// Returns the change that an event makes; `None` for keys that are ignored.
     pub fn change(&self, event: &Event) -> Option<Change> {
         let kv = event.kv.as_ref()?;
-        let gone = event.kind == 1;
+        let gone = event.r#type() == EventType::Delete;
         if kv.key == self.plugins() {
             let names = if gone { None } else { plugin_names(&kv.value) };
             return Some(Change::Plugins { names, revision: revision(kv.mod_revision) });
@@ -157,7 +158,8 @@ mod tests {
 
     fn put(key: &str, value: &str) -> Event {
         let (key, value) = (key.as_bytes().to_vec(), value.as_bytes().to_vec());
-        Event { kind: 0, kv: Some(KeyValue { key, value, create_revision: 3, mod_revision: 7, lease: 0 }) }
+        let kv = KeyValue { key, value, create_revision: 3, mod_revision: 7, lease: 0 };
+        Event { r#type: EventType::Put.into(), kv: Some(kv) }
     }
 
     #[test]
@@ -197,7 +199,7 @@ mod tests {
         let Some(Change::Put(row)) = layout.change(&put("/apisix/routes/1", "{}")) else { panic!() };
         assert_eq!((row.created, row.modified, &*row.json), (3, 7, "{}"));
         let mut gone = put("/apisix/routes/1", "");
-        gone.kind = 1;
+        gone.set_type(EventType::Delete);
         assert!(matches!(layout.change(&gone), Some(Change::Delete { revision: 7, .. })));
         let listed =
             layout.change(&put("/apisix/plugins", r#"[{"name":"cors"},{"name":"m","stream":true}]"#));
@@ -211,12 +213,12 @@ mod tests {
         };
         assert_eq!(layout.note("a"), note.kv.as_ref().unwrap().key);
         assert_eq!(told(&note), ("a".to_owned(), "text".to_owned()));
-        note.kind = 1;
+        note.set_type(EventType::Delete);
         assert_eq!(told(&note), ("a".to_owned(), String::new()));
         for other in ["/apisix/sluice/notes/", "/apisix/sluice/notes", "/other/sluice/notes/a"] {
             assert!(layout.change(&put(other, "text")).is_none(), "{other}");
         }
-        assert!(layout.change(&Event { kind: 0, kv: None }).is_none());
+        assert!(layout.change(&Event::default()).is_none());
         let odd = KeyValue { key: b"/apisix/routes/1".to_vec(), value: vec![0xff], ..KeyValue::default() };
         assert_eq!(layout.row(&odd).unwrap().value(), Value::Null);
     }

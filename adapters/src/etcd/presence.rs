@@ -3,7 +3,8 @@
 use serde_json::Value;
 
 use super::client::Trouble;
-use super::proto::{Op, PutRequest, RequestOp, TxnRequest};
+use super::proto::request_op::Request;
+use super::proto::{PutRequest, RequestOp, TxnRequest};
 use super::{Etcd, Inner, within};
 use control::store::StoreError;
 
@@ -60,7 +61,7 @@ impl Inner {
         }
         let lease = self.client.lease(ttl).await?;
         let put = PutRequest { key, value: info.to_string().into_bytes(), lease };
-        let put = RequestOp { request: Some(Op::Put(put)) };
+        let put = RequestOp { request: Some(Request::RequestPut(put)) };
         self.client.txn(TxnRequest { compare: Vec::new(), success: vec![put] }).await?;
         presence.lease = Some(lease);
         Ok(())

@@ -23,9 +23,11 @@ use prost::Message;
 use serde_json::Value;
 
 use super::client::{ANSWER, Trouble};
+use super::conditions::{nothing_since, unchanged};
 use super::history::LARGEST;
-use super::keys::{self, Layout, Range};
-use super::proto::{Compare, DeleteRangeRequest, MOD, Op, PutRequest, Relation, RequestOp, TxnRequest};
+use super::keys::{self, Layout};
+use super::proto::request_op::Request;
+use super::proto::{Compare, DeleteRangeRequest, PutRequest, RequestOp, TxnRequest};
 use super::{Inner, WRITE, pages, unavailable};
 
 /// The operations that etcd accepts in one transaction by default (`--max-txn-ops`).
@@ -207,23 +209,6 @@ fn refusal(trouble: Trouble, plan: &Plan) -> Refused {
         }
         _ => unavailable(trouble).into(),
     }
-}
-
-/// A key is as it was; 0 is absent.
-pub fn unchanged(key: Vec<u8>, revision: i64) -> Compare {
-    Compare {
-        result: Relation::Equal.into(),
-        target: MOD,
-        key,
-        mod_revision: Some(revision),
-        range_end: Vec::new(),
-    }
-}
-
-/// Nothing in a range was changed or made after a revision.
-fn nothing_since((key, range_end): Range, revision: Revision) -> Compare {
-    let next = i64::try_from(revision).unwrap_or(i64::MAX).saturating_add(1);
-    Compare { result: Relation::Less.into(), target: MOD, key, mod_revision: Some(next), range_end }
 }
 
 /// The keys, folders and notes that a decision looked at.
@@ -429,14 +414,14 @@ impl Plan {
             success.push(match &change.after {
                 Some((value, ttl)) => {
                     let lease = ttl.and_then(|ttl| leases.get(&ttl).copied()).unwrap_or(0);
-                    Op::Put(PutRequest { key, value: value.to_string().into_bytes(), lease })
+                    Request::RequestPut(PutRequest { key, value: value.to_string().into_bytes(), lease })
                 }
-                None => Op::Delete(DeleteRangeRequest { key, range_end: Vec::new() }),
+                None => Request::RequestDeleteRange(DeleteRangeRequest { key, range_end: Vec::new() }),
             });
         }
         for (name, text) in &self.notes {
             let (key, value) = (layout.note(name), text.clone().into_bytes());
-            success.push(Op::Put(PutRequest { key, value, lease: 0 }));
+            success.push(Request::RequestPut(PutRequest { key, value, lease: 0 }));
         }
         let mut compare: Vec<Compare> = of_keys.chain(of_folders).chain(of_notes).collect();
         if let Some(Listed { after, .. }) = &self.listed {
@@ -445,9 +430,9 @@ impl Plan {
             success.push(match after {
                 Some(names) => {
                     let list = keys::with_plugins(names, listed.map(|(value, _)| &**value));
-                    Op::Put(PutRequest { key, value: list.to_string().into_bytes(), lease: 0 })
+                    Request::RequestPut(PutRequest { key, value: list.to_string().into_bytes(), lease: 0 })
                 }
-                None => Op::Delete(DeleteRangeRequest { key, range_end: Vec::new() }),
+                None => Request::RequestDeleteRange(DeleteRangeRequest { key, range_end: Vec::new() }),
             });
         }
         let success = success.into_iter().map(|op| RequestOp { request: Some(op) }).collect();
@@ -483,6 +468,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::etcd::proto::compare::{CompareResult, TargetUnion};
 
     /// A view of a few rows.
     struct Few(Vec<Row>);
@@ -530,14 +516,15 @@ mod tests {
             vec![put("2", json!({"a": 1}))]
         });
         let request = plan.request(&Layout::new("/apisix"), &BTreeMap::new(), None);
-        let compared: Vec<(String, i32, i64)> = request
+        let compared: Vec<(String, CompareResult, i64)> = request
             .compare
             .iter()
             .map(|one| {
-                (String::from_utf8_lossy(&one.key).into_owned(), one.result, one.mod_revision.unwrap())
+                let Some(TargetUnion::ModRevision(revision)) = one.target_union else { panic!() };
+                (String::from_utf8_lossy(&one.key).into_owned(), one.result(), revision)
             })
             .collect();
-        let (equal, less) = (Relation::Equal as i32, Relation::Less as i32);
+        let (equal, less) = (CompareResult::Equal, CompareResult::Less);
         for wanted in [
             ("/apisix/routes/1", equal, 7),
             ("/apisix/routes/2", equal, 0),
@@ -552,7 +539,7 @@ mod tests {
             );
         }
         assert_eq!(compared.len(), 6);
-        let Some(Op::Put(put)) = &request.success[0].request else { panic!() };
+        let Some(Request::RequestPut(put)) = &request.success[0].request else { panic!() };
         assert_eq!((&*put.key, &*put.value), (&b"/apisix/routes/2"[..], &br#"{"a":1}"#[..]));
         let written = plan.written(50);
         let stored = written.values[0].as_ref().unwrap();
@@ -567,7 +554,7 @@ mod tests {
         let plan = plan(|_| steps);
         let request = plan.request(&Layout::new("/apisix"), &BTreeMap::new(), None);
         assert_eq!(request.success.len(), 1);
-        let Some(Op::Put(put)) = &request.success[0].request else { panic!() };
+        let Some(Request::RequestPut(put)) = &request.success[0].request else { panic!() };
         assert_eq!(&*put.value, b"2");
         let values: Vec<_> = plan
             .written(9)
@@ -586,6 +573,9 @@ mod tests {
         let plan = plan(|_| vec![step]);
         assert_eq!(plan.ttls(), [5]);
         let request = plan.request(&Layout::new("/apisix"), &BTreeMap::from([(5, 77)]), None);
-        assert!(matches!(&request.success[0].request, Some(Op::Put(PutRequest { lease: 77, .. }))));
+        assert!(matches!(
+            &request.success[0].request,
+            Some(Request::RequestPut(PutRequest { lease: 77, .. }))
+        ));
     }
 }
