@@ -4,7 +4,6 @@
 //! schema it was (APISIX 3.18's `schema_def.lua`), a value, and the answer: `ok`
 //! or the message. They were recorded by running that library under LuaJIT on
 //! random schemas and on resources with one thing changed.
-#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types, reason = "a test")]
 
 use model::{Kind, Schema, schema};
 use serde_json::Value;

@@ -1,7 +1,4 @@
 //! The page of fields says what the schemas say.
-#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types, reason = "a test")]
-// A test's own code may fail by panicking.
-#![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,41 +1,24 @@
 //! Whole exchanges over connections in memory, with scripts of the bytes on both sides, under many
 //! schedules of short reads, short writes and pauses.
 
-#![allow(clippy::unwrap_used, clippy::disallowed_types, clippy::disallowed_macros, reason = "a test")]
-
-#[path = "connections/answers.rs"]
 mod answers;
-#[path = "connections/datagrams.rs"]
 mod datagrams;
-#[path = "connections/fetches.rs"]
 mod fetches;
-#[path = "connections/handoff.rs"]
 mod handoff;
-#[path = "connections/heads.rs"]
 mod heads;
-#[path = "connections/http2.rs"]
 mod http2;
-#[path = "connections/http2_ends.rs"]
 mod http2_ends;
-#[path = "connections/limits.rs"]
 mod limits;
-#[path = "connections/recorded.rs"]
 mod recorded;
-#[path = "connections/retries.rs"]
 mod retries;
-#[path = "connections/streams.rs"]
 mod streams;
-mod support;
-#[path = "connections/tls.rs"]
 mod tls;
-#[path = "connections/to_http2.rs"]
 mod to_http2;
-#[path = "connections/uploads.rs"]
 mod uploads;
 
 use std::time::Duration;
 
-use support::{Case, Do, Do::*};
+use crate::support::{self, Case, Do, Do::*};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 const GET: &str = "GET /a HTTP/1.1\r\nHost: a\r\n\r\n";

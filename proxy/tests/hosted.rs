@@ -1,7 +1,5 @@
 //! A plugin that is registered while the gateway runs, used by a route, and removed again. It uses
 //! waits, bodies and all phases.
-#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types, reason = "a test")]
-#![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};

@@ -1,6 +1,4 @@
 //! A panic in a stage costs its own request a 500 and nothing else.
-#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types, reason = "a test")]
-#![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -3,16 +3,7 @@
 //!
 //! A test run has a few thousand exchanges; `SLUICE_RANDOM=1000000` sets another number.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    clippy::disallowed_types,
-    clippy::disallowed_macros,
-    reason = "a test"
-)]
-
-mod support;
-
+use crate::support;
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;

@@ -1,10 +1,8 @@
 //! Analyses of configurations, as text: a configuration, then one line for each finding.
-#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types, reason = "a test")]
-
-mod support;
 
 use std::sync::Arc;
 
+use crate::support::{Plugins, Table, desired, entry};
 use model::Invalid;
 use proptest::prelude::*;
 use sdk::catalog::{About, Configured, Facts, SchemaType, Scope, Subsystem};
@@ -15,7 +13,6 @@ use serde_json::{Value, json};
 use snapshot::Touched;
 use snapshot::analysis::{Analysis, Code, Input, MOST, analyse};
 use snapshot::router::{Mode, Options};
-use support::{Plugins, Table, desired, entry};
 
 fn look(desired: &model::Desired, mode: Mode, encrypts: bool) -> Analysis {
     analyse(Input {

@@ -1,16 +1,13 @@
 //! Server certificates and client certificates for upstreams follow the ssl resources.
-#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types, reason = "a test")]
-
-mod support;
 
 use std::sync::Arc;
 
+use crate::support::{Plugins, Table, entry};
 use model::{Desired, Key, Kind, Served};
 use serde_json::{Value, json};
 use snapshot::certs::Certificate;
 use snapshot::compile::Settings;
 use snapshot::{Compiled, Compiler, Touched, Upstream};
-use support::{Plugins, Table, entry};
 
 macro_rules! pem {
     ($name:literal) => {

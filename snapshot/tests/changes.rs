@@ -1,19 +1,16 @@
 //! A change of any field of a resource takes effect.
-#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types, reason = "a test")]
-
-mod support;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::support::{self, Table, compiler, entry};
 use model::{Desired, Key, Kind};
 use sdk::UpstreamHandle;
 use serde_json::{Value, json};
 use snapshot::compile::Settings;
 use snapshot::streams::Arrival;
 use snapshot::{Compiled, Compiler, Touched, Upstream};
-use support::{Table, compiler, entry};
 
 struct Bench {
     compiler: Compiler,

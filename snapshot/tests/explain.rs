@@ -1,8 +1,6 @@
 //! Explanations: the chosen route is always the router's.
-#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types, reason = "a test")]
 
-mod support;
-
+use crate::support::{self, Table, compiler, desired};
 use model::{Invalid, Key, Kind, Rejected, Served};
 use proptest::prelude::*;
 use sdk::testing::{Probe, messages};
@@ -11,7 +9,6 @@ use snapshot::explain::{
     CandidateOutcome, Explanation, Input, MOST_CANDIDATES, MOST_OTHERS, Question, StageOutcome, explain,
 };
 use snapshot::{Compiled, Touched};
-use support::{Table, compiler, desired};
 use wire::h1::decode::Limits;
 
 fn compiled(text: &str) -> (Compiled, model::Desired) {

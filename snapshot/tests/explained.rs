@@ -3,16 +3,14 @@
 //! Each `explained/*.yaml` holds a configuration and, as lines `#? METHOD URL | …`, the questions
 //! about it; after the URL come optional headers, `from ADDRESS`, `body TEXT`, and `json` for the
 //! machine-readable form. The file of the same name with `.txt` holds the expected text. To rewrite
-//! the expected texts after reviewing the difference: `BLESS=1 cargo test -p snapshot --test
+//! the expected texts after reviewing the difference: `BLESS=1 cargo test -p snapshot
 //! explained`.
-#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types, reason = "a test")]
-
-mod support;
 
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::support::{self, NAMES, Table, desired};
 use model::{Invalid, Rejected};
 use sdk::catalog::{About, Configured, Facts, SchemaType, Scope, Subsystem};
 use sdk::chain::{Fitting, Meta};
@@ -28,7 +26,6 @@ use snapshot::explain::{Input, Question, explain};
 use snapshot::health::Probed;
 use snapshot::router::{Mode, Options};
 use snapshot::{Compiler, Snapshot, Touched};
-use support::{NAMES, Table, desired};
 use wire::h1::decode::Limits;
 
 /// The plugins of [`NAMES`] and traffic-split, each of which acts as its settings say.

@@ -1,17 +1,14 @@
 //! Compiling the changes gives the same result as compiling everything, and touches nothing else.
-#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types, reason = "a test")]
-
-mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use crate::support::{self, Table, compiler, entry, print};
 use model::{Desired, Key, Kind, Resource};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use snapshot::{Compiled, Plan, Touched, Upstream};
-use support::{Table, compiler, entry, print};
 
 /// One write to the store.
 #[derive(Debug, Clone)]

@@ -1,18 +1,15 @@
 //! A bug in the gateway that one resource triggers affects no other resource.
-#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types, reason = "a test")]
-
-mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::support::{self, Table, compiler, entry};
 use model::{Desired, Key, Kind, Served};
 use sdk::{Chain, Phase};
 use serde_json::{Value, json};
 use snapshot::compile::Settings;
 use snapshot::streams::Arrival;
 use snapshot::{Compiler, Touched};
-use support::{Table, compiler, entry};
 
 const ALL: [(Kind, &str); 8] = [
     (Kind::Route, "1"),

@@ -3,19 +3,16 @@
 //! Each `plans/*.yaml` holds one or more whole configurations, one after another, separated by
 //! lines `=== what happens`; lines `# host = address …` set the addresses of names. The file of the
 //! same name with `.txt` holds the expected text. To rewrite the expected texts after reviewing the
-//! difference: `BLESS=1 cargo test -p snapshot --test plans`.
-#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types, reason = "a test")]
-
-mod support;
+//! difference: `BLESS=1 cargo test -p snapshot plans`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::support::{self, Table, compiler, desired, difference, print};
 use model::{Desired, Kind};
 use snapshot::{Plan, Touched};
-use support::{Table, compiler, desired, difference, print};
 
 fn names(text: &str) -> Table {
     let pairs = text.lines().filter_map(|line| line.strip_prefix("# ")?.split_once(" = "));

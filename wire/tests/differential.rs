@@ -1,13 +1,10 @@
 //! The codec agrees with two other parsers: on a corpus, on mutations of it, and on generated
 //! messages. `cargo run --release -p wire --example mutate -- 10000000` does more.
-#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types, reason = "a test")]
 
-mod support;
-
+use crate::support::compare::{self, Verdict};
+use crate::support::corpus::{CHUNKED, PATHS, REQUESTS, RESPONSES, WORDS};
+use crate::support::mutate::{Random, mutate};
 use proptest::prelude::*;
-use support::compare::{self, Verdict};
-use support::corpus::{CHUNKED, PATHS, REQUESTS, RESPONSES, WORDS};
-use support::mutate::{Random, mutate};
 use wire::Method;
 
 fn show(input: &[u8]) -> String {

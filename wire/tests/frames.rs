@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use wire::h3::qpack;
 
 #[path = "support/frames.rs"]
-mod frames;
+mod checks;
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
@@ -29,9 +29,9 @@ proptest! {
                 *place = byte;
             }
         }
-        prop_assert_eq!(frames::fields(&coded), Ok(()));
-        prop_assert_eq!(frames::fields(&random), Ok(()));
-        prop_assert_eq!(frames::numbers(&random), Ok(()));
+        prop_assert_eq!(checks::fields(&coded), Ok(()));
+        prop_assert_eq!(checks::fields(&random), Ok(()));
+        prop_assert_eq!(checks::numbers(&random), Ok(()));
     }
 
     #[test]
@@ -39,6 +39,6 @@ proptest! {
         bytes in proptest::collection::vec(prop_oneof![4 => 0..20u8, 1 => any::<u8>()], 0..300),
         cut in 1..50usize,
     ) {
-        prop_assert_eq!(frames::websocket(&bytes, cut), Ok(()));
+        prop_assert_eq!(checks::websocket(&bytes, cut), Ok(()));
     }
 }

@@ -1,20 +1,16 @@
 //! The codec against hyper, which also frames bodies: both read the same request with the same
 //! body, or both refuse it, except for the differences listed here.
-#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types, reason = "a test")]
-
-#[allow(dead_code, reason = "shared with other targets")]
-mod support;
 
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::rc::Rc;
 
+use crate::support::corpus::{CHUNKED, LOOK_ALIKES, REQUESTS, WORDS};
+use crate::support::mutate::{Random, mutate};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::{Bytes, Incoming};
 use hyper::{Response, service::service_fn};
 use hyper_util::rt::TokioIo;
-use support::corpus::{CHUNKED, LOOK_ALIKES, REQUESTS, WORDS};
-use support::mutate::{Random, mutate};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use wire::h1::decode::{Limits, Progress, request};
 use wire::h1::{Chunked, Refusal};

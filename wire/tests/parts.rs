@@ -1,6 +1,5 @@
 //! A head built from its parts equals the head parsed from the same HTTP/1 bytes, or both are
 //! refused.
-#![allow(clippy::unwrap_used, reason = "a test")]
 
 use proptest::prelude::*;
 use wire::h1::decode::Limits;

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 #[path = "support/prefaces.rs"]
-mod prefaces;
+mod checks;
 
 const V1: &[u8] = b"PROXY TCP4 192.0.2.1 10.0.0.2 56324 443\r\n";
 const V2: &[u8] =
@@ -35,8 +35,8 @@ proptest! {
             }
         }
         bytes.extend_from_slice(&tail);
-        prop_assert_eq!(prefaces::proxy_protocol(&bytes), Ok(()));
-        prop_assert_eq!(prefaces::client_hello(&bytes), Ok(()));
+        prop_assert_eq!(checks::proxy_protocol(&bytes), Ok(()));
+        prop_assert_eq!(checks::client_hello(&bytes), Ok(()));
     }
 }
 

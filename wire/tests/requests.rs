@@ -1,5 +1,4 @@
 //! Request heads, rule by rule.
-#![allow(clippy::disallowed_macros, clippy::disallowed_methods, clippy::disallowed_types, reason = "a test")]
 
 use wire::h1::Refusal;
 use wire::h1::decode::{Limits, Progress, Underscores, request};

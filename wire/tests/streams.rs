@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use wire::redis::{Kind, Part, Replies, Requests};
 
 #[path = "support/streams.rs"]
-mod streams;
+mod checks;
 
 fn command(arguments: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
@@ -83,7 +83,7 @@ proptest! {
                 *place = byte;
             }
         }
-        prop_assert_eq!(streams::commands(&bytes, cut), Ok(()));
+        prop_assert_eq!(checks::commands(&bytes, cut), Ok(()));
     }
 
     #[test]
@@ -108,7 +108,7 @@ proptest! {
                 *place = byte;
             }
         }
-        prop_assert_eq!(streams::replies(&bytes, cut), Ok(()));
+        prop_assert_eq!(checks::replies(&bytes, cut), Ok(()));
     }
 
     #[test]
@@ -118,11 +118,11 @@ proptest! {
             0..200),
         cut in 1..40usize,
     ) {
-        prop_assert_eq!(streams::commands(&bytes, cut), Ok(()));
-        prop_assert_eq!(streams::replies(&bytes, cut), Ok(()));
+        prop_assert_eq!(checks::commands(&bytes, cut), Ok(()));
+        prop_assert_eq!(checks::replies(&bytes, cut), Ok(()));
         let mut framed = b"\xda\xbb\xc2\0\0\0\0\0\0\0\0\x01\0\0\0\x03".to_vec();
         framed.extend_from_slice(&bytes);
-        prop_assert_eq!(streams::frames(&framed, cut), Ok(()));
+        prop_assert_eq!(checks::frames(&framed, cut), Ok(()));
     }
 }
 

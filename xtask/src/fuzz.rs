@@ -33,7 +33,14 @@ pub fn exchanges(args: &[String]) -> Result<()> {
         _ => bail!("usage: cargo x exchanges [N]"),
     };
     let mut command = cargo();
-    command.env("SLUICE_RANDOM", count).args(["test", "--package", "proxy", "--test", "random"]);
+    command.env("SLUICE_RANDOM", count).args([
+        "test",
+        "--package",
+        "proxy",
+        "--test",
+        "integration",
+        "random::",
+    ]);
     run(&mut command)
 }
 

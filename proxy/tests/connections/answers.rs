@@ -1,7 +1,7 @@
 //! A server's answer on its way to the client: what is waited for, what filters may do to it, and what is no answer.
 
-use super::support::{Case, Do, Do::*};
 use super::{GET, OK, case};
+use crate::support::{Case, Do, Do::*};
 
 fn run(about: &str, ask: &'static str, server: Vec<Do>, wants: Vec<&'static str>, lacks: Vec<&'static str>) {
     Case { client: vec![Send(ask), ToEnd], servers: vec![server], wants, lacks, seeds: 8, ..case() }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use proxy::Settings;
 use proxy::testing::{self, Gateway};
 
-use super::support::datagrams::{Peer, hear_any, late, settle};
-use super::support::{recorder, snapshot};
+use crate::support::datagrams::{Peer, hear_any, late, settle};
+use crate::support::{recorder, snapshot};
 
 const IDLE: Duration = Duration::from_secs(10);
 

@@ -1,7 +1,7 @@
 //! Subrequests of plugins: which of a name's addresses they go to, and their deadlines.
 
 use super::OK;
-use super::support::{self, Case, Do::*};
+use crate::support::{self, Case, Do::*};
 
 /// A case with forward-auth to a host of four addresses, with a second each to connect, send and read.
 fn case() -> Case {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use proxy::{Admission, Handoff, HandoffFuture, HandoffReply, HandoffRequest};
 
 use super::case;
-use super::support::{Case, Do::*};
+use crate::support::{Case, Do::*};
 
 /// Takes `/control/`, and tells what it was given. Strangers, who say so, are refused by their head.
 struct Control;

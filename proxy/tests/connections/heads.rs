@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use proxy::{RealIp, RealIpSource, Settings};
 
-use super::support::{Case, Do::*};
 use super::{OK, case};
+use crate::support::{Case, Do::*};
 
 const OWN: &str = "X-Real-IP: 127.0.0.1\r\nX-Forwarded-For: 127.0.0.1\r\nX-Forwarded-Proto: http\r\n\
                    X-Forwarded-Host: a\r\nX-Forwarded-Port: 9080\r\n\r\n";

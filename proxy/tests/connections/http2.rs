@@ -2,7 +2,7 @@
 
 use super::OK;
 use super::case as base;
-use super::support::{Case, Do, Do::*};
+use crate::support::{Case, Do, Do::*};
 
 fn case() -> Case {
     Case { h2: true, seeds: 6, ..base() }

@@ -5,8 +5,8 @@ use std::time::Duration;
 use proxy::testing::{self, End, Gateway, Schedule};
 use proxy::{FaultKind, Flood, Settings};
 
-use super::support::recorder::faults;
-use super::support::{settle, with_gateways};
+use crate::support::recorder::faults;
+use crate::support::{settle, with_gateways};
 
 const SECOND: Duration = Duration::from_secs(1);
 

@@ -4,8 +4,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::support::{Case, Do, Do::*};
 use super::{GET, OK, case};
+use crate::support::{Case, Do, Do::*};
 
 /// A few schedules are enough if a single read decides.
 const FEW: u64 = 8;

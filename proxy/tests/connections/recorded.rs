@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::support::{Case, Do, Do::*};
 use super::{OK, case};
+use crate::support::{Case, Do, Do::*};
 
 fn run(about: &str, client: Vec<Do>, servers: Vec<Vec<Do>>, recorded: Vec<&'static str>) {
     Case { client, servers, recorded, seeds: 8, ..case() }.run(about);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::OK;
 use super::case;
-use super::support::{Case, Do, Do::*};
+use crate::support::{Case, Do, Do::*};
 
 const BUSY: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nbusy";
 const WRONG: &str = "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 5\r\n\r\nwrong";

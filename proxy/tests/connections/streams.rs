@@ -1,7 +1,7 @@
 //! Streams: the choice of a server, plugins that read the first bytes, and the recorded lines of streams and calls.
 
 use super::case;
-use super::support::{Case, Do, Do::*};
+use crate::support::{Case, Do, Do::*};
 
 /// The script of a client that sends `asks` and waits for `got!`.
 fn asks() -> Vec<Do> {

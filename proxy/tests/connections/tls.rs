@@ -11,10 +11,10 @@ use proxy::{FaultKind, Listener, Settings, TlsNames, Traffic, Versions};
 use rustls::version::{TLS12, TLS13};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::support::Do::{AskAll, ToEnd};
-use super::support::recorder::faults;
-use super::support::tls::{Tls, shows, speaks};
-use super::support::{self, Got, http2, settle};
+use crate::support::Do::{AskAll, ToEnd};
+use crate::support::recorder::faults;
+use crate::support::tls::{Tls, shows, speaks};
+use crate::support::{self, Got, http2, settle};
 
 fn connect(gateway: &Gateway) -> End {
     gateway.connect_tls(Schedule::default(), Schedule::default())

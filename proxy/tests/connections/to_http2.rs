@@ -6,8 +6,8 @@ use std::time::Duration;
 use h2::Reason;
 
 use super::case;
-use super::support::http2_server::*;
-use super::support::{Case, Do, Do::*};
+use crate::support::http2_server::*;
+use crate::support::{Case, Do, Do::*};
 
 /// The script of a server that reads one request, and then sends this response.
 fn says(answer: &[Do]) -> Vec<Do> {

@@ -1,7 +1,7 @@
 //! Request bodies: buffered prefixes, filters, and servers that do not read them.
 
-use super::support::{Case, Do, Do::*};
 use super::{OK, case};
+use crate::support::{Case, Do, Do::*};
 
 fn answers(last: &'static str) -> Vec<Vec<Do>> {
     vec![vec![Until(last), Send(OK), ToEnd]]
