@@ -2,23 +2,22 @@
 //!
 //! limit-conn: limits concurrent requests per key; a few more wait first.
 //!
-//! Settings, delays and messages as in APISIX 3.18, counted on this node and exact across workers. A
-//! request counts until it is over, however it ends; one that became a tunnel, until that ends. A
-//! limit belongs to the resource the plugin stands in and to its settings. Counting across nodes (the
-//! Redis policies) is refused when the configuration is checked.
+//! Settings, delays and messages as in APISIX 3.18, exact across workers, and with a shared policy
+//! across nodes. A request counts until it is over, however it ends; one that became a tunnel, until
+//! that ends. A limit belongs to the resource the plugin stands in and to its settings.
 
 mod config;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use model::Invalid;
 use sdk::chain::{Phase, Phases};
-use sdk::counters::{CounterKey, Entered, Gauges};
+use sdk::limit::{Decision, Hit, Kind, Limit, Rule as Counted, Unavailable};
 use sdk::{Build, Exchange, Plugin, Reply, Step};
 use serde_json::Value;
 
-use crate::limits::{self, Amount, By, Scratch};
+use crate::limits::policy::Degradation;
+use crate::limits::{Amount, By, Scratch};
 pub use config::Config;
 
 /// The stage.
@@ -26,35 +25,21 @@ pub struct LimitConn {
     rules: Vec<Rule>,
     /// The rules are a list: one that does not apply, or cannot be read, is passed over.
     listed: bool,
-    gauges: Arc<Gauges>,
-    /// The beginning of all keys of this plugin instance.
-    scope: CounterKey,
+    limit: Limit,
     /// Seconds that one more than allowed has to wait; one more than twice as many, twice as long.
     delay: f64,
-    allow_degradation: bool,
+    ttl_s: u64,
+    degradation: Degradation,
     rejected: Reply,
     scratch: Scratch,
 }
 
 const TOO_MANY: &str = "too many concurrent requests";
-const NO_ROOM: &str = "the dictionary plugin-limit-conn has no room for another key";
 
 struct Rule {
     by: By,
     conn: Amount,
     burst: Amount,
-}
-
-/// A request that is in; counted out when it is dropped.
-struct Guard {
-    gauges: Arc<Gauges>,
-    key: CounterKey,
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        self.gauges.leave(self.key);
-    }
 }
 
 /// How far the rules have let a request in.
@@ -68,10 +53,16 @@ struct Progress {
 enum Verdict {
     Done(Step),
     Wait(Duration),
+    /// The limiter has to be awaited for a key, at most `most` at once, of which `conn` do not wait.
+    Ask {
+        key: Vec<u8>,
+        most: u64,
+        conn: u64,
+    },
 }
 
 /// Noted while a request waits.
-struct Waiting(Progress, Duration);
+struct Waiting(Progress, Verdict);
 
 impl Plugin for LimitConn {
     const NAME: &'static str = "limit-conn";
@@ -84,20 +75,21 @@ impl Plugin for LimitConn {
         config::schema()
     }
 
-    fn build(config: Config, cx: &mut Build<'_>) -> Result<LimitConn, Invalid> {
-        limits::only_local(&config.policy)?;
+    fn build(mut config: Config, cx: &mut Build<'_>) -> Result<LimitConn, Invalid> {
         config.check()?;
-        let gauges = cx.services.gauges.clone();
-        let scope = limits::scope(&gauges, cx.owner, &config)?;
+        config.policy.settle(Kind::Concurrency);
+        let ttl_s = config.ttl_s();
+        let Config { rules, policy } = config;
+        let settings = serde_json::to_value(&rules).map_err(|error| Invalid::new(error.to_string()))?;
         Ok(LimitConn {
-            gauges,
-            scope,
-            delay: config.default_conn_delay,
-            allow_degradation: config.allow_degradation,
-            rejected: crate::refusal(config.rejected_code, config.rejected_msg.as_deref(), TOO_MANY),
+            limit: policy.limit(Self::NAME, Kind::Concurrency, &settings, None, cx)?,
+            delay: rules.default_conn_delay,
+            ttl_s,
+            degradation: policy.degradation(),
+            rejected: crate::refusal(rules.rejected_code, rules.rejected_msg.as_deref(), TOO_MANY),
             scratch: cx.shared_worker_state("scratch"),
-            listed: config.rules.is_some(),
-            rules: config.rules(),
+            listed: rules.rules.is_some(),
+            rules: rules.in_force(),
         })
     }
 
@@ -105,20 +97,31 @@ impl Plugin for LimitConn {
         let mut progress = Progress { next: 0, applied: false };
         match self.go_on(&mut progress, x) {
             Verdict::Done(step) => step,
-            Verdict::Wait(delay) => {
-                x.set_note(Waiting(progress, delay));
+            waits => {
+                x.set_note(Waiting(progress, waits));
                 Step::Wait
             }
         }
     }
 
     async fn wait(&self, _phase: Phase, x: &mut Exchange<'_>) -> Step {
-        let Some(Waiting(mut progress, mut delay)) = x.take_note() else { return Step::Next };
+        let Some(Waiting(mut progress, mut verdict)) = x.take_note() else { return Step::Next };
         loop {
-            x.world().sleep(delay).await;
-            match self.go_on(&mut progress, x) {
+            verdict = match verdict {
                 Verdict::Done(step) => return step,
-                Verdict::Wait(more) => delay = more,
+                Verdict::Wait(delay) => {
+                    x.world().sleep(delay).await;
+                    self.go_on(&mut progress, x)
+                }
+                Verdict::Ask { key, most, conn } => {
+                    let Limit::Shared(limiter) = &self.limit else { return Step::Next };
+                    let hit = Hit { key: &key, cost: 1, rule: self.rule(most) };
+                    let decision = limiter.take(x.world(), hit).await;
+                    match self.enter(decision, most, conn, x) {
+                        Some(verdict) => verdict,
+                        None => self.go_on(&mut progress, x),
+                    }
+                }
             }
         }
     }
@@ -135,37 +138,58 @@ impl LimitConn {
                 if self.listed {
                     continue;
                 }
-                return self.degrade("`conn` or `burst` is not an integer");
+                return Verdict::Done(self.degradation.step("`conn` or `burst` is not an integer"));
             };
-            let Some(key) = rule.by.key(&self.gauges, self.scope, x, &self.scratch) else { continue };
+            let most = conn.saturating_add(burst);
+            let verdict = match &self.limit {
+                Limit::Local(local) => {
+                    let key = rule.by.value(x, &self.scratch, |value| local.key(value));
+                    let Some(key) = key else { continue };
+                    self.enter(local.take(key, 1, self.rule(most), 0), most, conn, x)
+                }
+                Limit::Shared(_) => {
+                    let key = rule.by.value(x, &self.scratch, |value| value.to_vec());
+                    let Some(key) = key else { continue };
+                    Some(Verdict::Ask { key, most, conn })
+                }
+            };
             progress.applied = true;
-            match self.gauges.enter(key, conn.saturating_add(burst)) {
-                Entered::In(within) => {
-                    x.hold(Guard { gauges: self.gauges.clone(), key });
-                    let times = if within > conn { (within - 1) / conn } else { 0 };
-                    let delay = self.delay * times as f64;
-                    if delay >= 0.001 {
-                        // A delay too long for a duration is as good as endless.
-                        return Verdict::Wait(Duration::try_from_secs_f64(delay).unwrap_or(Duration::MAX));
-                    }
-                }
-                Entered::Rejected => return Verdict::Done(Step::Reply(self.rejected.clone())),
-                Entered::NoRoom => {
-                    x.complain(Self::NAME, NO_ROOM);
-                    return self.degrade(NO_ROOM);
-                }
+            if let Some(verdict) = verdict {
+                return verdict;
             }
         }
-        if progress.applied {
-            Verdict::Done(Step::Next)
-        } else {
-            self.degrade("no rule applies: keys are absent or amounts are not integers")
-        }
+        Verdict::Done(match progress.applied {
+            true => Step::Next,
+            false => self.degradation.step("no rule applies: keys are absent or amounts are not integers"),
+        })
     }
 
-    fn degrade(&self, reason: &'static str) -> Verdict {
-        let refused = || Step::Reply(Reply::status(500).because(reason));
-        Verdict::Done(if self.allow_degradation { Step::Next } else { refused() })
+    fn rule(&self, most: u64) -> Counted {
+        Counted::Concurrent { most, ttl_s: self.ttl_s }
+    }
+
+    /// Acts on the answer for one rule: lets the request in to the next rule (`None`), makes it wait or rejects it.
+    fn enter(
+        &self,
+        decision: Result<Decision, Unavailable>,
+        most: u64,
+        conn: u64,
+        x: &mut Exchange<'_>,
+    ) -> Option<Verdict> {
+        let decision = match decision {
+            Ok(decision) if decision.allowed => decision,
+            Ok(_) => return Some(Verdict::Done(Step::Reply(self.rejected.clone()))),
+            Err(Unavailable(reason)) => {
+                let step = self.degradation.report(x, Self::NAME, reason, None);
+                return (!matches!(step, Step::Next)).then_some(Verdict::Done(step));
+            }
+        };
+        x.hold(decision.permit);
+        let within = most.saturating_sub(decision.remaining);
+        let times = if within > conn { (within - 1) / conn } else { 0 };
+        let delay = self.delay * times as f64;
+        // A delay too long for a duration is as good as endless.
+        (delay >= 0.001).then(|| Verdict::Wait(Duration::try_from_secs_f64(delay).unwrap_or(Duration::MAX)))
     }
 }
 

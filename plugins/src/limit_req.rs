@@ -2,46 +2,52 @@
 //!
 //! limit-req: limits the rate of requests; faster ones are delayed or refused.
 //!
-//! Settings, delays and messages as in APISIX 3.18: a leaky bucket, counted on this node and exact
-//! across workers. A limit belongs to the resource the plugin stands in and to its settings.
-//! Counting across nodes (the Redis policies) is refused when the configuration is checked.
+//! Settings, delays and messages as in APISIX 3.18: a leaky bucket, exact across workers, and with a
+//! shared policy across nodes. A limit belongs to the resource the plugin stands in and to its
+//! settings.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use model::Invalid;
 use sdk::chain::{Phase, Phases};
-use sdk::counters::{CounterKey, Pace, Paces};
+use sdk::counters::Pace;
+use sdk::limit::{Decision, Hit, Kind, Limit, Rule, Unavailable};
 use sdk::{Build, Exchange, Plugin, Reply, Step};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::limits::{self, By, Scratch};
+use crate::limits::policy::{Degradation, Policy, with_policies};
+use crate::limits::{By, Scratch};
 
 /// The stage.
 pub struct LimitReq {
-    paces: Arc<Paces>,
+    limit: Limit,
     pace: Pace,
     by: By,
-    /// The beginning of all keys of this plugin instance.
-    scope: CounterKey,
     nodelay: bool,
+    degradation: Degradation,
     rejected: Reply,
     scratch: Scratch,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Deserialize)]
 pub struct Config {
+    #[serde(flatten)]
+    rate: Rate,
+    #[serde(flatten)]
+    policy: Policy,
+}
+
+/// The settings that decide what is counted.
+#[derive(Debug, Serialize, Deserialize)]
+struct Rate {
     rate: f64,
     burst: f64,
     key: String,
     key_type: String,
-    policy: String,
     rejected_code: u16,
     rejected_msg: Option<String>,
     nodelay: bool,
-    /// Counting on this node cannot fail.
-    allow_degradation: bool,
 }
 
 /// Reason of a rejected request.
@@ -58,61 +64,87 @@ impl Plugin for LimitReq {
     type Config = Config;
 
     fn schema() -> Value {
-        json!({
+        let schema = json!({
             "type": "object",
             "properties": {
                 "rate": {"type": "number", "exclusiveMinimum": 0},
                 "burst": {"type": "number", "minimum": 0},
                 "key": {"type": "string"},
                 "key_type": {"type": "string", "enum": ["var", "var_combination"], "default": "var"},
-                "policy": {
-                    "type": "string",
-                    "enum": ["redis", "redis-cluster", "local"],
-                    "default": "local",
-                },
                 "rejected_code": {"type": "integer", "minimum": 200, "maximum": 599, "default": 503},
                 "rejected_msg": {"type": "string", "minLength": 1},
                 "nodelay": {"type": "boolean", "default": false},
-                "allow_degradation": {"type": "boolean", "default": false},
             },
             "required": ["rate", "burst", "key"],
-            "encrypt_fields": ["redis_password"],
-        })
+        });
+        with_policies(schema, Kind::Paces, &["redis", "redis-cluster", "local"])
     }
 
-    fn build(config: Config, cx: &mut Build<'_>) -> Result<LimitReq, Invalid> {
-        limits::only_local(&config.policy)?;
-        let paces = cx.services.paces.clone();
-        let scope = limits::scope(&paces, cx.owner, &config)?;
+    fn build(mut config: Config, cx: &mut Build<'_>) -> Result<LimitReq, Invalid> {
+        config.policy.settle(Kind::Paces);
+        let Config { rate, policy } = config;
+        let settings = serde_json::to_value(&rate).map_err(|error| Invalid::new(error.to_string()))?;
         Ok(LimitReq {
-            paces,
-            pace: Pace::new(config.rate, config.burst),
-            by: By::configured(&config.key, &config.key_type),
-            scope,
-            nodelay: config.nodelay,
+            limit: policy.limit(Self::NAME, Kind::Paces, &settings, None, cx)?,
+            pace: Pace::new(rate.rate, rate.burst),
+            by: By::configured(&rate.key, &rate.key_type),
+            nodelay: rate.nodelay,
+            degradation: policy.degradation(),
+            rejected: crate::refusal(rate.rejected_code, rate.rejected_msg.as_deref(), TOO_FAST),
             scratch: cx.shared_worker_state("scratch"),
-            rejected: crate::refusal(config.rejected_code, config.rejected_msg.as_deref(), TOO_FAST),
         })
     }
 
     fn access(&self, x: &mut Exchange<'_>) -> Step {
+        let Limit::Local(local) = &self.limit else { return Step::Wait };
         // Such a key always applies; were it otherwise, there would be nothing to limit.
-        let Some(key) = self.by.key(&self.paces, self.scope, x, &self.scratch) else { return Step::Next };
-        match self.paces.take(key, self.pace, x.world().steady_ms()) {
-            None => Step::Reply(self.rejected.clone()),
-            Some(turn) if turn >= 1000 && !self.nodelay => {
-                x.set_note(Turn(Duration::from_micros(turn)));
+        let Some(key) = self.by.value(x, &self.scratch, |value| local.key(value)) else { return Step::Next };
+        // Paces on this node never fail.
+        let decision = local.take(key, 1, self.rule(), x.world().steady_ms()).unwrap_or_default();
+        match self.turn(&decision) {
+            Ok(None) => Step::Next,
+            Ok(Some(turn)) => {
+                x.set_note(Turn(turn));
                 Step::Wait
             }
-            Some(_) => Step::Next,
+            Err(step) => step,
         }
     }
 
     async fn wait(&self, _phase: Phase, x: &mut Exchange<'_>) -> Step {
-        if let Some(Turn(turn)) = x.take_note() {
+        let turn = match (&self.limit, x.take_note()) {
+            (_, Some(Turn(turn))) => Some(turn),
+            (Limit::Local(_), None) => None,
+            (Limit::Shared(limiter), None) => {
+                let key = self.by.value(x, &self.scratch, |value| value.to_vec()).unwrap_or_default();
+                match limiter.take(x.world(), Hit { key: &key, cost: 1, rule: self.rule() }).await {
+                    Ok(decision) => match self.turn(&decision) {
+                        Ok(turn) => turn,
+                        Err(step) => return step,
+                    },
+                    Err(Unavailable(reason)) => return self.degradation.report(x, Self::NAME, reason, None),
+                }
+            }
+        };
+        if let Some(turn) = turn {
             x.world().sleep(turn).await;
         }
         Step::Next
+    }
+}
+
+impl LimitReq {
+    fn rule(&self) -> Rule {
+        Rule::Pace(self.pace)
+    }
+
+    /// How long the request waits for its turn, or the step that rejects it.
+    fn turn(&self, decision: &Decision) -> Result<Option<Duration>, Step> {
+        if !decision.allowed {
+            return Err(Step::Reply(self.rejected.clone()));
+        }
+        let waits = decision.delay_us >= 1000 && !self.nodelay;
+        Ok(waits.then(|| Duration::from_micros(decision.delay_us)))
     }
 }
 
@@ -228,7 +260,7 @@ mod tests {
             ),
             (
                 json!({"rate": 1, "burst": 1, "key": "a", "policy": "redis", "redis_host": "127.0.0.1"}),
-                "policy redis is not available in this version",
+                "policy redis is not available in this build",
             ),
         ] {
             assert_eq!(probe.stage::<LimitReq>(config.clone()).err().unwrap().reason, reason, "{config}");

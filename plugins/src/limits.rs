@@ -1,38 +1,19 @@
 //! hot path
 //!
 //! Code shared by the plugins that limit requests: keys to count by, amounts that may
-//! come from the request, and where it is counted.
+//! come from the request, and where it is counted ([`policy`]).
+
+pub(crate) mod policy;
 
 use model::Invalid;
-use sdk::counters::{CounterKey, Table};
+use sdk::Exchange;
 use sdk::state::WorkerState;
 use sdk::template::Template;
 use sdk::vars::Var;
-use sdk::{Exchange, Owner};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Where texts with variables are put together.
 pub(crate) type Scratch = WorkerState<Vec<u8>>;
-
-/// Returns the beginning of a plugin's keys: a limit belongs to its resource and its settings.
-pub(crate) fn scope(table: &Table, owner: &Owner, settings: &impl Serialize) -> Result<CounterKey, Invalid> {
-    let settings = serde_json::to_string(settings).map_err(|error| Invalid::new(error.to_string()))?;
-    table.reserve();
-    let key = table.key().part(owner.collection.as_bytes()).part(owner.id.as_bytes());
-    Ok(key.part(settings.as_bytes()).finish())
-}
-
-/// Refuses a policy that counts elsewhere than on this node.
-pub(crate) fn only_local(policy: &str) -> Result<(), Invalid> {
-    if policy == "local" {
-        return Ok(());
-    }
-    Err(Invalid::new(format!("policy {policy} is not available in this version"))
-        .at("/policy")
-        .expected("local")
-        .got(policy)
-        .hint("`policy: local` counts each node's requests separately"))
-}
 
 /// The value by which clients are counted separately. Without a value, the client's address serves.
 pub(crate) enum By {
@@ -148,28 +129,21 @@ impl By {
         }
     }
 
-    /// The request's key under that of the plugin; none if the limit does not apply to it.
-    pub(crate) fn key(
-        &self,
-        table: &Table,
-        scope: CounterKey,
-        x: &Exchange<'_>,
-        scratch: &Scratch,
-    ) -> Option<CounterKey> {
-        let keyed = |value: &[u8]| table.key().under(scope).part(value).finish();
-        let by_address = || keyed(x.client().ip_text());
+    /// Calls `f` with the request's value; `None` if the limit does not apply to it.
+    #[inline]
+    pub(crate) fn value<T>(&self, x: &Exchange<'_>, scratch: &Scratch, f: impl Fn(&[u8]) -> T) -> Option<T> {
         Some(match self {
-            By::Constant(text) => keyed(text.as_bytes()),
+            By::Constant(text) => f(text.as_bytes()),
             By::Var(var) => match var.of(x) {
-                Some(value) => keyed(&value),
-                None => by_address(),
+                Some(value) => f(&value),
+                None => f(x.client().ip_text()),
             },
             By::Combination { template, optional } => scratch.with(x.world(), |scratch| {
                 scratch.clear();
                 match (template.render(x, scratch), optional) {
                     (0, true) => None,
-                    (0, false) => Some(by_address()),
-                    _ => Some(keyed(scratch)),
+                    (0, false) => Some(f(x.client().ip_text())),
+                    _ => Some(f(scratch)),
                 }
             })?,
         })

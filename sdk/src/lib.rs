@@ -30,6 +30,7 @@ pub mod exchange;
 pub mod expr;
 mod header;
 pub mod instance;
+pub mod limit;
 pub mod log_entry;
 pub mod log_format;
 pub mod meters;

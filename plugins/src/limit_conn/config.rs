@@ -1,15 +1,26 @@
 //! The settings of limit-conn, as the Admin API shows them.
 
 use model::Invalid;
+use sdk::limit::Kind;
 use sdk::template::Template;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::Rule;
+use crate::limits::policy::{Policy, with_policies};
 use crate::limits::{Amount, By};
 
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Deserialize)]
 pub struct Config {
+    #[serde(flatten)]
+    pub(super) rules: Rules,
+    #[serde(flatten)]
+    pub(super) policy: Policy,
+}
+
+/// The settings that decide what is counted.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Rules {
     conn: Option<Amount>,
     burst: Option<Amount>,
     pub(super) default_conn_delay: f64,
@@ -18,10 +29,8 @@ pub struct Config {
     #[serde(default)]
     key: String,
     key_type: String,
-    pub(super) policy: String,
     pub(super) rejected_code: u16,
     pub(super) rejected_msg: Option<String>,
-    pub(super) allow_degradation: bool,
     pub(super) rules: Option<Vec<RuleConfig>>,
 }
 
@@ -35,7 +44,7 @@ pub(super) struct RuleConfig {
 pub(super) fn schema() -> Value {
     let conn = json!({"oneOf": [{"type": "integer", "exclusiveMinimum": 0}, {"type": "string"}]});
     let burst = json!({"oneOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]});
-    json!({
+    let schema = json!({
         "type": "object",
         "properties": {
             "conn": conn,
@@ -44,10 +53,8 @@ pub(super) fn schema() -> Value {
             "only_use_default_delay": {"type": "boolean", "default": false},
             "key": {"type": "string"},
             "key_type": {"type": "string", "enum": ["var", "var_combination"], "default": "var"},
-            "policy": {"type": "string", "enum": ["redis", "redis-cluster", "local"], "default": "local"},
             "rejected_code": {"type": "integer", "minimum": 200, "maximum": 599, "default": 503},
             "rejected_msg": {"type": "string", "minLength": 1},
-            "allow_degradation": {"type": "boolean", "default": false},
             "rules": {
                 "type": "array",
                 "items": {
@@ -61,19 +68,20 @@ pub(super) fn schema() -> Value {
             {"required": ["conn", "burst", "default_conn_delay", "key"]},
             {"required": ["default_conn_delay", "rules"]},
         ],
-        "encrypt_fields": ["redis_password"],
-    })
+    });
+    with_policies(schema, Kind::Concurrency, &["redis", "redis-cluster", "local"])
 }
 
 impl Config {
     /// # Errors
     /// Fails for a text that is no number for any request.
     pub(super) fn check(&self) -> Result<(), Invalid> {
-        let own = [(&self.conn, "/conn", 1), (&self.burst, "/burst", 0)];
+        let rules = &self.rules;
+        let own = [(&rules.conn, "/conn", 1), (&rules.burst, "/burst", 0)];
         for (amount, at, least) in own {
             amount.as_ref().map_or(Ok(()), |amount| amount.check(at, least))?;
         }
-        for (index, rule) in self.rules.iter().flatten().enumerate() {
+        for (index, rule) in rules.rules.iter().flatten().enumerate() {
             rule.conn.check(&format!("/rules/{index}/conn"), 1)?;
             rule.burst.check(&format!("/rules/{index}/burst"), 0)?;
         }
@@ -85,14 +93,20 @@ impl Config {
     /// # Errors
     /// Fails for settings that the schema of streams rules out.
     pub(crate) fn of_stream(mut stream: Value) -> Result<Config, Invalid> {
-        stream["policy"] = "local".into();
         stream["rejected_code"] = 503.into();
-        stream["allow_degradation"] = false.into();
-        serde_json::from_value(stream).map_err(|error| Invalid::new(error.to_string()))
+        let rules = serde_json::from_value(stream).map_err(|error| Invalid::new(error.to_string()))?;
+        Ok(Config { rules, policy: Policy::local() })
     }
 
+    /// How long a node that died keeps its requests counted, in seconds.
+    pub(super) fn ttl_s(&self) -> u64 {
+        self.policy.number("key_ttl").unwrap_or(3600)
+    }
+}
+
+impl Rules {
     /// The rules in force: those written, or the one that the settings make.
-    pub(super) fn rules(self) -> Vec<Rule> {
+    pub(super) fn in_force(self) -> Vec<Rule> {
         if let Some(rules) = self.rules {
             let rule = |rule: RuleConfig| Rule {
                 by: By::Combination { template: Template::parse(&rule.key), optional: true },

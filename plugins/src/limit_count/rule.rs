@@ -4,7 +4,7 @@
 
 use sdk::Exchange;
 use sdk::HeaderName;
-use sdk::counters::Taken;
+use sdk::limit::{self, Decision};
 use serde_json::Value;
 
 use crate::limits::{Amount, By};
@@ -20,9 +20,20 @@ pub(super) struct Rule {
 
 /// The numbers of a rule for one request.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Limit {
+pub(super) struct Window {
     pub count: u64,
-    pub window_ms: u64,
+    pub ms: u64,
+}
+
+impl Window {
+    #[inline]
+    pub(super) fn rule(self, sliding: bool) -> limit::Rule {
+        let Window { count: limit, ms: window_ms } = self;
+        match sliding {
+            true => limit::Rule::Sliding { limit, window_ms },
+            false => limit::Rule::Fixed { limit, window_ms },
+        }
+    }
 }
 
 /// Names of the headers that show a limit.
@@ -53,8 +64,8 @@ impl Headers {
     }
 
     /// Shows how a limit stands.
-    pub(super) fn set(&self, x: &mut Exchange<'_>, limit: u64, taken: Taken) {
-        let remaining = if taken.allowed { taken.remaining } else { 0 };
+    pub(super) fn set(&self, x: &mut Exchange<'_>, limit: u64, decision: &Decision) {
+        let remaining = if decision.allowed { decision.remaining } else { 0 };
         let mut number = itoa::Buffer::new();
         let mut seconds = Seconds::default();
         let values = [(&self.limit, limit), (&self.remaining, remaining)];
@@ -65,7 +76,7 @@ impl Headers {
             }
         }
         if let Some(name) = &self.reset {
-            let _ = x.set_response_header(name, seconds.format(taken.reset_ms));
+            let _ = x.set_response_header(name, seconds.format(decision.reset_ms));
         }
     }
 }

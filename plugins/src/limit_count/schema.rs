@@ -1,16 +1,19 @@
 //! The schemas of limit-count, as the Admin API shows them, and what they cannot say.
 
 use model::Invalid;
+use sdk::Build;
+use sdk::limit::{Group, Kind};
 use sdk::template::Template;
 use serde_json::{Value, json};
 
-use super::Config;
 use super::rule::{Headers, Rule};
-use crate::limits::{self, Amount, By};
+use super::{Config, Rules};
+use crate::limits::policy::with_policies;
+use crate::limits::{Amount, By};
 
 pub(super) fn config() -> Value {
     let amount = json!({"oneOf": [{"type": "integer", "exclusiveMinimum": 0}, {"type": "string"}]});
-    json!({
+    let schema = json!({
         "type": "object",
         "properties": {
             "count": amount,
@@ -41,12 +44,6 @@ pub(super) fn config() -> Value {
             },
             "rejected_code": {"type": "integer", "minimum": 200, "maximum": 599, "default": 503},
             "rejected_msg": {"type": "string", "minLength": 1},
-            "policy": {
-                "type": "string",
-                "enum": ["local", "redis", "redis-cluster", "redis-sentinel"],
-                "default": "local",
-            },
-            "allow_degradation": {"type": "boolean", "default": false},
             "show_limit_quota_header": {"type": "boolean", "default": true},
             "sync_interval": {"type": "number", "default": -1},
         },
@@ -55,8 +52,8 @@ pub(super) fn config() -> Value {
             {"required": ["count", "time_window"]},
             {"required": ["rules"], "not": {"required": ["count", "time_window"]}},
         ],
-        "encrypt_fields": ["redis_password", "sentinel_password"],
-    })
+    });
+    with_policies(schema, Kind::Windows, &["local", "redis", "redis-cluster", "redis-sentinel"])
 }
 
 pub(super) fn metadata() -> Value {
@@ -73,19 +70,24 @@ pub(super) fn metadata() -> Value {
 impl Config {
     /// Checks the rules that the schema cannot express.
     pub(super) fn check(&self) -> Result<(), Invalid> {
-        if self.rules.is_some() && (self.count.is_some() || self.time_window.is_some()) {
+        let Config { rules, policy } = self;
+        if rules.rules.is_some() && (rules.count.is_some() || rules.time_window.is_some()) {
             return Err(
                 Invalid::new("count/time_window and rules cannot be specified at the same time").at("/rules")
             );
         }
-        if self.group.is_some() && self.rules.is_some() {
+        if rules.group.is_some() && rules.rules.is_some() {
             return Err(Invalid::new("group and rules cannot be specified at the same time").at("/group"));
         }
-        limits::only_local(&self.policy)?;
-        for (amount, at) in [(&self.count, "/count"), (&self.time_window, "/time_window")] {
+        for (amount, at) in [(&rules.count, "/count"), (&rules.time_window, "/time_window")] {
             amount.as_ref().map_or(Ok(()), |amount| amount.check(at, 1))?;
         }
-        let rules = self.rules.as_deref().unwrap_or_default();
+        let window = match rules.time_window {
+            Some(Amount::Fixed(seconds)) => Some(seconds),
+            _ => None,
+        };
+        policy.check(window)?;
+        let rules = rules.rules.as_deref().unwrap_or_default();
         for (index, rule) in rules.iter().enumerate() {
             rule.count.check(&format!("/rules/{index}/count"), 1)?;
             rule.time_window.check(&format!("/rules/{index}/time_window"), 1)?;
@@ -97,8 +99,29 @@ impl Config {
         Ok(())
     }
 
+    /// Joins the group, if there is one. A configuration that is only checked has no owner and joins none.
+    ///
+    /// # Errors
+    /// The group is in use with other settings.
+    pub(super) fn join_group(&self, cx: &Build<'_>) -> Result<Option<Group>, Invalid> {
+        let Some(name) = &self.rules.group else { return Ok(None) };
+        let settings = serde_json::to_value(self).map_err(|error| Invalid::new(error.to_string()))?;
+        let groups = cx.groups();
+        if !cx.owner.collection.is_empty() {
+            return Ok(Some(groups.join(name, &settings)));
+        }
+        if groups.conflicts(name, &settings) {
+            return Err(Invalid::new("group conf mismatched").at("/group").hint(
+                "all members of a group need the same settings; take another group name for new ones",
+            ));
+        }
+        Ok(None)
+    }
+}
+
+impl Rules {
     /// The rules in force: those written, or the one that count and window make.
-    pub(super) fn rules(&self, metadata: Option<&Value>) -> Vec<Rule> {
+    pub(super) fn in_force(&self, metadata: Option<&Value>) -> Vec<Rule> {
         let headers = |prefix: Option<&str>| Headers::new(metadata, prefix);
         if let Some(rules) = &self.rules {
             let rule = |(index, rule): (usize, &super::RuleConfig)| {

@@ -269,7 +269,7 @@ fn settings_are_checked() {
         (json!({"rules": [rule, rule]}), "duplicate key '$a' in rules"),
         (
             json!({"count": 2, "time_window": 60, "policy": "redis", "redis_host": "127.0.0.1"}),
-            "policy redis is not available in this version",
+            "policy redis is not available in this build",
         ),
     ] {
         assert_eq!(build(&probe, &owner("1"), &config, None).err().unwrap().reason, reason, "{config}");

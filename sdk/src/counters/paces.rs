@@ -21,8 +21,11 @@ pub struct Paces {
 }
 
 /// A rate and a burst, converted to microseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pace {
+    /// As it was configured: requests per second, and requests.
+    pub rate: f64,
+    pub burst: f64,
     /// Microseconds per request.
     interval: u64,
     /// Microseconds by which a request may be early.
@@ -40,7 +43,13 @@ impl Pace {
     /// the microsecond, in favour of the requests.
     pub fn new(rate: f64, burst: f64) -> Pace {
         let interval = ((1e6 / rate) as u64).clamp(1, LONGEST);
-        Pace { interval, ahead: ((burst * interval as f64) as u64).min(LONGEST) }
+        Pace { rate, burst, interval, ahead: ((burst * interval as f64) as u64).min(LONGEST) }
+    }
+
+    /// As [`Pace::new`] in a constant, with the microseconds of an interval and of the burst.
+    #[cfg(any(test, feature = "testing"))]
+    pub const fn of(rate: f64, burst: f64, interval: u64, ahead: u64) -> Pace {
+        Pace { rate, burst, interval, ahead }
     }
 }
 
@@ -126,7 +135,8 @@ mod tests {
         assert_eq!(paces.take(key(&paces, 2), rare, NOW), None);
         let many = Pace::new(1e12, 0.0);
         assert_eq!((many.interval, many.ahead), (1, 0));
-        assert_eq!(Pace::new(3.0, 1.0), Pace { interval: 333_333, ahead: 333_333 });
+        let third = Pace::new(3.0, 1.0);
+        assert_eq!((third.interval, third.ahead), (333_333, 333_333));
     }
 
     #[test]

@@ -1,0 +1,216 @@
+//! hot path
+//!
+//! Limits on requests: how many per window of time, how fast, how many at once.
+//!
+//! The node's own limiter ([`Local`]) answers at once: it neither waits nor allocates. A limiter
+//! that several nodes share ([`Limiter`]) counts on a server, and its answer is awaited with a
+//! deadline. A plugin instance gets one of the two when it is built, by the name of its policy
+//! ([`Build::limit`]). This crate knows no server: the program registers the policies it has
+//! ([`Limits`]).
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use model::Invalid;
+use serde_json::{Map, Value};
+
+use crate::build::Build;
+use crate::chain::LocalFuture;
+use crate::counters::Pace;
+use crate::world::World;
+
+mod local;
+#[cfg(any(test, feature = "testing"))]
+pub mod suite;
+
+pub use crate::counters::{Group, Groups};
+pub use local::Local;
+
+/// The limit of a plugin instance.
+pub enum Limit {
+    /// Counted on this node.
+    Local(Local),
+    /// Counted together with other nodes.
+    Shared(Arc<dyn Limiter>),
+}
+
+/// A limiter whose answers have to be awaited.
+pub trait Limiter: Send + Sync {
+    /// Counts a hit. The future ends within the limiter's own timeout, even if the server hangs;
+    /// dropping it earlier may leave the hit counted, but never a permit.
+    fn take<'a>(
+        &'a self,
+        world: &'a dyn World,
+        hit: Hit<'a>,
+    ) -> LocalFuture<'a, Result<Decision, Unavailable>>;
+}
+
+/// One request as a limiter counts it.
+#[derive(Debug, Clone, Copy)]
+pub struct Hit<'k> {
+    /// The value by which requests are counted separately, such as the client's address.
+    pub key: &'k [u8],
+    /// How much of a window's limit it takes.
+    pub cost: u32,
+    pub rule: Rule,
+}
+
+/// The amount of requests that is allowed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Rule {
+    /// `limit` per window. The window begins with the first hit.
+    Fixed { limit: u64, window_ms: u64 },
+    /// `limit` per window. Windows begin at multiples of their length; the previous one is weighted
+    /// by the part of it that a window ending now would still cover.
+    Sliding { limit: u64, window_ms: u64 },
+    /// A rate, and a burst whose requests wait for their turn.
+    Pace(Pace),
+    /// At most this many at once. A shared limiter drops a request that never left after `ttl_s`
+    /// seconds, as the node that let it in may have died.
+    Concurrent { most: u64, ttl_s: u64 },
+}
+
+/// The answer to a hit.
+#[derive(Debug, Default)]
+pub struct Decision {
+    pub allowed: bool,
+    /// Of a window's limit, or of the requests at once: how much is left.
+    pub remaining: u64,
+    /// Milliseconds until the window ends; of a rejected request in a sliding window, until enough
+    /// of the previous one has slid out.
+    pub reset_ms: u64,
+    /// Microseconds until the turn of a request that was let in by its pace.
+    pub delay_us: u64,
+    /// Counts a request of [`Rule::Concurrent`] out when it is dropped.
+    pub permit: Option<Permit>,
+}
+
+/// A request that is in.
+#[derive(Debug)]
+pub struct Permit {
+    _inside: Inside,
+}
+
+enum Inside {
+    Local(local::Entry),
+    Shared(Box<dyn Any>),
+}
+
+impl Permit {
+    /// Wraps a value that counts the request out when it is dropped.
+    pub fn new<T: 'static>(inside: T) -> Permit {
+        Permit { _inside: Inside::Shared(Box::new(inside)) }
+    }
+}
+
+impl fmt::Debug for Inside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Inside::Local(entry) => entry.fmt(f),
+            Inside::Shared(inside) => inside.fmt(f),
+        }
+    }
+}
+
+/// Why a hit could not be counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unavailable(pub &'static str);
+
+/// The things that a plugin counts; decides which of the node's tables it needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Windows,
+    Paces,
+    Concurrency,
+}
+
+/// The limits of a plugin instance, as it requests them.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    /// The plugin's name.
+    pub plugin: &'static str,
+    pub kind: Kind,
+    /// The settings that decide what is counted: with other settings, counting starts again.
+    pub rules: &'a Value,
+    /// A name under which plugin instances count together, regardless of resource and settings.
+    pub group: Option<&'a str>,
+    /// `local`, or a name of [`Limits`].
+    pub policy: &'a str,
+    /// The settings of the policy.
+    pub settings: &'a Map<String, Value>,
+}
+
+/// Makes the limiters of one policy.
+pub trait Policy: Send + Sync {
+    /// Makes a limiter whose keys begin with `scope`. Connects to no server: that is done by the
+    /// first hit.
+    ///
+    /// # Errors
+    /// Settings that do not fit, with a JSON pointer to the field.
+    fn limiter(&self, scope: &str, wanted: &Wanted<'_>, cx: &Build<'_>) -> Result<Arc<dyn Limiter>, Invalid>;
+}
+
+/// The policies of the program, by name; a service of it ([`Build::service`]).
+#[derive(Clone, Default)]
+pub struct Limits(HashMap<&'static str, Arc<dyn Policy>>);
+
+impl Limits {
+    /// Adds a policy.
+    #[must_use]
+    pub fn with(mut self, name: &'static str, policy: Arc<dyn Policy>) -> Limits {
+        self.0.insert(name, policy);
+        self
+    }
+}
+
+impl fmt::Debug for Limits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+impl Build<'_> {
+    /// Returns the limit of a plugin instance. It belongs to the instance's resource and to its
+    /// rules, or to a group.
+    ///
+    /// # Errors
+    /// The program does not have the policy, or its settings do not fit.
+    pub fn limit(&self, wanted: &Wanted<'_>) -> Result<Limit, Invalid> {
+        if wanted.policy == "local" {
+            return Ok(Limit::Local(Local::new(self, wanted)));
+        }
+        let Some(policy) = self.service::<Limits>().and_then(|limits| limits.0.get(wanted.policy).cloned())
+        else {
+            return Err(Invalid::new(format!("policy {} is not available in this build", wanted.policy))
+                .at("/policy")
+                .expected("local")
+                .got(wanted.policy)
+                .hint("`policy: local` counts each node's requests separately"));
+        };
+        let scope = match wanted.group {
+            Some(group) => group.to_owned(),
+            None => {
+                let version = version(&wanted.rules.to_string());
+                format!("/apisix/{}/{}:{version:016x}", self.owner.collection, self.owner.id)
+            }
+        };
+        Ok(Limit::Shared(policy.limiter(&scope, wanted, self)?))
+    }
+
+    /// Settings that several plugin instances share by name.
+    pub fn groups(&self) -> &Groups {
+        self.services.counters.groups()
+    }
+}
+
+/// Identifies settings, the same on all nodes (64 bits of FNV-1a).
+fn version(settings: &str) -> u64 {
+    settings
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests;
