@@ -38,7 +38,7 @@ pub mod table;
 
 pub use ahead::Ahead;
 pub use embedded::Embedded;
-pub use file::File;
+pub use file::{File, ReadText, Stat};
 pub use history::{Changed, History, Listed, Record};
 pub use holders::Claim;
 pub use kept::{Copy, Kept};

@@ -14,25 +14,37 @@ use model::boot::{Boot, Provider};
 use model::declarative::{ABSENT, Format, Item};
 use model::{Declarative, Desired, Diagnostic, Entry, Invalid, Key, Kind, Resource, Severity, Source};
 use sdk::build::Names;
-use serde_json::Value;
+use serde_json::{Value, json};
 use snapshot::analysis::{Analysis, Code, Finding};
 use snapshot::compile::{Compiler, Touched};
 
-use crate::cli::{Files, Forward};
+use crate::cli::{Files, Forward, Import};
 use crate::files::{self, Found};
 use crate::forward;
+use crate::imports::{self, Job};
 use crate::mistakes::{self, Mistakes};
 use crate::{say, wiring};
 
-/// Checks everything a start would read. True if nothing is wrong; `strict` takes warnings for
-/// errors.
-pub fn run(files: &Files, forward: &Forward, strict: bool, analyses: bool) -> anyhow::Result<bool> {
+/// The extent and the form of a report.
+pub struct How {
+    /// Warnings are errors.
+    pub strict: bool,
+    /// Valid settings that are likely mistakes are reported.
+    pub analyses: bool,
+    pub json: bool,
+}
+
+/// Checks everything a start would read. True if nothing is wrong.
+pub fn run(files: &Files, forward: &Forward, import: &Import, how: &How) -> anyhow::Result<bool> {
+    let How { strict, analyses, json } = *how;
+    let mut imported = Value::Null;
     let dumps = dumps::find(files.path.as_deref());
     let (mut all, mut summary) = (Vec::new(), Vec::new());
     let (mut boot, mut folders) = (Boot::default(), Arc::default());
     if !are_all(files.path.as_deref(), &dumps) {
-        let mut found = match files::of_start(files, forward) {
+        let mut found = match files::of_start(files, forward, import) {
             Ok(found) => found,
+            Err(diagnostics) if json => return Ok(print_json(diagnostics, strict, Value::Null)),
             Err(diagnostics) => return Ok(report(diagnostics, strict)),
         };
         let starts = starts::check(&found);
@@ -46,7 +58,10 @@ pub fn run(files: &Files, forward: &Forward, strict: bool, analyses: bool) -> an
         }
         for file in found.resources.iter().cloned().chain(beside(&found)) {
             let catalog = wiring::checking(&found.boot, &found.folders())?;
-            let checked = check_resources(&file, &found.boot, &catalog, analyses);
+            let checked = match &found.import {
+                Some(job) => check_import(&file, job, &found.boot, &catalog, &mut imported),
+                None => check_resources(&file, &found.boot, &catalog, analyses),
+            };
             let (count, diagnostics) = checked.unwrap_or_else(|diagnostics| (0, diagnostics));
             summary.extend(valid(&file, count, &diagnostics, strict));
             all.extend(diagnostics);
@@ -76,14 +91,59 @@ pub fn run(files: &Files, forward: &Forward, strict: bool, analyses: bool) -> an
         summary.extend(valid(file, count, &diagnostics, strict));
         all.extend(diagnostics);
     }
+    if json {
+        return Ok(print_json(all, strict, imported));
+    }
     let good = report(all, strict);
     summary.iter().for_each(say::out);
     Ok(good)
 }
 
+/// Prints the diagnostics as JSON; true if there is no error among them.
+fn print_json(diagnostics: Vec<Diagnostic>, strict: bool, imported: Value) -> bool {
+    let is_wrong =
+        |one: &Diagnostic| one.severity == Severity::Error || strict && one.severity == Severity::Warning;
+    let valid = !diagnostics.iter().any(is_wrong);
+    let diagnostics: Vec<Value> = diagnostics
+        .iter()
+        .map(|one| {
+            json!({
+                "severity": one.severity.to_string(), "file": one.file, "line": one.line, "column": one.column,
+                "pointer": one.pointer, "message": one.message, "expected": one.expected, "got": one.got,
+                "hint": one.hint,
+            })
+        })
+        .collect();
+    say::out(json!({"valid": valid, "diagnostics": diagnostics, "import": imported}));
+    valid
+}
+
+/// Checks a file of another gateway: the findings of its importer, then its resources as if they were in a file of
+/// our own.
+fn check_import(
+    path: &Path,
+    job: &Job,
+    boot: &Boot,
+    catalog: &Arc<plugins::Catalog>,
+    json: &mut Value,
+) -> Result<(usize, Vec<Diagnostic>), Vec<Diagnostic>> {
+    let text = files::read(path)?;
+    let mut imported = job.read(&text).0.map_err(|error| vec![*error])?;
+    *json = imports::to_json(job, &imported);
+    let mut found = imports::diagnostics(job, &imported, &text);
+    let (count, checked) =
+        check_declarative(&mut imported.declarative, &Source { file: "", text: "" }, boot, catalog, false)?;
+    // These are among the others already.
+    let more = checked.into_iter().filter(|one| one.file.is_empty());
+    found.extend(more.map(|one| job.located(&imported, one, &text)));
+    Ok((count, found))
+}
+
 /// Says that a file is valid, if it is.
 fn valid(file: &Path, count: usize, found: &[Diagnostic], strict: bool) -> Option<String> {
-    let is_wrong = found.iter().any(|found| strict || found.severity == Severity::Error);
+    let is_wrong =
+        |one: &Diagnostic| one.severity == Severity::Error || strict && one.severity == Severity::Warning;
+    let is_wrong = found.iter().any(is_wrong);
     let plural = if count == 1 { "" } else { "s" };
     (!is_wrong).then(|| format!("{} is valid: {count} resource{plural}", file.display()))
 }
@@ -134,7 +194,7 @@ pub fn report(mut diagnostics: Vec<Diagnostic>, strict: bool) -> bool {
         if !files.contains(&diagnostic.file) {
             files.push(diagnostic.file.clone());
         }
-        if strict {
+        if strict && diagnostic.severity == Severity::Warning {
             diagnostic.severity = Severity::Error;
         }
     }
@@ -151,7 +211,10 @@ pub fn report(mut diagnostics: Vec<Diagnostic>, strict: bool) -> bool {
         more => Some(format!("{more} {word}s")),
     };
     let counted: Vec<String> =
-        [counted(errors, "error"), counted(warnings, "warning")].into_iter().flatten().collect();
+        [counted(errors, "error"), counted(warnings, "warning"), counted(count(Severity::Note), "note")]
+            .into_iter()
+            .flatten()
+            .collect();
     if !counted.is_empty() {
         say::err(counted.join(", "));
     }
@@ -198,7 +261,17 @@ fn check_text(
 ) -> Result<(usize, Vec<Diagnostic>), Vec<Diagnostic>> {
     let mut declarative = Declarative::parse(name, text, format, &plugins::names(), &files::env)
         .map_err(|error| vec![*error])?;
-    let source = Source { file: name, text };
+    check_declarative(&mut declarative, &Source { file: name, text }, boot, catalog, analyses)
+}
+
+/// The same for parsed sections.
+fn check_declarative(
+    declarative: &mut Declarative,
+    source: &Source<'_>,
+    boot: &Boot,
+    catalog: &Arc<plugins::Catalog>,
+    analyses: bool,
+) -> Result<(usize, Vec<Diagnostic>), Vec<Diagnostic>> {
     let wrong =
         |error: anyhow::Error| vec![Diagnostic::new(Severity::Error, "config.yaml", format!("{error:#}"))];
     let opener = wiring::opener(boot, &**catalog).map_err(wrong)?;
@@ -248,7 +321,7 @@ fn check_text(
     // With items left out, the analysis would find that others are unused.
     if analyses && !diagnostics.iter().any(|found| found.severity == Severity::Error) {
         let analysis = crate::analysis::of(&desired, boot, catalog);
-        diagnostics.extend(worth_a_look(&analysis, &declarative, &source));
+        diagnostics.extend(worth_a_look(&analysis, declarative, source));
     }
     Ok((declarative.items.len(), diagnostics))
 }

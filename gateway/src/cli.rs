@@ -19,6 +19,7 @@ use crate::say;
         sluice run                      conf/config.yaml if it is there, else built-in defaults\n  \
         sluice run /etc/sluice          a folder with config.yaml (and apisix.yaml)\n  \
         sluice run routes.yaml          only these routes, from one declarative file\n  \
+        sluice run kong.yml             a file of Kong, Envoy, nginx, Spring Cloud Gateway or Zuul\n  \
         sluice run --to http://web:80   forwards everything to one server, without files\n  \
         sluice check conf               reports mistakes in the files, with their lines\n  \
         sluice explain GET /a conf      shows which route takes the request, and why\n  \
@@ -41,29 +42,66 @@ pub enum Command {
         alias = "start",
         after_help = "Examples:\n  \
             sluice run conf                              a folder with config.yaml\n  \
+            sluice run nginx.conf                        another gateway's file, where it listens itself\n  \
+            sluice run kong.yml --listen :8080           the same on another port\n  \
             sluice run --to http://127.0.0.1:1980        one server, on port 9080\n  \
             sluice run --to http://10.0.0.1:1980 --to http://10.0.0.2:1980 --listen :8080\n  \
             sluice run --to http://127.0.0.1:1980 --domain example.com\n\n\
-            With --to, `sluice explain` and `sluice status` work as usual; the Admin API is off."
+            With --to, `sluice explain` and `sluice status` work as usual; the Admin API is off.\n\n\
+            A file of another gateway is read again when it or an included file changes. Routes\n\
+            whose access control, limits or TLS verification are not carried over answer 503\n\
+            until you accept that with --accept; `sluice check FILE` lists all differences."
     )]
     Run(Start),
     /// Checks configuration and resources without starting; exit code 1 if there are errors
     ///
     /// Reads config.yaml, the file of resources or the store of a stopped gateway, and dumps of etcd and ADC in the
-    /// folder. Connects to nothing.
-    #[command(alias = "test", alias = "validate")]
+    /// folder. Of a file of another gateway it lists all constructs that are not carried over, or not exactly. Connects
+    /// to nothing.
+    #[command(
+        alias = "test",
+        alias = "validate",
+        after_help = "Examples:\n  \
+            sluice check conf                  a folder with config.yaml\n  \
+            sluice check kong.yml              all differences of the imported file, with their lines\n  \
+            sluice check kong.yml --strict     exit code 1 if one of them affects traffic\n  \
+            sluice check kong.yml --json       the same for programs"
+    )]
     Check {
         #[command(flatten)]
         files: Files,
         #[command(flatten)]
         forward: Forward,
+        /// Prints JSON
+        #[arg(long, help_heading = "Options")]
+        json: bool,
         /// Treats warnings as errors, such as unknown keys and features that this version lacks
-        #[arg(long)]
+        #[arg(long, help_heading = "Options")]
         strict: bool,
         /// Omits warnings about valid settings: unreachable routes, unused resources, secrets in the clear, weak TLS,
         /// missing authentication
-        #[arg(long)]
+        #[arg(long, help_heading = "Options")]
         no_analysis: bool,
+        #[command(flatten)]
+        import: Import,
+    },
+    /// Writes a file of another gateway as an apisix.yaml, with the line that each resource comes from
+    ///
+    /// The differences stand at the top as comments. `sluice run` on the result serves the same as `sluice run FILE`;
+    /// routes that are not served for a difference are in it as routes that answer 503. The addresses to listen on
+    /// belong to config.yaml: with a folder as output they are written there, otherwise they are a comment.
+    #[command(after_help = "Examples:\n  \
+        sluice convert kong.yml                     to standard output\n  \
+        sluice convert nginx.conf -o apisix.yaml    to a new file\n  \
+        sluice convert nginx.conf -o conf/          to conf/apisix.yaml and conf/config.yaml; then `sluice run conf`")]
+    Convert {
+        /// A file of Kong, Envoy, nginx, Spring Cloud Gateway or Zuul
+        file: PathBuf,
+        /// A new file, or a folder for apisix.yaml and config.yaml; only their owner may read these files
+        #[arg(short, long, value_name = "FILE|DIR")]
+        output: Option<PathBuf>,
+        #[command(flatten)]
+        import: Import,
     },
     /// Shows which route, plugins and upstream a request would meet, and why
     ///
@@ -267,6 +305,8 @@ pub struct Explain {
     /// Prints JSON
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub import: Import,
 }
 
 /// Arguments of `sluice run`.
@@ -281,13 +321,15 @@ pub struct Start {
     /// The kernel distributes new connections over both until one of them stops. The Admin API, control API and metrics
     /// ports and the data folder must differ, or be off. To replace a running gateway, use `sluice upgrade`, which
     /// needs none of this.
-    #[arg(long)]
+    #[arg(long, help_heading = "Options")]
     pub reuse_port: bool,
+    #[command(flatten)]
+    pub import: Import,
 }
 
 /// A gateway for one upstream, without configuration files.
 #[derive(Debug, Default, clap::Args)]
-#[command(next_help_heading = "Without configuration files")]
+#[command(next_help_heading = "Without config.yaml")]
 pub struct Forward {
     /// Forwards all requests to this server; several share the requests in turn
     ///
@@ -299,8 +341,9 @@ pub struct Forward {
     /// Address for clients, such as :8080, 127.0.0.1:8080 or [::1]:8080; may be repeated
     ///
     /// Default: :9080, which is on all addresses of this machine; with --domain :443 for HTTPS and :80, which redirects to
-    /// it. With --domain, addresses given here are for HTTPS.
-    #[arg(long, value_name = "ADDRESS", requires = "to")]
+    /// it. With --domain, addresses given here are for HTTPS. With a file of resources or of another gateway, they
+    /// replace all addresses that the file names, and may begin with https://, tcp://, tls:// or udp://.
+    #[arg(long, value_name = "ADDRESS")]
     pub listen: Vec<String>,
     /// Serves this name by HTTPS with a certificate of Let's Encrypt, whose terms you accept by this; may be repeated
     ///
@@ -313,10 +356,40 @@ pub struct Forward {
     pub acme_directory: Option<String>,
 }
 
+/// How a file of another gateway is imported.
+#[derive(Debug, Default, Clone, clap::Args)]
+#[command(next_help_heading = "Files of other gateways")]
+pub struct Import {
+    /// Format of the file, which is otherwise recognised by its content
+    ///
+    /// kong is Kong or decK, envoy is Envoy's bootstrap in YAML or JSON, scg is Spring Cloud Gateway (application.yml or
+    /// .properties), zuul is Zuul 1, apisix is a file of resources.
+    #[arg(long, value_name = "FORMAT", value_parser = FORMATS)]
+    pub from: Option<String>,
+    /// Active profile of a Spring application, whose application-NAME.yml is read too; may be repeated
+    #[arg(long, value_name = "NAME")]
+    pub profile: Vec<String>,
+    /// Reads included files outside of the folder of the file as well
+    #[arg(long)]
+    pub allow_outside: bool,
+    /// Serves routes although a guard at this line is not carried over; may be repeated
+    ///
+    /// A guard is access control, a limit or a verification of TLS. `sluice check` lists those that are missing here,
+    /// each with its file and line.
+    #[arg(long, value_name = "FILE:LINE")]
+    pub accept: Vec<String>,
+    /// Serves routes although guards are not carried over
+    #[arg(long)]
+    pub accept_guards: bool,
+}
+
+/// The values of `--from`.
+const FORMATS: [&str; 6] = ["kong", "envoy", "nginx", "scg", "zuul", "apisix"];
+
 /// The configuration and the data folder.
 #[derive(Debug, clap::Args)]
 pub struct Files {
-    /// config.yaml, a folder with config.yaml or apisix.yaml, or a file of resources
+    /// config.yaml, a folder with config.yaml or apisix.yaml, a file of resources, or a file of another gateway
     ///
     /// Default: conf/config.yaml if it exists, otherwise built-in defaults with the embedded store and the Admin API on
     /// 127.0.0.1:9180. Commands that ask a running gateway find it by the address of its control API in this

@@ -21,8 +21,9 @@ use wire::h1::decode::Limits;
 
 use crate::cli::Explain;
 use crate::files::{self, Found};
+use crate::imports::Job;
 use crate::instance::export::{admin_of, held};
-use crate::instance::{Act, read, running, send};
+use crate::instance::{Act, running, send};
 use crate::{check, say, wiring};
 
 /// Makes a compiler whose plugins have services of their own, as its snapshots serve no traffic.
@@ -103,7 +104,10 @@ pub fn run(asked: &Explain) -> anyhow::Result<bool> {
                 .with_context(|| format!("no control API answers on {address}"))?;
         return answered(status, &body, asked.json);
     }
-    let Some(found) = read(&asked.files) else { return Ok(false) };
+    let found = match files::find_imported(&asked.files, &asked.import) {
+        Ok(found) => found,
+        Err(diagnostics) => return Ok(check::report(diagnostics, false)),
+    };
     let report = match by_file(&found, asked, &question)? {
         Some(report) => report,
         None => return by_instance(&found, asked, question),
@@ -123,7 +127,9 @@ fn by_file(found: &Found, asked: &Explain, question: &Question) -> anyhow::Resul
         bail!("the resources are in {}, which has no revisions", file.display());
     }
     let opener = wiring::opener(&found.boot, &*wiring::catalog(&found.boot)?)?;
-    let Some((rows, plugins)) = rows_of(file, &opener) else { return Ok(Some(None)) };
+    let Some((rows, plugins)) = rows_of(file, found.import.as_deref(), &opener) else {
+        return Ok(Some(None));
+    };
     let look = Look::of_rows(rows, plugins, 0, &mut compiler(&found.boot, &found.folders())?, &Unasked);
     let limits = wiring::request_limits(&found.boot);
     let report = explain(&look, limits, question.clone()).map_err(anyhow::Error::msg)?;
@@ -132,7 +138,7 @@ fn by_file(found: &Found, asked: &Explain, question: &Question) -> anyhow::Resul
 
 /// Reads the valid resources of a declarative file, decrypted, and its list of plugins; prints diagnostics of the
 /// others. `None` if the file cannot be read or parsed.
-fn rows_of(file: &Path, opener: &Opener) -> Option<(Vec<Row>, Option<Vec<String>>)> {
+fn rows_of(file: &Path, import: Option<&Job>, opener: &Opener) -> Option<(Vec<Row>, Option<Vec<String>>)> {
     let text = files::read(file).map_err(|diagnostics| check::report(diagnostics, false)).ok()?;
     let format = if file.extension().is_some_and(|extension| extension == "json") {
         Format::Json
@@ -140,9 +146,11 @@ fn rows_of(file: &Path, opener: &Opener) -> Option<(Vec<Row>, Option<Vec<String>
         Format::Yaml
     };
     let name = file.display().to_string();
-    let declarative = Declarative::parse(&name, &text, format, &plugins::names(), &files::env)
-        .map_err(|error| check::report(vec![*error], false))
-        .ok()?;
+    let read = match import {
+        Some(job) => job.read(&text).0.map(|imported| imported.declarative),
+        None => Declarative::parse(&name, &text, format, &plugins::names(), &files::env),
+    };
+    let declarative = read.map_err(|error| check::report(vec![*error], false)).ok()?;
     check::report(declarative.diagnostics, false);
     let rows = declarative.items.into_iter().map(|item| {
         let opened = opener.opened(&item.key, &item.value);

@@ -64,7 +64,7 @@ pub fn find(files: &Files, forward: &Forward) -> Result<Found, Vec<Diagnostic>> 
         if forward.domain.is_empty() { folder } else { folder.join(ID) }
     });
     let given = Some(resources(&forward.domain, &targets).to_string());
-    Ok(Found { boot, warnings, config: None, resources: None, given, data })
+    Ok(Found { boot, warnings, config: None, resources: None, import: None, given, data })
 }
 
 /// Writes the resources to a store that holds certificates beside them, if it does not hold them already.
@@ -279,7 +279,7 @@ fn read_each<'a, T>(
 }
 
 /// An error of the argument `about`.
-fn diagnostic(about: &str, invalid: Invalid) -> Diagnostic {
+pub fn diagnostic(about: &str, invalid: Invalid) -> Diagnostic {
     Diagnostic {
         expected: invalid.expected,
         got: invalid.got.map(Into::into),

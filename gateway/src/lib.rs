@@ -17,6 +17,7 @@ mod explain;
 mod files;
 mod forward;
 mod handoff;
+mod imports;
 mod instance;
 mod lifecycle;
 mod listeners;
@@ -36,6 +37,7 @@ mod sinks;
 mod tls;
 mod upgrade;
 mod wiring;
+mod yaml;
 
 use std::process::ExitCode;
 
@@ -57,9 +59,11 @@ pub fn main() -> ExitCode {
     let _ = rustix::thread::disable_transparent_huge_pages(true);
     let result = match Cli::parse().command {
         Command::Run(start) => run::run(&start),
-        Command::Check { files, forward, strict, no_analysis } => {
-            check::run(&files, &forward, strict, !no_analysis)
+        Command::Check { files, forward, import, json, strict, no_analysis } => {
+            let how = check::How { strict, analyses: !no_analysis, json };
+            check::run(&files, &forward, &import, &how)
         }
+        Command::Convert { file, import, output } => imports::convert(&file, &import, output.as_deref()),
         Command::Explain(asked) => explain::run(&asked),
         Command::Status { files, json, timeout } => instance::status(&files, json, timeout),
         Command::Reload(files) => instance::reload(&files),

@@ -33,6 +33,7 @@ use crate::access_log::AccessLog;
 use crate::cli::Start;
 use crate::files::{self, Found};
 use crate::handoff::{AdminOnDataPort, OnDataPort};
+use crate::imports::Job;
 use crate::lifecycle::Signals;
 use crate::program::{OneAtATime, Running};
 use crate::server_info::ServerInfo;
@@ -52,7 +53,7 @@ const FIRST_SNAPSHOT: Duration = Duration::from_secs(5);
 pub fn run(start: &Start) -> anyhow::Result<bool> {
     let began = Instant::now();
     let inherited = Inherited::receive()?;
-    let found = match files::of_start(&start.files, &start.forward) {
+    let found = match files::of_start(&start.files, &start.forward, &start.import) {
         Ok(found) => found,
         Err(diagnostics) => {
             upgrade::failed(&diagnostics.iter().map(Diagnostic::one_line).collect::<Vec<_>>().join("; "));
@@ -89,7 +90,7 @@ async fn serve(
     mut inherited: Inherited,
 ) -> anyhow::Result<()> {
     let folders = found.folders();
-    let Found { boot, config, resources, given, data, .. } = found;
+    let Found { boot, config, resources, import, given, data, .. } = found;
     let place = match (&resources, boot.provider) {
         (Some(file), _) => file.clone(),
         (None, Provider::Etcd) => etcd::place(&boot),
@@ -117,13 +118,13 @@ async fn serve(
         move || tls::settings(&boot)
     });
     let Opened { store, file, etcd } =
-        open_store(&boot, &*catalog, resources.as_deref(), given.as_deref(), &data)?;
+        open_store(&boot, &*catalog, (resources.as_deref(), import.as_ref()), given.as_deref(), &data)?;
     if let Some(given) = given.as_deref().filter(|_| store.writable()) {
         forward::keep(&*store, given).await?;
     }
 
     // All listeners first: an address in use is reported before anything runs.
-    let apis = ApiListeners::open(&boot, given.is_some(), &mut inherited).await?;
+    let apis = ApiListeners::open(&boot, given.is_some() || import.is_some(), &mut inherited).await?;
     let count = wiring::worker_count(&boot);
     let mut settings = wiring::proxy_settings(&boot, Vec::new(), count);
     settings.reuse_port = reuse_port;
@@ -290,7 +291,7 @@ struct Opened {
 fn open_store(
     boot: &Boot,
     catalog: &dyn Catalog,
-    resources: Option<&Path>,
+    (resources, import): (Option<&Path>, Option<&Arc<Job>>),
     given: Option<&str>,
     data: &Path,
 ) -> anyhow::Result<Opened> {
@@ -302,7 +303,10 @@ fn open_store(
         }
         Some(path) => {
             // Secrets in a file are in the clear or, as in APISIX, as they were taken out of etcd.
-            let file = Arc::new(File::open(path, plugins::names())?);
+            let file = Arc::new(match import {
+                Some(job) => File::open_read(path, job.reader())?,
+                None => File::open(path, plugins::names())?,
+            });
             let store = Arc::new(wiring::opened(boot, catalog, file.clone())?);
             Ok(Opened { store, file: Some(file), etcd: None })
         }

@@ -105,6 +105,12 @@ pub fn recognise(name: &str, text: &str) -> Recognised {
         || (has("http") || has("tcp")) && text.contains("routers:")
     {
         return Recognised::Unsupported("Traefik");
+    } else if has("apiVersion") && has("kind") {
+        return Recognised::Unsupported("Kubernetes");
+    } else if has("openapi") || has("swagger") {
+        return Recognised::Unsupported("OpenAPI");
+    } else if has("services") && looks_like_compose(text) {
+        return Recognised::Unsupported("Docker Compose");
     } else if keys.iter().any(|key| APISIX.contains(&key.as_str())) {
         return match (has("services") || has("routes")) && looks_like_kong(text) {
             true => Recognised::Format(Format::Kong),
@@ -120,6 +126,13 @@ pub fn recognise(name: &str, text: &str) -> Recognised {
 fn looks_like_kong(text: &str) -> bool {
     let kong = ["strip_path:", "\"strip_path\"", "preserve_host:", "keyauth_credentials:", "jwt_secrets:"];
     kong.iter().any(|field| text.contains(field))
+}
+
+/// Containers, which APISIX and Kong do not have.
+fn looks_like_compose(text: &str) -> bool {
+    let lines = || text.lines().map(str::trim_start);
+    lines().any(|line| line.starts_with("image:") || line.starts_with("build:"))
+        && !lines().any(|line| line.starts_with("routes:"))
 }
 
 /// Formats of statements instead of keys: nginx, HAProxy, Caddy.
@@ -202,6 +215,13 @@ mod tests {
                 Recognised::Unsupported("Caddy"),
             ),
             ("traefik.yml", "entryPoints:\n  web: {}\n", Recognised::Unsupported("Traefik")),
+            ("x.yaml", "apiVersion: v1\nkind: Service\n", Recognised::Unsupported("Kubernetes")),
+            ("x.yaml", "openapi: 3.0.0\npaths: {}\n", Recognised::Unsupported("OpenAPI")),
+            (
+                "x.yml",
+                "services:\n  web:\n    image: nginx\n    ports: []\n",
+                Recognised::Unsupported("Docker Compose"),
+            ),
             ("apisix.yaml", "routes:\n- uri: /\n#END\n", Recognised::Apisix),
             ("x.yaml", "colour: blue\nsize: 2\n", Recognised::Unknown(vec!["colour".into(), "size".into()])),
             ("x", "", Recognised::Unknown(Vec::new())),

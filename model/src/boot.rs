@@ -35,7 +35,8 @@ pub use admin::{Admin, AdminKey, AdminLimits, AdminRole, AdminTls, AdminVersion}
 pub use cache::{Disk, ProxyCache, Zone};
 pub use etcd::Etcd;
 use findings::Findings;
-pub(crate) use findings::{stands_at_top, unknown_plugins, unknown_stream_plugins};
+pub use findings::stands_at_top;
+pub(crate) use findings::{unknown_plugins, unknown_stream_plugins};
 pub use http::{AccessLog, Http, Http2, Http3, LogEscape, RealIp, UpstreamKeepalive};
 pub use keys::tables;
 use listen::wildcard;

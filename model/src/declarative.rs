@@ -131,6 +131,19 @@ impl Declarative {
         Declarative::parse(file, text, format, plugins, lookup)
     }
 
+    /// Checks resources that a program made of the text of another format; `place` returns the place of an item by
+    /// section and index.
+    pub fn of_sections(
+        source: &Source<'_>,
+        sections: Map<String, Value>,
+        plugins: &[&str],
+        place: impl Fn(&str, usize) -> Position,
+    ) -> Declarative {
+        let document = Document::of_sections(sections, place);
+        let found = document.value.as_object().map(|map| read(map, plugins)).unwrap_or_default();
+        Declarative::of(found, source, document)
+    }
+
     /// Makes the result of sections. The document has the places of mistakes.
     fn of(sections: Sections, source: &Source<'_>, document: Document) -> Declarative {
         let Sections { items, plugins, stream_plugins, rejected, refused, unread, ignored } = sections;

@@ -13,6 +13,8 @@ pub enum Severity {
     Error,
     /// The part of the file that it is about has no effect, or an unexpected one.
     Warning,
+    /// Information that needs no change.
+    Note,
 }
 
 /// A finding in a file.
@@ -139,6 +141,7 @@ impl fmt::Display for Severity {
         f.write_str(match self {
             Severity::Error => "error",
             Severity::Warning => "warning",
+            Severity::Note => "note",
         })
     }
 }

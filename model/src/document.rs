@@ -51,6 +51,22 @@ impl Default for Document {
 }
 
 impl Document {
+    /// A document of sections that a program made, each a list of items; `place` returns the place of an item by
+    /// section and index.
+    pub fn of_sections(
+        sections: serde_json::Map<String, Value>,
+        place: impl Fn(&str, usize) -> Position,
+    ) -> Document {
+        let leaf = |value| Spot { key: None, value, children: Vec::new() };
+        let section = |(name, items): (&String, &Value)| {
+            let count = items.as_array().map_or(0, Vec::len);
+            let children = (0..count).map(|index| leaf(place(name, index))).collect();
+            Spot { children, ..leaf(Position::START) }
+        };
+        let children = sections.iter().map(section).collect();
+        Document { spots: Spot { children, ..leaf(Position::START) }, value: Value::Object(sections) }
+    }
+
     /// Where the value at an RFC 6901 pointer stands: a plain value itself, the
     /// name of an object's or list's member. `None` if nothing is there.
     pub fn position(&self, pointer: &str) -> Option<Position> {

@@ -6,11 +6,14 @@
 //! is logged. Items that did not change keep their revisions. Nothing here
 //! survives a restart but the file itself, and nothing is ever written to it.
 
+mod read;
+mod watch;
+
 use std::collections::HashMap;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::Read;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::io::Read as _;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -20,8 +23,7 @@ use std::time::{Duration, Instant};
 
 use model::declarative::{ABSENT, Declarative, Format};
 use model::{Diagnostic, Key, Kind, Severity, parallel};
-use notify::event::{AccessKind, AccessMode, EventKind};
-use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use notify::RecommendedWatcher;
 
 use super::{Changes, Decide, Parsed, Revision, Row, Store, StoreError, StoreFuture, Stored, Table, Writing};
 
@@ -43,8 +45,8 @@ const MOST_NAMED: usize = 10;
 /// Findings that are logged at a time; a whole file may be wrong.
 const MOST_LINES: usize = 100;
 
-/// How a variable of the file (`${{NAME}}`) is looked up.
-pub type Lookup = Box<dyn Fn(&str) -> Option<String> + Send>;
+pub use self::read::{Lookup, ReadText, Sections};
+pub use self::watch::Stat;
 
 /// A read-only [`Store`] that is a declarative file.
 #[derive(Debug)]
@@ -89,13 +91,21 @@ impl File {
     /// # Errors
     /// As there.
     pub fn open_with(path: &Path, plugins: Vec<&'static str>, lookup: Lookup) -> Result<File, StoreError> {
-        let mut reader = Reader::new(path.to_owned(), plugins, lookup);
+        File::open_read(path, Box::new(Sections::of(path, plugins, lookup)))
+    }
+
+    /// Like [`open`](File::open) for a file of any format, whose text `read` turns into resources.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_read(path: &Path, read: Box<dyn ReadText>) -> Result<File, StoreError> {
+        let mut reader = Reader::new(path.to_owned(), read);
         let table = reader.table.clone();
         reader.read().map_err(StoreError::File)?;
 
         let (wake, woken) = sync_channel(1);
         let signal = Signal { wake, waiting: Arc::default(), touched: Arc::default(), stop: Arc::default() };
-        let watcher = watch(path, signal.clone());
+        let watcher = watch::watch(path, signal.clone());
         if let Err(error) = &watcher {
             tracing::warn!(path = %path.display(), %error, "cannot watch the file; checking it every second instead");
         }
@@ -118,8 +128,9 @@ impl File {
         plugins: Vec<&'static str>,
         lookup: Lookup,
     ) -> Result<File, StoreError> {
-        let read = Declarative::load(name, text, format, &plugins, &*lookup).map_err(StoreError::File)?;
-        let mut reader = Reader::new(name.into(), plugins, lookup);
+        let mut sections = Sections { format, plugins, lookup };
+        let read = sections.read(name, text).map_err(StoreError::File)?;
+        let mut reader = Reader::new(name.into(), Box::new(sections));
         reader.take(read, false);
         let (wake, _) = sync_channel(1);
         let signal = Signal { wake, waiting: Arc::default(), touched: Arc::default(), stop: Arc::default() };
@@ -199,54 +210,10 @@ impl Signal {
     }
 }
 
-/// Watches the folder, since editors and Kubernetes replace a file instead of writing to it.
-fn watch(path: &Path, signal: Signal) -> notify::Result<RecommendedWatcher> {
-    let name = path.file_name().map(ToOwned::to_owned);
-    let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-        let Ok(event) = event else { return signal.look() };
-        let writes = match event.kind {
-            // Reading the file makes events as well, which must not make it be read again.
-            EventKind::Access(access) => access == AccessKind::Close(AccessMode::Write),
-            _ => true,
-        };
-        let ours = event.paths.iter().any(|path| path.file_name() == name.as_deref());
-        match (writes, ours) {
-            (true, true) => signal.touched(),
-            // A symbolic link on the way may have been turned: worth a look.
-            (true, false) => signal.look(),
-            (false, _) => {}
-        }
-    })?;
-    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    watcher.watch(folder, RecursiveMode::NonRecursive)?;
-    Ok(watcher)
-}
-
-/// The attributes that change with a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stat {
-    file: (u64, u64),
-    size: u64,
-    modified: (i64, i64),
-}
-
-impl Stat {
-    fn of(path: &Path) -> Option<Stat> {
-        let meta = fs::metadata(path).ok()?;
-        Some(Stat {
-            file: (meta.dev(), meta.ino()),
-            size: meta.size(),
-            modified: (meta.mtime(), meta.mtime_nsec()),
-        })
-    }
-}
-
 /// The thread that reads the file.
 struct Reader {
     path: PathBuf,
-    /// The plugins this build has.
-    plugins: Vec<&'static str>,
-    lookup: Lookup,
+    format: Box<dyn ReadText>,
     table: Arc<Table>,
     /// As it was before the last reading.
     stat: Option<Stat>,
@@ -257,9 +224,9 @@ struct Reader {
 }
 
 impl Reader {
-    fn new(path: PathBuf, plugins: Vec<&'static str>, lookup: Lookup) -> Reader {
+    fn new(path: PathBuf, format: Box<dyn ReadText>) -> Reader {
         let (table, stat) = (Arc::new(Table::new([], None, 0)), Stat::of(&path));
-        Reader { path, plugins, lookup, table, stat, content: None, rejected: Vec::new(), warned: Vec::new() }
+        Reader { path, format, table, stat, content: None, rejected: Vec::new(), warned: Vec::new() }
     }
 
     fn run(mut self, woken: &Receiver<()>, signal: &Signal) {
@@ -281,7 +248,8 @@ impl Reader {
                 return;
             }
             let stat = Stat::of(&self.path);
-            if touched.swap(false, Ordering::Relaxed) || stat != self.stat {
+            let includes_changed = self.format.also().iter().any(|(path, stat)| Stat::of(path) != *stat);
+            if touched.swap(false, Ordering::Relaxed) || stat != self.stat || includes_changed {
                 self.stat = stat;
                 // Only now: later waiters touch the file after that, and are answered here or
                 // the next time.
@@ -315,13 +283,9 @@ impl Reader {
         let mut hasher = DefaultHasher::new();
         text.hash(&mut hasher);
         let content = hasher.finish();
-        let format = match self.path.extension().is_some_and(|extension| extension == "json") {
-            true => Format::Json,
-            false => Format::Yaml,
-        };
         // The same text can mean something else when a variable has changed, so it is parsed
         // again; comparing values then finds what is new.
-        let read = Declarative::load(&name, &text, format, &self.plugins, &*self.lookup)?;
+        let read = self.format.read(&name, &text)?;
         let same = self.content == Some(content);
         self.content = Some(content);
         self.take(read, same);
@@ -394,6 +358,7 @@ impl Reader {
             match diagnostic.severity {
                 Severity::Error => tracing::error!("{}", diagnostic.one_line()),
                 Severity::Warning => tracing::warn!("{}", diagnostic.one_line()),
+                Severity::Note => tracing::info!("{}", diagnostic.one_line()),
             }
         }
         match lines.count() {

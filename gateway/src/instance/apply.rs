@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::export::{self, StoredResources, admin_of};
 use super::{Act, of_instance, send};
 use crate::cli::Files;
-use crate::{check, etcd, say};
+use crate::{check, etcd, say, yaml};
 
 /// Fields that a store adds, which a file need not have.
 const TIMES: [&str; 2] = ["create_time", "update_time"];
@@ -47,7 +47,7 @@ pub fn apply(files: &Files, file: &Path, dry: bool, confirm: Option<&str>) -> an
     }
     let changes = changes(&there, &wanted.items);
     if !there.concealed.is_empty() {
-        let names = export::names(&there.concealed);
+        let names = yaml::names(&there.concealed);
         say::out(format_args!(
             "not compared: the private keys of {names}, which the Admin API does not show"
         ));

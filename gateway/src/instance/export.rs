@@ -3,7 +3,6 @@
 //! A store that no process has open is read directly. Otherwise the Admin API of the process that has it open is
 //! used, with the key that the same files give.
 
-use std::fmt::Write as _;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -20,6 +19,7 @@ use serde_json::{Map, Value};
 use super::{Act, call, of_instance, reachable};
 use crate::cli::Files;
 use crate::files::Found;
+use crate::yaml::{item, named, names, section};
 use crate::{etcd, say, wiring};
 
 /// Writes the resources to standard output, or to a file that only its owner may read: they hold
@@ -84,9 +84,6 @@ impl StoredResources {
         }
     }
 }
-
-/// The most resources that a message names.
-const NAMED: usize = 10;
 
 /// Reads the store of a configuration, through the Admin API if a running gateway has it open.
 ///
@@ -212,15 +209,6 @@ fn key_of(kind: Kind, item: &Value) -> Option<Key> {
     owned.or_else(|| Some(Key::new(kind, username.map(str::to_owned).or(id)?)))
 }
 
-/// Names of resources for a message.
-pub fn names(keys: &[Key]) -> String {
-    let mut named = keys.iter().take(NAMED).map(Key::to_string).collect::<Vec<_>>().join(", ");
-    if keys.len() > NAMED {
-        let _ = write!(named, " and {} more", keys.len() - NAMED);
-    }
-    named
-}
-
 /// The sections of a file or a document; what belongs to others stands among these.
 pub fn sections(held: &StoredResources) -> Map<String, Value> {
     let mut sections = Map::new();
@@ -238,82 +226,14 @@ pub fn sections(held: &StoredResources) -> Map<String, Value> {
     sections
 }
 
-fn item(key: &Key, value: &Value) -> Value {
-    let Value::Object(fields) = value else { return value.clone() };
-    let mut all = Map::new();
-    if key.kind != Kind::Consumer {
-        all.extend([named("id", &key.id)]);
-    }
-    let rest = fields.iter().filter(|(name, _)| *name != "id");
-    all.extend(rest.map(|(name, value)| (name.clone(), value.clone())));
-    Value::Object(all)
-}
-
 /// The file: a section a kind, in the order of the kinds.
 pub fn yaml(held: &StoredResources) -> String {
     let mut out = String::new();
     for (name, items) in &sections(held) {
-        section(&mut out, name, items.as_array().map_or(&[], Vec::as_slice));
+        section(&mut out, name, items.as_array().map_or(&[], Vec::as_slice), &|_| Vec::new());
     }
     out.push_str("#END\n");
     out
-}
-
-fn named(name: &str, text: &str) -> (String, Value) {
-    (name.to_owned(), Value::from(text))
-}
-
-fn section(out: &mut String, name: &str, items: &[Value]) {
-    if items.is_empty() {
-        return;
-    }
-    let _ = writeln!(out, "{name}:");
-    for item in items {
-        out.push_str("  -");
-        write(out, item, 2);
-    }
-}
-
-/// A value behind its name or dash, down to the end of its last line.
-fn write(out: &mut String, value: &Value, depth: usize) {
-    let indent = "  ".repeat(depth);
-    // Writing to a string cannot fail.
-    match value {
-        Value::Object(fields) if !fields.is_empty() => {
-            out.push('\n');
-            for (name, field) in fields {
-                let _ = write!(out, "{indent}{}:", text(name));
-                write(out, field, depth + 1);
-            }
-        }
-        Value::Array(items) if !items.is_empty() => {
-            out.push('\n');
-            for item in items {
-                let _ = write!(out, "{indent}-");
-                write(out, item, depth + 1);
-            }
-        }
-        Value::String(value) => _ = writeln!(out, " {}", text(value)),
-        plain => _ = writeln!(out, " {plain}"),
-    }
-}
-
-/// Quotes a text for JSON and YAML. Escapes `$`, which could begin a variable of the environment, and all
-/// characters that YAML wants escaped.
-fn text(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => quoted.extend(['\\', c]),
-            '\n' => quoted.push_str("\\n"),
-            '$' => quoted.push_str("\\x24"),
-            c if c.is_ascii_graphic() || c == ' ' || c.is_alphanumeric() => quoted.push(c),
-            c if u32::from(c) > 0xffff => _ = write!(quoted, "\\U{:08x}", u32::from(c)),
-            c => _ = write!(quoted, "\\u{:04x}", u32::from(c)),
-        }
-    }
-    quoted.push('"');
-    quoted
 }
 
 #[cfg(test)]

@@ -248,3 +248,40 @@ fn a_file_that_cannot_be_used_at_all_is_an_error() {
     let missing = File::open(&folder.path().join("none.yaml"), plugins()).unwrap_err();
     assert!(missing.to_string().contains("cannot read the file"), "{missing}");
 }
+
+/// A format whose resources are in another file.
+struct Elsewhere {
+    other: PathBuf,
+    also: Vec<(PathBuf, Option<Stat>)>,
+}
+
+impl ReadText for Elsewhere {
+    fn read(&mut self, name: &str, _: &str) -> Result<Declarative, Box<Diagnostic>> {
+        self.also = vec![(self.other.clone(), Stat::of(&self.other))];
+        let text = fs::read_to_string(&self.other)
+            .map_err(|error| Box::new(Diagnostic::new(Severity::Error, name, error.to_string())))?;
+        Declarative::load(name, &text, Format::Yaml, &plugins(), &|_| None)
+    }
+
+    fn also(&self) -> &[(PathBuf, Option<Stat>)] {
+        &self.also
+    }
+}
+
+#[tokio::test]
+async fn a_change_of_an_included_file_is_read_and_a_missing_one_keeps_the_resources() {
+    let (main, included) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (path, other) = (main.path().join("main"), included.path().join("included"));
+    fs::write(&path, "").unwrap();
+    fs::write(&other, TWO).unwrap();
+    let read = Elsewhere { other: other.clone(), also: Vec::new() };
+    let store = File::open_read(&path, Box::new(read)).unwrap();
+    let mut changes = store.watch();
+    assert_eq!(next(&mut changes).await.items.len(), 3);
+    fs::remove_file(&other).unwrap();
+    let kept = next(&mut changes).await;
+    assert_eq!((kept.items.len(), kept.rejected.len()), (3, 1));
+    fs::write(&other, TWO.replace("  - {id: 2, uri: /b, upstream_id: u}\n", "")).unwrap();
+    let changed = next(&mut changes).await;
+    assert_eq!((changed.items.len(), changed.rejected.len()), (2, 0));
+}
