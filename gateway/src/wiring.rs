@@ -215,6 +215,8 @@ struct Share {
     idle_upstreams: usize,
     /// Requests of plugins in flight, each on a connection of its own.
     fetches: usize,
+    /// Raw connections of plugins in use.
+    plugins: usize,
 }
 
 impl Share {
@@ -232,6 +234,7 @@ impl Share {
             clients: size(clients.min(boot.worker_connections.max(1))),
             idle_upstreams: size(upstreams.min(boot.http.upstream.total)),
             fetches: size(upstreams.div_ceil(2).min(boot.http.max_plugin_requests)),
+            plugins: size(upstreams.div_ceil(2).min(boot.http.max_plugin_connections)),
         }
     }
 }
@@ -310,6 +313,8 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<proxy::Listener>, workers: usize)
             idle_upstreams: share.idle_upstreams,
             fetches: share.fetches,
             fetches_per_target: usize::try_from(http.max_plugin_requests_per_target).unwrap_or(usize::MAX),
+            plugin_connections: share.plugins,
+            resolved_names: saturating(http.max_resolved_names),
             linger_bytes: saturating(http.lingering_bytes),
             keepalive_requests: http.keepalive_requests,
             body: http.client_max_body_size.unwrap_or(0),
@@ -364,6 +369,7 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<proxy::Listener>, workers: usize)
         // The caller's to set, where they are wanted.
         reuse_port: false,
         tls: CommonTls::default(),
+        resolver: None,
         pool: proxy::Pool::default(),
         handoff: None,
         proofs: None,
@@ -508,9 +514,15 @@ mod tests {
     fn descriptors_are_shared_out() {
         let boot = Boot::default();
         let plenty = Share::of(&boot, 2, u64::MAX);
-        assert_eq!(plenty, Share { clients: 10_620, idle_upstreams: 4096, fetches: 1024 });
-        assert_eq!(Share::of(&boot, 2, 1024), Share { clients: 320, idle_upstreams: 160, fetches: 80 });
-        assert_eq!(Share::of(&boot, 1, 100), Share { clients: 50, idle_upstreams: 25, fetches: 13 });
-        assert_eq!(Share::of(&boot, 8, 8), Share { clients: 1, idle_upstreams: 1, fetches: 1 });
+        assert_eq!(plenty, Share { clients: 10_620, idle_upstreams: 4096, fetches: 1024, plugins: 1024 });
+        assert_eq!(
+            Share::of(&boot, 2, 1024),
+            Share { clients: 320, idle_upstreams: 160, fetches: 80, plugins: 80 }
+        );
+        assert_eq!(
+            Share::of(&boot, 1, 100),
+            Share { clients: 50, idle_upstreams: 25, fetches: 13, plugins: 13 }
+        );
+        assert_eq!(Share::of(&boot, 8, 8), Share { clients: 1, idle_upstreams: 1, fetches: 1, plugins: 1 });
     }
 }

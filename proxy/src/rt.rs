@@ -7,6 +7,7 @@ mod duplex;
 mod io;
 pub(crate) mod memory;
 pub(crate) mod quic;
+mod socket;
 mod tcp;
 mod tcp_info;
 pub(crate) mod tls;
@@ -18,6 +19,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) use duplex::{Duplex, Line};
 pub(crate) use io::{Io, ReadHalf, WriteHalf, connect};
+pub(crate) use socket::Socket;
 pub(crate) use tcp::{Listener, Stream, listen};
 pub(crate) use udp::{Udp, listen_udp};
 
@@ -113,6 +115,9 @@ pub(crate) type Signal = tokio::sync::watch::Receiver<crate::stage::Stage>;
 
 /// Permits that all workers share, given in the order in which they are asked for.
 pub(crate) use tokio::sync::Semaphore as Permits;
+
+/// Wakes all tasks of a worker that wait for one event.
+pub(crate) use tokio::sync::Notify;
 
 /// A value that is sent once, from any thread.
 pub(crate) use tokio::sync::oneshot;

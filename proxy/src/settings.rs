@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use sdk::HeaderName;
 use sdk::log_format::LogFormat;
+use sdk::resolve::Resolve;
 use sdk::sink::Sink;
 use snapshot::certs::CommonTls;
 use wire::BadField;
@@ -32,6 +33,8 @@ pub struct Settings {
     pub response: decode::Limits,
     /// For requests of plugins over TLS.
     pub tls: CommonTls,
+    /// Resolves names that are met at run time, on the control side.
+    pub resolver: Option<Arc<dyn Resolve>>,
     /// How far conditions look into a body.
     pub bounds: sdk::Bounds,
     /// Threads for long work.
@@ -122,6 +125,10 @@ pub struct Limits {
     pub fetches: usize,
     /// The same to one server.
     pub fetches_per_target: usize,
+    /// Raw connections of plugins in use on a worker, and tasks that they run there (`max_plugin_connections`).
+    pub plugin_connections: usize,
+    /// Names met at run time whose addresses a worker keeps (`max_resolved_names`).
+    pub resolved_names: usize,
 }
 
 /// Bytes that one worker holds or promises at once.

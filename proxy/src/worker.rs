@@ -26,7 +26,9 @@ use crate::clock::Clock;
 use crate::consumer_chains::ConsumerChains;
 use crate::exchange::Scratch;
 use crate::fetch::Fetches;
+use crate::names::Names;
 use crate::notice::Notices;
+use crate::raw::InUse;
 use crate::settings::Settings;
 use crate::stage::Stage;
 use crate::up::links::Links;
@@ -82,6 +84,10 @@ pub(crate) struct Worker {
     /// Bytes of datagrams that wait until their session has a server.
     pub(crate) udp_waiting: Cell<usize>,
     pub(crate) fetches: Fetches,
+    /// Raw connections of plugins, and their tasks.
+    pub(crate) raw: InUse,
+    pub(crate) tasks: InUse,
+    pub(crate) names: Names,
     pub(crate) notices: Notices,
     pressure: Arc<AtomicU64>,
     pressure_seen: Cell<u64>,
@@ -184,6 +190,9 @@ impl Worker {
             udp_sessions: Cell::new(0),
             udp_waiting: Cell::new(0),
             fetches: Fetches::default(),
+            raw: InUse::default(),
+            tasks: InUse::default(),
+            names: Names::default(),
             notices: Notices::default(),
             pressure_seen: Cell::new(pressure.load(Ordering::Relaxed)),
             pressure,

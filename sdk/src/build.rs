@@ -9,6 +9,7 @@ use model::Invalid;
 use serde_json::Value;
 
 use crate::chain::Chain;
+use crate::connection::Trust;
 use crate::counters::{Counters, Gauges, Paces, Tallies};
 use crate::endpoint::Served;
 use crate::meters::Meters;
@@ -264,6 +265,28 @@ impl<'a> Build<'a> {
         self.upstreams.map(|upstreams| upstreams.by_id(id)).unwrap_or_default()
     }
 
+    /// Prepares TLS with these authorities and this client certificate, as an upstream's `tls`, for
+    /// [`crate::World::connect`].
+    ///
+    /// # Errors
+    /// Errors in the configuration, with pointers relative to it.
+    pub fn client_tls(&self, written: &model::upstream::Tls) -> Result<Trust, Invalid> {
+        if let Some(id) = &written.client_cert_id {
+            // The instance would not be rebuilt with that resource.
+            let invalid = Invalid::new("a certificate of an ssl resource cannot be used here");
+            return Err(invalid
+                .at("/client_cert_id")
+                .expected("client_cert and client_key")
+                .got(id.as_str()));
+        }
+        let plain = model::upstream::Tls { verify: written.verify, ..Default::default() };
+        match self.upstreams {
+            Some(upstreams) if *written != plain => upstreams.client_tls(written).map(Trust::Own),
+            _ if written.verify => Ok(Trust::Common),
+            _ => Ok(Trust::Any),
+        }
+    }
+
     /// Parses `http://host[:port]` (or https). A name that is not resolved yet gives a target
     /// without addresses.
     pub fn target(&self, url: &str) -> Result<Target, Invalid> {
@@ -316,6 +339,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::connection::TlsHandle;
     use crate::testing::{FixedNames, Probe};
     use crate::{Endpoint, Method};
 
@@ -356,6 +380,11 @@ mod tests {
             handle.place(id.len() as u32);
             handle
         }
+
+        fn client_tls(&self, written: &model::upstream::Tls) -> Result<TlsHandle, Invalid> {
+            self.record(format!("TLS with {:?}", written.ca));
+            Ok(TlsHandle(Arc::new(1)))
+        }
     }
 
     fn owner(collection: &'static str, id: &str) -> Owner {
@@ -388,6 +417,25 @@ mod tests {
             assert!(!Arc::ptr_eq(one, &first), "{at}");
             assert!(others[..at].iter().all(|before| !Arc::ptr_eq(before, one)), "{at}");
         }
+    }
+
+    #[test]
+    fn tls_of_its_own_is_compiled_and_common_tls_is_shared() {
+        let (services, names, recorder) = (Services::for_tests(), FixedNames::default(), Recorder::default());
+        let owner = owner("routes", "1");
+        let build = Build::new(&owner, &services, &names).with_upstreams(&recorder);
+        let tls = |change: fn(&mut model::upstream::Tls)| {
+            let mut tls = model::upstream::Tls::default();
+            change(&mut tls);
+            build.client_tls(&tls)
+        };
+        assert!(matches!(tls(|_| {}), Ok(Trust::Any)));
+        assert!(matches!(tls(|tls| tls.verify = true), Ok(Trust::Common)));
+        assert_eq!(*recorder.0.lock().unwrap(), [""; 0]);
+        assert!(matches!(tls(|tls| tls.ca = Some("PEM".to_owned())), Ok(Trust::Own(_))));
+        assert_eq!(*recorder.0.lock().unwrap(), ["TLS with Some(\"PEM\")"]);
+        let invalid = tls(|tls| tls.client_cert_id = Some("1".to_owned())).unwrap_err();
+        assert_eq!(invalid.pointer, "/client_cert_id");
     }
 
     #[test]

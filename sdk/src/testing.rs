@@ -1,9 +1,13 @@
 //! A fake exchange for the tests of plugins.
 
+mod pipe;
+
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use model::Invalid;
@@ -14,14 +18,18 @@ use crate::budget::{Budget, Reservation};
 use crate::build::{Build, Names, Owner, Services};
 use crate::chain::LocalFuture;
 use crate::client::Client;
+use crate::connection::{Connect, ConnectError, Connection, TooManyTasks};
 use crate::consumers::{Consumer, Consumers, Identity};
 use crate::engine::Messages;
 use crate::exchange::{Body, Chunk, Exchange, RouteInfo, RouteNames, Source};
 use crate::meters::Shard;
 use crate::offload::{Job, Output, TimeSlice};
 use crate::plugin::Plugin;
+use crate::resolve::ResolveError;
 use crate::state::WorkerStates;
 use crate::world::{Fetch, FetchError, Fetched, World};
+
+pub use pipe::{Pipe, pipe, reused_pipe};
 
 thread_local! {
     /// How often this thread scanned a query, a body or cookies to read a variable.
@@ -38,7 +46,6 @@ pub fn fields(list: &[(&str, &str)]) -> Fields {
 }
 
 /// Builds exchanges and plugin instances for a test, and owns all they use.
-#[derive(Debug)]
 pub struct Probe {
     pub messages: Messages,
     pub client: Client,
@@ -51,7 +58,6 @@ pub struct Probe {
 }
 
 /// A world that answers fetches from a script and records the requests.
-#[derive(Debug)]
 pub struct FakeWorld {
     pub now_ms: std::cell::Cell<u64>,
     /// The offset of the wall clock in milliseconds.
@@ -64,6 +70,13 @@ pub struct FakeWorld {
     pub jobs: Cell<usize>,
     /// Whether a job's turn is over whenever it checks.
     pub short_turns: Cell<bool>,
+    /// The next connections, in this order; see [`FakeWorld::serve`]. Without one, connections are refused.
+    pub connections: RefCell<VecDeque<Result<Connection, ConnectError>>>,
+    pub opened: RefCell<Vec<Connect>>,
+    /// Addresses for [`World::resolve`].
+    pub names: RefCell<FixedNames>,
+    /// The tasks that run; see [`FakeWorld::until`].
+    pub tasks: RefCell<Vec<LocalFuture<'static, ()>>>,
     pub states: WorkerStates,
     pub shard: Shard,
     pub budget: Budget,
@@ -80,6 +93,10 @@ impl Default for FakeWorld {
             slept: RefCell::default(),
             jobs: Cell::default(),
             short_turns: Cell::default(),
+            connections: RefCell::default(),
+            opened: RefCell::default(),
+            names: RefCell::default(),
+            tasks: RefCell::default(),
             states: WorkerStates::default(),
             shard: Shard::default(),
             budget: Budget::new(1 << 30),
@@ -124,6 +141,24 @@ impl World for FakeWorld {
         self.sent.borrow_mut().push(request);
     }
 
+    fn connect(&self, to: Connect) -> LocalFuture<'static, Result<Connection, ConnectError>> {
+        self.opened.borrow_mut().push(to);
+        let next = self.connections.borrow_mut().pop_front().unwrap_or(Err(ConnectError::Refused));
+        Box::pin(async move { next })
+    }
+
+    fn resolve(&self, host: &str, _: Duration) -> LocalFuture<'static, Result<Arc<[IpAddr]>, ResolveError>> {
+        let found = self.names.borrow().addresses(host);
+        let known = !found.is_empty();
+        let found = known.then(|| found.into()).ok_or(ResolveError::Failed("there is no such name".into()));
+        Box::pin(async move { found })
+    }
+
+    fn run(&self, task: LocalFuture<'static, ()>) -> Result<(), TooManyTasks> {
+        self.tasks.borrow_mut().push(task);
+        Ok(())
+    }
+
     fn states(&self) -> &WorkerStates {
         &self.states
     }
@@ -140,6 +175,38 @@ impl World for FakeWorld {
         self.complaints.borrow_mut().push((plugin, reason));
     }
 }
+
+impl FakeWorld {
+    /// Adds a connection to the next ones and returns the server's end of it.
+    pub fn serve(&self) -> Pipe {
+        let (connection, server) = pipe();
+        self.connections.borrow_mut().push_back(Ok(connection));
+        server
+    }
+
+    /// The output of a future that is polled in turn with the tasks of [`World::run`].
+    ///
+    /// # Panics
+    /// The future waits for something that none of them does.
+    pub fn until<T>(&self, future: impl Future<Output = T>) -> T {
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut future = pin!(future);
+        for _ in 0..TURNS {
+            let polled = future.as_mut().poll(&mut cx);
+            // A task may start others.
+            let mut tasks = self.tasks.take();
+            tasks.retain_mut(|task| task.as_mut().poll(&mut cx).is_pending());
+            self.tasks.borrow_mut().append(&mut tasks);
+            if let Poll::Ready(output) = polled {
+                return output;
+            }
+        }
+        panic!("the future is not ready after {TURNS} turns");
+    }
+}
+
+/// Turns that a future of a test may take.
+const TURNS: u32 = 100_000;
 
 /// Names from a table.
 #[derive(Debug, Default)]
@@ -286,10 +353,10 @@ pub fn respond(x: &mut Exchange<'_>, status: u16, headers: &[(&str, &str)]) {
 
 /// The output of a future that is ready at once, as those of [`FakeWorld`] are.
 pub fn now<T>(future: impl Future<Output = T>) -> T {
-    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-    match std::pin::pin!(future).as_mut().poll(&mut cx) {
-        std::task::Poll::Ready(outcome) => outcome,
-        std::task::Poll::Pending => panic!("the future is not ready"),
+    let mut cx = Context::from_waker(Waker::noop());
+    match pin!(future).as_mut().poll(&mut cx) {
+        Poll::Ready(outcome) => outcome,
+        Poll::Pending => panic!("the future is not ready"),
     }
 }
 

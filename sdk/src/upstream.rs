@@ -9,6 +9,8 @@ use std::sync::{Arc, OnceLock};
 
 use model::Invalid;
 
+use crate::connection::TlsHandle;
+
 /// An upstream to send requests to; see [`crate::Exchange::choose_upstream`]. Clones refer to the
 /// same one.
 #[derive(Debug, Clone, Default)]
@@ -25,6 +27,10 @@ pub trait Upstreams {
     fn inline(&self, written: &model::Upstream) -> Result<UpstreamHandle, Invalid>;
 
     fn by_id(&self, id: &str) -> UpstreamHandle;
+
+    /// # Errors
+    /// As [`Upstreams::inline`].
+    fn client_tls(&self, written: &model::upstream::Tls) -> Result<TlsHandle, Invalid>;
 }
 
 impl UpstreamHandle {

@@ -1,6 +1,6 @@
 //! The worker's services for plugins.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,9 +10,11 @@ use wire::{Fields, Method};
 use crate::budget::{Budget, Reservation};
 use crate::chain::LocalFuture;
 use crate::client::Client;
+use crate::connection::{Connect, ConnectError, Connection, TooManyTasks};
 use crate::exchange::Exchange;
 use crate::meters::Shard;
 use crate::offload::{Job, Output};
+use crate::resolve::ResolveError;
 use crate::state::WorkerStates;
 use crate::verdict::Bounds;
 
@@ -45,6 +47,25 @@ pub trait World {
     /// Sends a request and ignores the response. Beyond the worker's limit of such requests in
     /// flight it is dropped and counted.
     fn send(&self, request: Fetch);
+
+    /// Returns an idle connection of the same pool, else opens one. The number of connections in use is bounded per
+    /// worker. Dropping the future, as happens when the client disconnects, closes a socket that is being opened.
+    fn connect(&self, to: Connect) -> LocalFuture<'static, Result<Connection, ConnectError>>;
+
+    /// Resolves a name that is known only at run time, through the control plane. Answers are kept for their time to
+    /// live; while a name cannot be resolved, its last addresses are returned. An address is its own answer.
+    fn resolve(
+        &self,
+        host: &str,
+        timeout: Duration,
+    ) -> LocalFuture<'static, Result<Arc<[IpAddr]>, ResolveError>>;
+
+    /// Runs a task on this worker beside all exchanges, such as the driver of a connection that they share. It is
+    /// dropped when the worker stops, after its last exchange. The number of tasks is bounded per worker.
+    ///
+    /// # Errors
+    /// Too many tasks are running.
+    fn run(&self, task: LocalFuture<'static, ()>) -> Result<(), TooManyTasks>;
 
     /// The plugins' values on this worker; see [`crate::state::WorkerState`].
     fn states(&self) -> &WorkerStates;

@@ -46,6 +46,10 @@ pub struct Http {
     pub max_plugin_requests: u64,
     /// … and of these with one server.
     pub max_plugin_requests_per_target: u64,
+    /// Raw connections of plugins in use on a worker, and tasks that they run there (ours).
+    pub max_plugin_connections: u64,
+    /// Names met at run time whose addresses a worker keeps (ours).
+    pub max_resolved_names: u64,
     /// Bytes of a response's head.
     pub max_response_head_size: u64,
     /// Header fields of a response (ours).

@@ -395,6 +395,8 @@ fn http(http: File<'_>) -> Result<Http, Invalid> {
         max_header_fields: http.count("/max_header_fields"),
         max_plugin_requests: http.count("/max_plugin_requests"),
         max_plugin_requests_per_target: http.count("/max_plugin_requests_per_target"),
+        max_plugin_connections: http.count("/max_plugin_connections"),
+        max_resolved_names: http.count("/max_resolved_names"),
         max_response_head_size,
         max_response_header_fields: http.count("/max_response_header_fields"),
         held_bodies: http.size("/held_bodies"),

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::task::{Context, Poll};
 
 use super::memory;
+use super::socket::Socket;
 use super::tcp;
 use super::tls::Tls;
 
@@ -22,6 +23,8 @@ pub(crate) enum Io {
     Tls(Box<Tls>),
     /// A pipe in memory: an exchange of the gateway with itself, or a test.
     Memory(memory::End),
+    /// Of a plugin's raw connection.
+    Socket(Box<Socket>),
 }
 
 /// The reading side, usable beside the writing side within one task.
@@ -30,6 +33,7 @@ pub(crate) enum ReadHalf<'a> {
     Plain(tcp::ReadHalf<'a>),
     Tls(&'a Tls),
     Memory(&'a memory::End),
+    Socket(&'a Socket),
 }
 
 /// The writing side.
@@ -38,6 +42,7 @@ pub(crate) enum WriteHalf<'a> {
     Plain(tcp::WriteHalf<'a>),
     Tls(&'a Tls),
     Memory(&'a memory::End),
+    Socket(&'a Socket),
 }
 
 /// Opens a connection. The time bound is the caller's.
@@ -55,7 +60,7 @@ impl Io {
     pub(crate) fn tls(&self) -> Option<&Tls> {
         match self {
             Io::Tls(tls) => Some(tls),
-            Io::Plain(_) | Io::Memory(_) => None,
+            Io::Plain(_) | Io::Memory(_) | Io::Socket(_) => None,
         }
     }
 
@@ -73,6 +78,7 @@ impl Io {
             }
             Io::Tls(tls) => (ReadHalf::Tls(tls), WriteHalf::Tls(tls)),
             Io::Memory(end) => (ReadHalf::Memory(end), WriteHalf::Memory(end)),
+            Io::Socket(socket) => (ReadHalf::Socket(socket), WriteHalf::Socket(socket)),
         }
     }
 
@@ -84,6 +90,7 @@ impl Io {
             Io::Plain(stream) => stream.maybe_readable(),
             Io::Tls(tls) => tls.maybe_readable(),
             Io::Memory(end) => end.maybe_readable(),
+            Io::Socket(socket) => socket.maybe_readable(),
         }
     }
 
@@ -93,6 +100,7 @@ impl Io {
             Io::Plain(stream) => stream.is_idle(),
             Io::Tls(tls) => tls.is_idle(),
             Io::Memory(end) => !end.is_readable(),
+            Io::Socket(socket) => socket.is_idle(),
         }
     }
 
@@ -103,6 +111,7 @@ impl Io {
             Io::Plain(stream) => stream.poll_readable(cx),
             Io::Tls(tls) => tls.poll_readable(cx),
             Io::Memory(end) => end.poll_readable(cx),
+            Io::Socket(socket) => socket.poll_readable(cx),
         }
     }
 
@@ -113,6 +122,7 @@ impl Io {
             Io::Plain(stream) => stream.acknowledged(),
             Io::Tls(tls) => tls.acknowledged(),
             Io::Memory(end) => end.acknowledged(),
+            Io::Socket(_) => None,
         }
     }
 
@@ -122,6 +132,7 @@ impl Io {
             Io::Plain(stream) => stream.abort(),
             Io::Tls(tls) => tls.abort(),
             Io::Memory(end) => end.abort(),
+            Io::Socket(_) => {}
         }
     }
 }
@@ -134,6 +145,7 @@ impl ReadHalf<'_> {
             ReadHalf::Plain(half) => half.poll_read(cx, buf),
             ReadHalf::Tls(tls) => tls.poll_read(cx, buf),
             ReadHalf::Memory(end) => end.poll_read(cx, buf),
+            ReadHalf::Socket(socket) => socket.poll_read(cx, buf),
         }
     }
 
@@ -144,6 +156,7 @@ impl ReadHalf<'_> {
             ReadHalf::Plain(half) => half.poll_readable(cx),
             ReadHalf::Tls(tls) => tls.poll_readable(cx),
             ReadHalf::Memory(end) => end.poll_readable(cx),
+            ReadHalf::Socket(socket) => socket.poll_readable(cx),
         }
     }
 
@@ -154,6 +167,7 @@ impl ReadHalf<'_> {
             ReadHalf::Plain(half) => half.poll_ahead(cx),
             ReadHalf::Tls(tls) => tls.poll_ahead(cx),
             ReadHalf::Memory(end) => end.poll_ahead(cx),
+            ReadHalf::Socket(socket) => socket.poll_ahead(cx),
         }
     }
 }
@@ -165,6 +179,7 @@ impl WriteHalf<'_> {
             WriteHalf::Plain(half) => half.poll_write(cx, bytes),
             WriteHalf::Tls(tls) => tls.poll_write(cx, &[IoSlice::new(bytes)]),
             WriteHalf::Memory(end) => end.poll_write(cx, bytes),
+            WriteHalf::Socket(socket) => socket.poll_write(cx, bytes),
         }
     }
 
@@ -177,9 +192,9 @@ impl WriteHalf<'_> {
         match self {
             WriteHalf::Plain(half) => half.poll_write_vectored(cx, slices),
             WriteHalf::Tls(tls) => tls.poll_write(cx, slices),
-            WriteHalf::Memory(end) => {
+            WriteHalf::Memory(_) | WriteHalf::Socket(_) => {
                 let first = slices.iter().find(|slice| !slice.is_empty());
-                end.poll_write(cx, first.map_or(&[], |slice| slice))
+                self.poll_write(cx, first.map_or(&[], |slice| slice))
             }
         }
     }
@@ -195,7 +210,7 @@ impl WriteHalf<'_> {
     #[inline]
     pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
-            WriteHalf::Plain(_) | WriteHalf::Memory(_) => Poll::Ready(Ok(())),
+            WriteHalf::Plain(_) | WriteHalf::Memory(_) | WriteHalf::Socket(_) => Poll::Ready(Ok(())),
             WriteHalf::Tls(tls) => tls.poll_flush(cx),
         }
     }
@@ -209,6 +224,7 @@ impl WriteHalf<'_> {
                 end.shut_down();
                 Poll::Ready(Ok(()))
             }
+            WriteHalf::Socket(socket) => Poll::Ready(socket.shut_down()),
         }
     }
 }

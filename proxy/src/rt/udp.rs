@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::task::{Context, Poll};
 
 use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
 /// A socket on a worker.
@@ -75,6 +76,15 @@ impl Udp {
     #[inline]
     pub(crate) fn try_send(&self, datagram: &[u8]) -> io::Result<usize> {
         socket2::SockRef::from(&self.0).send(datagram)
+    }
+
+    /// Reads if the kernel has reported something; its answer that there is nothing clears that report.
+    pub(super) fn when_readable(&self, read: impl FnOnce() -> io::Result<usize>) -> io::Result<usize> {
+        self.0.try_io(Interest::READABLE, read)
+    }
+
+    pub(super) fn poll_send(&self, cx: &mut Context<'_>, datagram: &[u8]) -> Poll<io::Result<usize>> {
+        self.0.poll_send(cx, datagram)
     }
 
     #[inline]

@@ -98,6 +98,8 @@ impl Default for Settings {
                 idle_upstreams: 4096,
                 fetches: 1024,
                 fetches_per_target: 64,
+                plugin_connections: 1024,
+                resolved_names: 1024,
             },
             budgets: Budgets {
                 held_bodies: 256 << 20,
@@ -113,6 +115,7 @@ impl Default for Settings {
             },
             response: Limits { fields: 1000, ..Limits::default() },
             tls: CommonTls::default(),
+            resolver: None,
             bounds: sdk::Bounds::DEFAULT,
             pool: Pool::default(),
             gathers: true,

@@ -190,7 +190,7 @@ async fn race(first: SocketAddr, second: SocketAddr, delay: Duration) -> io::Res
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::net::{TcpListener, TcpStream};
 
     use super::*;
@@ -204,7 +204,7 @@ mod tests {
     }
 
     /// A listener whose queue is full, so that it answers no further connection, and the sockets that fill it.
-    fn silent() -> (socket2::Socket, SocketAddr, Vec<socket2::Socket>) {
+    pub(crate) fn silent() -> (socket2::Socket, SocketAddr, Vec<socket2::Socket>) {
         use socket2::{Domain, Socket, Type};
         let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         listener.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();

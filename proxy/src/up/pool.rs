@@ -30,6 +30,8 @@ pub(crate) struct Peer {
 enum Protocol {
     Http1,
     Http2,
+    /// A protocol of plugins.
+    Raw,
 }
 
 /// How a connection's TLS was set up: a keyed digest of server name, verification and client
@@ -133,6 +135,13 @@ impl Pools {
         let digest = |by: &RandomState| by.hash_one((tls.identity(), name)) | 1;
         let [one, other] = &self.digests;
         Peer { addr, protocol: Protocol::Http1, tls: TlsIdentity([digest(one), digest(other)]) }
+    }
+
+    /// A raw connection of plugins, by all that it depends on.
+    pub(crate) fn raw(&self, of: &impl Hash) -> Peer {
+        let [one, other] = &self.digests;
+        let tls = TlsIdentity([one.hash_one(of) | 1, other.hash_one(of)]);
+        Peer { addr: SocketAddr::from(([0; 4], 0)), protocol: Protocol::Raw, tls }
     }
 
     pub(crate) fn len(&self) -> usize {

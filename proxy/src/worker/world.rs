@@ -1,10 +1,15 @@
 //! The services of a worker for the plugins that run on it.
 
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sdk::budget::{Budget, Reservation};
+use sdk::chain::LocalFuture;
+use sdk::connection::{Connect, ConnectError, Connection, TooManyTasks};
 use sdk::meters::Shard;
 use sdk::offload::{Job, Output};
+use sdk::resolve::ResolveError;
 use sdk::state::WorkerStates;
 use sdk::world::{Fetch, FetchError, Fetched};
 use sdk::{Client, Exchange, World};
@@ -12,7 +17,7 @@ use sdk::{Client, Exchange, World};
 use super::Worker;
 use crate::exchange::fault::{Fault, FaultKind};
 use crate::exchange::fault_log::record;
-use crate::{fetch, rt};
+use crate::{fetch, names, raw, rt};
 
 /// Complaints of stages a worker tells of.
 const COMPLAINTS_A_SECOND: u32 = 5;
@@ -26,19 +31,15 @@ impl World for Worker {
         self.clock.steady_ms()
     }
 
-    fn sleep(&self, time: Duration) -> sdk::chain::LocalFuture<'static, ()> {
+    fn sleep(&self, time: Duration) -> LocalFuture<'static, ()> {
         Box::pin(rt::sleep(time))
     }
 
-    fn run_job(
-        &self,
-        job: Job,
-        held: Reservation,
-    ) -> sdk::chain::LocalFuture<'static, (Output, Reservation)> {
+    fn run_job(&self, job: Job, held: Reservation) -> LocalFuture<'static, (Output, Reservation)> {
         Box::pin(self.settings.pool.clone().run(job, held))
     }
 
-    fn fetch(&self, request: Fetch) -> sdk::chain::LocalFuture<'static, Result<Fetched, FetchError>> {
+    fn fetch(&self, request: Fetch) -> LocalFuture<'static, Result<Fetched, FetchError>> {
         let worker = self.strong();
         Box::pin(async move {
             // A worker that is gone has no exchanges that could wait.
@@ -47,11 +48,7 @@ impl World for Worker {
         })
     }
 
-    fn dispatch(
-        &self,
-        client: &Client,
-        request: Fetch,
-    ) -> sdk::chain::LocalFuture<'static, Result<Fetched, FetchError>> {
+    fn dispatch(&self, client: &Client, request: Fetch) -> LocalFuture<'static, Result<Fetched, FetchError>> {
         let (worker, client) = (self.strong(), client.for_subrequest());
         Box::pin(async move {
             let worker = worker.ok_or(FetchError::Broken)?;
@@ -63,6 +60,30 @@ impl World for Worker {
         if let Some(permit) = self.permit_fetch(&request.target.authority) {
             rt::spawn_unboxed(permit.run(request));
         }
+    }
+
+    fn connect(&self, to: Connect) -> LocalFuture<'static, Result<Connection, ConnectError>> {
+        let worker = self.strong();
+        Box::pin(async move {
+            let worker = worker.ok_or(ConnectError::Refused)?;
+            raw::connect(&worker, &to).await
+        })
+    }
+
+    fn resolve(
+        &self,
+        host: &str,
+        timeout: Duration,
+    ) -> LocalFuture<'static, Result<Arc<[IpAddr]>, ResolveError>> {
+        let (worker, host) = (self.strong(), host.to_owned());
+        Box::pin(async move {
+            let worker = worker.ok_or(ResolveError::Timeout)?;
+            names::resolve(&worker, &host, worker.clock.after(timeout)).await
+        })
+    }
+
+    fn run(&self, task: LocalFuture<'static, ()>) -> Result<(), TooManyTasks> {
+        raw::run(self, task)
     }
 
     fn states(&self) -> &WorkerStates {
@@ -95,7 +116,6 @@ impl World for Worker {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use sdk::engine::Messages;

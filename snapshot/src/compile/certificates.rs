@@ -312,7 +312,7 @@ impl Compiler {
     }
 
     /// Client TLS with these settings.
-    fn client_tls(
+    pub(super) fn client_tls(
         &self,
         tls: Option<&written::Tls>,
         verify: bool,

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use hashbrown::HashMap;
 use model::{Invalid, Key};
 use sdk::UpstreamHandle;
+use sdk::connection::TlsHandle;
 
 use super::Compiler;
 use super::wanted::Recorder;
@@ -50,6 +51,10 @@ impl sdk::upstream::Upstreams for ForPlugins<'_> {
         }
         self.recorder.chosen.borrow_mut().ids.insert(id.to_owned());
         handle
+    }
+
+    fn client_tls(&self, written: &model::upstream::Tls) -> Result<TlsHandle, Invalid> {
+        self.compiler.client_tls(Some(written), written.verify, self.recorder).map(|made| TlsHandle(made))
     }
 }
 

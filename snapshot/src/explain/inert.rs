@@ -1,11 +1,15 @@
 //! A world without side effects: no request is sent, no time passes, nothing is stored.
 
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sdk::budget::{Budget, Reservation};
 use sdk::chain::LocalFuture;
+use sdk::connection::{Connect, ConnectError, Connection, TooManyTasks};
 use sdk::meters::Shard;
 use sdk::offload::{Job, Output, TimeSlice};
+use sdk::resolve::ResolveError;
 use sdk::state::WorkerStates;
 use sdk::world::{Fetch, FetchError, Fetched};
 use sdk::{Client, Exchange, World};
@@ -58,6 +62,18 @@ impl World for InertWorld {
     }
 
     fn send(&self, _: Fetch) {}
+
+    fn connect(&self, _: Connect) -> LocalFuture<'static, Result<Connection, ConnectError>> {
+        Box::pin(async { Err(ConnectError::Refused) })
+    }
+
+    fn resolve(&self, _: &str, _: Duration) -> LocalFuture<'static, Result<Arc<[IpAddr]>, ResolveError>> {
+        Box::pin(async { Err(ResolveError::Timeout) })
+    }
+
+    fn run(&self, _: LocalFuture<'static, ()>) -> Result<(), TooManyTasks> {
+        Ok(())
+    }
 
     fn states(&self) -> &WorkerStates {
         &self.states

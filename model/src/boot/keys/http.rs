@@ -152,6 +152,12 @@ pub const UPSTREAMS: &[Row] = &[
         "background requests of plugins in flight per worker, such as mirrored ones; more are dropped and counted").ours(),
     row("nginx_config.http.max_plugin_requests_per_target", Shape::Count { min: 0, max: 1 << 20 }, "64",
         "of these, to one server").ours(),
+    row("nginx_config.http.max_plugin_connections", Shape::Count { min: 0, max: 1 << 20 }, "1024",
+        "connections of plugins in use per worker that speak other protocols than HTTP, such as Redis's, and as many tasks; \
+         fewer if the limit on open files requires it, and more are refused. Idle ones count as `upstream.keepalive_total`. \
+         One holds up to 100 KiB with TLS, and nothing without").ours(),
+    row("nginx_config.http.max_resolved_names", Shape::Count { min: 0, max: 1 << 20 }, "1024",
+        "names per worker that are known only at run time and whose addresses are cached; those out of date go first").ours(),
 ];
 
 #[rustfmt::skip]

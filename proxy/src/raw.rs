@@ -1,0 +1,242 @@
+//! Raw connections of plugins and of engines' clients, and the tasks that drive them.
+//!
+//! Idle ones are kept with those to upstreams ([`crate::up::pool`]) and count against the same bound.
+
+use std::cell::Cell;
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, SocketAddr};
+use std::pin::{Pin, pin};
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use sdk::chain::LocalFuture;
+use sdk::connection::{
+    Addresses, AsyncRead, AsyncWrite, Connect, ConnectError, Connection, Server, Socket, Tls, TooManyTasks,
+    Trust,
+};
+use snapshot::certs::ClientTls;
+use snapshot::upstream::Keepalive;
+
+use crate::exchange::fault::{Fault, FaultKind};
+use crate::names;
+use crate::rt::{self, Io};
+use crate::up::connect::{self, Secured};
+use crate::up::h1::Conn;
+use crate::up::pool::Peer;
+use crate::up::tls::server_name;
+use crate::worker::Worker;
+
+/// How many of a kind are in use.
+#[derive(Debug, Default)]
+pub(crate) struct InUse(Rc<Cell<usize>>);
+
+/// One of them, until it is dropped.
+#[derive(Debug)]
+struct Permit(Rc<Cell<usize>>);
+
+impl InUse {
+    fn permit(&self, most: usize) -> Option<Permit> {
+        (self.0.get() < most).then(|| {
+            self.0.set(self.0.get() + 1);
+            Permit(self.0.clone())
+        })
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+/// As [`sdk::World::run`].
+pub(crate) fn run(worker: &Worker, task: LocalFuture<'static, ()>) -> Result<(), TooManyTasks> {
+    // A worker that is gone runs nothing.
+    let worker = worker.strong().ok_or(TooManyTasks)?;
+    let permit = worker.tasks.permit(worker.settings.limits.plugin_connections).ok_or(TooManyTasks)?;
+    let running = Running { worker, _permit: permit };
+    rt::spawn(async move {
+        let _running = running;
+        task.await;
+    });
+    Ok(())
+}
+
+/// Counts a panic in a task.
+struct Running {
+    worker: Rc<Worker>,
+    _permit: Permit,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.worker.shard.panicked();
+        }
+    }
+}
+
+/// As [`sdk::World::connect`].
+pub(crate) async fn connect(worker: &Rc<Worker>, to: &Connect) -> Result<Connection, ConnectError> {
+    let most = worker.settings.limits.plugin_connections;
+    let permit = worker.raw.permit(most).ok_or(ConnectError::Limit)?;
+    let tls = match &to.server {
+        Server::Tcp { tls: Some(tls), .. } => Some((client_tls(worker, tls)?, tls)),
+        _ => None,
+    };
+    let peer = match &to.server {
+        Server::Tcp { at, .. } => {
+            let identity = tls.as_ref().map(|(client, tls)| (*client.identity(), &tls.server_name));
+            worker.pools.raw(&(0, at, identity, &to.pool))
+        }
+        Server::Udp(at) => worker.pools.raw(&(1, at, &to.pool)),
+        Server::Unix(path) => worker.pools.raw(&(2, path, &to.pool)),
+    };
+    let conn = match worker.pools.take(peer, worker.clock.coarse_ms(), true) {
+        Some(conn) => conn,
+        None => Conn::new(open(worker, to, tls).await?),
+    };
+    Ok(Connection::new(Raw { conn, peer, worker: Rc::downgrade(worker), permit }))
+}
+
+fn client_tls(worker: &Worker, tls: &Tls) -> Result<Arc<ClientTls>, ConnectError> {
+    let client = match &tls.trust {
+        Trust::Common => worker.settings.tls.verifying.clone(),
+        Trust::Any => worker.settings.tls.trusting.clone(),
+        Trust::Own(handle) => {
+            let own = handle.0.clone().downcast::<ClientTls>();
+            own.map_err(|_| ConnectError::Untrusted("the TLS settings are not of this gateway"))?
+        }
+    };
+    client.lacks.map_or(Ok(client), |why| Err(ConnectError::Untrusted(why)))
+}
+
+/// Connects within the timeout. An address gets its part of the time that is left.
+async fn open(
+    worker: &Rc<Worker>,
+    to: &Connect,
+    tls: Option<(Arc<ClientTls>, &Tls)>,
+) -> Result<Io, ConnectError> {
+    let (clock, waiter) = (&worker.clock, worker.clock.waiter());
+    let end = clock.after(to.timeout);
+    let at = match &to.server {
+        Server::Tcp { at, .. } | Server::Udp(at) => at,
+        Server::Unix(path) => {
+            let mut connecting = pin!(rt::Socket::unix(path));
+            let connected = waiter.until(end, |cx| connecting.as_mut().poll(cx)).await;
+            let socket = connected.map_err(|_| ConnectError::Timeout)?.map_err(|error| of_io(&error))?;
+            return Ok(Io::Socket(Box::new(socket)));
+        }
+    };
+    let addresses = addresses(worker, at, end).await?;
+    let mut last = ConnectError::Unresolved;
+    for (tried, &addr) in addresses.iter().enumerate() {
+        if let Server::Udp(_) = to.server {
+            match rt::Socket::udp(addr) {
+                Ok(socket) => return Ok(Io::Socket(Box::new(socket))),
+                Err(error) => last = of_io(&error),
+            }
+            continue;
+        }
+        if clock.is_over(end) {
+            return Err(ConnectError::Timeout);
+        }
+        let secured = tls.as_ref().map(|(client, tls)| Secured {
+            tls: client.clone(),
+            name: server_name(tls.server_name.as_bytes(), addr),
+            h2: false,
+        });
+        let left = end.saturating_sub(clock.coarse_ms()) / (addresses.len() - tried) as u64;
+        let left = Duration::from_millis(left);
+        match connect::connect(worker, &waiter, addr.into(), secured.as_ref(), left).await {
+            Ok((conn, _)) => return Ok(conn.io),
+            Err(fault) => last = of_fault(fault),
+        }
+    }
+    Err(last)
+}
+
+async fn addresses(worker: &Rc<Worker>, at: &Addresses, end: u64) -> Result<Arc<[SocketAddr]>, ConnectError> {
+    match at {
+        Addresses::Known(all) => Ok(all.clone()),
+        Addresses::Host { name, port } => {
+            let found = names::resolve(worker, name, end).await.map_err(|_| ConnectError::Unresolved)?;
+            Ok(found.iter().map(|ip: &IpAddr| SocketAddr::new(*ip, *port)).collect())
+        }
+    }
+}
+
+fn of_io(error: &io::Error) -> ConnectError {
+    match crate::worker::shed::is_shortage(error) {
+        true => ConnectError::Limit,
+        false => ConnectError::Refused,
+    }
+}
+
+fn of_fault(fault: Fault) -> ConnectError {
+    match fault.kind {
+        FaultKind::TlsFailed(why) => ConnectError::Untrusted(why),
+        FaultKind::ConnectTimeout => ConnectError::Timeout,
+        FaultKind::NoDescriptor => ConnectError::Limit,
+        _ => ConnectError::Refused,
+    }
+}
+
+/// A connection in use.
+struct Raw {
+    conn: Conn,
+    peer: Peer,
+    /// Not held: a plugin's state on the worker may hold the connection.
+    worker: Weak<Worker>,
+    permit: Permit,
+}
+
+impl Socket for Raw {
+    fn is_reused(&self) -> bool {
+        self.conn.reused
+    }
+
+    fn keep(self: Box<Self>, idle: Duration) {
+        let Raw { conn, peer, worker, permit } = *self;
+        drop(permit);
+        // There, zero is no limit.
+        if let Some(worker) = worker.upgrade().filter(|_| !idle.is_zero()) {
+            let size = worker.settings.limits.plugin_connections;
+            let keepalive = Keepalive { size, idle_timeout: idle, requests: u64::MAX };
+            worker.pools.give(peer, conn, &keepalive, worker.clock.coarse_ms());
+        }
+    }
+}
+
+impl AsyncRead for Raw {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
+        self.conn.io.split().0.poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Raw {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.conn.io.split().1.poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.conn.io.split().1.poll_write_vectored(cx, slices)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.conn.io.split().1.poll_flush(cx)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.conn.io.split().1.poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests;
