@@ -46,6 +46,11 @@ impl Tree {
         Node { tree: self, value: &self.document.value, pointer: String::new() }
     }
 
+    /// Where the value of a pointer stands.
+    pub fn place(&self, pointer: &str) -> Place {
+        Place { file: self.file.clone(), position: self.document.nearest_position(pointer) }
+    }
+
     /// The parts that were not read, without those below them, in the order of the file.
     pub fn unread(&self) -> Vec<Node<'_>> {
         let mut found = Vec::new();
