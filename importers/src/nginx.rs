@@ -1,13 +1,110 @@
 //! Files of nginx.
+//!
+//! Each server and location becomes routes whose conditions and priorities keep nginx's choice; the
+//! rewrite module is evaluated while importing (see `nginx/cases.rs`). Directives that no part looked
+//! at become findings (`nginx/leftovers.rs`).
 
-use model::{Diagnostic, Severity};
+mod access;
+mod answers;
+mod cases;
+mod certificates;
+mod condition;
+mod directive;
+mod draft;
+mod http;
+mod leftovers;
+mod lexer;
+mod locations;
+mod maps;
+mod parser;
+mod proxying;
+mod report;
+mod responses;
+mod scope;
+mod servers;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod text;
+mod upstreams;
+mod values;
 
-use crate::{Import, Source};
+use std::collections::HashMap;
 
-/// Imports a file.
+use model::{Diagnostic, Severity as Level};
+
+use crate::{Import, Protocol, Source};
+use directive::Block;
+use http::Http;
+use parser::Parser;
+use report::Report;
+use scope::Scope;
+use servers::Server;
+
+/// Imports a file: a whole configuration, or the part of one that stands in `http`.
 ///
 /// # Errors
-/// A file that cannot be used as a whole.
+/// A file that cannot be parsed, or that includes a file that does not exist.
 pub fn import(source: &Source<'_>) -> Result<Import, Box<Diagnostic>> {
-    Err(Box::new(Diagnostic::new(Severity::Error, source.file, "files of nginx cannot be imported yet")))
+    let mut parser = Parser::new(source);
+    let top = parser.parse()?;
+    let mut report = Report::default();
+    parser.findings.drain(..).for_each(|finding| report.push(finding));
+    let named = |name: &str| top.directives.iter().find(|directive| directive.name == name);
+    let https = named("http").map(|http| http.mark_used());
+    let streams = named("stream").map(|stream| stream.mark_used());
+    let snippet = ["server", "upstream", "map", "location"].iter().any(|name| named(name).is_some());
+    if https.is_none() && streams.is_none() && !snippet {
+        let mut diagnostic =
+            Diagnostic::new(Level::Error, source.file, "the file has no `http`, `stream` or `server` block");
+        diagnostic.hint = Some("give nginx.conf, or a file of conf.d".to_owned());
+        return Err(Box::new(diagnostic));
+    }
+    let mut import = Import::default();
+    let mut routes_of = HashMap::new();
+    let mut listens = Vec::new();
+    // A file of conf.d is as if it stood in `http`.
+    let http = https.and_then(|http| http.block.as_ref()).or(snippet.then_some(&top));
+    if let Some(block) = http {
+        let (resources, own, of) = http_block(source, block, report, &mut listens);
+        import.resources = resources;
+        report = own;
+        routes_of = of;
+    }
+    if let Some(block) = streams.and_then(|stream| stream.block.as_ref()) {
+        let found = stream::read(block, &mut report);
+        import.resources.extend(found.resources);
+        listens.extend(found.listens);
+    }
+    import.listeners = servers::listeners(listens.iter().map(|(listen, protocol)| (listen, *protocol)));
+    leftovers::report(&top, &routes_of, &mut report);
+    import.findings = report.finish();
+    Ok(import)
+}
+
+type Routes = HashMap<usize, Vec<model::Key>>;
+
+fn http_block(
+    source: &Source<'_>,
+    block: &Block,
+    mut report: Report,
+    listens: &mut Vec<(servers::Listen, Protocol)>,
+) -> (Vec<crate::Imported>, Report, Routes) {
+    let scope = Scope::new(block);
+    let servers: Vec<Server<'_>> = block
+        .directives
+        .iter()
+        .filter(|directive| directive.name == "server")
+        .filter_map(|directive| Server::read(directive, &scope, &mut report))
+        .collect();
+    let selections = servers::select(&servers, &mut report);
+    let certificates = certificates::read(&servers, source, &mut report);
+    let mut http = Http::new(source, block, report);
+    for (server, selections) in servers.iter().zip(&selections) {
+        http.server(server, selections);
+        listens.extend(server.listens.iter().map(|listen| (listen.clone(), Protocol::Http)));
+    }
+    let (mut resources, report, routes_of) = http.into_resources();
+    resources.extend(certificates);
+    (resources, report, routes_of)
 }

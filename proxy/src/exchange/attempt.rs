@@ -77,7 +77,6 @@ impl Attempt<'_> {
     ) -> Result<Forwarded, FailedTry> {
         let worker = forward.worker;
         let (mut body, mut response) = down.split(worker);
-        body.limit(worker, x);
         let mut connection = match self.connect(forward, body.waiter(), x).await {
             Ok(connection) => connection,
             Err(fault) => return Err(self.failed(fault, outgoing)),

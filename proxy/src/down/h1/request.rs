@@ -6,8 +6,7 @@ use wire::Fields;
 
 use crate::buffers::{Buffer, LARGE, SMALL};
 use crate::clock::Waiter;
-use crate::exchange::fault::{Fault, FaultKind};
-use crate::exchange::max_body::MaxBody;
+use crate::exchange::fault::{BodyLimit, Fault, FaultKind};
 use crate::h1::Body;
 use crate::io::{self, End, Failed};
 use crate::rt::ReadHalf;
@@ -16,7 +15,6 @@ use std::cell::Cell;
 
 pub(crate) struct RequestBody<'a> {
     pub(super) worker: &'a Worker,
-    pub(in crate::down) max: MaxBody,
     pub(crate) waiter: &'a Waiter,
     pub(super) from: ReadHalf<'a>,
     pub(super) buffer: &'a mut Option<Buffer>,
@@ -30,9 +28,10 @@ impl RequestBody<'_> {
     pub(crate) fn take(&mut self, framed: bool) -> Result<bool, Fault> {
         let taken = self.body.take(self.buffer.as_mut(), framed);
         let taken = taken.map_err(|refusal| Fault::client(FaultKind::BadBody(refusal)))?;
-        if let Err(fault) = self.max.check(self.body.measured()) {
+        let max = self.worker.settings.limits.body;
+        if max > 0 && self.body.measured() > max {
             self.body.refuse();
-            return Err(fault);
+            return Err(Fault::client(FaultKind::BodyTooLarge(BodyLimit::Client)));
         }
         if self.body.is_complete() {
             self.taken.set(true);

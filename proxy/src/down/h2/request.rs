@@ -15,8 +15,7 @@ use wire::h1::Refusal;
 use super::Shared;
 use super::response::Output;
 use crate::clock::Waiter;
-use crate::exchange::fault::{Fault, FaultKind};
-use crate::exchange::max_body::MaxBody;
+use crate::exchange::fault::{BodyLimit, Fault, FaultKind};
 use crate::h2::fields;
 use crate::io::{End, Failed};
 use crate::worker::Worker;
@@ -140,7 +139,6 @@ impl Input {
 
 pub(crate) struct RequestBody<'a> {
     pub(super) worker: &'a Worker,
-    pub(in crate::down) max: MaxBody,
     pub(crate) waiter: &'a Waiter,
     pub(super) input: &'a mut Input,
     pub(super) output: &'a RefCell<Output>,
@@ -161,7 +159,11 @@ impl RequestBody<'_> {
     }
 
     fn measured(&self) -> Result<(), Fault> {
-        self.max.check(self.input.received)
+        let max = self.worker.settings.limits.body;
+        if max > 0 && self.input.received > max {
+            return Err(Fault::client(FaultKind::BodyTooLarge(BodyLimit::Client)));
+        }
+        Ok(())
     }
 
     pub(crate) fn piece(&self) -> &[u8] {

@@ -1,0 +1,151 @@
+//! `auth_request`, and the client's address.
+
+use serde_json::{Map, Value, json};
+
+use super::{Current, Http};
+use crate::Severity;
+use crate::nginx::cases::State;
+use crate::nginx::directive::Directive;
+use crate::nginx::draft::Draft;
+use crate::nginx::scope::Scope;
+use crate::nginx::text::Text;
+use crate::nginx::{access, answers, locations, proxying, responses, values};
+
+impl<'a> Http<'_, 'a> {
+    pub(super) fn auth_request(
+        &mut self,
+        current: &Current<'_, 'a>,
+        state: &State<'a>,
+        way: &access::Way,
+        lookup: &dyn Fn(&str) -> Option<Text>,
+        draft: &mut Draft,
+    ) {
+        let sets = state.scope.all("auth_request_set");
+        let Some(at) = state.scope.get("auth_request").filter(|at| at.arg(0) != "off") else { return };
+        if !way.by_user() {
+            return;
+        }
+        let target = locations::target(current.locations, at.arg(0), true);
+        let pass = target.and_then(|target| Some((target, target.scope.own("proxy_pass")?)));
+        let Some((target, pass_at)) = pass else {
+            self.report.add(
+                at,
+                Severity::Guard,
+                "not carried over: the location that it asks is not proxied",
+            );
+            return;
+        };
+        let server = target.scope.clone();
+        // The server is asked without the body.
+        server.own("proxy_pass_request_body");
+        let Ok(pass) = proxying::split(pass_at, lookup) else {
+            self.report.add(at, Severity::Guard, "not carried over: the server that it asks is a variable");
+            return;
+        };
+        let Some(address) =
+            self.upstreams.first_server(&pass.target).filter(|_| pass.target.scheme == "http")
+        else {
+            self.report.add(
+                at,
+                Severity::Guard,
+                "not carried over: the server that it asks is not one of plain HTTP",
+            );
+            return;
+        };
+        let path = match &pass.uri {
+            None => target.path.clone(),
+            Some(uri) => uri.constant().unwrap_or("/").to_owned(),
+        };
+        let mut extra = Map::new();
+        let mut headers: Vec<String> =
+            ["Authorization", "Cookie", "User-Agent", "Accept", "Origin", "Referer"]
+                .map(str::to_owned)
+                .to_vec();
+        for set in server.all("proxy_set_header") {
+            let name = set.arg(0);
+            let lower = name.to_ascii_lowercase();
+            let text = Text::parse(set.arg(1)).fill(lookup);
+            if matches!(lower.as_str(), "host" | "connection" | "content-length" | "upgrade" | "x-real-ip")
+                || lower.starts_with("x-forwarded-")
+                || text.constant() == Some("")
+            {
+                continue;
+            }
+            match text.single().and_then(|name| name.strip_prefix("http_")) {
+                Some(own) if own.replace('_', "-") == lower => {
+                    if !headers.iter().any(|known| known.eq_ignore_ascii_case(name)) {
+                        headers.push(name.to_owned());
+                    }
+                }
+                _ => {
+                    let value = answers::template(set, text, &mut self.report);
+                    extra.insert(name.to_owned(), json!(responses::clean(&value)));
+                }
+            }
+        }
+        let mut settings = json!({
+            "uri": format!("http://{address}{path}"),
+            "request_headers": headers,
+        });
+        if !extra.is_empty() {
+            settings["extra_headers"] = Value::Object(extra);
+        }
+        let upstream_headers = self.auth_headers(&sets, &state.scope);
+        if !upstream_headers.is_empty() {
+            settings["upstream_headers"] = json!(upstream_headers);
+        }
+        let effect =
+            "the server is asked with some of the client's headers, and the first of its group alone";
+        self.report.add(at, Severity::Behaviour, effect);
+        draft.plugins.insert("forward-auth".to_owned(), settings);
+    }
+
+    /// The headers for the upstream that `auth_request_set` takes from the answer.
+    fn auth_headers(&mut self, sets: &[&'a Directive], scope: &Scope<'a>) -> Vec<String> {
+        let mut names = Vec::new();
+        for set in sets {
+            let Some(variable) = set.arg(0).strip_prefix('$') else { continue };
+            let Some(header) = set.arg(1).strip_prefix("$upstream_http_") else {
+                self.report.add(set, Severity::Behaviour, "only headers of the answer are carried over");
+                continue;
+            };
+            let header = header.replace('_', "-");
+            for header_set in scope.all("proxy_set_header") {
+                if Text::parse(header_set.arg(1)).single() != Some(variable) {
+                    continue;
+                }
+                if header_set.arg(0).eq_ignore_ascii_case(&header) {
+                    names.push(header_set.arg(0).to_owned());
+                } else {
+                    let effect = "the upstream gets the header under the name that the answer has";
+                    self.report.add(header_set, Severity::Behaviour, effect);
+                    names.push(header.clone());
+                }
+            }
+        }
+        names.dedup();
+        names
+    }
+
+    pub(super) fn real_ip(&mut self, scope: &Scope<'a>, draft: &mut Draft) {
+        let (from, header) = (scope.all("set_real_ip_from"), scope.get("real_ip_header"));
+        let recursive = scope.flag("real_ip_recursive") == Some(true);
+        let mut networks = Vec::new();
+        for directive in &from {
+            match values::network(directive.arg(0)) {
+                Some(network) => networks.push(network),
+                None => self.report.add(directive, Severity::Behaviour, "not carried over: it is no network"),
+            }
+        }
+        if networks.is_empty() {
+            return;
+        }
+        let header = header.map_or("X-Real-IP", |header| header.arg(0));
+        let source = match header {
+            "proxy_protocol" => "proxy_protocol_addr".to_owned(),
+            header => format!("http_{}", header.to_ascii_lowercase().replace('-', "_")),
+        };
+        let settings = json!({"source": source, "trusted_addresses": networks, "recursive": recursive});
+        draft.plugins.insert("real-ip".to_owned(), settings);
+    }
+}

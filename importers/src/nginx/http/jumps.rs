@@ -1,0 +1,105 @@
+//! `rewrite` to a path that another location serves.
+
+use super::{Current, Http};
+use crate::Severity;
+use crate::nginx::cases::{Case, Groups, Outcome, Rewrite, State};
+use crate::nginx::directive::Directive;
+use crate::nginx::draft::Draft;
+use crate::nginx::locations::{self, Location};
+use crate::nginx::proxying;
+use crate::nginx::scope::Scope;
+use crate::nginx::text::{Piece, Text};
+
+/// The most jumps from one location to another that are followed.
+const MAX_JUMPS: usize = 5;
+
+impl<'a> Http<'_, 'a> {
+    /// Follows a `rewrite` to the location that serves the changed path.
+    pub(super) fn jump(
+        &mut self,
+        current: &Current<'_, 'a>,
+        location: &Location<'a>,
+        mut state: State<'a>,
+        at: &'a Directive,
+        rewrite: Rewrite,
+        jumps: usize,
+    ) -> Draft {
+        let (start, is_whole) = match &rewrite.replacement.0[..] {
+            [Piece::Literal(text)] => (text.split('?').next().unwrap_or_default(), true),
+            [Piece::Literal(text), ..] => (text.split('?').next().unwrap_or_default(), text.contains('?')),
+            _ => ("", false),
+        };
+        let target = locations::target(current.locations, start, is_whole).filter(|_| jumps < MAX_JUMPS);
+        let Some(target) = target else {
+            let guarded = current.locations.iter().any(|location| is_guarded(&location.scope));
+            let severity = if guarded { Severity::Guard } else { Severity::Behaviour };
+            let effect =
+                "the location that serves the changed path depends on the request; this one serves it";
+            self.report.add(at, severity, effect);
+            state.rewrites = vec![rewrite];
+            return self.outcome(
+                current,
+                location,
+                Case { state, outcome: Outcome::Content },
+                None,
+                jumps + 1,
+            );
+        };
+        if !is_whole {
+            for rival in locations::rivals(current.locations, start) {
+                let severity = if is_guarded(&rival.scope) { Severity::Guard } else { Severity::Behaviour };
+                let effect =
+                    format!("changed paths that match `{}` are not served by that location", rival.path);
+                self.report.add(at, severity, effect);
+            }
+        }
+        if std::ptr::eq(target, location) {
+            state.rewrites = vec![rewrite];
+            return self.outcome(
+                current,
+                location,
+                Case { state, outcome: Outcome::Content },
+                None,
+                jumps + 1,
+            );
+        }
+        let own = target.directive.map_or(&[][..], Directive::children);
+        let inner = State {
+            scope: target.scope.clone(),
+            conditions: Vec::new(),
+            variables: state.variables.clone(),
+            rewrites: Vec::new(),
+            groups: Groups::None,
+        };
+        let cases = self.evaluate(current, &[], own, inner);
+        let Some(mut case) = cases.into_iter().last() else { return Draft::default() };
+        if !case.state.conditions.is_empty()
+            || own.iter().any(|directive| matches!(directive.name.as_str(), "rewrite" | "if"))
+        {
+            let effect = "conditions and rewrites of the location that serves the changed path do not apply";
+            self.report.add(at, Severity::Guard, effect);
+        }
+        case.state.rewrites = vec![swapped(&rewrite, target)];
+        self.outcome(current, target, case, None, jumps + 1)
+    }
+}
+
+/// The rewrite of a path that another location serves, with that location's own prefix exchanged later.
+fn swapped(rewrite: &Rewrite, target: &Location<'_>) -> Rewrite {
+    let mut rewrite = rewrite.clone();
+    let Some(pass) = target.scope.own("proxy_pass") else { return rewrite };
+    let Ok(pass) = proxying::split(pass, &|_| None) else { return rewrite };
+    let uri = pass.uri.as_ref().and_then(Text::constant).filter(|_| !pass.has_variables);
+    if let (Some(uri), Some(Piece::Literal(first))) = (uri, rewrite.replacement.0.first_mut())
+        && let Some(rest) = first.strip_prefix(target.path.as_str())
+    {
+        *first = format!("{uri}{rest}");
+    }
+    rewrite
+}
+
+fn is_guarded(scope: &Scope<'_>) -> bool {
+    ["allow", "deny", "auth_basic", "auth_request", "limit_req", "limit_conn", "auth_jwt"]
+        .iter()
+        .any(|name| !scope.all(name).is_empty())
+}

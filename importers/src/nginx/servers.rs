@@ -1,0 +1,393 @@
+//! Servers: where they listen, their names, and which of them takes a request.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use serde_json::{Value, json};
+
+use super::directive::Directive;
+use super::maps::mask_pattern;
+use super::report::Report;
+use super::scope::Scope;
+use super::text::group_names;
+use super::values::id_part;
+use crate::finding::Place;
+use crate::{Listener, Protocol, Severity};
+
+/// A server of `http`.
+pub(super) struct Server<'a> {
+    pub directive: &'a Directive,
+    pub scope: Scope<'a>,
+    pub listens: Vec<Listen>,
+    pub names: Vec<Name>,
+    /// For ids of routes.
+    pub id: String,
+}
+
+/// A name in `server_name`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Name {
+    /// `a.com`, `*.a.com`: a host of our routes.
+    Host(String),
+    /// `mail.*` and regular expressions.
+    Pattern(String),
+}
+
+/// An address of a `listen`.
+#[derive(Debug, Clone)]
+pub(super) struct Listen {
+    pub endpoint: Endpoint,
+    pub tls: bool,
+    pub http2: bool,
+    pub proxy_protocol: bool,
+    pub is_default: bool,
+    /// The address as written.
+    pub address: Option<IpAddr>,
+    pub place: Place,
+}
+
+/// A port, and the address if it is a specific one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Endpoint {
+    pub port: u16,
+    pub address: Option<IpAddr>,
+}
+
+/// Which requests of which hosts a set of routes takes.
+pub(super) struct Selection {
+    /// Of the ids of its routes.
+    pub suffix: &'static str,
+    pub hosts: Vec<String>,
+    pub vars: Vec<Value>,
+    pub endpoints: Vec<Endpoint>,
+}
+
+impl<'a> Server<'a> {
+    pub(super) fn read(
+        directive: &'a Directive,
+        scope: &Scope<'a>,
+        report: &mut Report,
+    ) -> Option<Server<'a>> {
+        let block = directive.block.as_ref()?;
+        directive.mark_used();
+        let scope = scope.within(block);
+        let own = |name: &'static str| block.directives.iter().filter(move |inner| inner.name == name);
+        let http2 = scope.flag("http2") == Some(true);
+        let mut listens: Vec<Listen> = Vec::new();
+        for listen in own("listen") {
+            listen.mark_used();
+            match Listen::read(listen, http2, report) {
+                Some(read) => listens.push(read),
+                None => report.add(listen, Severity::Behaviour, "the gateway does not listen there"),
+            }
+        }
+        if own("listen").next().is_none() {
+            let endpoint = Endpoint { port: 80, address: None };
+            listens.push(Listen {
+                endpoint,
+                tls: false,
+                http2: false,
+                proxy_protocol: false,
+                is_default: false,
+                address: Some(IpAddr::from([0, 0, 0, 0])),
+                place: directive.place.clone(),
+            });
+        }
+        let mut names = Vec::new();
+        for inner in own("server_name") {
+            inner.mark_used();
+            inner.args.iter().for_each(|name| read_name(name, inner, &mut names, report));
+        }
+        if let Some(ssl) = own("ssl").next()
+            && ssl.mark_used().flag() == Some(true)
+        {
+            listens.iter_mut().for_each(|listen| listen.tls = true);
+        }
+        let id = names.iter().find_map(|name| match name {
+            Name::Host(host) => Some(id_part(host)).filter(|id| !id.is_empty()),
+            Name::Pattern(_) => None,
+        });
+        let id = id
+            .unwrap_or_else(|| format!("port-{}", listens.first().map_or(80, |listen| listen.endpoint.port)));
+        Some(Server { directive, scope, listens, names, id })
+    }
+
+    /// Its first name, as `$server_name` gives it.
+    pub(super) fn first_name(&self) -> String {
+        let directive = self
+            .scope
+            .levels()
+            .last()
+            .and_then(|block| block.directives.iter().find(|directive| directive.name == "server_name"));
+        directive.map_or_else(String::new, |directive| directive.arg(0).to_owned())
+    }
+
+    /// Its names that are plain hosts, if it serves no other ones.
+    pub(super) fn plain_hosts(&self) -> Vec<String> {
+        let hosts = self.names.iter().filter_map(|name| match name {
+            Name::Host(host) if !host.starts_with('*') => Some(host.clone()),
+            _ => None,
+        });
+        hosts.collect()
+    }
+
+    pub(super) fn endpoints(&self) -> BTreeSet<Endpoint> {
+        self.listens.iter().map(|listen| listen.endpoint).collect()
+    }
+
+    fn patterns(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().filter_map(|name| match name {
+            Name::Pattern(pattern) => Some(pattern.as_str()),
+            Name::Host(_) => None,
+        })
+    }
+}
+
+fn read_name(name: &str, at: &Directive, names: &mut Vec<Name>, report: &mut Report) {
+    let lower = name.to_ascii_lowercase();
+    let plain = |host: &str| {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_' | '[' | ']' | ':');
+        !host.is_empty() && host.chars().all(allowed)
+    };
+    if let Some(pattern) = name.strip_prefix('~') {
+        if !group_names(pattern).is_empty() {
+            report.add(at, Severity::Behaviour, "variables of the groups of a server's name have no value");
+        }
+        names.push(Name::Pattern(pattern.to_owned()));
+    } else if lower.is_empty() || lower == "_" {
+        // No host of a request.
+    } else if let Some(rest) = lower.strip_prefix("*.") {
+        match plain(rest) {
+            true => names.push(Name::Host(lower)),
+            false => report.add(at, Severity::Behaviour, format!("the name `{name}` is not carried over")),
+        }
+    } else if lower.ends_with(".*") && plain(lower.trim_end_matches(".*")) {
+        names.push(Name::Pattern(mask_pattern(&lower)));
+    } else if let Some(rest) = lower.strip_prefix('.').filter(|rest| plain(rest)) {
+        names.extend([Name::Host(rest.to_owned()), Name::Host(format!("*.{rest}"))]);
+    } else if plain(&lower) {
+        names.push(Name::Host(lower));
+    } else {
+        report.add(at, Severity::Behaviour, format!("the name `{name}` is not carried over"));
+    }
+}
+
+impl Listen {
+    pub(super) fn read(directive: &Directive, http2: bool, report: &mut Report) -> Option<Listen> {
+        let (address, port) = split_address(directive.arg(0))?;
+        let mut listen = Listen {
+            endpoint: Endpoint { port, address: address.filter(|address| !address.is_unspecified()) },
+            tls: false,
+            http2,
+            proxy_protocol: false,
+            is_default: false,
+            address,
+            place: directive.place.clone(),
+        };
+        for option in directive.args.iter().skip(1) {
+            match option.as_str() {
+                "ssl" => listen.tls = true,
+                "http2" | "spdy" => listen.http2 = true,
+                "proxy_protocol" => listen.proxy_protocol = true,
+                "default_server" | "default" => listen.is_default = true,
+                "quic" => {
+                    report.add(directive, Severity::Behaviour, "HTTP/3 is set up in config.yaml, not here")
+                }
+                "udp" | "reuseport" | "deferred" | "bind" => {}
+                option => {
+                    let known = [
+                        "backlog=",
+                        "rcvbuf=",
+                        "sndbuf=",
+                        "so_keepalive=",
+                        "ipv6only=",
+                        "fastopen=",
+                        "setfib=",
+                    ];
+                    if !known.iter().any(|known| option.starts_with(known)) {
+                        let effect = format!("the option `{option}` is not carried over");
+                        report.add(directive, Severity::Behaviour, effect);
+                    }
+                }
+            }
+        }
+        Some(listen)
+    }
+}
+
+/// The address and the port of `80`, `*:80`, `127.0.0.1`, `[::]:80`, `localhost:80`.
+pub(super) fn split_address(text: &str) -> Option<(Option<IpAddr>, u16)> {
+    let any = IpAddr::from([0, 0, 0, 0]);
+    if let Ok(port) = text.parse() {
+        return Some((Some(any), port)).filter(|(_, port)| *port > 0);
+    }
+    if let Ok(address) = text.trim_matches(['[', ']']).parse::<IpAddr>() {
+        return Some((Some(address), 80));
+    }
+    let (host, port) = text.rsplit_once(':')?;
+    let port: u16 = port.parse().ok().filter(|port| *port > 0)?;
+    let address = match host {
+        "*" => any,
+        "localhost" => IpAddr::from([127, 0, 0, 1]),
+        host => host.trim_matches(['[', ']']).parse().ok()?,
+    };
+    Some((Some(address), port))
+}
+
+/// The listeners of all servers; one that listens on all addresses of both families has none.
+pub(super) fn listeners<'l>(listens: impl Iterator<Item = (&'l Listen, Protocol)>) -> Vec<Listener> {
+    let mut listeners: Vec<Listener> = Vec::new();
+    for (listen, protocol) in listens {
+        let same = |known: &&mut Listener| known.port == listen.endpoint.port && known.protocol == protocol;
+        let unspecified = |address: Option<IpAddr>| address.is_none_or(|address| address.is_unspecified());
+        let known = listeners.iter_mut().filter(same).find(|known| {
+            known.address == listen.address || unspecified(known.address) && unspecified(listen.address)
+        });
+        match known {
+            Some(known) => {
+                if known.address != listen.address {
+                    known.address = None;
+                }
+                known.tls |= listen.tls;
+                known.http2 |= listen.http2;
+                known.proxy_protocol |= listen.proxy_protocol;
+            }
+            None => listeners.push(Listener {
+                address: listen.address,
+                port: listen.endpoint.port,
+                protocol,
+                tls: listen.tls,
+                http2: listen.http2,
+                proxy_protocol: listen.proxy_protocol,
+                place: listen.place.clone(),
+            }),
+        }
+    }
+    listeners
+}
+
+/// The selections of each server, by nginx's rules: the exact name, the longest wildcard, the first
+/// pattern, and otherwise the default server of the address.
+pub(super) fn select(servers: &[Server<'_>], report: &mut Report) -> Vec<Vec<Selection>> {
+    let all: BTreeSet<Endpoint> = servers.iter().flat_map(Server::endpoints).collect();
+    let mut taken: BTreeSet<(Endpoint, String)> = BTreeSet::new();
+    let mut selections = Vec::new();
+    for (index, server) in servers.iter().enumerate() {
+        let endpoints: Vec<Endpoint> = server.endpoints().into_iter().collect();
+        let default: Vec<Endpoint> =
+            endpoints.iter().copied().filter(|endpoint| is_default(servers, index, *endpoint)).collect();
+        let mut own = Vec::new();
+        let mut hosts = Vec::new();
+        for name in &server.names {
+            let Name::Host(host) = name else { continue };
+            let free: Vec<bool> =
+                endpoints.iter().map(|endpoint| taken.insert((*endpoint, host.clone()))).collect();
+            if free.contains(&true) {
+                if !hosts.contains(host) {
+                    hosts.push(host.clone());
+                }
+            } else if !hosts.contains(host) {
+                let effect = format!("the name `{host}` is another server's, as in nginx");
+                report.add(server.directive, Severity::Cosmetic, effect);
+            }
+        }
+        // Routes without a host serve the default server's own names, too, unless a wildcard or a
+        // pattern of another server would take them.
+        let others = servers.iter().enumerate().filter(|(other, _)| *other != index).map(|(_, other)| other);
+        let mut rivals = others.filter(|other| other.endpoints().iter().any(|at| default.contains(at)));
+        let is_rival = |other: &Server<'_>| {
+            other.names.iter().any(|name| match name {
+                Name::Host(host) => host.starts_with('*'),
+                Name::Pattern(_) => true,
+            })
+        };
+        let needs_hosts = default.len() < endpoints.len() || rivals.any(is_rival);
+        if needs_hosts && !hosts.is_empty() {
+            let vars = conditions(&endpoints, &all);
+            own.push(Selection { suffix: "", hosts, vars, endpoints: endpoints.clone() });
+        }
+        for pattern in server.patterns() {
+            let mut vars = conditions(&endpoints, &all);
+            vars.push(json!(["host", "~*", pattern]));
+            vars.extend(earlier_patterns(servers, index, pattern, &endpoints));
+            own.push(Selection { suffix: "-pattern", hosts: Vec::new(), vars, endpoints: endpoints.clone() });
+        }
+        if !default.is_empty() {
+            let mut vars = conditions(&default, &all);
+            vars.extend(earlier_patterns(servers, usize::MAX, "", &default));
+            let suffix = if own.is_empty() { "" } else { "-default" };
+            own.push(Selection { suffix, hosts: Vec::new(), vars, endpoints: default });
+        }
+        selections.push(own);
+    }
+    selections
+}
+
+/// Whether a server is the default one of an address: the one marked so, or the first.
+fn is_default(servers: &[Server<'_>], index: usize, endpoint: Endpoint) -> bool {
+    let listening =
+        || servers.iter().enumerate().filter(|(_, server)| server.endpoints().contains(&endpoint));
+    let marked = listening().find(|(_, server)| {
+        server.listens.iter().any(|listen| listen.endpoint == endpoint && listen.is_default)
+    });
+    marked.or_else(|| listening().next()).is_some_and(|(first, _)| first == index)
+}
+
+/// The conditions that no pattern before this one matches.
+fn earlier_patterns(
+    servers: &[Server<'_>],
+    index: usize,
+    pattern: &str,
+    endpoints: &[Endpoint],
+) -> Vec<Value> {
+    let mut conditions = Vec::new();
+    for (at, server) in servers.iter().enumerate() {
+        if !server.endpoints().iter().any(|endpoint| endpoints.contains(endpoint)) {
+            continue;
+        }
+        for earlier in server.patterns() {
+            if at == index && earlier == pattern {
+                return conditions;
+            }
+            conditions.push(json!(["host", "!", "~*", earlier]));
+        }
+    }
+    conditions
+}
+
+/// The conditions that a request came to one of these addresses; none if there are no others.
+pub(super) fn conditions(endpoints: &[Endpoint], all: &BTreeSet<Endpoint>) -> Vec<Value> {
+    if all.iter().all(|endpoint| endpoints.contains(endpoint)) {
+        return Vec::new();
+    }
+    let specific = |port: u16| -> Vec<String> {
+        let addresses = all.iter().filter(|endpoint| endpoint.port == port);
+        addresses.filter_map(|endpoint| Some(endpoint.address?.to_string())).collect()
+    };
+    if endpoints.iter().all(|endpoint| endpoint.address.is_none() && specific(endpoint.port).is_empty()) {
+        let ports: Vec<String> = endpoints.iter().map(|endpoint| endpoint.port.to_string()).collect();
+        return vec![match &ports[..] {
+            [port] => json!(["server_port", "==", port]),
+            ports => json!(["server_port", "in", ports]),
+        }];
+    }
+    let each: Vec<Value> = endpoints
+        .iter()
+        .map(|endpoint| {
+            let port = endpoint.port.to_string();
+            match endpoint.address {
+                Some(address) => {
+                    json!([["server_port", "==", port], ["server_addr", "==", address.to_string()]])
+                }
+                None => {
+                    let others = specific(endpoint.port);
+                    json!([["server_port", "==", port], ["server_addr", "!", "in", others]])
+                }
+            }
+        })
+        .collect();
+    match &each[..] {
+        [Value::Array(one)] => one.clone(),
+        _ => vec![Value::Array(std::iter::once(json!("OR")).chain(each).collect())],
+    }
+}

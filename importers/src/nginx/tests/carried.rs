@@ -1,0 +1,236 @@
+//! Constructs and the resources that they become.
+
+use serde_json::json;
+
+use super::*;
+
+#[test]
+fn fixtures_are_valid_resources() {
+    for (name, text) in FIXTURES {
+        let import = import(text);
+        check(&import);
+        assert!(!import.resources.is_empty(), "{name}");
+    }
+}
+
+/// The one route with this id.
+fn route<'i>(import: &'i Import, id: &str) -> &'i Value {
+    &resource(import, &format!("routes/{id}")).value
+}
+
+#[test]
+fn a_prefix_is_exchanged_for_the_path_of_the_address() {
+    for (location, pass, expected) in [
+        ("/a/", "http://b:1", json!(null)),
+        ("/a/", "http://b:1/", json!(["^/a/(.*)$", "/$1"])),
+        ("/a/", "http://b:1/c", json!(["^/a/(.*)$", "/c$1"])),
+        ("/a.b", "http://b:1/c/", json!(["^/a\\.b(.*)$", "/c/$1"])),
+        ("/a/", "http://b:1/a/", json!(null)),
+        ("~ ^/u/(\\d+)$", "http://b:1/v/$1", json!(["^/u/(\\d+)$", "/v/$1"])),
+        ("~* ^/u/(?<n>x)$", "http://b:1/v/$n?$args", json!(["(?i)^/u/(?<n>x)$", "/v/$1"])),
+    ] {
+        let import = server(&format!("location {location} {{ proxy_pass {pass}; }}"));
+        check(&import);
+        let proxied = import.resources.iter().find(|one| one.value.get("upstream_id").is_some()).unwrap();
+        let pairs = proxied.value.pointer("/plugins/proxy-rewrite/regex_uri").cloned().unwrap_or_default();
+        assert_eq!(pairs, expected, "{location} {pass}");
+    }
+    let import = server("location = /a { proxy_pass http://b:1/c; }");
+    assert_eq!(route(&import, "port-80-a")["plugins"]["proxy-rewrite"], json!({"uri": "/c"}));
+    let import = server("location /a/ { proxy_pass http://b:1; }");
+    assert_eq!(route(&import, "port-80-a-slash")["uri"], "/a");
+    let import = server("location /a/ { proxy_pass http://b:1; }\nlocation /a { return 204; }");
+    assert!(import.resources.iter().all(|one| one.key.id != "port-80-a-slash"));
+}
+
+#[test]
+fn the_host_is_that_of_the_address_unless_it_is_set() {
+    let host = |directives: &str| {
+        let import = server(&format!("location / {{ proxy_pass https://b.test:443; {directives} }}"));
+        check(&import);
+        let upstream = &resource(&import, "upstreams/b.test-443").value;
+        let set = route(&import, "port-80").pointer("/plugins/proxy-rewrite/headers/set/Host").cloned();
+        (upstream.get("upstream_host").cloned(), set)
+    };
+    assert_eq!(host(""), (Some(json!("b.test")), None));
+    assert_eq!(host("proxy_set_header Host $proxy_host;"), (Some(json!("b.test")), None));
+    assert_eq!(host("proxy_set_header Host $http_host;"), (None, None));
+    assert_eq!(host("proxy_set_header Host $host;"), (None, Some(json!("$host"))));
+    assert_eq!(host("proxy_set_header Host fixed.test;"), (Some(json!("fixed.test")), None));
+    assert_eq!(host("proxy_set_header X-A 1;"), (Some(json!("b.test")), None));
+}
+
+#[test]
+fn headers_are_inherited_only_where_a_block_has_none() {
+    let import = server(
+        "proxy_set_header X-Outer 1;\nadd_header X-Answer outer always;
+         location /a { proxy_pass http://b:1; }
+         location /b { proxy_pass http://b:1; proxy_set_header X-Inner 2; add_header X-Answer inner; }",
+    );
+    let a = &route(&import, "port-80-a")["plugins"];
+    assert_eq!(a["proxy-rewrite"]["headers"]["set"], json!({"X-Outer": "1"}));
+    assert_eq!(a["response-rewrite"], json!({"headers": {"set": {"X-Answer": "outer"}}}));
+    let b = &route(&import, "port-80-b")["plugins"];
+    assert_eq!(b["proxy-rewrite"]["headers"]["set"], json!({"X-Inner": "2"}));
+    assert_eq!(b["response-rewrite"]["vars"][0][0], "status");
+    assert_eq!(findings(&import), Vec::<String>::new());
+}
+
+#[test]
+fn a_map_splits_a_location() {
+    let text = FIXTURES[0].1;
+    let import = import(text);
+    let ids: Vec<(&str, &Value)> = import
+        .resources
+        .iter()
+        .filter(|one| one.key.id.starts_with("api.example.com-v1") && !one.key.id.ends_with("slash"))
+        .map(|one| (one.value["upstream_id"].as_str().unwrap(), &one.value["vars"]))
+        .collect();
+    let version = |operator: &str, right: &str| {
+        json!([["server_port", "==", "80"], ["http_x_version", operator, right]])
+    };
+    assert_eq!(
+        ids,
+        [
+            ("canary", &version("~*", "^v2$")),
+            ("canary", &version("~~", "^v3")),
+            ("stable", &json!([["server_port", "==", "80"]])),
+        ]
+    );
+    let office: Vec<&Value> = import
+        .resources
+        .iter()
+        .filter(|one| one.value["uri"] == "/office/*")
+        .map(|one| &one.value["plugins"]["fault-injection"]["abort"]["http_status"])
+        .collect();
+    // 10.9.0.0/16, the office itself with its preflights, and all others.
+    assert_eq!(office, [&json!(403), &json!(204), &Value::Null, &json!(403)]);
+}
+
+#[test]
+fn addresses_are_let_in_by_the_first_rule() {
+    let plugins = |rules: &str| {
+        let import = server(&format!("location / {{ proxy_pass http://b:1; {rules} }}"));
+        check(&import);
+        assert_eq!(import.count(crate::Severity::Guard), 0, "{rules}");
+        let mut plugins = route(&import, "port-80")["plugins"].clone();
+        plugins.as_object_mut().unwrap().remove("proxy-rewrite");
+        plugins
+    };
+    assert_eq!(plugins("allow all;"), json!({}));
+    assert_eq!(
+        plugins("allow 10.0.0.0/8; allow 192.0.2.1; deny all;"),
+        json!({"ip-restriction": {"whitelist": ["10.0.0.0/8", "192.0.2.1"]}})
+    );
+    assert_eq!(plugins("deny 10.0.0.0/8;"), json!({"ip-restriction": {"blacklist": ["10.0.0.0/8"]}}));
+    assert_eq!(plugins("deny all;")["fault-injection"]["abort"]["http_status"], 403);
+    assert_eq!(
+        plugins("deny 10.1.0.0/16; allow 10.0.0.0/8; deny all;")["fault-injection"]["abort"]["vars"],
+        json!([
+            [["remote_addr", "ipmatch", ["10.1.0.0/16"]]],
+            [["remote_addr", "!", "ipmatch", ["10.0.0.0/8"]]]
+        ])
+    );
+}
+
+#[test]
+fn guards_that_are_missing_are_named() {
+    for (directive, construct) in [
+        ("auth_basic a; auth_basic_user_file absent;", "auth_basic_user_file absent"),
+        ("auth_jwt a;", "auth_jwt a"),
+        ("limit_req zone=none;", "limit_req zone=none"),
+        ("auth_request /nowhere;", "auth_request /nowhere"),
+        ("limit_except GET { deny all; }", "limit_except GET"),
+        ("if ($nothing_known = 1) { return 403; }", "if ($nothing_known = 1)"),
+        ("access_by_lua_block { if x then { } end }", "access_by_lua_block"),
+    ] {
+        let import = server(&format!(
+            "location /a {{ proxy_pass http://b:1; {directive} }}\nlocation / {{ return 204; }}"
+        ));
+        let guards: Vec<(String, Vec<String>)> = import
+            .findings
+            .iter()
+            .filter(|finding| finding.severity == crate::Severity::Guard)
+            .map(|finding| {
+                (finding.construct.clone(), finding.resources.iter().map(|key| key.id.clone()).collect())
+            })
+            .collect();
+        assert_eq!(guards, [(construct.to_owned(), vec!["port-80-a".to_owned()])], "{directive}");
+    }
+}
+
+#[test]
+fn users_become_consumers() {
+    let import = import(FIXTURES[1].1);
+    assert_eq!(value(&import, "consumers/anna", "/plugins/basic-auth/password"), "secret");
+    let restricted: Vec<&Value> = import
+        .resources
+        .iter()
+        .filter(|one| one.value["uri"] == "/admin/*")
+        .filter_map(|one| one.value.pointer("/plugins/consumer-restriction/whitelist"))
+        .collect();
+    assert_eq!(restricted, [&json!(["anna"])]);
+    assert!(findings(&import).iter().any(|finding| finding.contains("stored as hashes")));
+    let either: Vec<&Imported> =
+        import.resources.iter().filter(|one| one.value["uri"] == "/either/*").collect();
+    let has_auth = |one: &&Imported| one.value["plugins"].get("basic-auth").is_some();
+    let asked: Vec<bool> = either.iter().map(has_auth).collect();
+    assert_eq!(asked, [false, false, true], "the redirect to the other name, addresses, users");
+}
+
+#[test]
+fn answers_are_those_of_nginx() {
+    let abort = |directives: &str| {
+        let import = server(directives);
+        check(&import);
+        let route = import.resources.iter().find(|one| one.key.kind == model::Kind::Route).unwrap();
+        route.value["plugins"].clone()
+    };
+    assert_eq!(
+        abort("return 200 \"4k text\";")["fault-injection"]["abort"],
+        json!({"http_status": 200, "body": "4k text", "headers": {"Content-Type": "text/plain"}})
+    );
+    let location =
+        |directives: &str| abort(directives)["fault-injection"]["abort"]["headers"]["Location"].clone();
+    assert_eq!(location("return 301 /x;"), "$scheme://$host/x");
+    assert_eq!(location("listen 8080; return 301 /x;"), "$scheme://$host:8080/x");
+    assert_eq!(
+        location("return https://$server_name$request_uri; server_name a.test;"),
+        "https://a.test$request_uri"
+    );
+    assert_eq!(abort("return 204;")["fault-injection"]["abort"], json!({"http_status": 204, "body": ""}));
+    assert_eq!(
+        abort("rewrite ^/a/(.*)$ https://b.test/$1 permanent;")["redirect"],
+        json!({"regex_uri": ["^/a/(.*)$", "https://b.test/$1"], "ret_code": 301, "append_query_string": true})
+    );
+    assert_eq!(
+        abort("rewrite ^(.*)$ https://$host$1 permanent;")["redirect"],
+        json!({"uri": "https://$host$uri", "ret_code": 301, "append_query_string": true})
+    );
+    assert_eq!(
+        abort("location = /hello { echo_duplicate 400 \"1234567890\"; }")["fault-injection"]["abort"]["body"],
+        "1234567890".repeat(400)
+    );
+}
+
+#[test]
+fn variables_of_the_environment_are_filled_in() {
+    let import =
+        server("location / { proxy_pass http://${BACKEND}; }\nlocation /b { proxy_pass http://${ABSENT}; }");
+    assert_eq!(*value(&import, "upstreams/127.0.0.1-9009", "/nodes/0/port"), json!(9009));
+    assert!(findings(&import).iter().any(|finding| finding.contains("ABSENT")));
+}
+
+#[test]
+fn listeners_are_the_files() {
+    let listeners = |text: &str| {
+        let one = |one: crate::Listener| (one.address.map(|address| address.to_string()), one.port, one.tls);
+        server(text).listeners.into_iter().map(one).collect::<Vec<_>>()
+    };
+    assert_eq!(listeners(""), [(Some("0.0.0.0".to_owned()), 80, false)]);
+    assert_eq!(listeners("listen 80; listen [::]:80;"), [(None, 80, false)]);
+    assert_eq!(
+        listeners("listen 127.0.0.1:81; listen 443 ssl;"),
+        [(Some("127.0.0.1".to_owned()), 81, false), (Some("0.0.0.0".to_owned()), 443, true)]
+    );
+}
