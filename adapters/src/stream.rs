@@ -69,7 +69,11 @@ impl AsyncWrite for Stream {
 }
 
 #[cfg(test)]
+mod echo;
+
+#[cfg(test)]
 mod tests {
+    use sdk::connection::{Addresses, Server};
     use sdk::connection::{AsyncReadExt as _, AsyncWriteExt as _};
     use sdk::testing::{FakeWorld, pipe};
     use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -102,6 +106,43 @@ mod tests {
             stream.read_to_string(&mut line).await.unwrap();
             assert_eq!(line, "rest");
         });
+    }
+
+    #[test]
+    fn the_client_of_the_documentation_asks_and_is_answered() {
+        let page = include_str!("../../docs/add-an-engine.md");
+        assert!(page.contains(include_str!("stream/echo.rs")), "docs/add-an-engine.md quotes stream/echo.rs");
+        let at = Addresses::Host { name: "echo.test".into(), port: 7 };
+        let server = Server::Tcp { at, tls: None };
+        let echo = echo::Echo { server, timeout: Duration::from_secs(1), max_answer: 100 };
+        for (answer, expected) in [
+            ("hello\n", Ok("hello\n")),
+            ("hel", Err(io::ErrorKind::UnexpectedEof)),
+            (&*"a".repeat(101), Err(io::ErrorKind::UnexpectedEof)),
+        ] {
+            let world = FakeWorld::default();
+            world.sleeps_last.set(true);
+            let mut server = world.serve();
+            let answer = answer.to_owned();
+            let serve = async move {
+                let mut line = [0; 6];
+                server.read_exact(&mut line).await.unwrap();
+                assert_eq!(&line, b"hello\n");
+                server.write_all(answer.as_bytes()).await.unwrap();
+                server.close().await.unwrap();
+                let _ = server.read(&mut line).await;
+                assert_eq!(server.kept().is_some(), expected.is_ok());
+            };
+            sdk::World::run(&world, Box::pin(serve)).unwrap();
+            let asked = world.until(echo.ask(&world, "hello"));
+            assert_eq!(asked.as_deref().map_err(io::Error::kind), expected);
+            world.until(async {});
+            assert!(world.tasks.borrow().is_empty(), "the server has seen the end");
+        }
+        let world = FakeWorld::default();
+        let _silent = world.serve();
+        let late = world.until(echo.ask(&world, "hello")).unwrap_err();
+        assert_eq!(late.kind(), io::ErrorKind::TimedOut);
     }
 
     #[test]

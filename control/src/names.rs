@@ -5,6 +5,7 @@
 //! is reported once. Looking up happens on the control runtime; workers only ever
 //! see addresses.
 
+mod questions;
 mod system;
 
 use std::collections::{BTreeSet, HashMap};
@@ -22,6 +23,7 @@ use tokio::time::Instant;
 use crate::discovery::{self, Discovery, Registries};
 use crate::secrets::{self, Secrets};
 
+pub use questions::Questions;
 pub use system::System;
 
 /// Look-ups under way at a time.
@@ -108,11 +110,6 @@ impl sdk::build::Names for Lookups {
 }
 
 impl Resolver {
-    /// Asks the system, or the name servers the boot file names.
-    pub fn new(settings: &model::boot::Resolver) -> Resolver {
-        Resolver::of(Arc::new(System::new(settings)), settings.valid)
-    }
-
     /// Asks `source`.
     pub fn of(source: Arc<dyn LookUp>, valid: Option<Duration>) -> Resolver {
         Resolver {

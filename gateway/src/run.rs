@@ -13,7 +13,7 @@ use adapters::etcd::Etcd;
 use admin::metrics::Pages;
 use admin::{Admin, ControlApi, Program};
 use anyhow::Context;
-use control::names::Resolver;
+use control::names::{LookUp, Questions, Resolver, System};
 use control::store::{Embedded, File, Store};
 use control::{Handle, Pipeline};
 use model::Diagnostic;
@@ -157,7 +157,11 @@ async fn serve(
         .map_err(|why| anyhow::anyhow!(why))?;
     let mut acme = acme::start(&boot, &store, &trust, &provider)?;
     let secrets = wiring::secrets(&boot, trust.clone());
-    let resolver = Resolver::new(&boot.resolver).with_registries(registries).with_secrets(secrets);
+    let names: Arc<dyn LookUp> = Arc::new(System::new(&boot.resolver));
+    let valid = boot.resolver.valid;
+    settings.resolver =
+        Some(Arc::new(Questions::start(names.clone(), valid, settings.limits.resolved_names)));
+    let resolver = Resolver::of(names, valid).with_registries(registries).with_secrets(secrets);
     let (pipeline, mut handle) = Pipeline::new(&*store, compiler, publisher, resolver);
     let program = Arc::new(Running {
         observer,

@@ -32,7 +32,7 @@ mod zuul;
 pub use files::{FileError, Files, Variables};
 pub use finding::{Finding, Place, Severity};
 pub use format::{Format, Recognised, recognise};
-pub use output::{Import, Imported, Listener, Protocol};
+pub use output::{Import, Imported, Listener, Protocol, Setting};
 
 use model::Diagnostic;
 

@@ -14,8 +14,19 @@ pub struct Import {
     pub resources: Vec<Imported>,
     /// Where the original listens; empty if the file does not say it.
     pub listeners: Vec<Listener>,
+    /// Settings of `config.yaml` that the resources need, such as the addresses of a registry.
+    pub settings: Vec<Setting>,
     /// In the order of the file.
     pub findings: Vec<Finding>,
+}
+
+/// A setting of `config.yaml`, and where it comes from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Setting {
+    /// Its keys with dots between them: `discovery.eureka`.
+    pub path: String,
+    pub value: Value,
+    pub place: Place,
 }
 
 /// A resource, as in `apisix.yaml`, and where it comes from.

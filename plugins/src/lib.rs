@@ -25,6 +25,7 @@ pub mod batch_requests;
 pub mod body_transformer;
 pub mod brotli;
 mod catalog;
+pub mod client_control;
 pub mod consumer_restriction;
 pub mod cors;
 pub mod csrf;
@@ -104,6 +105,7 @@ macro_rules! plugins {
 plugins! {
     path_characters::PathCharacters,
     real_ip::RealIp,
+    client_control::ClientControl,
     request_id::RequestId,
     fault_injection::FaultInjection,
     mocking::Mocking,

@@ -17,6 +17,7 @@ use wire::{Fields, ResponseHead};
 
 use crate::clock::Waiter;
 use crate::exchange::fault::{Fault, FaultKind};
+use crate::exchange::max_body::MaxBody;
 use crate::io::{End, Failed};
 use crate::up::Size;
 use crate::worker::Worker;
@@ -143,6 +144,13 @@ impl Downstream<'_> {
 }
 
 impl<'a> RequestBody<'a> {
+    /// Lets the body have as many bytes as the exchange permits.
+    #[inline]
+    pub(crate) fn limit(&mut self, worker: &Worker, x: &Exchange<'_>) {
+        let max = MaxBody::of(x, worker.settings.limits.body);
+        each!(self, RequestBody, body => body.max = max);
+    }
+
     /// For waits on this side of the exchange.
     #[inline]
     pub(crate) fn waiter(&self) -> &'a Waiter {

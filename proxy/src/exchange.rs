@@ -9,6 +9,7 @@ pub(crate) mod forward;
 mod handover;
 mod limits;
 pub(crate) mod live;
+pub(crate) mod max_body;
 mod outbound;
 pub(crate) mod outcome;
 pub(crate) mod phases;

@@ -45,6 +45,9 @@ pub struct Engine<'s> {
     /// The worker's budget did not suffice for the body, which was optional; only a prefix is
     /// buffered.
     pub body_over_budget: bool,
+    /// The limit in bytes that a plugin set for the request's body; 0 is no limit. Without one, that of
+    /// the boot settings applies.
+    pub max_body: Option<u64>,
     pub source: Source,
     /// The plugin that responded; empty if none did.
     pub answered_by: &'static str,

@@ -67,6 +67,7 @@ impl<'s> Exchange<'s> {
                 body_prefix_wanted: false,
                 body_optional: false,
                 body_over_budget: false,
+                max_body: None,
                 source: Source::None,
                 answered_by: "",
                 reason: "",

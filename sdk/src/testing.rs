@@ -66,6 +66,8 @@ pub struct FakeWorld {
     pub sent: RefCell<Vec<Fetch>>,
     /// Every sleep; it ends at once and advances the clock.
     pub slept: RefCell<Vec<Duration>>,
+    /// Sleeps never end, for what is done in time.
+    pub sleeps_last: Cell<bool>,
     /// Number of submitted jobs; each runs at once.
     pub jobs: Cell<usize>,
     /// Whether a job's turn is over whenever it checks.
@@ -91,6 +93,7 @@ impl Default for FakeWorld {
             answers: RefCell::default(),
             sent: RefCell::default(),
             slept: RefCell::default(),
+            sleeps_last: Cell::default(),
             jobs: Cell::default(),
             short_turns: Cell::default(),
             connections: RefCell::default(),
@@ -116,6 +119,9 @@ impl World for FakeWorld {
 
     fn sleep(&self, time: Duration) -> LocalFuture<'static, ()> {
         self.slept.borrow_mut().push(time);
+        if self.sleeps_last.get() {
+            return Box::pin(std::future::pending());
+        }
         self.now_ms.set(self.now_ms.get().saturating_add(time.as_millis() as u64));
         Box::pin(async {})
     }

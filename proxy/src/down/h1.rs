@@ -23,6 +23,7 @@ use crate::exchange::Scratch;
 use crate::exchange::answer;
 use crate::exchange::drive;
 use crate::exchange::fault::{Fault, FaultKind, FaultRecord, TlsNames};
+use crate::exchange::max_body::MaxBody;
 use crate::exchange::outcome::Outcome;
 use crate::h1::{Body, Writer};
 use crate::io::{self, Failed};
@@ -102,6 +103,7 @@ impl Conn {
         self.taken.set(self.body.is_at_hand(self.buffer.as_ref()));
         let body = RequestBody {
             worker,
+            max: MaxBody::client(worker.settings.limits.body),
             waiter: reading,
             from,
             buffer: &mut self.buffer,

@@ -77,6 +77,7 @@ impl Attempt<'_> {
     ) -> Result<Forwarded, FailedTry> {
         let worker = forward.worker;
         let (mut body, mut response) = down.split(worker);
+        body.limit(worker, x);
         let mut connection = match self.connect(forward, body.waiter(), x).await {
             Ok(connection) => connection,
             Err(fault) => return Err(self.failed(fault, outgoing)),

@@ -14,11 +14,12 @@ use wire::h1::Refusal;
 use wire::{Framing, Method};
 
 use super::answer;
-use super::fault::{Blame, BodyLimit, Fault, FaultKind};
+use super::fault::{Blame, Fault, FaultKind};
 use super::fault_log::tell;
 use super::forward::{Forward, Forwarded};
 use super::handover::hand_over;
 use super::live;
+use super::max_body::MaxBody;
 use super::outcome::Outcome;
 use super::phases::{self, Chains, Flow};
 use super::proven;
@@ -90,6 +91,12 @@ pub(crate) async fn drive(
     }
     if let Some(chain) = merged.as_deref() {
         chains.plan = Some(chain);
+    }
+    // Behind the plugins, which may set the limit.
+    if let (Flow::Go, Framing::Length(length)) = (&flow, x.request().framing)
+        && let Err(fault) = MaxBody::of(&x, worker.settings.limits.body).check(length)
+    {
+        flow = Flow::Fault(fault);
     }
     if plan.is_none()
         && let Flow::Go = flow
@@ -227,11 +234,6 @@ async fn prepare<'s>(
 ) -> Flow {
     match x.request().framing {
         Framing::None | Framing::Length(0) => {}
-        Framing::Length(length)
-            if worker.settings.limits.body > 0 && length > worker.settings.limits.body =>
-        {
-            return Flow::Fault(Fault::client(FaultKind::BodyTooLarge(BodyLimit::Client)));
-        }
         _ => x.engine_mut().body_state = Body::Streaming,
     }
     if matches!(x.method(), Method::Connect | Method::Trace) {

@@ -137,6 +137,8 @@ pub enum FaultKind {
 pub enum BodyLimit {
     /// `client_max_body_size`
     Client,
+    /// `max_body_size` of the route's client-control, in bytes.
+    Route(u64),
     /// `held_bodies`: it alone is larger than the memory for all of them.
     Held,
     /// That of the Admin API.

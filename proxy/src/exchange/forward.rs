@@ -208,6 +208,7 @@ async fn prepare(
     chunks: bool,
 ) -> Result<Outgoing, Fault> {
     let (mut body, mut response) = down.split(worker);
+    body.limit(worker, x);
     response.go_on().await?;
     let withheld = x.engine_mut().messages.withheld();
     let trailers = x.request_trailers();

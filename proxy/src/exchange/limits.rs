@@ -18,6 +18,9 @@ impl FaultKind {
             FaultKind::BodyTooLarge(BodyLimit::Client) => {
                 return Some(("nginx_config.http.client_max_body_size", settings.limits.body));
             }
+            FaultKind::BodyTooLarge(BodyLimit::Route(bytes)) => {
+                return Some(("client-control.max_body_size", bytes));
+            }
             FaultKind::BadResponse(Refusal::TooManyFields) => {
                 ("nginx_config.http.max_response_header_fields", settings.response.fields)
             }

@@ -51,6 +51,7 @@ pub(crate) async fn buffer(
         return Ok(());
     }
     let (mut body, mut response) = down.split(worker);
+    body.limit(worker, x);
     response.go_on().await?;
     loop {
         if !body.take(false)? {

@@ -148,6 +148,17 @@ impl Exchange<'_> {
         self.engine.messages.response_trailers.clear(1 << 10);
     }
 
+    /// Limits the request's body to `bytes` instead of `client_max_body_size`; 0 is no limit. Call it in
+    /// `rewrite` or `access`: afterwards the request is forwarded.
+    pub fn set_max_body(&mut self, bytes: u64) {
+        self.engine.max_body = Some(bytes);
+    }
+
+    /// The limit set by [`Exchange::set_max_body`].
+    pub fn max_body(&self) -> Option<u64> {
+        self.engine.max_body
+    }
+
     /// Adds a filter of the request's body, after those that were added before. Call it before the
     /// request is forwarded: in `rewrite`, `access` or `before_proxy`. A request without a body
     /// calls no filters.

@@ -6,7 +6,8 @@ use wire::Fields;
 
 use crate::buffers::{Buffer, LARGE, SMALL};
 use crate::clock::Waiter;
-use crate::exchange::fault::{BodyLimit, Fault, FaultKind};
+use crate::exchange::fault::{Fault, FaultKind};
+use crate::exchange::max_body::MaxBody;
 use crate::h1::Body;
 use crate::io::{self, End, Failed};
 use crate::rt::ReadHalf;
@@ -15,6 +16,7 @@ use std::cell::Cell;
 
 pub(crate) struct RequestBody<'a> {
     pub(super) worker: &'a Worker,
+    pub(in crate::down) max: MaxBody,
     pub(crate) waiter: &'a Waiter,
     pub(super) from: ReadHalf<'a>,
     pub(super) buffer: &'a mut Option<Buffer>,
@@ -28,10 +30,9 @@ impl RequestBody<'_> {
     pub(crate) fn take(&mut self, framed: bool) -> Result<bool, Fault> {
         let taken = self.body.take(self.buffer.as_mut(), framed);
         let taken = taken.map_err(|refusal| Fault::client(FaultKind::BadBody(refusal)))?;
-        let max = self.worker.settings.limits.body;
-        if max > 0 && self.body.measured() > max {
+        if let Err(fault) = self.max.check(self.body.measured()) {
             self.body.refuse();
-            return Err(Fault::client(FaultKind::BodyTooLarge(BodyLimit::Client)));
+            return Err(fault);
         }
         if self.body.is_complete() {
             self.taken.set(true);

@@ -15,7 +15,8 @@ use wire::h1::Refusal;
 use super::Shared;
 use super::response::Output;
 use crate::clock::Waiter;
-use crate::exchange::fault::{BodyLimit, Fault, FaultKind};
+use crate::exchange::fault::{Fault, FaultKind};
+use crate::exchange::max_body::MaxBody;
 use crate::h2::fields;
 use crate::io::{End, Failed};
 use crate::worker::Worker;
@@ -139,6 +140,7 @@ impl Input {
 
 pub(crate) struct RequestBody<'a> {
     pub(super) worker: &'a Worker,
+    pub(in crate::down) max: MaxBody,
     pub(crate) waiter: &'a Waiter,
     pub(super) input: &'a mut Input,
     pub(super) output: &'a RefCell<Output>,
@@ -159,11 +161,7 @@ impl RequestBody<'_> {
     }
 
     fn measured(&self) -> Result<(), Fault> {
-        let max = self.worker.settings.limits.body;
-        if max > 0 && self.input.received > max {
-            return Err(Fault::client(FaultKind::BodyTooLarge(BodyLimit::Client)));
-        }
-        Ok(())
+        self.max.check(self.input.received)
     }
 
     pub(crate) fn piece(&self) -> &[u8] {

@@ -21,6 +21,7 @@ use crate::exchange::Scratch;
 use crate::exchange::answer;
 use crate::exchange::drive;
 use crate::exchange::fault::{Fault, FaultKind};
+use crate::exchange::max_body::MaxBody;
 use crate::exchange::outcome::Outcome;
 use crate::h2::fields;
 use crate::tunnel::{self, Ends, Sink, Source};
@@ -82,7 +83,13 @@ impl Stream {
 
     pub(in crate::down) fn split<'a>(&'a mut self, worker: &'a Worker) -> (RequestBody<'a>, Response<'a>) {
         let [reading, writing] = &self.waiters;
-        let body = RequestBody { worker, waiter: reading, input: &mut self.input, output: &self.output };
+        let body = RequestBody {
+            worker,
+            max: MaxBody::client(worker.settings.limits.body),
+            waiter: reading,
+            input: &mut self.input,
+            output: &self.output,
+        };
         let shared = &self.shared;
         let alt_svc = worker.alt_svc(&shared.client);
         let response =

@@ -19,7 +19,8 @@ use super::frames::{Broken, Frames};
 use super::response::Output;
 use crate::clock::Waiter;
 use crate::credit::RESET;
-use crate::exchange::fault::{BodyLimit, Fault, FaultKind};
+use crate::exchange::fault::{Fault, FaultKind};
+use crate::exchange::max_body::MaxBody;
 use crate::io::{End, Failed};
 use crate::worker::Worker;
 
@@ -289,6 +290,7 @@ impl Drop for Input {
 
 pub(crate) struct RequestBody<'a> {
     pub(super) worker: &'a Worker,
+    pub(in crate::down) max: MaxBody,
     pub(crate) waiter: &'a Waiter,
     pub(super) input: &'a mut Input,
     pub(super) output: &'a RefCell<Output>,
@@ -316,11 +318,7 @@ impl RequestBody<'_> {
     }
 
     fn measured(&self) -> Result<(), Fault> {
-        let max = self.worker.settings.limits.body;
-        if max > 0 && self.input.received > max {
-            return Err(Fault::client(FaultKind::BodyTooLarge(BodyLimit::Client)));
-        }
-        Ok(())
+        self.max.check(self.input.received)
     }
 
     pub(crate) fn piece(&self) -> &[u8] {

@@ -22,6 +22,7 @@ use crate::exchange::Scratch;
 use crate::exchange::answer;
 use crate::exchange::drive;
 use crate::exchange::fault::{Fault, FaultKind};
+use crate::exchange::max_body::MaxBody;
 use crate::exchange::outcome::Outcome;
 use crate::tunnel::{self, Ends, Sink, Source};
 use crate::worker::Worker;
@@ -50,7 +51,13 @@ impl Stream {
 
     pub(in crate::down) fn split<'a>(&'a mut self, worker: &'a Worker) -> (RequestBody<'a>, Response<'a>) {
         let [reading, writing] = &self.waiters;
-        let body = RequestBody { worker, waiter: reading, input: &mut self.input, output: &self.output };
+        let body = RequestBody {
+            worker,
+            max: MaxBody::client(worker.settings.limits.body),
+            waiter: reading,
+            input: &mut self.input,
+            output: &self.output,
+        };
         let alt_svc = worker.alt_svc(&self.client);
         let shared = &*self.shared;
         let response = Response { worker, waiter: writing, output: &self.output, shared, alt_svc };

@@ -1,0 +1,117 @@
+//! Access control by Spring Security, as far as the file configures it.
+
+use model::{Key, Kind};
+use serde_json::{Map, Value, json};
+
+use super::report::Report;
+use super::settings::{Item, Settings};
+use crate::Source;
+use crate::finding::Severity;
+
+/// Settings of libraries that protect routes, whose rules are Java code or are not carried over.
+const LIBRARIES: &[(&str, &str)] = &[
+    ("keycloak", "Keycloak's adapter protects the routes, which is not carried over"),
+    ("sa-token", "Sa-Token may protect the routes, which is not carried over"),
+    ("shiro", "Shiro may protect the routes, which is not carried over"),
+    ("spring.cloud.sentinel", "Sentinel may limit requests, which is not carried over"),
+    ("bucket4j", "limits of Bucket4j are not carried over"),
+    ("security.oauth2.resource", "tokens of OAuth 2 are not verified"),
+    ("security.oauth2.client", "no login by OAuth 2 takes place"),
+];
+
+const PROTECT: &str =
+    "protect the routes by a plugin such as jwt-auth, key-auth or forward-auth, then accept this finding";
+
+/// Plugins of all routes.
+pub fn plugins(settings: &Settings<'_>, source: &Source<'_>, report: &mut Report) -> Map<String, Value> {
+    let mut plugins = Map::new();
+    let guard = |report: &mut Report, item: &Item<'_>, effect: &str| {
+        item.whole();
+        report.item(Severity::Guard, item, effect, Some(PROTECT));
+    };
+    for (key, effect) in LIBRARIES {
+        if let Some(item) = settings.get(key) {
+            guard(report, &item, effect);
+        }
+    }
+    let Some(security) = settings.get("spring.security") else { return plugins };
+    if let Some(client) = security.get("oauth2.client") {
+        guard(report, &client, "no login by OAuth 2 takes place, and no token is sent to upstreams");
+    }
+    if let Some(token) =
+        security.any(&["oauth2.resourceserver.opaquetoken", "oauth2.resourceserver.opaque-token"])
+    {
+        guard(report, &token, "tokens are not verified by introspection");
+    }
+    if let Some(jwt) = security.get("oauth2.resourceserver.jwt") {
+        match local_key(&jwt, source) {
+            Some((issuer, key, algorithm)) => {
+                let consumer = json!({
+                    "username": "spring_security",
+                    "plugins": {"jwt-auth": {"key": issuer, "public_key": key, "algorithm": algorithm}},
+                });
+                report.resource(Key::new(Kind::Consumer, "spring_security"), consumer, jwt.place());
+                plugins.insert("jwt-auth".to_owned(), json!({"key_claim_name": "iss"}));
+                let effect = "each route needs a token of this issuer: paths that Java code permits without one are \
+                              refused, and scopes are not checked";
+                report.item(Severity::Behaviour, &jwt, effect, None);
+                jwt.whole();
+            }
+            None => {
+                let effect = "tokens are not verified: keys of a server (JWKS) are not read, and a local key needs an \
+                              `issuer-uri` beside it";
+                guard(report, &jwt, effect);
+            }
+        }
+    }
+    if let Some(user) = security.get("user") {
+        let text = |name: &str| user.get(name).and_then(|item| item.some());
+        let name = text("name").unwrap_or_else(|| "user".to_owned());
+        match text("password").filter(|password| !password.starts_with('{') || password.starts_with("{noop}"))
+        {
+            Some(password) if plugins.is_empty() => {
+                let password = password.strip_prefix("{noop}").unwrap_or(&password);
+                let consumer = json!({
+                    "username": "spring_security",
+                    "plugins": {"basic-auth": {"username": name, "password": password}},
+                });
+                report.resource(Key::new(Kind::Consumer, "spring_security"), consumer, user.place());
+                plugins.insert("basic-auth".to_owned(), json!({}));
+                user.whole();
+                let effect = "each route needs this user and password by HTTP Basic; there is no login page";
+                report.item(Severity::Behaviour, &user, effect, None);
+            }
+            _ => guard(report, &user, "the user's password is not readable, so no user is checked"),
+        }
+    }
+    plugins
+}
+
+/// The issuer, the key and the algorithm of tokens that a key in a file verifies.
+fn local_key(jwt: &Item<'_>, source: &Source<'_>) -> Option<(String, String, String)> {
+    if jwt.get("jwk-set-uri").is_some() || jwt.get("audiences").is_some() {
+        return None;
+    }
+    let location = jwt.get("public-key-location")?.some()?;
+    let issuer = jwt.get("issuer-uri")?.some()?;
+    let key = read(&location, source)?;
+    let algorithms =
+        jwt.any(&["jws-algorithms", "jws-algorithm"]).map(|item| item.texts()).unwrap_or_default();
+    let algorithm = match algorithms.as_slice() {
+        [] => "RS256".to_owned(),
+        [one] => one.clone(),
+        _ => return None,
+    };
+    Some((issuer, key, algorithm))
+}
+
+/// The text of a file by its location: `classpath:key.pem`, `file:./key.pem`. PEM itself is its own text.
+pub fn read(location: &str, source: &Source<'_>) -> Option<String> {
+    if location.starts_with("-----BEGIN ") {
+        return Some(location.to_owned());
+    }
+    let path = location.strip_prefix("classpath:").map(|path| path.trim_start_matches('/'));
+    let path = path.or_else(|| location.strip_prefix("file:")).unwrap_or(location);
+    let path = path.strip_prefix("./").unwrap_or(path);
+    source.files.read(path).ok().filter(|text| text.contains("-----BEGIN "))
+}

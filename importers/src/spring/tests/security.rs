@@ -1,0 +1,62 @@
+//! Access control: what is carried over, and what closes the routes.
+
+use serde_json::json;
+
+use super::{found, import, import_of, route, routes};
+use crate::Format;
+use crate::finding::Severity;
+
+const ROUTE: &str = "spring.cloud.gateway.routes: [{id: a, uri: 'http://a:1', predicates: [Path=/a]}]\n";
+
+#[test]
+fn tokens_of_a_server_close_the_routes() {
+    for security in [
+        "oauth2.resourceserver.jwt.issuer-uri: http://i",
+        "oauth2.resourceserver.jwt.jwk-set-uri: http://i",
+        "oauth2.resourceserver.opaquetoken.introspection-uri: http://i",
+        "oauth2.client.registration.x.client-id: y",
+        "user.password: '{bcrypt}x'",
+        "filter.order: 5",
+    ] {
+        let import = import(&format!("{ROUTE}spring.security.{security}\n"));
+        let guards = import.guards(&import.resources[0].key).count();
+        assert_eq!(guards, 1, "{security}: {:?}", import.findings);
+    }
+}
+
+#[test]
+fn a_local_key_and_a_user_are_carried_over() {
+    let jwt = "spring.security.oauth2.resourceserver.jwt:\n  issuer-uri: http://i\n  \
+               public-key-location: classpath:key.pub\n";
+    let files = [("a.yml", format!("{ROUTE}{jwt}")), ("key.pub", "-----BEGIN PUBLIC KEY-----\n".to_owned())];
+    let files: Vec<_> = files.iter().map(|(path, text)| (*path, text.as_str())).collect();
+    let found = import_of(Format::SpringCloudGateway, &files, &[]).unwrap();
+    assert_eq!(found.count(Severity::Guard), 0, "{:?}", found.findings);
+    assert_eq!(route(&found, "a")["plugins"]["jwt-auth"], json!({"key_claim_name": "iss"}));
+    assert_eq!(found.resources[0].value["plugins"]["jwt-auth"]["key"], "http://i");
+
+    let found = import(&format!("{ROUTE}spring.security.user: {{name: jack, password: secret}}\n"));
+    assert_eq!(found.count(Severity::Guard), 0, "{:?}", found.findings);
+    assert_eq!(route(&found, "a")["plugins"]["basic-auth"], json!({}));
+}
+
+#[test]
+fn java_code_closes_its_route_alone() {
+    let import = routes(concat!(
+        "- {id: a, uri: 'http://a:1', predicates: [Path=/a], filters: [JwtAuthentication]}\n",
+        "- {id: b, uri: 'http://b:1', predicates: [Path=/b, 'Beta=1']}\n",
+        "- {id: c, uri: 'http://c:1', predicates: [Path=/c], filters: [Logging]}\n",
+        "- {id: d, uri: 'http://d:1', predicates: [Path=/d, 'After=#{now}']}\n",
+        "- {id: e, uri: 'http://e:1', predicates: [Path=/e], filters: [{name: RequestRateLimiter}]}\n",
+        "- {id: f, uri: 'http://f:1', predicates: ['Path=${UNSET}']}\n",
+    ));
+    let closed: Vec<_> = import
+        .resources
+        .iter()
+        .filter(|resource| import.guards(&resource.key).next().is_some())
+        .map(|resource| resource.key.id.as_str())
+        .collect();
+    assert_eq!(closed, ["a", "b", "d", "e", "f"]);
+    assert_eq!(found(&import, Severity::Guard).len(), 5);
+    assert!(found(&import, Severity::Behaviour).iter().any(|text| text.contains("`UNSET` is not set")));
+}
