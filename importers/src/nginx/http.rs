@@ -260,6 +260,7 @@ impl<'s, 'a> Http<'s, 'a> {
             }
         }
         responses::headers(&state.scope, &lookup, &mut draft, &mut self.report);
+        responses::body_size(&state.scope, &mut draft, &mut self.report);
         // Settings of locations that have another content have no effect, as in nginx.
         self.mark_settings(&state.scope);
         draft

@@ -246,7 +246,6 @@ fn known(directive: &Directive) -> Option<(Severity, &'static str)> {
         | "ssl_trusted_certificate"
         | "ssl_stapling_file"
         | "ssl_stapling_responder" => (Severity::Behaviour, "responses of OCSP are not stapled"),
-        "client_max_body_size" => (Severity::Behaviour, "the size of bodies is not limited by route"),
         "error_page" | "proxy_intercept_errors" | "fastcgi_intercept_errors" => {
             (Severity::Behaviour, "pages for errors are the gateway's own")
         }
@@ -341,8 +340,6 @@ fn unused(directive: &Directive, routes: &[Key], report: &mut Report) {
                 {
                     Severity::Cosmetic
                 }
-                // Without a limit nothing differs.
-                "client_max_body_size" if directive.arg(0) == "0" => Severity::Cosmetic,
                 _ => severity,
             };
             (severity, effect.to_owned())
@@ -358,8 +355,7 @@ fn unused(directive: &Directive, routes: &[Key], report: &mut Report) {
         severity,
         construct: directive.text(),
         effect,
-        hint: (directive.name == "client_max_body_size")
-            .then(|| "`nginx_config.http.client_max_body_size` of config.yaml limits all of them".to_owned()),
+        hint: None,
         resources: routes.to_vec(),
     });
 }

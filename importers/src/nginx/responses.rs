@@ -88,6 +88,17 @@ pub(super) fn headers(scope: &Scope<'_>, lookup: Lookup<'_>, draft: &mut Draft, 
     }
 }
 
+/// `client_max_body_size`.
+pub(super) fn body_size(scope: &Scope<'_>, draft: &mut Draft, report: &mut Report) {
+    let Some(directive) = scope.get("client_max_body_size") else { return };
+    match values::bytes(directive.arg(0)).filter(|size| *size < 1 << 53) {
+        Some(size) => {
+            draft.plugins.insert("client-control".to_owned(), json!({ "max_body_size": size }));
+        }
+        None => report.add(directive, Severity::Guard, "not carried over: it is no size"),
+    }
+}
+
 /// `gzip` and its settings.
 pub(super) fn compression(scope: &Scope<'_>, draft: &mut Draft, report: &mut Report) {
     let is_on = scope.flag("gzip") == Some(true);

@@ -33,6 +33,17 @@ pub(super) fn seconds(text: &str) -> Option<f64> {
     (total <= 1e12).then_some(total)
 }
 
+/// `8k`, `10m`, `1g` in bytes.
+pub(super) fn bytes(text: &str) -> Option<u64> {
+    let (digits, shift) = match text.as_bytes().last()? {
+        b'k' | b'K' => (&text[..text.len() - 1], 10),
+        b'm' | b'M' => (&text[..text.len() - 1], 20),
+        b'g' | b'G' => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
 /// An address, or a network in the form that our resources take.
 pub(super) fn network(text: &str) -> Option<String> {
     let (address, length) = match text.split_once('/') {
