@@ -13,7 +13,7 @@ mod dates;
 mod definition;
 pub(crate) mod documents;
 mod filters;
-mod ids;
+pub(crate) mod ids;
 mod locator;
 mod names;
 mod networks;
@@ -23,17 +23,17 @@ mod placeholders;
 mod predicates;
 mod profiles;
 mod properties;
-mod regexes;
+pub(crate) mod regexes;
 pub(crate) mod registry;
 pub(crate) mod report;
 pub(crate) mod rest;
 mod rewrite;
-mod routes;
-mod security;
+pub(crate) mod routes;
+pub(crate) mod security;
 pub(crate) mod server;
 pub(crate) mod settings;
 mod units;
-mod upstream;
+pub(crate) mod upstream;
 mod weights;
 
 use report::Report;
@@ -96,6 +96,11 @@ pub(crate) fn finish(settings: &Settings<'_>, report: &mut Report) {
     report.import.findings.sort_by(|a, b| a.place.cmp(&b.place));
 }
 
+/// Whether two spellings are one name.
+pub(crate) fn is_name(one: &str, other: &str) -> bool {
+    names::uniform(one) == names::uniform(other)
+}
+
 /// The words of a name, in lower case.
 fn filters_words(name: &str) -> Vec<String> {
     filters::words(name)
@@ -112,4 +117,4 @@ fn timeouts(connect: Option<f64>, response: Option<f64>) -> Option<serde_json::V
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

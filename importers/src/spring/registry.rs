@@ -99,6 +99,11 @@ impl Registry {
         }
     }
 
+    /// Whether the file configures a registry.
+    pub fn is_configured(&self) -> bool {
+        !matches!(self.kind, Kind::Unknown)
+    }
+
     /// Whether services have names in capitals in the registry.
     pub fn has_capitals(&self) -> bool {
         matches!(self.kind, Kind::Eureka | Kind::Unknown)

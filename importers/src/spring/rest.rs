@@ -116,6 +116,8 @@ pub fn report(settings: &Settings<'_>, report: &mut Report) {
                 "no effect on the requests that the gateway forwards",
                 None,
             );
+        } else if path.contains(".ribbon.") || path.ends_with(".ribbon") {
+            report.item(Severity::Behaviour, &item, "not carried over: a setting of Ribbon", None);
         } else if within("spring") || within("zuul") || within("ribbon") || within("hystrix") {
             report.item(Severity::Behaviour, &item, "not carried over: unknown key", None);
         } else {

@@ -9,7 +9,7 @@ use crate::files::{FileError, Files};
 use crate::finding::Severity;
 use crate::{Format, Import, Source};
 
-mod findings;
+pub mod findings;
 mod order;
 mod profiles;
 mod security;
