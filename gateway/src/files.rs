@@ -231,12 +231,12 @@ fn from_import(
     addresses: &Addresses<'_>,
 ) -> Result<Found, Vec<Diagnostic>> {
     let wanted = given(addresses)?;
-    let config = match (addresses, wanted.is_empty()) {
-        (Addresses::Given(_), true) => {
-            let imported = job.read(&read(&path)?).0.map_err(|found| vec![*found])?;
-            job.listeners(&imported.import)
-        }
-        _ => imports::config_of(&wanted, "yaml"),
+    let imported = read(&path).and_then(|text| job.read(&text).0.map_err(|found| vec![*found]));
+    let config = match (addresses, imported) {
+        (_, Ok(imported)) => job.config(&imported.import, &wanted),
+        (Addresses::Given(_), Err(found)) => return Err(found),
+        // The command reports the mistakes of the file itself.
+        (Addresses::Ignored, Err(_)) => imports::config_of(&wanted, "yaml"),
     };
     from_text(&config, path, Some(job), files)
 }

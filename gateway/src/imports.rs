@@ -183,12 +183,30 @@ impl Job {
 
     /// The store's reader of this file.
     pub fn reader(self: &Arc<Job>) -> Box<dyn ReadText> {
-        Box::new(Reader { job: self.clone(), listeners: None, summary: None, read: Vec::new() })
+        Box::new(Reader { job: self.clone(), config: None, summary: None, read: Vec::new() })
     }
 
-    /// The configuration that the file's listeners make.
-    pub fn listeners(&self, import: &Import) -> Value {
-        config_of(&listen::wanted(&import.listeners), "yaml")
+    /// The configuration that the file makes, with the addresses of the command line in place of its own.
+    pub fn config(&self, import: &Import, given: &[Wanted]) -> Value {
+        let own = listen::wanted(&import.listeners);
+        let mut config = config_of(if given.is_empty() { &own } else { given }, "yaml");
+        for setting in &import.settings {
+            lay(&mut config, &setting.path, setting.value.clone());
+        }
+        config
+    }
+}
+
+/// Sets a value at a path of keys with dots between them.
+fn lay(config: &mut Value, path: &str, value: Value) {
+    let place = path.split('.').try_fold(config, |at, key| {
+        if at.is_null() {
+            *at = Value::Object(Map::new());
+        }
+        at.as_object_mut().map(|map| map.entry(key).or_insert(Value::Null))
+    });
+    if let Some(place) = place {
+        *place = value;
     }
 }
 
@@ -225,7 +243,7 @@ fn origin(pointer: &str, places: &Places) -> Option<usize> {
 struct Reader {
     job: Arc<Job>,
     /// At the start.
-    listeners: Option<Value>,
+    config: Option<Value>,
     /// As it was logged last.
     summary: Option<String>,
     read: Dependencies,
@@ -244,10 +262,11 @@ impl ReadText for Reader {
             }
             self.summary = Some(summary);
         }
-        let listeners = self.job.listeners(&imported.import);
-        if *self.listeners.get_or_insert_with(|| listeners.clone()) != listeners {
+        let config = self.job.config(&imported.import, &[]);
+        if *self.config.get_or_insert_with(|| config.clone()) != config {
             tracing::warn!(
-                "{}: the addresses to listen on have changed, which takes effect at the next start or upgrade",
+                "{}: the addresses to listen on, or those of registries, have changed, which takes effect at the next \
+                 start or upgrade",
                 self.job.path.display()
             );
         }

@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use model::boot::Boot;
 
-use super::{Closed, Imported, Job, listen, sections};
+use super::{Closed, Imported, Job, sections};
 use crate::files::{self, Kind};
 use crate::yaml;
 use crate::{check, cli, say};
@@ -59,15 +59,18 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
         .with_context(|| format!("cannot write {} (it must be a new file)", path.display()))
 }
 
-/// The addresses to listen on, as a `config.yaml`.
+/// The addresses to listen on and those of registries, as a `config.yaml`.
 fn config_yaml(job: &Job, imported: &Imported) -> anyhow::Result<String> {
-    let config = listen::config(&listen::wanted(&imported.import.listeners), "yaml");
+    let config = job.config(&imported.import, &[]);
     let text = yaml::document(&config);
     // A start reads it as the file that is written.
     Boot::parse("config.yaml", &text, &plugins::names(), &files::env).map_err(|found| {
         anyhow::anyhow!("{}", found.iter().map(model::Diagnostic::one_line).collect::<Vec<_>>().join("; "))
     })?;
-    Ok(format!("# Where {} listens.\n{text}", comment(&job.path.display().to_string())))
+    Ok(format!(
+        "# Where {} listens, and the registries that it uses.\n{text}",
+        comment(&job.path.display().to_string())
+    ))
 }
 
 /// The resources with comments. `config` is shown as a comment.
@@ -89,7 +92,7 @@ pub fn apisix_yaml(job: &Job, imported: &Imported, config: Option<&str>) -> Stri
         let _ = writeln!(out, "# {}", comment(&finding.to_string()));
     }
     if let Some(config) = config {
-        out.push_str("#\n# The addresses belong to a config.yaml beside this file:\n#\n");
+        out.push_str("#\n# These settings belong to a config.yaml beside this file:\n#\n");
         for line in config.lines() {
             let _ = writeln!(out, "#   {}", comment(line));
         }

@@ -142,3 +142,18 @@ fn a_converted_file_has_the_same_resources_and_names_their_lines() {
         assert!(text.contains(part), "{part}\n{text}");
     }
 }
+
+#[test]
+fn settings_of_registries_are_those_of_the_gateway() {
+    let value = json!({"host": ["http://127.0.0.1:8761"]});
+    let setting =
+        importers::Setting { path: "discovery.eureka".to_owned(), value: value.clone(), place: place(1) };
+    let import = Import { settings: vec![setting], ..import() };
+    let given = [read_listen("127.0.0.1:8080").unwrap()];
+    for given in [&[][..], &given[..]] {
+        let config = job(&[]).config(&import, given);
+        let (boot, warnings) =
+            model::Boot::parse("test", &config.to_string(), &plugins::names(), &|_| None).unwrap();
+        assert_eq!((boot.discovery.get("eureka"), warnings.len()), (Some(&value), 0));
+    }
+}

@@ -343,6 +343,11 @@ impl Effects {
         if let Some(status) = self.status {
             response.insert("status_code".to_owned(), json!(status));
         }
+        // Answers of the gateway itself are complete before the filters could change them.
+        let answers = ["limit-req", "api-breaker", "fault-injection", "redirect"];
+        if !response.is_empty() && answers.iter().any(|name| plugins.contains_key(*name)) {
+            response.insert("vars".to_owned(), json!([["upstream_status", "~~", "."]]));
+        }
         if !response.is_empty() {
             plugins.insert("response-rewrite".to_owned(), response.into());
         }

@@ -235,7 +235,7 @@ fn draft(route: Route<'_>, key: Key, shared: &Shared<'_>, report: &mut Report) -
         body.insert("vars".to_owned(), json!([["uri", "~~", pattern.regex]]));
     }
     let address = Address::parse(&route.location);
-    let base = address.is_some().then(|| base_path(&route.location)).unwrap_or_default();
+    let base = if address.is_some() { base_path(&route.location) } else { String::new() };
     rewrite(&route, &base, shared, &mut plugins);
     let withheld = match &route.item {
         Some(item) => shared.withheld.of_route(item),
