@@ -53,7 +53,8 @@ pub fn import(source: &Source<'_>) -> Result<Import, Box<Diagnostic>> {
     }
     out.findings.sort_by_key(|finding| finding.place.position);
     let listeners = listeners(source, &kong, &documents.trees);
-    Ok(Import { resources: out.resources, listeners, findings: out.findings, ..Import::default() })
+    let settings = plugins::log_folders(&kong);
+    Ok(Import { resources: out.resources, listeners, settings, findings: out.findings })
 }
 
 fn convert(kong: &Kong<'_>, out: &mut Output) {

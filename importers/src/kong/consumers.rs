@@ -31,9 +31,9 @@ pub(super) fn convert(kong: &Kong<'_>, plugins: &Assigned, out: &mut Output) {
         kong.groups.iter().map(|group| out.names.id(Kind::ConsumerGroup, &group.name)).collect();
     for (index, group) in kong.groups.iter().enumerate() {
         group.entity.get("consumers").map(|node| node.whole());
-        let value =
-            json!({"name": super::routes::truncated(&group.name), "plugins": plugins.of_group(index)});
-        out.add(Kind::ConsumerGroup, groups[index].clone(), value, group.entity.node.place());
+        let mut value = Map::from_iter([("plugins".to_owned(), Value::Object(plugins.of_group(index)))]);
+        super::routes::name(&mut value, &group.name);
+        out.add(Kind::ConsumerGroup, groups[index].clone(), Value::Object(value), group.entity.node.place());
     }
     for (index, consumer) in kong.consumers.iter().enumerate() {
         let username = plugins.username(index).to_owned();

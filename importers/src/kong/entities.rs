@@ -171,15 +171,11 @@ impl Index {
 
     /// The entity that `name` of a part refers to. An unknown one is reported.
     fn find(&self, node: &Node<'_>, name: &str, out: &mut Output) -> Result<Option<usize>, ()> {
-        let Some(node) = node.some(name) else { return Ok(None) };
-        let Some(text) = reference(&node) else { return Ok(None) };
+        let Some(text) = node.some(name).and_then(|node| reference(&node)) else { return Ok(None) };
         match self.0.get(&text) {
             Some(index) => Ok(Some(*index)),
             None => {
-                out.behaviour(
-                    &node,
-                    format!("no {name} `{text}` is in the file, so this part has no effect"),
-                );
+                out.behaviour(node, format!("no {name} `{text}` is in the file, so this part has no effect"));
                 Err(())
             }
         }

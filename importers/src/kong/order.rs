@@ -103,13 +103,15 @@ fn at_host(entries: &[Entry], host: &Host, places: &mut [Places], left: &mut usi
         members.at.iter().map(|(path, ranks)| (path.clone(), ranks.clone())).collect();
     for (path, mut here) in at_path {
         let natives = here.len();
-        for prefix in prefixes(&path) {
-            for rank in members.at.get(prefix).into_iter().flatten() {
-                let beaten = |other: &usize| other > rank && overlap(&entries[*other], &entries[*rank]);
-                if !here.contains(rank) && here.iter().any(beaten) && *left > 0 {
-                    *left -= 1;
-                    here.push(*rank);
-                }
+        // Last ones first, as above.
+        let mut wider: Vec<usize> =
+            prefixes(&path).filter_map(|prefix| members.at.get(prefix)).flatten().copied().collect();
+        wider.sort_unstable_by_key(|rank| std::cmp::Reverse(*rank));
+        for rank in wider {
+            let beaten = |other: &usize| *other > rank && overlap(&entries[*other], &entries[rank]);
+            if !here.contains(&rank) && here.iter().any(beaten) && *left > 0 {
+                *left -= 1;
+                here.push(rank);
             }
         }
         for (at, rank) in here.iter().enumerate() {

@@ -22,6 +22,7 @@ use super::routes::Part;
 use super::{Output, finding};
 use crate::finding::{Finding, Place, Severity};
 use crate::node::Node;
+use crate::output::Setting;
 pub(super) use assign::assign;
 use auth::Auth;
 use limits::Limit;
@@ -60,6 +61,24 @@ impl Notes {
     fn cosmetic(&mut self, node: &Node<'_>, effect: impl Into<String>) {
         self.0.push(finding(Severity::Cosmetic, node, effect));
     }
+}
+
+/// The setting that lets file-logger write where the file's logs are, if that is not allowed anyway.
+pub(super) fn log_folders(kong: &Kong<'_>) -> Vec<Setting> {
+    let mut folders = vec!["logs".to_owned(), "/var/log".to_owned()];
+    let mut place = None;
+    for instance in kong.plugins.iter().filter(|instance| instance.name == "file-log") {
+        let Some(path) = instance.config.text("path") else { continue };
+        let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let allowed =
+            !folder.starts_with('/') || folder == "/dev" || format!("{folder}/").starts_with("/var/log/");
+        if !allowed && !folders.iter().any(|known| known == folder) {
+            folders.push(folder.to_owned());
+            place.get_or_insert_with(|| instance.node.place());
+        }
+    }
+    let path = "plugin_attr.file-logger.allowed_paths".to_owned();
+    place.map(|place| Setting { path, value: json!(folders), place }).into_iter().collect()
 }
 
 /// The plugins of all resources.

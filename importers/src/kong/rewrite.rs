@@ -45,40 +45,26 @@ pub(super) fn rewrite(paths: &[PathRule], strip: bool, service_path: &str, v1: b
     }
     // The longest one first, as in the router.
     prefixes.sort_by_key(|prefix| std::cmp::Reverse(prefix.len()));
-    let (ends, opens): (Vec<&str>, Vec<&str>) = prefixes.iter().partition(|prefix| prefix.ends_with('/'));
     let join = |prefixes: &[&str]| prefixes.iter().map(|prefix| escape(prefix)).collect::<Vec<_>>().join("|");
     // Below the path of a service, what is left of a segment may not become `.` or `..`.
     let rest = if base == "/" { "/?(.*)$" } else { r"(?:\.\.?(?:/|$)|/)?(.*)$" };
-    let mut plain = |opens: &[&str], ends: &[&str]| {
-        if !opens.is_empty() {
-            let (open, all) = (join(opens), format!("^({})", join(opens)));
-            if v1 && !slash {
-                pair(format!("{all}(.*)$"), format!("{base}$2"));
-            } else {
-                if !bare.is_empty() || !slash {
-                    let alone = if slash { bare.replace('$', "$$") } else { base.clone() };
-                    pair(format!("^({open})$"), alone);
-                }
-                let between = if slash { "" } else { "/" };
-                pair(format!("{all}{rest}"), format!("{base}{between}$2"));
-            }
-        }
-        for end in ends {
-            let pattern = escape(end);
-            if *end == "/" && !slash && !v1 {
+    for prefixes in prefixes.chunk_by(|one, other| one.ends_with('/') == other.ends_with('/')) {
+        let all = join(prefixes);
+        if prefixes[0].ends_with('/') {
+            if prefixes.contains(&"/") && !slash && !v1 {
                 pair("^(/)$".to_owned(), base.clone());
             }
             let between = if slash || v1 { "" } else { "/" };
-            pair(format!("^({pattern})(.*)$"), format!("{base}{between}$2"));
-        }
-    };
-    // A longer path that ends with a slash goes before a shorter one without.
-    match (opens.first(), ends.last()) {
-        (Some(open), Some(end)) if end.len() < open.len() && ends.len() == 1 => plain(&opens, &ends),
-        _ => {
-            plain(&[], &ends.iter().copied().filter(|end| *end != "/").collect::<Vec<_>>());
-            plain(&opens, &[]);
-            plain(&[], &ends.iter().copied().filter(|end| *end == "/").collect::<Vec<_>>());
+            pair(format!("^({all})(.*)$"), format!("{base}{between}$2"));
+        } else if v1 && !slash {
+            pair(format!("^({all})(.*)$"), format!("{base}$2"));
+        } else {
+            if !v1 && (!bare.is_empty() || !slash) {
+                let alone = if slash { bare.replace('$', "$$") } else { base.clone() };
+                pair(format!("^({all})$"), alone);
+            }
+            let between = if slash { "" } else { "/" };
+            pair(format!("^({all}){rest}"), format!("{base}{between}$2"));
         }
     }
     for path in paths {

@@ -69,13 +69,13 @@ pub(super) fn lay_out(kong: &Kong<'_>, out: &mut Output) -> Layout {
     let mut drafts: Vec<Vec<Draft>> = kong.routes.iter().map(|_| Vec::new()).collect();
     for (rank, ((entry, paths), places)) in parts.into_iter().zip(places).enumerate() {
         // Hosts with the same paths share a resource.
-        let mut by_paths: BTreeMap<BTreeSet<String>, Vec<Host>> = BTreeMap::new();
+        let mut by_paths: BTreeMap<(BTreeSet<String>, bool), Vec<Host>> = BTreeMap::new();
         for (host, uris) in places.by_host {
-            by_paths.entry(uris).or_default().push(host);
+            by_paths.entry((uris, host == Host::Any)).or_default().push(host);
         }
         let priority = places.shared.then_some(entries.len() - rank);
         let plain = !paths.iter().any(PathRule::needs_condition);
-        for (uris, hosts) in by_paths {
+        for ((uris, _), hosts) in by_paths {
             let draft = Draft { hosts, uris, paths: paths.clone(), priority, plain };
             let joined = drafts[entry.route].iter_mut().find(|other| draft.joins(other));
             match joined {
@@ -254,7 +254,7 @@ fn resource(
 ) -> Value {
     let route = &kong.routes[index];
     let mut value = Map::new();
-    value.insert("name".to_owned(), json!(truncated(&route.name)));
+    name(&mut value, &route.name);
     if let Some(tags) = route.entity.tags() {
         value.insert("labels".to_owned(), json!({ "tags": tags }));
     }
@@ -286,8 +286,7 @@ fn resource(
 
 /// Marks the members that other parts read only for some routes.
 fn read_rest(kong: &Kong<'_>, route: &Route<'_>, out: &mut Output) {
-    for name in ["https_redirect_status_code", "request_buffering", "response_buffering", "ws_id", "service"]
-    {
+    for name in ["https_redirect_status_code", "request_buffering", "response_buffering", "ws_id"] {
         if let Some(node) = route.entity.get(name) {
             node.whole();
             if name.ends_with("_buffering") && node.bool() == Some(false) {
@@ -305,9 +304,12 @@ fn read_rest(kong: &Kong<'_>, route: &Route<'_>, out: &mut Output) {
     }
 }
 
-/// A name within the limit of 100 characters.
-pub(super) fn truncated(name: &str) -> String {
-    name.chars().take(100).collect()
+/// Writes a name, within the limit of 100 characters.
+pub(super) fn name(value: &mut Map<String, Value>, name: &str) {
+    let text: String = name.chars().take(100).collect();
+    if !text.is_empty() {
+        value.insert("name".to_owned(), Value::String(text));
+    }
 }
 
 /// Writes `uri` or `uris`, `host` or `hosts`.

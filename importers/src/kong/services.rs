@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::certificates;
 use super::entities::{Kong, Service};
 use super::plugins::Assigned;
-use super::routes::{Layout, truncated};
+use super::routes::{self, Layout};
 use super::{Output, finding, targets};
 use crate::finding::Severity;
 
@@ -94,7 +94,7 @@ impl Services {
                 continue;
             }
             let mut value = Map::new();
-            value.insert("name".to_owned(), json!(truncated(&service.name)));
+            routes::name(&mut value, &service.name);
             if let Some(tags) = service.entity.tags() {
                 value.insert("labels".to_owned(), json!({ "tags": tags }));
             }
@@ -246,7 +246,7 @@ impl Upstreams {
     fn value(&self, kong: &Kong<'_>, index: usize, settings: &Map<String, Value>, preserve: bool) -> Value {
         let upstream = &kong.upstreams[index];
         let mut value = self.members[index].clone();
-        value.insert("name".to_owned(), json!(truncated(&upstream.name)));
+        routes::name(&mut value, &upstream.name);
         value.extend(settings.clone());
         let http = !matches!(settings.get("scheme").and_then(Value::as_str), Some("tcp" | "tls" | "udp"));
         if http {

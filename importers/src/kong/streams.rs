@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::Output;
 use super::entities::{Entity, Kong, Route};
-use super::routes::truncated;
+use super::routes;
 use super::services::Services;
 use crate::finding::Place;
 use crate::output::Protocol;
@@ -35,9 +35,7 @@ pub(super) fn ports(kong: &Kong<'_>) -> Vec<(u16, Protocol, bool, Place)> {
 pub(super) fn convert(kong: &Kong<'_>, services: &Services, out: &mut Output) {
     for (index, route) in kong.routes.iter().enumerate().filter(|(_, route)| route.is_stream()) {
         let node = &route.entity.node;
-        for name in
-            ["https_redirect_status_code", "ws_id", "service", "request_buffering", "response_buffering"]
-        {
+        for name in ["https_redirect_status_code", "ws_id", "request_buffering", "response_buffering"] {
             route.entity.get(name).map(|node| node.whole());
         }
         let Some(service) = route.service.filter(|service| kong.services[*service].enabled) else {
@@ -53,7 +51,7 @@ pub(super) fn convert(kong: &Kong<'_>, services: &Services, out: &mut Output) {
             );
         }
         let mut value = Map::new();
-        value.insert("name".to_owned(), json!(truncated(&route.name)));
+        routes::name(&mut value, &route.name);
         services.upstream(service, &mut value);
         let snis: Vec<Option<&String>> = match route.snis.is_empty() {
             true => vec![None],

@@ -2,6 +2,9 @@
 
 mod carried;
 mod hostile;
+mod order;
+mod paths;
+mod unread;
 
 use serde_json::{Map, Value};
 
@@ -75,6 +78,25 @@ fn assert_valid(import: &Import, name: &str) {
     for finding in &import.findings {
         for key in &finding.resources {
             assert!(keys.contains(&key), "{name}: {finding}: {key}");
+        }
+    }
+}
+
+/// Fails if a plugin refuses its configuration.
+fn assert_plugins_accept(import: &Import, name: &str) {
+    use sdk::Catalog as _;
+    use sdk::catalog::SchemaType;
+    let catalog = plugins::Catalog::new(sdk::build::Services::for_tests(), indexmap::IndexMap::new());
+    for resource in &import.resources {
+        let of_consumer = matches!(resource.key.kind, model::Kind::Consumer | model::Kind::Credential);
+        let place = if of_consumer { SchemaType::Consumer } else { SchemaType::Route };
+        for (plugin, config) in resource.value["plugins"].as_object().into_iter().flatten() {
+            // Folders of logs and zones of caches are settings, which this catalog does not have.
+            if plugin == "file-logger" || plugin == "proxy-cache" {
+                continue;
+            }
+            let checked = catalog.check(plugin, config, place);
+            assert!(checked.is_ok(), "{name}: {} {plugin}: {checked:?}\n{config:#}", resource.key);
         }
     }
 }

@@ -133,6 +133,8 @@ pub(super) fn cors(config: &Entity<'_>, notes: &mut Notes) -> (&'static str, Val
         let mut patterns: Vec<String> = origins.iter().map(pattern).collect();
         patterns.dedup();
         value["allow_origins_by_regex"] = json!(patterns);
+        // Not used beside patterns, but its default may not stand beside credentials.
+        value["allow_origins"] = json!("null");
     }
     if !exposed.is_empty() {
         value["expose_headers"] = json!(exposed.join(","));

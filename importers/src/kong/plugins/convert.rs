@@ -72,6 +72,7 @@ impl Context<'_, '_> {
             "rate-limiting-advanced" => {
                 limits::advanced(config, node, notes).map(Piece::Limit).into_iter().collect()
             }
+            "request-size-limiting" => plugin(Some(limits::body_size(config, notes))),
             "acl" => plugin(Some(access::acl(self, config, node, notes))),
             "ip-restriction" => plugin(access::ip_restriction(config, node, notes)),
             "bot-detection" => plugin(Some(access::bot_detection(config, notes))),
@@ -114,13 +115,6 @@ impl Context<'_, '_> {
         let node = &instance.node;
         if OBSERVERS.contains(&name) {
             notes.behaviour(node, format!("`{name}` has no counterpart: nothing is sent to its server"));
-        } else if name == "request-size-limiting" {
-            notes.guard(node, "`request-size-limiting` has no counterpart for single routes");
-            if let Some(last) = notes.0.last_mut() {
-                last.hint = Some(
-                    "`nginx_config.http.client_max_body_size` limits the bodies of all requests".to_owned(),
-                );
-            }
         } else if CHANGERS.contains(&name) {
             notes
                 .behaviour(node, format!("`{name}` has no counterpart: requests and answers pass unchanged"));

@@ -221,3 +221,18 @@ fn common(
     }
     Some(Limit { windows, by, code, message, sliding: false, shows_headers })
 }
+
+/// The largest body of a request.
+pub(super) fn body_size(config: &Entity<'_>, notes: &mut Notes) -> (&'static str, Value) {
+    let size = config.u64("allowed_payload_size").unwrap_or(128);
+    let unit = match config.text("size_unit").as_deref() {
+        Some("bytes") => 1,
+        Some("kilobytes") => 1 << 10,
+        _ => 1 << 20,
+    };
+    if let Some(node) = config.get("require_content_length").filter(|node| node.bool() == Some(true)) {
+        notes.behaviour(&node, "bodies without `Content-Length` are measured instead of refused");
+    }
+    // Zero would be no limit.
+    ("client-control", json!({"max_body_size": size.saturating_mul(unit).clamp(1, 1 << 50)}))
+}

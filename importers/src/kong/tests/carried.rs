@@ -5,6 +5,8 @@ use super::*;
 #[test]
 fn fixtures_are_valid() {
     for (name, text) in FIXTURES {
-        assert_valid(&import(text), name);
+        let import = import(text);
+        assert_valid(&import, name);
+        assert_plugins_accept(&import, name);
     }
 }

@@ -1,5 +1,7 @@
 //! Broken and hostile files.
 
+use proptest::prelude::*;
+
 use super::*;
 
 #[test]
@@ -9,8 +11,70 @@ fn broken_files_are_errors_with_places() {
         ("_format_version: \"9\"\n", 1),
         ("- a\n", 0),
         ("\0", 0),
+        ("a: &a [*a]\n", 1),
+        ("{\"_format_version\": \"3.0\"", 1),
+        ("services:\n- name: a\n  name: b\n", 3),
     ] {
         let error = try_import(text).unwrap_err();
         assert!(error.line >= line && !error.message.is_empty(), "{text:?}: {error}");
+    }
+    let bomb = format!(
+        "a: &a [x]\n{}",
+        (0..30)
+            .map(|n| format!("{}: &{} [*{}, *{}]\n", name(n + 1), name(n + 1), name(n), name(n)))
+            .collect::<String>()
+    );
+    assert!(try_import(&bomb).is_err());
+    assert!(try_import(&"[".repeat(100_000)).is_err());
+    assert!(try_import(&format!("services: {}", "[{a: ".repeat(1000))).is_err());
+}
+
+fn name(number: usize) -> String {
+    if number == 0 { "a".to_owned() } else { format!("a{number}") }
+}
+
+#[test]
+fn values_of_other_types_are_no_panics() {
+    for text in [
+        "services: 5",
+        "services: {a: b}",
+        "services: [5, null, [a]]",
+        "services: [{routes: 5}]",
+        "plugins: [{name: 5}]",
+        "services: [{url: 5, routes: [{paths: 5, hosts: {a: b}, headers: [a], methods: 7}]}]",
+        "plugins: [{name: cors, config: 5}, {name: cors, config: [a]}, {name: rate-limiting}, {config: {}}]",
+        "consumers: [{}, {username: 5}, {username: ''}, 7]",
+        "upstreams: [{name: a, targets: [{target: ':'}, {target: '[::1'}, 5], healthchecks: 5}]",
+        "routes: [{paths: ['', '~', '~(', '/%', '/%zz', '/é*?'], hosts: ['', '*', '*.', ':', '*:80', 'é']}]",
+        "services: [{url: '://'}, {url: 'http://:80'}, {url: 'http://[::1]:x/'}, {url: ''}, {host: 'a b', port: 99999}]",
+        "certificates: [5, {cert: 5, snis: 7}]",
+        "snis: [5]",
+        "_info: 5",
+        "_plugin_configs: [a]",
+        "_info: {defaults: 5}",
+        "x: '${'",
+        "x: '${{'",
+        "x: '${{ env \"'",
+        "x: '${}'",
+        "x: '{vault://env/}'",
+    ] {
+        let imported = import(text);
+        assert_valid(&imported, text);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn cut_and_changed_files_are_no_panics(which in 0..FIXTURES.len(), from in 0.0..1.0_f64, length in 0..40_usize, with in "[ -~\n]{0,6}") {
+        let (_, text) = FIXTURES[which];
+        let start = text.floor_char_boundary((text.len() as f64 * from) as usize);
+        let end = text.ceil_char_boundary((start + length).min(text.len()));
+        let changed = format!("{}{with}{}", &text[..start], &text[end..]);
+        if let Ok(import) = try_import(&changed) {
+            let _ = document(&import);
+        }
+        let _ = try_import(&text[..start]);
     }
 }
