@@ -18,6 +18,7 @@ mod nacos;
 pub mod ocsp;
 mod polls;
 pub mod secrets;
+pub mod sinks;
 pub mod stream;
 #[cfg(test)]
 mod testing;

@@ -8,13 +8,15 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use adapters::sinks::LogDestination;
+use adapters::sinks::file::File;
 use anyhow::Context;
 use model::boot::{self, Boot, LogEscape, Role};
 use model::{Invalid, Position, Severity};
 use sdk::log_format::{Escape, LogFormat};
-use sdk::sink::{self, Batching, Bounds, Destination, Joined, Sink, Spec};
+use sdk::sink::{self, Batching, Bounds, Destination, Sink, Spec};
 
-use crate::logfile::{LogDestination, Writer};
+use crate::sinks::thread;
 
 /// How long an end waits for lines that are still to be written.
 const LAST_LINES: Duration = Duration::from_secs(2);
@@ -87,18 +89,17 @@ impl AccessLog {
         let (sink, intake) = sink::of_buffers(Spec {
             plugin: "access log",
             owner: None,
-            target: Destination::File { path: settings.path.clone() },
+            target: Destination::file(&settings.path),
             batching: Batching::at_once("access log"),
-            joined: Joined::PLAIN,
             max_entries: usize::MAX,
             max_bytes: usize::MAX,
         });
         let (done, written) = channel::<()>();
-        let writer = Writer::new("the access log", place.clone(), file);
+        let writer = File::new("the access log", place.clone(), file);
         std::thread::Builder::new()
             .name("access-log".into())
             .spawn(move || {
-                writer.run(&intake);
+                thread::run(&intake, &writer);
                 drop(done);
             })
             .context("cannot start the thread of the access log")?;

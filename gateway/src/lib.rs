@@ -22,7 +22,6 @@ mod instance;
 mod lifecycle;
 mod listeners;
 mod log_folders;
-mod logfile;
 mod logging;
 mod memory;
 mod metrics;

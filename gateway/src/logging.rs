@@ -8,13 +8,12 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
+use adapters::sinks::LogDestination;
 use anyhow::Context;
 use model::boot::{Boot, LogLevel};
 use proxy::{Blame, Fault, FaultKind, FaultRecord};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
-
-use crate::logfile::LogDestination;
 
 /// Lines about single requests, which clients cause and which no level but theirs shows.
 const REQUEST: &str = "request";

@@ -2,7 +2,7 @@
 //! a thread for each file. None of them is a worker's, and none holds up another.
 
 mod batches;
-mod client;
+pub mod thread;
 
 use std::pin::Pin;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -10,18 +10,17 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use adapters::Trust;
-use anyhow::Context;
-use sdk::sink::{Destination, Folders, Intake, Sinks};
+use adapters::sinks::{Context, Kind};
+use anyhow::Context as _;
+use sdk::sink::{Folders, Intake, Sinks};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, LocalSet};
-
-use crate::logfile::{LogDestination, Writer};
 
 /// How long an end waits for entries that are still to be delivered.
 const LAST_ENTRIES: Duration = Duration::from_secs(5);
 
-/// Files that plugins write to at the same time, each on a thread.
-const FILES: usize = 256;
+/// Sinks that block, such as files, each on a thread.
+const THREADS: usize = 256;
 
 /// The running deliveries.
 pub struct Deliveries {
@@ -33,11 +32,12 @@ pub struct Deliveries {
 }
 
 impl Deliveries {
-    /// Starts them, with sinks that hold at most `most` bytes together, and files in these folders alone.
+    /// Starts them, with sinks of these kinds that hold at most `most` bytes together, and files in these folders
+    /// alone.
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub fn start(most: usize, folders: Arc<Folders>) -> anyhow::Result<Deliveries> {
+    pub fn start(most: usize, kinds: &'static [Kind], folders: Arc<Folders>) -> anyhow::Result<Deliveries> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -47,12 +47,12 @@ impl Deliveries {
         let sinks = Arc::new(Sinks::new(most, move |intake| _ = start.send(intake)));
         let (stop, stopping) = watch::channel(false);
         let (done, ended) = channel();
-        let trust = Arc::<OnceLock<Trust>>::default();
-        let for_servers = trust.clone();
+        let context = Context { trust: Arc::default(), folders };
+        let trust = context.trust.clone();
         std::thread::Builder::new()
             .name("log-sinks".into())
             .spawn(move || {
-                LocalSet::new().block_on(&runtime, serve(started, stopping, for_servers, folders, done))
+                LocalSet::new().block_on(&runtime, serve(started, stopping, kinds, context, done));
             })
             .context("cannot start the thread of the log sinks")?;
         Ok(Deliveries { sinks, trust, stop, ended })
@@ -90,26 +90,33 @@ fn task(task: impl Future<Output = ()> + 'static) -> Pin<Box<dyn Future<Output =
 async fn serve(
     mut started: mpsc::UnboundedReceiver<Intake>,
     mut stopping: watch::Receiver<bool>,
-    trust: Arc<OnceLock<Trust>>,
-    folders: Arc<Folders>,
+    kinds: &'static [Kind],
+    context: Context,
     done: Sender<()>,
 ) {
     let mut tasks = JoinSet::new();
-    let mut files = Vec::new();
+    let mut threads = Vec::new();
     loop {
         tokio::select! {
             biased;
-            Some(intake) = started.recv() => match intake.spec().target.clone() {
-                Destination::File { path } => {
-                    files.retain(|thread: &std::thread::JoinHandle<()>| !thread.is_finished());
-                    if files.len() < FILES {
-                        files.extend(write(&path, &folders, intake, done.clone()));
-                    } else {
-                        tracing::error!("plugins already write to {FILES} files, the maximum: entries for {path} are dropped");
+            Some(intake) = started.recv() => {
+                let to = &intake.spec().target;
+                match kinds.iter().find(|kind| kind.name == to.sink) {
+                    None => tracing::error!("this gateway has no sink of the kind {}: entries for {to} are dropped", to.sink),
+                    Some(kind) if kind.blocks => {
+                        threads.retain(|thread: &std::thread::JoinHandle<()>| !thread.is_finished());
+                        if threads.len() < THREADS {
+                            threads.extend(block(kind, &context, intake, done.clone()));
+                        } else {
+                            tracing::error!("plugins already write to {THREADS} files, the maximum: entries for {to} are dropped");
+                        }
                     }
+                    Some(kind) => match (kind.make)(to, &context) {
+                        Ok(sink) => _ = tasks.spawn_local(task(batches::run(intake, sink, stopping.clone()))),
+                        Err(why) => tracing::error!("entries for {to} are dropped: {why}"),
+                    },
                 }
-                _ => _ = tasks.spawn_local(task(batches::run(intake, stopping.clone(), trust.clone()))),
-            },
+            }
             Some(ended) = tasks.join_next() => told_panic(ended),
             // The sender goes only with the whole program.
             _ = stopping.changed() => break,
@@ -126,29 +133,26 @@ fn told_panic(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-/// Starts the thread of a file.
-fn write(
-    path: &str,
-    folders: &Folders,
+/// Starts the thread of a sink that blocks.
+fn block(
+    kind: &'static Kind,
+    context: &Context,
     intake: Intake,
     done: Sender<()>,
 ) -> Option<std::thread::JoinHandle<()>> {
-    let place = match LogDestination::of_plugin(path, folders) {
-        Ok(place) => place,
-        Err(invalid) => {
-            tracing::error!("{path} is not written, and its entries are dropped: {invalid}");
-            return None;
+    let (to, context) = (intake.spec().target.clone(), context.clone());
+    let place = to.to_string();
+    let thread = std::thread::Builder::new().name(format!("log-{}", kind.name)).spawn(move || {
+        match (kind.make)(&to, &context) {
+            Ok(sink) => thread::run(&intake, &*sink),
+            Err(why) => tracing::error!("{to} is not written, and its entries are dropped: {why}"),
         }
-    };
-    let writer = Writer::new("file-logger", place, None);
-    let thread = std::thread::Builder::new().name("log-file".into()).spawn(move || {
-        writer.run(&intake);
         drop(done);
     });
     match thread {
         Ok(thread) => Some(thread),
         Err(error) => {
-            tracing::error!("cannot start a thread that writes {path}, so its entries are dropped: {error}");
+            tracing::error!("cannot start a thread that writes {place}, so its entries are dropped: {error}");
             None
         }
     }

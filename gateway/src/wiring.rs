@@ -25,6 +25,14 @@ use wire::h1::Underscores;
 use wire::h1::decode::Limits;
 use wire::target::{Doubtful, PathRules};
 
+/// The sinks of log entries, by the names that plugins use.
+pub const SINKS: &[adapters::sinks::Kind] = &[
+    adapters::sinks::file::KIND,
+    adapters::sinks::http::KIND,
+    adapters::sinks::tcp::KIND,
+    adapters::sinks::udp::KIND,
+];
+
 /// Makes the services that plugin instances share on this node. Entries of its sinks are not delivered; a gateway
 /// that serves uses the sinks of [`crate::sinks::Deliveries`].
 ///

@@ -6,7 +6,7 @@
 use model::Invalid;
 use sdk::chain::Phases;
 use sdk::expr::Expr;
-use sdk::sink::{Batching, Destination, Joined, Sink, Spec};
+use sdk::sink::{Batching, Destination, Sink, Spec};
 use sdk::{Build, Chunk, Exchange, Plugin, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -68,7 +68,7 @@ impl Plugin for FileLogger {
         let target = match config.path.as_deref().or_else(metadata) {
             Some(path) => cx.log_file(path).map_err(|invalid| invalid.at("/path"))?,
             // A check does not see the metadata.
-            None if cx.owner.collection.is_empty() => Destination::File { path: String::new() },
+            None if cx.owner.collection.is_empty() => Destination::file(""),
             None => {
                 return Err(Invalid::new(
                     "property \"path\" is not set in either the plugin conf or the metadata",
@@ -80,7 +80,6 @@ impl Plugin for FileLogger {
             owner: None,
             target,
             batching: Batching::at_once("file logger"),
-            joined: Joined::PLAIN,
             // An entry in the queue takes some 80 bytes beside its text.
             max_entries: 1 << 18,
             max_bytes: usize::MAX,

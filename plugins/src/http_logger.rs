@@ -3,12 +3,10 @@
 //! Settings as in APISIX 3.18. A batch of one (`batch_max_size: 1`) is the entry itself; longer ones are a
 //! JSON array, or lines.
 
-use std::time::Duration;
-
 use model::Invalid;
 use sdk::build::split_authority;
 use sdk::chain::Phases;
-use sdk::sink::{Batching, Destination, Joined, Sink, Spec, Tls};
+use sdk::sink::{Batching, Destination, Sink, Spec};
 use sdk::{Build, Chunk, Exchange, Plugin, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -89,26 +87,24 @@ impl Plugin for HttpLogger {
         {
             return Err(Invalid::new("it has characters that are not allowed in a header").at("/auth_header"));
         }
-        let (joined, content_type) = match (concat_method, batching.batch_max_size) {
-            (Concat::Json, 1) => (Joined::PLAIN, "application/json"),
-            (Concat::Json, _) => (Joined::ARRAY, "application/json"),
-            (Concat::NewLine, _) => (Joined::LINES, "text/plain"),
+        let (format, content_type) = match (concat_method, batching.batch_max_size) {
+            (Concat::Json, 1) => ("plain", "application/json"),
+            (Concat::Json, _) => ("array", "application/json"),
+            (Concat::NewLine, _) => ("lines", "text/plain"),
         };
-        let target = Destination::Http {
-            host,
-            port,
-            uri: path,
-            content_type,
-            authorization: auth_header,
-            tls: https.then_some(Tls { name: None, verify: ssl_verify }),
-            timeout: Duration::from_secs(timeout),
-        };
+        let settings = json!({
+            "uri": path,
+            "format": format,
+            "content_type": content_type,
+            "authorization": auth_header,
+            "tls": https.then(|| json!({"verify": ssl_verify})),
+            "timeout": timeout.saturating_mul(1000),
+        });
         let sink = cx.sink(Spec {
             plugin: Self::NAME,
             owner: Some(cx.owner.clone()),
-            target,
+            target: Destination::server("http", host, port, settings),
             batching,
-            joined,
             max_entries: cx.max_pending_entries(),
             max_bytes: usize::MAX,
         });

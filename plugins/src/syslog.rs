@@ -4,11 +4,9 @@
 //! and never waits for that longer than the batch processor's times, where APISIX keeps what is less for
 //! ever; and over UDP each message is a datagram (RFC 5426 section 3.1), where APISIX puts several into one.
 
-use std::time::Duration;
-
 use model::Invalid;
 use sdk::chain::Phases;
-use sdk::sink::{Batching, Destination, Joined, Sink, Spec, Tls};
+use sdk::sink::{Batching, Destination, Record, Sink, Spec};
 use sdk::vars::{self, Var};
 use sdk::{Build, Chunk, Exchange, Plugin, Step};
 use serde::Deserialize;
@@ -58,9 +56,6 @@ impl Config {
     }
 }
 
-/// Facility 5 (messages of syslogd), severity 6 (informational); version 1.
-const HEADER: &[u8] = b"<46>1 ";
-
 impl Plugin for Syslog {
     const NAME: &'static str = "syslog";
     const PRIORITY: i32 = 401;
@@ -98,12 +93,17 @@ impl Plugin for Syslog {
         if tls && sock_type == SockType::Udp {
             return Err(Invalid::new("datagrams are not sent over TLS").at("/tls").expected("sock_type tcp"));
         }
-        let tls = tls.then_some(Tls { name: None, verify: true });
         let port = logger::port(port)?;
-        let timeout = Duration::from_millis(timeout);
         let target = match sock_type {
-            SockType::Tcp => Destination::Tcp { host, port, tls, timeout, keep: true },
-            SockType::Udp => Destination::Udp { host, port, timeout },
+            SockType::Tcp => {
+                let tls = tls.then(|| json!({"verify": true}));
+                let settings = json!({"format": "syslog", "tls": tls, "timeout": timeout, "keep": true});
+                Destination::server("tcp", host, port, settings)
+            }
+            SockType::Udp => {
+                let settings = json!({"format": "syslog", "timeout": timeout});
+                Destination::server("udp", host, port, settings)
+            }
         };
         batching.max_bytes = flush_limit;
         let sink = cx.sink(Spec {
@@ -111,7 +111,6 @@ impl Plugin for Syslog {
             owner: Some(cx.owner.clone()),
             target,
             batching,
-            joined: Joined::PLAIN,
             max_entries: cx.max_pending_entries(),
             max_bytes: usize::try_from(drop_limit).unwrap_or(0),
         });
@@ -135,34 +134,20 @@ impl Plugin for Syslog {
     }
 
     fn log(&self, x: &mut Exchange<'_>) {
-        self.sink.push(x, self.message(x));
+        self.sink.push(x, self.record(x));
     }
 }
 
 impl Syslog {
-    /// RFC 5424 section 6.
-    pub(crate) fn message(&self, x: &Exchange<'_>) -> Vec<u8> {
-        let entry = self.logger.entry(x, None);
-        let mut out = Vec::with_capacity(entry.len() + 96);
-        out.extend_from_slice(HEADER);
-        vars::write_rfc3339(x.world().now_ms(), &mut out);
-        out.push(b' ');
-        let start = out.len();
+    /// The entry, with the time and the host for the header that the sink writes.
+    pub(crate) fn record(&self, x: &Exchange<'_>) -> Record {
+        let (mut time, mut host) = (Vec::new(), Vec::new());
+        vars::write_rfc3339(x.world().now_ms(), &mut time);
         // A stream has no host.
         if x.stream().is_none() {
-            self.host.write(x, &mut out);
+            self.host.write(x, &mut host);
         }
-        if out.len() == start {
-            out.push(b'-');
-        }
-        // The name ends at a space, and so must not hold one.
-        out[start..].iter_mut().filter(|byte| !byte.is_ascii_graphic()).for_each(|byte| *byte = b'?');
-        out.extend_from_slice(b" apisix ");
-        out.extend_from_slice(std::process::id().to_string().as_bytes());
-        out.extend_from_slice(b" - - ");
-        out.extend_from_slice(&entry);
-        out.push(b'\n');
-        out
+        Record { fields: vec![("time", time), ("host", host)], bytes: self.logger.entry(x, None) }
     }
 }
 
@@ -173,18 +158,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_that_of_rfc_5424() {
+    fn a_record_has_the_time_and_the_host() {
         let mut probe = Probe::request("GET", "/a", &[("Host", "h.example:81")]);
         let config = json!({"host": "s", "port": 514, "log_format": {"uri": "$uri"}});
         let plugin: Syslog = probe.stage(config).unwrap();
-        let message = String::from_utf8(plugin.message(&probe.exchange())).unwrap();
-        let pid = std::process::id();
-        assert_eq!(
-            message,
-            format!(
-                "<46>1 2023-11-14T22:13:20.000Z h.example apisix {pid} - - {{\"uri\":\"/a\",\"route_id\":\"1\"}}\n"
-            )
-        );
+        let record = plugin.record(&probe.exchange());
+        let (time, host) = (b"2023-11-14T22:13:20.000Z".to_vec(), b"h.example".to_vec());
+        assert_eq!(record.fields, [("time", time), ("host", host)]);
+        assert_eq!(record.bytes, b"{\"uri\":\"/a\",\"route_id\":\"1\"}");
     }
 
     #[test]

@@ -3,11 +3,9 @@
 //! Settings as in APISIX 3.18. A batch of one (`batch_max_size: 1`) is the entry itself, a longer one a JSON
 //! array; nothing stands before or behind it.
 
-use std::time::Duration;
-
 use model::Invalid;
 use sdk::chain::Phases;
-use sdk::sink::{Batching, Destination, Joined, Sink, Spec, Tls};
+use sdk::sink::{Batching, Destination, Sink, Spec};
 use sdk::{Build, Chunk, Exchange, Plugin, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -67,16 +65,16 @@ impl Plugin for TcpLogger {
         let port = logger::port(port)?;
         // As in APISIX, the server's certificate is not looked at.
         let name = tls_options.filter(|name| !name.is_empty());
-        let tls = tls.then_some(Tls { name, verify: false });
-        let target =
-            Destination::Tcp { host, port, tls, timeout: Duration::from_millis(timeout), keep: false };
-        let joined = if batching.batch_max_size == 1 { Joined::PLAIN } else { Joined::ARRAY };
+        let settings = json!({
+            "format": if batching.batch_max_size == 1 { "plain" } else { "array" },
+            "tls": tls.then(|| json!({"name": name, "verify": false})),
+            "timeout": timeout,
+        });
         let sink = cx.sink(Spec {
             plugin: Self::NAME,
             owner: Some(cx.owner.clone()),
-            target,
+            target: Destination::server("tcp", host, port, settings),
             batching,
-            joined,
             max_entries: cx.max_pending_entries(),
             max_bytes: usize::MAX,
         });

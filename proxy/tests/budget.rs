@@ -16,7 +16,7 @@ use model::{Desired, Entry, Key, Kind, Resource};
 use proxy::{AccessLog, Settings, Stage, Workers};
 use sdk::build::{Names, Services};
 use sdk::log_format::{Escape, LogFormat};
-use sdk::sink::{self, Batching, Bounds, Destination, Joined, Next, Sink, Spec};
+use sdk::sink::{self, Batching, Bounds, Destination, Next, Sink, Spec};
 use serde_json::{Value, json};
 use snapshot::Publisher;
 use snapshot::compile::{Compiler, Touched};
@@ -101,9 +101,8 @@ fn access_log() -> (AccessLog, Sink, std::thread::JoinHandle<u64>) {
     let (sink, intake) = sink::of_buffers(Spec {
         plugin: "access log",
         owner: None,
-        target: Destination::File { path: String::new() },
+        target: Destination::file(""),
         batching: Batching::at_once("access log"),
-        joined: Joined::PLAIN,
         max_entries: usize::MAX,
         max_bytes: usize::MAX,
     });

@@ -2,7 +2,7 @@
 //!
 //! Workers put entries into a [`Sink`] and never wait, lock or look up a name. The receiving end,
 //! the [`Intake`], belongs to a thread or task of the gateway, which gathers entries into batches
-//! ([`Batching`]), delivers them and retries. Entries without room, or that cannot be delivered,
+//! ([`Batching`]), has them delivered ([`Deliver`]) and retries. Entries without room, or that cannot be delivered,
 //! are dropped and counted.
 //!
 //! There are two kinds of senders. A plugin instance requests its sink when it is built
@@ -10,23 +10,26 @@
 //! every request, gathers lines in a buffer per worker, its [`Outlet`], and sends whole buffers.
 
 mod batch;
+mod deliver;
 mod folders;
 mod outlet;
 mod queue;
+mod record;
 mod registry;
 mod wait;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
 use model::Invalid;
 use serde_json::Value;
 
 pub use batch::{Batching, Gathering};
+pub use deliver::{Batch, Deliver, Outcome};
 pub use folders::{Folders, LogFile, SETTING as FOLDERS_SETTING};
 pub use outlet::{Bounds, Outlet};
 pub use queue::{Intake, Next, Room, Sink, Taken, of_buffers};
+pub use record::{Destination, Fields, Record};
 pub use registry::{Entries, Sinks, Start};
 
 use crate::build::{Build, Owner};
@@ -41,105 +44,10 @@ pub struct Spec {
     pub owner: Option<Owner>,
     pub target: Destination,
     pub batching: Batching,
-    /// How the entries of a batch are joined.
-    pub joined: Joined,
     /// Maximum entries waiting for delivery; further ones are dropped.
     pub max_entries: usize,
     /// Maximum bytes waiting for delivery; further entries are dropped.
     pub max_bytes: usize,
-}
-
-/// The destination of entries.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Destination {
-    /// A file to which each line is appended as soon as it arrives. A plugin's comes from
-    /// [`Build::log_file`].
-    File { path: String },
-    /// A server that gets each batch as the body of a POST.
-    Http {
-        /// Host and port of the server.
-        host: String,
-        port: u16,
-        /// Path and query.
-        uri: String,
-        content_type: &'static str,
-        authorization: Option<String>,
-        tls: Option<Tls>,
-        timeout: Duration,
-    },
-    /// A TCP server; each batch is written to a connection.
-    Tcp {
-        host: String,
-        port: u16,
-        tls: Option<Tls>,
-        timeout: Duration,
-        /// Keep the connection for the next batch; otherwise each batch has its own.
-        keep: bool,
-    },
-    /// A UDP server; each entry is a datagram.
-    Udp { host: String, port: u16, timeout: Duration },
-}
-
-/// The TLS settings for a server.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Tls {
-    /// The server name in the handshake; the host if absent.
-    pub name: Option<String>,
-    /// Require a certificate that is valid for that name.
-    pub verify: bool,
-}
-
-/// How the entries of a batch are joined.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Joined {
-    pub before: &'static str,
-    pub between: &'static str,
-    pub after: &'static str,
-}
-
-impl Joined {
-    /// Entries are JSON; a batch is an array.
-    pub const ARRAY: Joined = Joined { before: "[", between: ",", after: "]" };
-    /// One entry per line, without a final line end.
-    pub const LINES: Joined = Joined { before: "", between: "\n", after: "" };
-    /// Entries are concatenated.
-    pub const PLAIN: Joined = Joined { before: "", between: "", after: "" };
-
-    /// Joins the entries of a batch.
-    pub fn text<'a>(&self, entries: impl ExactSizeIterator<Item = &'a [u8]> + Clone) -> Vec<u8> {
-        let bytes: usize = entries.clone().map(<[u8]>::len).sum();
-        let between = self.between.len() * entries.len().saturating_sub(1);
-        let mut text = Vec::with_capacity(self.before.len() + bytes + between + self.after.len());
-        text.extend_from_slice(self.before.as_bytes());
-        for (at, entry) in entries.enumerate() {
-            if at > 0 {
-                text.extend_from_slice(self.between.as_bytes());
-            }
-            text.extend_from_slice(entry);
-        }
-        text.extend_from_slice(self.after.as_bytes());
-        text
-    }
-}
-
-impl Destination {
-    /// The server's name and port, if the target is a server.
-    pub fn server(&self) -> Option<(&str, u16)> {
-        match self {
-            Destination::File { .. } => None,
-            Destination::Http { host, port, .. }
-            | Destination::Tcp { host, port, .. }
-            | Destination::Udp { host, port, .. } => Some((host, *port)),
-        }
-    }
-
-    /// The TLS settings, if the server is contacted over TLS.
-    pub fn tls(&self) -> Option<&Tls> {
-        match self {
-            Destination::Http { tls, .. } | Destination::Tcp { tls, .. } => tls.as_ref(),
-            Destination::File { .. } | Destination::Udp { .. } => None,
-        }
-    }
 }
 
 impl Build<'_> {
@@ -147,9 +55,9 @@ impl Build<'_> {
     /// connected before the first entry. The control plane resolves a host name that has no address
     /// yet; until then deliveries fail.
     pub fn sink(&self, spec: Spec) -> Sink {
-        let addresses: Arc<[SocketAddr]> = match spec.target.server() {
+        let addresses: Arc<[SocketAddr]> = match &spec.target.server {
             Some((host, port)) => {
-                self.addresses(host).into_iter().map(|ip| SocketAddr::new(ip, port)).collect()
+                self.addresses(host).into_iter().map(|ip| SocketAddr::new(ip, *port)).collect()
             }
             None => Arc::default(),
         };
@@ -163,9 +71,9 @@ impl Build<'_> {
     pub fn log_file(&self, path: &str) -> Result<Destination, Invalid> {
         // References to secrets are not replaced yet when the configuration is checked.
         if self.owner.collection.is_empty() && model::references::refers(path) {
-            return Ok(Destination::File { path: String::new() });
+            return Ok(Destination::file(""));
         }
-        Ok(Destination::File { path: self.services.folders.file(path)?.to_string() })
+        Ok(Destination::file(&self.services.folders.file(path)?.to_string()))
     }
 
     fn addresses(&self, host: &str) -> Vec<IpAddr> {
@@ -187,35 +95,6 @@ mod tests {
     use crate::testing::FixedNames;
 
     #[test]
-    fn targets_have_a_server_and_tls_settings() {
-        let (host, port, timeout) = ("h.test".to_owned(), 514, Duration::from_secs(1));
-        let tls = Some(Tls { name: None, verify: true });
-        let server = Some(("h.test", 514));
-        let http = Destination::Http {
-            host: host.clone(),
-            port,
-            uri: "/".to_owned(),
-            content_type: "text/plain",
-            authorization: None,
-            tls: tls.clone(),
-            timeout,
-        };
-        let tcp = Destination::Tcp { host: host.clone(), port, tls: None, timeout, keep: false };
-        for (target, server, is_tls) in [
-            (Destination::File { path: "/a".to_owned() }, None, false),
-            (http, server, true),
-            (tcp, server, false),
-            (Destination::Udp { host, port, timeout }, server, false),
-        ] {
-            assert_eq!(
-                (target.server(), target.tls()),
-                (server, tls.as_ref().filter(|_| is_tls)),
-                "{target:?}"
-            );
-        }
-    }
-
-    #[test]
     fn addresses_and_limits_of_a_sink() {
         let services = crate::build::Services::for_tests();
         let owner = crate::build::Owner { collection: "routes", id: "1".to_owned() };
@@ -230,18 +109,5 @@ mod tests {
         let metadata = || Some(&written);
         let build = Build::new(&owner, &services, &names).with_metadata(&metadata);
         assert_eq!(build.max_pending_entries(), 5);
-    }
-
-    #[test]
-    fn entries_are_joined() {
-        let entries = [&b"{}"[..], b"1", b"x"];
-        for (joined, all, one) in [
-            (Joined::ARRAY, "[{},1,x]", "[{}]"),
-            (Joined::LINES, "{}\n1\nx", "{}"),
-            (Joined::PLAIN, "{}1x", "{}"),
-        ] {
-            assert_eq!(joined.text(entries.iter().copied()), all.as_bytes());
-            assert_eq!(joined.text(entries[..1].iter().copied()), one.as_bytes());
-        }
     }
 }

@@ -4,11 +4,11 @@
 
 use std::io;
 
+use adapters::sinks::LogDestination;
 use model::boot::{AccessLog, Provider, Role};
 use model::{Diagnostic, Invalid, Severity};
 
 use crate::files::{self, Found};
-use crate::logfile::LogDestination;
 use crate::{etcd, tls};
 
 /// Returns the errors that would end a start, each at its key.

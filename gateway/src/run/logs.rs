@@ -7,8 +7,8 @@ use model::boot::Boot;
 use sdk::sink::{Folders, Sink};
 
 use crate::access_log::{self, AccessLog};
-use crate::logging;
 use crate::sinks::Deliveries;
+use crate::{logging, wiring};
 
 pub struct Logs {
     pub http: Option<AccessLog>,
@@ -20,7 +20,7 @@ impl Logs {
     pub fn start(boot: &Boot, data: &Path, folders: Arc<Folders>) -> anyhow::Result<Logs> {
         let held = usize::try_from(boot.http.held_log_entries).unwrap_or(usize::MAX);
         Ok(Logs {
-            deliveries: Deliveries::start(held, folders)?,
+            deliveries: Deliveries::start(held, wiring::SINKS, folders)?,
             http: AccessLog::start(boot, data)?,
             streams: AccessLog::start_for_streams(boot, data)?,
         })

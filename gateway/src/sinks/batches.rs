@@ -3,16 +3,12 @@
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use adapters::Trust;
-use sdk::sink::{Gathering, Intake, Next, Spec, Taken};
+use sdk::sink::{Batch, Deliver, Gathering, Intake, Next, Outcome, Spec, Taken};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-
-use super::client::Client;
 
 /// Time between two messages of one sink about failures.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -21,17 +17,16 @@ const PAUSE: Duration = Duration::from_secs(1);
 struct Line {
     intake: Intake,
     spec: Spec,
-    client: Client,
+    sink: Box<dyn Deliver>,
     stopping: watch::Receiver<bool>,
     /// Time of the last message about a failure, and the number of failures since.
     told: Cell<(Option<Instant>, u64)>,
 }
 
 /// Delivers until the sink ends and all of it is delivered or given up.
-pub(super) async fn run(intake: Intake, stopping: watch::Receiver<bool>, trust: Arc<OnceLock<Trust>>) {
+pub(super) async fn run(intake: Intake, sink: Box<dyn Deliver>, stopping: watch::Receiver<bool>) {
     let spec = intake.spec().clone();
-    let client = Client::new(&spec.target, trust);
-    let line = Rc::new(Line { intake, spec, client, stopping, told: Cell::default() });
+    let line = Rc::new(Line { intake, spec, sink, stopping, told: Cell::default() });
     let options = &line.spec.batching;
     let began = Instant::now();
     let now = || began.elapsed().as_millis() as u64;
@@ -43,7 +38,7 @@ pub(super) async fn run(intake: Intake, stopping: watch::Receiver<bool>, trust: 
         while !ended && !gathering.is_full(options) {
             match line.intake.take() {
                 Some(Next::Entries(taken)) => {
-                    gathering.add(taken.bytes().len(), now());
+                    gathering.add(taken.size(), now());
                     batch.push(taken);
                 }
                 Some(Next::Reopen) => {}
@@ -54,7 +49,7 @@ pub(super) async fn run(intake: Intake, stopping: watch::Receiver<bool>, trust: 
         if gathering.is_full(options) || gathering.is_due(options, now()) || ended && !batch.is_empty() {
             gathering = Gathering::default();
             // While all are busy nothing is taken in, so that what waits stays within its bounds.
-            while deliveries.len() >= line.client.at_once() {
+            while deliveries.len() >= line.sink.at_once() {
                 deliveries.join_next().await;
             }
             deliveries.spawn_local(super::task(deliver(line.clone(), std::mem::take(&mut batch))));
@@ -74,7 +69,7 @@ pub(super) async fn run(intake: Intake, stopping: watch::Receiver<bool>, trust: 
         tokio::select! {
             next = poll_fn(|cx| line.intake.poll_next(cx, room)) => match next {
                 Next::Entries(taken) => {
-                    gathering.add(taken.bytes().len(), now());
+                    gathering.add(taken.size(), now());
                     batch.push(taken);
                 }
                 Next::Reopen => {}
@@ -94,25 +89,32 @@ async fn deliver(line: Rc<Line>, batch: Vec<Taken>) {
     let mut failures = 0;
     loop {
         let addresses = line.intake.addresses();
-        let sent = line.client.send(&line.spec, &addresses, &batch).await;
-        let Err(reason) = sent else { break };
+        if let Some((host, port)) = &line.spec.target.server {
+            tracing::debug!("sending a batch logs to {host}:{port}");
+        }
+        let (reason, after) = match line.sink.deliver(Batch { records: &batch, addresses: &addresses }).await
+        {
+            Outcome::Delivered => break,
+            Outcome::Retry { after, reason } => (reason, Some(after.unwrap_or(options.delay()))),
+            Outcome::Rejected(reason) => (reason, None),
+        };
         failures += 1;
-        let again = failures <= options.max_retry_count && !line.intake.is_stopping();
-        line.tell(&reason, batch.len(), failures, again);
-        if !again {
+        let after = after.filter(|_| failures <= options.max_retry_count && !line.intake.is_stopping());
+        line.tell(&reason, batch.len(), failures, after);
+        let Some(after) = after else {
             line.intake.lost(batch.len());
             break;
-        }
+        };
         let mut stopping = line.stopping.clone();
         // A stop ends the wait early, and the next try is the last one.
-        let _ = tokio::time::timeout(options.delay(), stopping.wait_for(|stop| *stop)).await;
+        let _ = tokio::time::timeout(after, stopping.wait_for(|stop| *stop)).await;
     }
     line.intake.delivering(0, batch.len());
 }
 
 impl Line {
     /// APISIX's words, not more often than each [`PAUSE`].
-    fn tell(&self, reason: &str, entries: usize, failures: u64, again: bool) {
+    fn tell(&self, reason: &str, entries: usize, failures: u64, after: Option<Duration>) {
         let (told, untold) = self.told.get();
         if told.is_some_and(|told| told.elapsed() < PAUSE) {
             self.told.set((told, untold + 1));
@@ -127,9 +129,9 @@ impl Line {
             0 => String::new(),
             _ => format!("; {untold} more failures since the last message"),
         };
-        let then = match again {
-            true => format!("they are tried again in {} s", self.spec.batching.retry_delay),
-            false => format!("exceeded the max_retry_count[{failures}] dropping the entries"),
+        let then = match after {
+            Some(after) => format!("they are tried again in {} s", after.as_secs()),
+            None => format!("exceeded the max_retry_count[{failures}] dropping the entries"),
         };
         tracing::error!(
             "Batch Processor[{name}] failed to process {entries} entries{owner}: {reason}; {then}{others}"

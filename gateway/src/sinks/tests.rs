@@ -5,8 +5,9 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use sdk::sink::{Batching, Destination, Joined, Sink, Spec};
+use sdk::sink::{Batch, Batching, Deliver, Destination, Outcome, Sink, Spec};
 use sdk::testing::Probe;
+use serde_json::json;
 
 use super::*;
 
@@ -14,37 +15,38 @@ use super::*;
 const COMES: Duration = Duration::from_secs(30);
 
 fn spec(target: Destination, batching: Batching) -> Spec {
-    let joined = if batching.batch_max_size == 1 { Joined::PLAIN } else { Joined::ARRAY };
-    Spec { plugin: "test", owner: None, target, batching, joined, max_entries: 100, max_bytes: 1 << 20 }
+    Spec { plugin: "test", owner: None, target, batching, max_entries: 100, max_bytes: 1 << 20 }
 }
 
 fn batches_of(size: usize) -> Batching {
     Batching { batch_max_size: size, ..Batching::at_once("a name") }
 }
 
-fn http(port: u16) -> Destination {
-    Destination::Http {
-        host: "logs.example".to_owned(),
-        port,
-        uri: "/in?a=b".to_owned(),
-        content_type: "application/json",
-        authorization: Some("Basic eDp5".to_owned()),
-        tls: None,
-        timeout: COMES,
-    }
+fn to(sink: &'static str, port: u16, settings: serde_json::Value) -> Destination {
+    Destination::server(sink, "logs.example".to_owned(), port, settings)
+}
+
+/// A batch is an array unless it is a single entry.
+fn http(port: u16, format: &str) -> Destination {
+    let settings = json!({
+        "uri": "/in?a=b", "format": format, "content_type": "application/json",
+        "authorization": "Basic eDp5", "timeout": COMES.as_millis() as u64,
+    });
+    to("http", port, settings)
 }
 
 fn tcp(port: u16, keep: bool) -> Destination {
-    Destination::Tcp { host: "logs.example".to_owned(), port, tls: None, timeout: COMES, keep }
+    let format = if keep { "plain" } else { "array" };
+    to("tcp", port, json!({"format": format, "timeout": COMES.as_millis() as u64, "keep": keep}))
 }
 
 fn start(most: usize) -> anyhow::Result<Deliveries> {
     let folder = std::fs::canonicalize(std::env::temp_dir())?.to_str().unwrap().to_owned();
-    Deliveries::start(most, Arc::new(Folders::new("/", [(folder.clone(), folder)], [])))
+    Deliveries::start(most, crate::wiring::SINKS, Arc::new(Folders::new("/", [(folder.clone(), folder)], [])))
 }
 
 fn open(deliveries: &Deliveries, spec: Spec) -> Sink {
-    let port = spec.target.server().map_or(0, |(_, port)| port);
+    let port = spec.target.server.as_ref().map_or(0, |(_, port)| *port);
     deliveries.sinks().open(spec, [SocketAddr::from(([127, 0, 0, 1], port))].into())
 }
 
@@ -108,7 +110,7 @@ const BUSY: &str = "HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nbusy";
 fn a_full_batch_is_posted_as_a_json_array_and_the_connection_is_kept() {
     let deliveries = start(1 << 20).unwrap();
     let (port, told) = server(&[OK]);
-    let sink = open(&deliveries, spec(http(port), batches_of(2)));
+    let sink = open(&deliveries, spec(http(port, "array"), batches_of(2)));
     push(&sink, &["{\"a\":1}", "{\"a\":2}"]);
     let (first, head, body) = told.recv_timeout(COMES).unwrap();
     assert_eq!(body, "[{\"a\":1},{\"a\":2}]");
@@ -133,7 +135,7 @@ fn what_fails_is_tried_again_and_given_up_after_that() {
     let deliveries = start(1 << 20).unwrap();
     let (port, told) = server(&[BUSY, OK, BUSY]);
     let twice = Batching { max_retry_count: 1, retry_delay: 0, ..batches_of(1) };
-    let sink = open(&deliveries, spec(http(port), twice));
+    let sink = open(&deliveries, spec(http(port, "plain"), twice));
     push(&sink, &["one"]);
     for _ in 0..2 {
         assert_eq!(told.recv_timeout(COMES).unwrap().2, "one");
@@ -158,7 +160,7 @@ fn a_kept_connection_that_was_closed_costs_nothing() {
     let deliveries = start(1 << 20).unwrap();
     // The second request finds its connection closed without an answer.
     let (port, told) = server(&[OK, "", OK]);
-    let sink = open(&deliveries, spec(http(port), batches_of(1)));
+    let sink = open(&deliveries, spec(http(port, "plain"), batches_of(1)));
     push(&sink, &["one"]);
     assert_eq!(told.recv_timeout(COMES).unwrap().2, "one");
     while deliveries.sinks().waiting_bytes() > 0 {
@@ -176,8 +178,8 @@ fn a_kept_connection_that_was_closed_costs_nothing() {
 fn what_was_gathered_is_delivered_when_its_sink_closes_and_when_the_gateway_ends() {
     let deliveries = start(1 << 20).unwrap();
     let (port, told) = server(&[OK]);
-    let closes = open(&deliveries, spec(http(port), batches_of(1000)));
-    let stays = open(&deliveries, spec(http(port), batches_of(999)));
+    let closes = open(&deliveries, spec(http(port, "array"), batches_of(1000)));
+    let stays = open(&deliveries, spec(http(port, "array"), batches_of(999)));
     push(&closes, &["1"]);
     push(&stays, &["2"]);
     drop(closes);
@@ -191,7 +193,7 @@ fn nobody_waits_for_retries_at_the_end() {
     let deliveries = start(1 << 20).unwrap();
     let (port, told) = server(&[BUSY]);
     let for_ever = Batching { max_retry_count: 1000, retry_delay: 1000, ..batches_of(1) };
-    let sink = open(&deliveries, spec(http(port), for_ever));
+    let sink = open(&deliveries, spec(http(port, "plain"), for_ever));
     push(&sink, &["1"]);
     told.recv_timeout(COMES).unwrap();
     deliveries.finish();
@@ -241,7 +243,7 @@ fn each_entry_is_a_datagram() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(COMES)).unwrap();
     let port = socket.local_addr().unwrap().port();
-    let target = Destination::Udp { host: "logs.example".to_owned(), port, timeout: COMES };
+    let target = to("udp", port, json!({"format": "plain", "timeout": COMES.as_millis() as u64}));
     let sink = open(&deliveries, spec(target, batches_of(2)));
     push(&sink, &["one", "two"]);
     for expected in ["one", "two"] {
@@ -257,7 +259,7 @@ fn lines_are_appended_to_a_file_that_may_be_moved_away() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.log");
     let deliveries = start(1 << 20).unwrap();
-    let target = Destination::File { path: path.to_str().unwrap().to_owned() };
+    let target = Destination::file(path.to_str().unwrap());
     let sink = open(&deliveries, spec(target, Batching::at_once("file")));
     push(&sink, &["one\n", "two\n"]);
     while deliveries.sinks().waiting_bytes() > 0 {
@@ -286,7 +288,7 @@ fn a_file_that_cannot_be_opened_costs_entries_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("not/there/a.log");
     let deliveries = start(1 << 20).unwrap();
-    let target = Destination::File { path: path.to_str().unwrap().to_owned() };
+    let target = Destination::file(path.to_str().unwrap());
     let sink = open(&deliveries, spec(target, Batching::at_once("file")));
     push(&sink, &["one\n"]);
     while sink.dropped() == 0 {
@@ -327,11 +329,53 @@ fn a_server_over_tls_that_reads_late_gets_all_of_a_batch() {
 
     let deliveries = start(8 << 20).unwrap();
     deliveries.trust(crate::wiring::trust(&common));
-    let tls = Some(sdk::sink::Tls { name: None, verify: false });
-    let target = Destination::Tcp { host: "logs.example".to_owned(), port, tls, timeout: COMES, keep: false };
+    let timeout = COMES.as_millis() as u64;
+    let target = to("tcp", port, json!({"format": "plain", "tls": {"verify": false}, "timeout": timeout}));
     let sink = open(&deliveries, spec(target, batches_of(1)));
     push(&sink, &[&"x".repeat(900_000)]);
     assert_eq!(server.join().unwrap().map_err(|error| error.to_string()), Ok(900_000));
     deliveries.finish();
     assert_eq!(sink.dropped(), 0);
+}
+
+/// Records that a scripted sink has seen.
+static SEEN: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
+
+/// Fails the first delivery of each record that it does not reject.
+struct Script;
+
+impl Deliver for Script {
+    fn deliver<'a>(&'a self, batch: Batch<'a>) -> sdk::chain::LocalFuture<'a, Outcome> {
+        let record = String::from_utf8(batch.records[0].bytes().to_vec()).unwrap();
+        let mut seen = SEEN.lock().unwrap();
+        let is_first = !seen.contains(&record);
+        seen.push(record.clone());
+        Box::pin(std::future::ready(match record.as_str() {
+            "bad" => Outcome::Rejected("it is bad".to_owned()),
+            _ if is_first => Outcome::Retry { after: Some(Duration::ZERO), reason: "busy".to_owned() },
+            _ => Outcome::Delivered,
+        }))
+    }
+}
+
+#[test]
+fn a_sink_says_when_it_is_tried_again_and_what_never_is() {
+    const KINDS: &[Kind] = &[Kind { name: "script", blocks: false, make: |_, _| Ok(Box::new(Script)) }];
+    let deliveries = Deliveries::start(1 << 20, KINDS, Arc::default()).unwrap();
+    // Its own time would never be over.
+    let often = Batching { max_retry_count: 9, retry_delay: 1 << 20, ..batches_of(1) };
+    let sink = open(&deliveries, spec(to("script", 1, json!({})), often));
+    push(&sink, &["bad", "good"]);
+    while deliveries.sinks().waiting_bytes() > 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(*SEEN.lock().unwrap(), ["bad", "good", "good"]);
+    let unknown = open(&deliveries, spec(to("none", 1, json!({})), batches_of(1)));
+    assert_eq!(unknown.dropped(), 1, "of the plugin, the rejected one");
+    push(&unknown, &["lost"]);
+    while unknown.dropped() == 1 {
+        push(&unknown, &["lost"]);
+        std::thread::yield_now();
+    }
+    deliveries.finish();
 }

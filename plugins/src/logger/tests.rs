@@ -1,9 +1,8 @@
 use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::time::Duration;
 
 use sdk::exchange::Body;
-use sdk::sink::{Destination, Joined, Next, Sinks, Spec, Tls};
+use sdk::sink::{Destination, Next, Sinks, Spec};
 use sdk::testing::{FixedNames, Probe, chunk, respond, with_body};
 use sdk::{Client, Plugin};
 
@@ -324,38 +323,33 @@ fn logged<P: Plugin>(mut config: Value) -> (Spec, Value) {
 
 #[test]
 fn loggers_put_their_entries_into_the_sinks_they_asked_for() {
-    let (host, port, timeout) = ("127.0.0.1".to_owned(), 5, Duration::from_secs(1));
-    let tls = |name: Option<&str>, verify| Some(Tls { name: name.map(str::to_owned), verify });
-    let tcp = |tls, keep| Destination::Tcp { host: host.clone(), port, tls, timeout, keep };
+    let to = |sink, settings| Destination::server(sink, "127.0.0.1".to_owned(), 5, settings);
+    let tcp = |format: &str, tls: Value| to("tcp", json!({"format": format, "tls": tls, "timeout": 1000}));
     let server = |more: Value| {
         let mut config = json!({"host": "127.0.0.1", "port": 5, "timeout": 1000});
         config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         config
     };
-    let http = Destination::Http {
-        host: host.clone(),
-        port,
-        uri: "/in".to_owned(),
-        content_type: "application/json",
-        authorization: None,
-        tls: None,
-        timeout,
-    };
+    let http = json!({
+        "uri": "/in", "format": "array", "content_type": "application/json", "authorization": null,
+        "tls": null, "timeout": 1000,
+    });
+    let syslog = json!({"format": "syslog", "tls": {"verify": true}, "timeout": 1000, "keep": true});
     let named = json!({"tls": true, "tls_options": "a.b", "batch_max_size": 1});
     let unnamed = json!({"tls": true, "tls_options": ""});
-    for ((spec, entry), target, joined) in [
+    for ((spec, entry), target) in [
+        (logged::<FileLogger>(json!({"path": "logs/a.log"})), Destination::file("/data/logs/a.log")),
+        (logged::<HttpLogger>(json!({"uri": "http://127.0.0.1:5/in", "timeout": 1})), to("http", http)),
+        (logged::<TcpLogger>(server(json!({}))), tcp("array", Value::Null)),
+        (logged::<TcpLogger>(server(named)), tcp("plain", json!({"name": "a.b", "verify": false}))),
+        (logged::<TcpLogger>(server(unnamed)), tcp("array", json!({"name": null, "verify": false}))),
+        (logged::<Syslog>(server(json!({"tls": true}))), to("tcp", syslog)),
         (
-            logged::<FileLogger>(json!({"path": "logs/a.log"})),
-            Destination::File { path: "/data/logs/a.log".to_owned() },
-            Joined::PLAIN,
+            logged::<Syslog>(server(json!({"sock_type": "udp"}))),
+            to("udp", json!({"format": "syslog", "timeout": 1000})),
         ),
-        (logged::<HttpLogger>(json!({"uri": "http://127.0.0.1:5/in", "timeout": 1})), http, Joined::ARRAY),
-        (logged::<TcpLogger>(server(json!({}))), tcp(None, false), Joined::ARRAY),
-        (logged::<TcpLogger>(server(named)), tcp(tls(Some("a.b"), false), false), Joined::PLAIN),
-        (logged::<TcpLogger>(server(unnamed)), tcp(tls(None, false), false), Joined::ARRAY),
-        (logged::<Syslog>(server(json!({"tls": true}))), tcp(tls(None, true), true), Joined::PLAIN),
     ] {
-        assert_eq!((spec.target, spec.joined), (target, joined), "{}", spec.plugin);
+        assert_eq!(spec.target, target, "{}", spec.plugin);
         assert_eq!([get(&entry, "/response/body"), get(&entry, "/route")], ["body", "1"], "{}", spec.plugin);
     }
 }

@@ -11,7 +11,7 @@ use proxy::{AccessLog, FaultRecord, Settings};
 use sdk::build::Build;
 use sdk::chain::{Fitting, Stage};
 use sdk::log_format::{Escape, LogFormat};
-use sdk::sink::{self, Batching, Bounds, Destination, Intake, Joined, Next, Spec};
+use sdk::sink::{self, Batching, Bounds, Destination, Intake, Next, Spec};
 use sdk::stream::Stream;
 use sdk::vars::Var;
 use sdk::{Exchange, Factory, Instance, Phases};
@@ -118,9 +118,8 @@ pub fn access_log(format: &str, settings: &mut Settings) -> Intake {
     let (sink, intake) = sink::of_buffers(Spec {
         plugin: "access log",
         owner: None,
-        target: Destination::File { path: String::new() },
+        target: Destination::file(""),
         batching: Batching::at_once("access log"),
-        joined: Joined::PLAIN,
         max_entries: usize::MAX,
         max_bytes: usize::MAX,
     });

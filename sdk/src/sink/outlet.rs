@@ -86,7 +86,7 @@ impl Outlet {
         }
         let bytes = std::mem::take(&mut self.current);
         let size = bytes.len();
-        let packet = Packet { bytes, entries: self.lines, back: Some(self.back.clone()) };
+        let packet = Packet { record: bytes.into(), entries: self.lines, back: Some(self.back.clone()) };
         match self.sink.put(packet) {
             Ok(()) => {
                 self.lines = 0;
@@ -94,7 +94,7 @@ impl Outlet {
                 self.under_way += 1;
                 self.current = self.spare.pop().unwrap_or_default();
             }
-            Err(refused) => self.current = refused.bytes,
+            Err(refused) => self.current = refused.record.bytes,
         }
     }
 
@@ -135,7 +135,7 @@ impl Drop for Outlet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sink::{Batching, Destination, Intake, Joined, Next, Spec, of_buffers};
+    use crate::sink::{Batching, Destination, Intake, Next, Spec, of_buffers};
 
     const BOUNDS: Bounds = Bounds { buffer: 100, waiting: 1000 };
 
@@ -143,9 +143,8 @@ mod tests {
         let spec = Spec {
             plugin: "test",
             owner: None,
-            target: Destination::File { path: String::new() },
+            target: Destination::file(""),
             batching: Batching::at_once("test"),
-            joined: Joined::PLAIN,
             max_entries: usize::MAX,
             max_bytes: usize::MAX,
         };

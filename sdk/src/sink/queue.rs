@@ -16,7 +16,7 @@ use std::task::{Context, Poll, Waker};
 use futures_util::task::AtomicWaker;
 
 use super::registry::{Addresses, Start, Starter, Totals};
-use super::{Bounds, Outlet, Spec};
+use super::{Bounds, Outlet, Record, Spec};
 use crate::exchange::Exchange;
 
 /// Maximum buffers of all workers in flight.
@@ -63,7 +63,7 @@ pub struct Room {
 /// Queued entries: one of a plugin, or a worker's buffer of them.
 #[derive(Debug)]
 pub(super) struct Packet {
-    pub(super) bytes: Vec<u8>,
+    pub(super) record: Record,
     pub(super) entries: usize,
     /// The channel that returns the buffer.
     pub(super) back: Option<SyncSender<Vec<u8>>>,
@@ -136,18 +136,19 @@ pub fn of_buffers(spec: Spec) -> (Sink, Intake) {
 
 impl Sink {
     /// Queues an entry of this exchange, or counts it as dropped if there is no room.
-    pub fn push(&self, x: &Exchange<'_>, entry: Vec<u8>) {
+    pub fn push(&self, x: &Exchange<'_>, entry: impl Into<Record>) {
+        let record = entry.into();
         let shared = &self.0.shared;
         if shared.first.get().is_none() {
             let route = x.route().map(|route| route.id.to_string()).unwrap_or_default();
             // Only the first value is kept.
             let _ = shared.first.set((route, x.client().local.ip().to_canonical().to_string()));
         }
-        if !shared.has_room(1, entry.len()) {
+        if !shared.has_room(1, record.size()) {
             shared.lost(1);
             return;
         }
-        if self.put(Packet { bytes: entry, entries: 1, back: None }).is_err() {
+        if self.put(Packet { record, entries: 1, back: None }).is_err() {
             shared.lost(1);
         }
     }
@@ -175,7 +176,7 @@ impl Sink {
     /// # Errors
     /// There is no receiver.
     pub(super) fn put(&self, packet: Packet) -> Result<(), Packet> {
-        let (entries, bytes) = (packet.entries, packet.bytes.len());
+        let (entries, bytes) = (packet.entries, packet.record.size());
         let shared = &self.0.shared;
         if !self.0.starter.has_started() && !self.0.starter.start() {
             return Err(packet);
@@ -357,7 +358,18 @@ impl Intake {
 
 impl Taken {
     pub fn bytes(&self) -> &[u8] {
-        &self.packet.bytes
+        &self.packet.record.bytes
+    }
+
+    /// The value of this name; see [`Record::fields`].
+    pub fn field(&self, name: &str) -> Option<&[u8]> {
+        let mut fields = self.packet.record.fields.iter();
+        fields.find(|(field, _)| *field == name).map(|(_, value)| &value[..])
+    }
+
+    /// Bytes of the entries and of their fields.
+    pub fn size(&self) -> usize {
+        self.packet.record.size()
     }
 
     pub fn entries(&self) -> usize {
@@ -367,13 +379,13 @@ impl Taken {
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        let shared = &self.shared;
+        let (shared, size) = (&self.shared, self.size());
         shared.taken.fetch_sub(self.packet.entries, Ordering::Relaxed);
-        shared.bytes.fetch_sub(self.packet.bytes.len(), Ordering::Relaxed);
-        shared.totals.bytes.fetch_sub(self.packet.bytes.len(), Ordering::Relaxed);
+        shared.bytes.fetch_sub(size, Ordering::Relaxed);
+        shared.totals.bytes.fetch_sub(size, Ordering::Relaxed);
         if let Some(back) = &self.packet.back {
             // The channel has room for all buffers in flight; the worker may have ended.
-            let _ = back.try_send(std::mem::take(&mut self.packet.bytes));
+            let _ = back.try_send(std::mem::take(&mut self.packet.record.bytes));
         }
     }
 }

@@ -213,16 +213,15 @@ mod tests {
     use std::task::{Context, Poll, Waker};
 
     use super::*;
-    use crate::sink::{Batching, Destination, Joined, Next, Room};
+    use crate::sink::{Batching, Destination, Next, Room};
     use crate::testing::Probe;
 
     fn spec(path: &str) -> Spec {
         Spec {
             plugin: "test",
             owner: None,
-            target: Destination::File { path: path.to_owned() },
+            target: Destination::file(path),
             batching: Batching { batch_max_size: 3, ..Batching::at_once("a name") },
-            joined: Joined::PLAIN,
             max_entries: 4,
             max_bytes: 100,
         }

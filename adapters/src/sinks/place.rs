@@ -1,18 +1,16 @@
-//! Where a log goes: a file that may be renamed under us, or an output of the process; and who writes
-//! it.
+//! Where a log goes: a file that may be renamed under us, or an output of the process.
 
 use std::fs::{DirBuilder, File};
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use model::Invalid;
 use rustix::fs::{Access, AtFlags, CWD};
-use sdk::sink::{Folders, Intake, LogFile, Next, Taken};
+use sdk::sink::{Folders, LogFile};
 
-use crate::log_folders;
+use super::folders;
 
 /// The place a log is written to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,7 +75,7 @@ impl LogDestination {
                 File::options().append(true).create(true).mode(0o640).open(path)
             }
             LogDestination::OfPlugin { folder, below, makes_folder } => {
-                log_folders::open(folder, below, *makes_folder)
+                folders::open(folder, below, *makes_folder)
             }
         }
     }
@@ -118,131 +116,6 @@ impl std::fmt::Display for LogDestination {
             LogDestination::File { path, .. } => path.display().fmt(f),
             LogDestination::OfPlugin { folder, below, .. } => folder.join(below).display().fmt(f),
         }
-    }
-}
-
-/// Time between two lines about the same trouble.
-const PAUSE: Duration = Duration::from_secs(10);
-
-/// The most bytes of entries that are joined to one write.
-const TOGETHER: usize = 64 << 10;
-
-/// Appends the entries of a sink to a file. Runs on a thread of its own, so that a slow file, a full disk or a FIFO
-/// without a reader holds up no other work.
-pub struct Writer {
-    /// The log's name in messages: `the access log`.
-    what: &'static str,
-    place: LogDestination,
-    /// None before it is opened. A FIFO is not before it has a reader.
-    file: Option<File>,
-    /// The last write broke off within a line.
-    within_line: bool,
-    /// Time of the last message about a failed write.
-    told: Option<Instant>,
-}
-
-impl Writer {
-    /// Writes into `file`, or opens the place with the first line.
-    pub fn new(what: &'static str, place: LogDestination, file: Option<File>) -> Writer {
-        Writer { what, place, file, within_line: false, told: None }
-    }
-
-    /// Writes until the end.
-    pub fn run(mut self, intake: &Intake) {
-        let mut next = intake.next();
-        let mut together = Vec::new();
-        loop {
-            match next {
-                Next::Entries(first) => {
-                    // Entries that wait already go into the same write.
-                    let mut taken = vec![first];
-                    let mut bytes = taken[0].bytes().len();
-                    next = loop {
-                        match intake.take() {
-                            Some(Next::Entries(more)) if bytes + more.bytes().len() <= TOGETHER => {
-                                bytes += more.bytes().len();
-                                taken.push(more);
-                            }
-                            Some(other) => break other,
-                            None => {
-                                self.write(&taken, &mut together, intake);
-                                taken.clear();
-                                break intake.next();
-                            }
-                        }
-                    };
-                    self.write(&taken, &mut together, intake);
-                }
-                Next::Reopen => {
-                    self.reopen();
-                    next = intake.next();
-                }
-                Next::End => return,
-            }
-        }
-    }
-
-    fn reopen(&mut self) {
-        // A FIFO stays the same, and opening it again could wait for a reader.
-        if self.file.is_none() || self.place.is_fifo() {
-            return;
-        }
-        match self.place.open() {
-            Ok(file) => (self.file, self.within_line) = (Some(file), false),
-            Err(error) => tracing::error!(
-                "cannot reopen {}, {} still goes to the old file: {error}",
-                self.place,
-                self.what
-            ),
-        }
-    }
-
-    fn write(&mut self, taken: &[Taken], together: &mut Vec<u8>, intake: &Intake) {
-        let written = match taken {
-            [] => return,
-            [one] => self.try_write(one.bytes()),
-            all => {
-                together.clear();
-                all.iter().for_each(|one| together.extend_from_slice(one.bytes()));
-                self.try_write(together)
-            }
-        };
-        if let Err(error) = written {
-            intake.lost(taken.iter().map(Taken::entries).sum());
-            if self.told.is_none_or(|told| told.elapsed() > PAUSE) {
-                self.told = Some(Instant::now());
-                match self.file {
-                    None => tracing::error!(
-                        "failed to open file: {}, error info: {error}; {} loses entries",
-                        self.place,
-                        self.what
-                    ),
-                    Some(_) => tracing::error!("cannot write {}, {}: {error}", self.what, self.place),
-                }
-            }
-        }
-    }
-
-    fn try_write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        let file = match &mut self.file {
-            Some(file) => file,
-            none => none.insert(self.place.open()?),
-        };
-        if self.within_line {
-            file.write_all(b"\n")?;
-            self.within_line = false;
-        }
-        while !bytes.is_empty() {
-            match file.write(bytes) {
-                Ok(n) => {
-                    self.within_line = n > 0 && bytes[n - 1] != b'\n';
-                    bytes = &bytes[n..];
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
     }
 }
 
