@@ -86,6 +86,18 @@ impl Loader<'_, '_> {
                 continue;
             }
             if !self.profiles.activates(&settings) {
+                let key = settings
+                    .get("spring.config.activate.on-profile")
+                    .or_else(|| settings.get("spring.profiles"));
+                if let Some(item) = key {
+                    let effect = "the document is not in use: it is for other profiles";
+                    self.find(
+                        finding::Severity::Cosmetic,
+                        &item,
+                        effect,
+                        Some("choose profiles by `--profile`"),
+                    );
+                }
                 continue;
             }
             self.layers.push(document);

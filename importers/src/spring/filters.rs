@@ -272,6 +272,28 @@ fn secure(definition: &Definition<'_>, scope: &Scope<'_>, effects: &mut Effects,
 }
 
 impl Effects {
+    /// `X-Forwarded-Prefix` names a beginning of the path that is removed, unless the file switches that off. With the
+    /// keys of versions from 4.3 on, forwarded headers need `trusted-proxies`.
+    fn forwarded_prefix(&mut self, scope: &Scope<'_>, pairs: &mut [(String, String)]) {
+        let is_off = |name: &str| {
+            let item = scope.gateway.and_then(|gateway| gateway.get(name));
+            item.and_then(|item| item.bool()) == Some(false)
+        };
+        let has_default = scope.gateway.is_none_or(|gateway| gateway.path() == "spring.cloud.gateway");
+        if !has_default || is_off("x-forwarded.enabled") || is_off("x-forwarded.prefix-enabled") {
+            return;
+        }
+        match (rewrite::removed(&self.changes), pairs) {
+            (Some(rewrite::Removed::Segments(count)), [(pattern, replacement)]) => {
+                *pattern = format!("^((?:/[^/]+){{0,{count}}})(?:/(.*))?$");
+                *replacement = "/${2}".to_owned();
+                self.request.add("X-Forwarded-Prefix", "${1}".to_owned());
+            }
+            (Some(rewrite::Removed::Literal(prefix)), _) => self.request.add("X-Forwarded-Prefix", prefix),
+            _ => {}
+        }
+    }
+
     /// The plugins of the route. Findings about changes that cannot be combined are added to the report.
     pub fn plugins(
         &mut self,
@@ -308,6 +330,7 @@ impl Effects {
                 report.find(Severity::Behaviour, place, &path, effect);
             }
         }
+        self.forwarded_prefix(scope, &mut list);
         if !self.query.is_empty() {
             list.push(("^(.*)$".to_owned(), "${1}".to_owned()));
             let query = regexes::literally(&self.query.join("&"));

@@ -21,6 +21,15 @@ const NO_EFFECT: &[&str] = &[
     "opentracing",
     "otel",
     "resilience4j",
+    "server.connection-timeout",
+    "server.error",
+    "server.jetty",
+    "server.netty",
+    "server.servlet.session",
+    "server.session",
+    "server.shutdown",
+    "server.tomcat",
+    "server.undertow",
     "spring.aop",
     "spring.application",
     "spring.autoconfigure",
@@ -33,6 +42,8 @@ const NO_EFFECT: &[&str] = &[
     "spring.cloud.config",
     "spring.cloud.consul",
     "spring.cloud.inetutils",
+    "spring.cloud.loadbalancer.cache",
+    "spring.cloud.loadbalancer.ribbon",
     "spring.cloud.nacos",
     "spring.cloud.openfeign",
     "spring.cloud.refresh",
@@ -97,15 +108,17 @@ const PROTECTS: &[&str] = &[
 
 /// Adds a finding for each.
 pub fn report(settings: &Settings<'_>, report: &mut Report) {
+    let mut all = Vec::new();
     for item in settings.unread() {
+        of_groups(item, &mut all);
+    }
+    for item in all {
         let path = item.path().to_ascii_lowercase().replace('_', "-");
         let within = |group: &str| {
             path.strip_prefix(group).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
         };
         if item.is_empty() {
             report.item(Severity::Cosmetic, &item, "it has no value", None);
-        } else if within("server") || within("spring.cloud") && !NO_EFFECT.iter().any(|group| within(group)) {
-            report.item(Severity::Behaviour, &item, "not carried over", None);
         } else if within("spring.security") {
             let effect = "access control by Spring Security is not carried over";
             report.item(Severity::Guard, &item, effect, None);
@@ -116,6 +129,8 @@ pub fn report(settings: &Settings<'_>, report: &mut Report) {
                 "no effect on the requests that the gateway forwards",
                 None,
             );
+        } else if within("server") || within("spring.cloud") {
+            report.item(Severity::Behaviour, &item, "not carried over", None);
         } else if path.contains(".ribbon.") || path.ends_with(".ribbon") {
             report.item(Severity::Behaviour, &item, "not carried over: a setting of Ribbon", None);
         } else if within("spring") || within("zuul") || within("ribbon") || within("hystrix") {
@@ -123,6 +138,17 @@ pub fn report(settings: &Settings<'_>, report: &mut Report) {
         } else {
             own(&item, report);
         }
+    }
+}
+
+/// The members of groups that hold settings of many kinds.
+fn of_groups<'s>(item: Item<'s>, all: &mut Vec<Item<'s>>) {
+    if ["server", "spring", "spring.cloud", "spring.cloud.gateway", "spring.cloud.loadbalancer"]
+        .contains(&item.path())
+    {
+        item.members().into_iter().for_each(|(_, member)| of_groups(member, all));
+    } else {
+        all.push(item);
     }
 }
 

@@ -84,6 +84,34 @@ pub fn without_later(changes: &[Change], patterns: &[Pattern]) -> Pairs {
     fit.unwrap_or_default()
 }
 
+/// The beginning of the path that changes remove, if that is all they do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Removed {
+    Segments(usize),
+    Literal(String),
+}
+
+/// See [`Removed`].
+pub fn removed(changes: &[Change]) -> Option<Removed> {
+    match changes {
+        [Change::Strip(count)] if *count > 0 => Some(Removed::Segments(*count)),
+        [Change::Replace { regex, replacement }] => {
+            let (pattern, names) = regexes::numbered(regex);
+            let replacement = regexes::replacement(replacement, &names, 0)?;
+            let pattern = pattern.trim_start_matches('^').trim_end_matches('$');
+            let rests: &[&str] = match replacement.as_str() {
+                "/${1}" => &["/?(.*)", "/(.*)", "(?:/(.*))?"],
+                "${1}" => &["(/.*)?", "(/.*)", "(/?.*)", "(.*)"],
+                _ => return None,
+            };
+            let literal = rests.iter().find_map(|rest| pattern.strip_suffix(rest))?;
+            let fits = literal.len() > 1 && !literal.ends_with('/') && regexes::escape(literal) == literal;
+            fits.then(|| Removed::Literal(literal.to_owned()))
+        }
+        _ => None,
+    }
+}
+
 /// Whether Java's `replaceAll` may find a second match of an expression in a path.
 pub fn may_repeat(regex: &str) -> bool {
     let end = regex.trim_end_matches(['$', ')', '?']);
@@ -272,6 +300,22 @@ mod tests {
             Err(Fault::Variable("no".to_owned()))
         );
         assert_eq!(combined(&[replace("/a", "/b"), Change::Strip(1)], "/**"), Err(Fault::Combination));
+    }
+
+    #[test]
+    fn prefixes_that_are_removed_are_known() {
+        let literal = |text: &str| Some(Removed::Literal(text.to_owned()));
+        for (regex, replacement, expected) in [
+            ("/red/?(?<s>.*)", "/${s}", literal("/red")),
+            ("^/api/red(?<s>/.*)?", "${s}", literal("/api/red")),
+            ("/red/(.*)", "/blue/$1", None),
+            ("/[a-z]+/(.*)", "/$1", None),
+            ("/(.*)", "/$1", None),
+        ] {
+            assert_eq!(removed(&[replace(regex, replacement)]), expected, "{regex}");
+        }
+        assert_eq!(removed(&[Change::Strip(2)]), Some(Removed::Segments(2)));
+        assert_eq!(removed(&[Change::Strip(2), Change::Strip(1)]), None);
     }
 
     #[test]

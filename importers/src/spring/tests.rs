@@ -100,8 +100,8 @@ fn a_file_becomes_routes() {
     assert_eq!(
         plugins["proxy-rewrite"],
         json!({
-            "regex_uri": ["^(?:/[^/]+){0,1}(?:/(.*))?$", "/${1}"],
-            "headers": {"add": {"X-Gateway": "scg"}},
+            "regex_uri": ["^((?:/[^/]+){0,1})(?:/(.*))?$", "/${2}"],
+            "headers": {"add": {"X-Gateway": "scg", "X-Forwarded-Prefix": "${1}"}},
         })
     );
     assert_eq!(plugins["gzip"], json!({"types": ["application/json"], "min_length": 1024}));
@@ -171,6 +171,34 @@ fn properties_become_the_same() {
     assert_eq!(one["plugins"]["proxy-rewrite"]["regex_uri"], json!(["/one/(.*)", "/${1}"]));
     assert_eq!(route(&import, "two")["upstream"]["nodes"][0]["host"], "two");
     assert_eq!(import.count(Severity::Guard) + import.count(Severity::Behaviour), 0, "{:?}", import.findings);
+}
+
+#[test]
+fn other_forms_of_routes_are_read() {
+    let import = import(
+        "spring.cloud.gateway:\n  default-filters: ['AddRequestHeader=A, 1', 'AddRequestHeader=B, 2']\n  \
+         x-forwarded.prefix-enabled: false\n  routes:\n  \
+         - 'text=http://t:1,Path=/t'\n  \
+         - {id: off, uri: 'http://o:1', enabled: false, predicates: [Path=/o]}\n  \
+         - {id: both, uri: 'lb:https://svc', predicates: [Path=/b/**, Path=/*/c], filters: ['RemoveRequestHeader=A', StripPrefix=1]}\n",
+    );
+    assert_eq!(route(&import, "text")["upstream"]["nodes"][0]["host"], "t");
+    assert_eq!(import.resources.len(), 2);
+    let both = route(&import, "both");
+    assert_eq!(both["vars"], json!([["uri", "~~", "^/[^/]+/c/?$"]]));
+    assert_eq!(both["upstream"]["scheme"], "https");
+    // Default filters and those of the route take turns: A is added, removed, then B is added.
+    let rewrite = &both["plugins"]["proxy-rewrite"];
+    assert_eq!(rewrite["headers"], json!({"add": {"B": "2"}, "remove": ["A"]}));
+    let import = import_of(
+        Format::SpringCloudGateway,
+        &[(
+            "a.yml",
+            "spring.cloud.gateway.mvc.routes: [{id: m, uri: 'http://m:1', predicates: [Path=/m], filters: [LoadBalancer=svc]}]\n",
+        )],
+        &[],
+    );
+    assert_eq!(route(&import.unwrap(), "m")["upstream"]["service_name"], "SVC");
 }
 
 #[test]

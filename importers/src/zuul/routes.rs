@@ -325,8 +325,8 @@ fn others(settings: &Settings<'_>, report: &mut Report) {
     }
     for item in cosmetic.iter().filter_map(|name| zuul.get(name)) {
         for (name, member) in item.members() {
+            member.whole();
             if !own.iter().any(|known| crate::spring::is_name(known, name)) {
-                member.whole();
                 report.item(
                     Severity::Cosmetic,
                     &member,
