@@ -42,6 +42,9 @@ pub struct Case {
     /// Shell commands run before the gateway in its process, such as `ulimit -n 100`.
     #[serde(default)]
     pub limits: String,
+    /// Arguments of `sluice run` in place of the folder, such as a file of another gateway.
+    #[serde(default)]
+    pub run: Vec<String>,
     /// A real etcd, which is then the provider.
     pub etcd: Option<crate::etcd::Wanted>,
     /// Start the gateway before the first step.

@@ -22,6 +22,8 @@ pub struct Gateway {
     folder: PathBuf,
     env: Vec<(String, String)>,
     limits: String,
+    /// Of `sluice run`.
+    arguments: Vec<String>,
     /// Another gateway may listen on the traffic port (`--reuse-port`).
     pub shares_port: bool,
     /// It takes no traffic: that it has come up shows on its control API.
@@ -87,11 +89,17 @@ impl Gateway {
             .map(|(name, value)| Ok((name.clone(), names.fill(value)?)))
             .collect::<Result<_>>()?;
         let limits = case.limits.clone();
+        let mut arguments: Vec<String> =
+            case.run.iter().map(|argument| names.fill(argument)).collect::<Result<_>>()?;
+        if arguments.is_empty() {
+            arguments.push(folder.display().to_string());
+        }
         Ok(Gateway {
             program: program.into(),
             folder: folder.into(),
             env,
             limits,
+            arguments,
             shares_port: false,
             is_silent: false,
             listen,
@@ -113,7 +121,7 @@ impl Gateway {
                 command
             }
         };
-        command.arg("run").arg(&self.folder).arg("--data").arg(self.folder.join("data"));
+        command.arg("run").args(&self.arguments).arg("--data").arg(self.folder.join("data"));
         if self.shares_port {
             command.arg("--reuse-port");
         }

@@ -8,6 +8,7 @@
 mod bench;
 mod build;
 mod check;
+mod compare;
 mod deny;
 mod docs;
 mod fuzz;
@@ -37,6 +38,9 @@ cargo x COMMAND
   sluice ARGS         build the gateway as `run` does and call it with ARGS, such
                       as `cargo x sluice check conf`
   bench [ARGS]        build for speed, load, report (see bench/README.md)
+  compare [FORMAT:FILE...] [ARGS]
+                      run nginx, Envoy, Spring Cloud Gateway and Sluice on the same
+                      files and compare the answers (see tests/compare/README.md)
   gen [--check]       plugin pages and schemas under docs/plugins, and the messages
                       of etcd's API; with --check fail when the pages are stale
                       (the unit tests fail when the messages are)
@@ -70,6 +74,7 @@ fn main() -> ExitCode {
         "run" => run::run(rest),
         "sluice" => run::sluice(rest),
         "bench" => bench::bench(rest),
+        "compare" => compare::command(rest),
         "gen" => gen_docs::command(rest),
         "new-plugin" => new_plugin::command(rest),
         "tidy" => tidy::tidy(),

@@ -157,3 +157,40 @@ fn settings_of_registries_are_those_of_the_gateway() {
         assert_eq!((boot.discovery.get("eureka"), warnings.len()), (Some(&value), 0));
     }
 }
+
+/// The small files of the importers' tests.
+fn fixtures() -> Vec<(Format, PathBuf)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../importers/fixtures");
+    let mut found = Vec::new();
+    for format in Format::ALL {
+        let Ok(entries) = std::fs::read_dir(root.join(format.name())) else { continue };
+        found
+            .extend(entries.flatten().map(|entry| (format, entry.path())).filter(|(_, path)| path.is_file()));
+    }
+    found.sort_by(|one, other| one.1.cmp(&other.1));
+    found
+}
+
+#[test]
+fn each_fixture_is_converted_to_a_file_with_the_same_resources() {
+    let mut resources = 0;
+    for (format, path) in fixtures() {
+        let Ok(text) = std::fs::read_to_string(&path) else { continue };
+        let job = Job::new(format, &path, &cli::Import::default()).unwrap();
+        // Parts that others include, and files with errors on purpose.
+        let Ok(imported) = job.read(&text).0 else { continue };
+        let diagnostics = &imported.declarative.diagnostics;
+        assert!(diagnostics.is_empty(), "{}: {diagnostics:?}", path.display());
+        let converted = convert::apisix_yaml(&job, &imported, None);
+        assert_eq!(loaded(&converted), served(&imported), "{}", path.display());
+        resources += imported.declarative.items.len();
+        // A guard that names an absent resource closes all routes.
+        let known: std::collections::HashSet<&Key> =
+            imported.import.resources.iter().map(|one| &one.key).collect();
+        for finding in &imported.import.findings {
+            let unknown: Vec<&Key> = finding.resources.iter().filter(|key| !known.contains(key)).collect();
+            assert!(unknown.is_empty(), "{}: {finding} names {unknown:?}", path.display());
+        }
+    }
+    assert!(resources > 20, "{resources} resources");
+}

@@ -1,0 +1,251 @@
+#!/usr/bin/env python3
+"""Runs the original program and Sluice on the same file, sends both the same requests and compares what comes of them.
+
+Started by `cargo x compare`. The file is rewritten to local addresses and files first (nginx_file.py, envoy.py); the
+requests are derived from the original's configuration by the readers here, not by Sluice's importers.
+"""
+
+import argparse
+import importlib
+import itertools
+import json
+import multiprocessing
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import client
+import upstream
+
+# Headers of one connection or of one program; they differ without any configuration.
+HOP = {"connection", "keep-alive", "transfer-encoding", "date", "server", "via", "content-length"}
+OWN = HOP | {"x-request-id", "x-envoy-upstream-service-time", "x-envoy-expected-rq-timeout-ms", "x-envoy-internal"}
+FORWARDED = {"x-forwarded-for", "x-forwarded-host", "x-forwarded-port", "x-forwarded-proto", "sluice-hops"}
+MOST_REQUESTS = 600
+
+
+def free_ports():
+    for port in itertools.count(24000):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        yield port
+
+
+def wait(ports, process, seconds=20):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and process.poll() is None:
+        if all(is_open(port) for port in ports):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def is_open(port):
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        return True
+    except OSError:
+        return False
+
+
+def stop(process):
+    process.terminate()
+    try:
+        process.wait(5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def result(answer, groups):
+    """What is compared of an answer."""
+    seen, body = None, answer.body
+    if any(name == "x-upstream" for name, _ in answer.headers) or answer.status == 101:
+        try:
+            seen = json.loads(answer.body)
+        except ValueError:
+            seen = None
+    if seen:
+        seen["port"] = groups.get(seen["port"], seen["port"])
+        seen["headers"] = sorted((name, value) for name, value in map(tuple, seen["headers"]) if name not in OWN)
+        body = b""
+    headers = sorted((name, value) for name, value in answer.headers if name not in OWN)
+    # The pages of errors are the program's own.
+    if answer.status >= 300:
+        body, headers = b"", [pair for pair in headers if pair[0] not in ("content-type",)]
+    return {"status": answer.status, "upstream": seen, "headers": headers, "body": body.decode("latin1")}
+
+
+def differences(one, other):
+    found = []
+    if one["status"] != other["status"]:
+        return [f"status {one['status']} / {other['status']}"]
+    mine, theirs = one["upstream"], other["upstream"]
+    if bool(mine) != bool(theirs):
+        found.append("the upstream is reached / not" if mine else "the upstream is not reached / is")
+    elif mine:
+        theirs["headers"] = without_added(mine["headers"], theirs["headers"])
+        for part in ("port", "method", "target", "body"):
+            if mine[part] != theirs[part]:
+                found.append(f"upstream {part} {mine[part]!r} / {theirs[part]!r}")
+        found += of_headers("upstream header", mine["headers"], theirs["headers"])
+    found += of_headers("response header", one["headers"], other["headers"])
+    if one["body"] != other["body"]:
+        found.append(f"body {one['body'][:60]!r} / {other['body'][:60]!r}")
+    return found
+
+
+def without_added(original, headers):
+    """Sluice tells upstreams about the client in any case (docs/migrating): headers that the original leaves to its
+    configuration are not compared unless the original sends them."""
+    sent = dict(original)
+    kept = []
+    for name, value in headers:
+        if name in FORWARDED and name not in sent:
+            continue
+        if name == "x-forwarded-for" and value == sent.get(name, "") + ", 127.0.0.1":
+            value = sent[name]
+        kept.append((name, value))
+    return kept
+
+
+def of_headers(what, one, other):
+    names = sorted({name for name, _ in one} | {name for name, _ in other})
+    values = lambda all, name: [value for n, value in all if n == name]  # noqa: E731
+    pairs = [(name, values(one, name), values(other, name)) for name in names]
+    return [f"{what} {name} {mine} / {theirs}" for name, mine, theirs in pairs if mine != theirs]
+
+
+def run_all(program, requests, ports, groups):
+    if not wait(ports, program):
+        stop(program)
+        return None
+    out = []
+    for one in requests:
+        answer = client.send(one.port, one.tls, one.method, one.target, one.headers, one.body)
+        out.append(result(answer, groups))
+    stop(program)
+    return out
+
+
+def sluice(site, folder, args, log):
+    command = [args.sluice, "run", str(site.file), "--data", str(folder / "data")] + args.option
+    return subprocess.Popen(command, stdout=log, stderr=log, env=dict(os.environ, XDG_STATE_HOME=str(folder / "state")))
+
+
+def compare(original, path, args, ports):
+    folder = Path(args.work) / f"{original.NAME}-{Path(path).stem}"
+    shutil.rmtree(folder, ignore_errors=True)
+    site = original.Site(path, folder, Path(args.certs).resolve(), ports)
+    refused = site.usable()
+    if refused:
+        return {"file": path, "skipped": f"the original refuses it: {refused}"}
+    requests = list(itertools.islice(site.requests(), MOST_REQUESTS))
+    ready = multiprocessing.Event()
+    servers = multiprocessing.Process(target=upstream.run, args=(list(site.upstreams()), site.tls_upstreams(), Path(args.certs), ready), daemon=True)
+    servers.start()
+    ready.wait(10)
+    try:
+        groups, listened = site.same_upstream(), site.ports_listened()
+        with open(folder / "original.log", "w") as log:
+            theirs = run_all(site.start(log), requests, listened, groups)
+        if theirs is None:
+            tail = (folder / "original.log").read_text().strip().splitlines()[-1:]
+            return {"file": path, "skipped": f"the original does not start: {' '.join(tail)}"}
+        with open(folder / "sluice.log", "w") as log:
+            program = site.start(log) if args.twice else sluice(site, folder, args, log)
+            ours = run_all(program, requests, listened, groups)
+        if ours is None:
+            return {"file": path, "failed": f"Sluice does not start, see {folder / 'sluice.log'}", "requests": len(requests)}
+    finally:
+        servers.terminate()
+        servers.join()
+    checked = subprocess.run([args.sluice, "check", "--json", str(site.file)] + args.option, capture_output=True, text=True)
+    try:
+        findings = (json.loads(checked.stdout)["import"] or {}).get("findings", [])
+    except (ValueError, KeyError):
+        findings = []
+    return counted(path, requests, theirs, ours, findings, args.verbose)
+
+
+def counted(path, requests, theirs, ours, findings, verbose):
+    same = explained = 0
+    different, used = [], set()
+    effective = [one for one in findings if one["severity"] != "cosmetic"]
+    for request, one, other in zip(requests, theirs, ours):
+        found = differences(one, other)
+        if not found:
+            same += 1
+            continue
+        named = [at for at, finding in enumerate(effective) if finding["line"] in request.lines]
+        if named:
+            explained += 1
+            used.update(named)
+        else:
+            different.append({
+                "request": f"{request.method} {request.target} {request.headers[:1] + request.headers[3:]} ({request.about})",
+                "differences": found,
+            })
+    for one in different[: verbose or 0]:
+        print(f"    {one['request']}\n      " + "\n      ".join(one["differences"]), file=sys.stderr)
+    return {
+        "file": path, "requests": len(requests), "same": same, "explained": explained, "different": different,
+        "findings": len(findings),
+        "unseen": [f"{one['line']}: {one['construct']}" for at, one in enumerate(effective) if at not in used],
+    }
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("files", nargs="+", help="FORMAT:FILE, such as nginx:conf/site.conf")
+    arguments.add_argument("--sluice", required=True)
+    arguments.add_argument("--certs", required=True, help="folder with server-ec.crt and ca.crt")
+    arguments.add_argument("--work", required=True, help="folder for rewritten files and logs")
+    arguments.add_argument("--option", action="append", default=["--accept-guards"], help="an argument for Sluice")
+    arguments.add_argument("--twice", action="store_true", help="runs the original in place of Sluice: all must be the same")
+    arguments.add_argument("--report", help="writes all results to this file as JSON")
+    arguments.add_argument("--verbose", type=int, default=3, metavar="N", help="differences that are shown of a file")
+    args = arguments.parse_args()
+    ports, results = free_ports(), []
+    for name in args.files:
+        kind, _, path = name.partition(":")
+        try:
+            one = compare(importlib.import_module(kind), path, args, ports)
+        except Exception as error:  # noqa: BLE001, one file must not end the run
+            one = {"file": path, "skipped": f"the comparison failed: {error!r}"}
+        results.append(one | {"format": kind})
+        print(line(one), flush=True)
+    if args.report:
+        Path(args.report).write_text(json.dumps(results, indent=1))
+    return summary(results)
+
+
+def line(one):
+    if "skipped" in one or "failed" in one:
+        return f"{Path(one['file']).name[:44]:<44}  {one.get('skipped') or one['failed']}"
+    return (f"{Path(one['file']).name[:44]:<44}  {one['requests']:>5} requests, {one['same']:>5} same, "
+            f"{one['explained']:>4} explained by a finding, {len(one['different']):>4} different")
+
+
+def summary(results):
+    done = [one for one in results if "same" in one]
+    total, same = sum(one["requests"] for one in done), sum(one["same"] for one in done)
+    explained, different = sum(one["explained"] for one in done), sum(len(one["different"]) for one in done)
+    failed = [one for one in results if "failed" in one]
+    if total:
+        print(f"\n{len(done)} files, {total} requests: {100 * same / total:.1f} % same, {100 * explained / total:.1f} % "
+              f"explained by a finding, {different} different; {len(results) - len(done) - len(failed)} files skipped, "
+              f"{len(failed)} not started by Sluice")
+    return 1 if different or failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""An upstream that answers with JSON of the request it got, on many ports: HTTP/1.1, and HTTP/2 without TLS."""
+
+import asyncio
+import json
+import ssl
+
+import h2.config
+import h2.connection
+import h2.events
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+
+def answer(port, method, target, headers, body):
+    seen = {"port": port, "method": method, "target": target, "headers": sorted(headers), "body": body.decode("latin1")}
+    return json.dumps(seen).encode()
+
+
+async def http1(reader, writer, port, first):
+    head = first + await reader.readuntil(b"\r\n\r\n") if b"\r\n\r\n" not in first else first
+    while True:
+        head, _, rest = head.partition(b"\r\n\r\n")
+        lines = head.decode("latin1").split("\r\n")
+        method, target, _ = lines[0].split(" ", 2)
+        headers = [[name.lower(), value.strip()] for name, _, value in (line.partition(":") for line in lines[1:])]
+        named = dict(map(tuple, headers))
+        body = rest
+        if "chunked" in named.get("transfer-encoding", ""):
+            while not body.endswith(b"0\r\n\r\n"):
+                piece = await reader.read(65536)
+                if not piece:
+                    return
+                body += piece
+            pieces, left = b"", body
+            while left:
+                size, _, left = left.partition(b"\r\n")
+                size = int(size.split(b";")[0], 16)
+                pieces, left = pieces + left[:size], left[size + 2:]
+                if size == 0:
+                    break
+            body = pieces
+        else:
+            length = int(named.get("content-length", 0))
+            while len(body) < length:
+                piece = await reader.read(65536)
+                if not piece:
+                    return
+                body += piece
+        if "websocket" in named.get("upgrade", "").lower():
+            seen = answer(port, method, target, headers, body)
+            writer.write(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n" + seen)
+            await writer.drain()
+            return
+        content = answer(port, method, target, headers, body)
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nX-Upstream: yes\r\nServer: upstream\r\nContent-Length: "
+            + str(len(content)).encode() + b"\r\n\r\n" + (b"" if method == "HEAD" else content)
+        )
+        await writer.drain()
+        if named.get("connection", "").lower() == "close":
+            return
+        head = await reader.readuntil(b"\r\n\r\n")
+
+
+async def http2(reader, writer, port, first):
+    connection = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding="latin1"))
+    connection.initiate_connection()
+    streams, data = {}, first
+    while True:
+        for event in connection.receive_data(data):
+            if isinstance(event, h2.events.RequestReceived):
+                streams[event.stream_id] = (event.headers, b"")
+            elif isinstance(event, h2.events.DataReceived):
+                headers, body = streams[event.stream_id]
+                streams[event.stream_id] = (headers, body + event.data)
+                connection.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+            elif isinstance(event, h2.events.StreamEnded):
+                headers, body = streams.pop(event.stream_id)
+                pseudo = {name: value for name, value in headers if name.startswith(":")}
+                plain = [[name, value] for name, value in headers if not name.startswith(":")]
+                plain.append(["host", pseudo.get(":authority", "")])
+                content = answer(port, pseudo[":method"], pseudo[":path"], plain, body)
+                reply = [(":status", "200"), ("content-type", "application/json"), ("x-upstream", "yes")]
+                is_head = pseudo[":method"] == "HEAD"
+                connection.send_headers(event.stream_id, reply, end_stream=is_head)
+                if not is_head:
+                    connection.send_data(event.stream_id, content, end_stream=True)
+        writer.write(connection.data_to_send())
+        await writer.drain()
+        data = await reader.read(65536)
+        if not data:
+            return
+
+
+async def serve(reader, writer):
+    port = writer.get_extra_info("sockname")[1]
+    try:
+        first = await reader.read(65536)
+        if first.startswith(PREFACE[: len(first)]) and first:
+            await http2(reader, writer, port, first)
+        elif first:
+            await http1(reader, writer, port, first)
+    except (asyncio.IncompleteReadError, ConnectionError, ValueError, h2.exceptions.H2Error):
+        pass
+    finally:
+        writer.close()
+
+
+def run(ports, tls_ports, certs, ready):
+    """Serves on these ports, some of them with TLS, until the process is ended."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certs / "server-ec.crt", certs / "server-ec.key")
+    context.set_alpn_protocols(["h2", "http/1.1"])
+
+    async def main():
+        for port in ports:
+            tls = context if port in tls_ports else None
+            await asyncio.start_server(serve, "127.0.0.1", port, limit=1 << 20, ssl=tls)
+        ready.set()
+        await asyncio.Event().wait()
+
+    asyncio.run(main())

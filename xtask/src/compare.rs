@@ -1,0 +1,60 @@
+//! `cargo x compare`: the original programs beside Sluice, on the same files (`tests/compare`).
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::shell::{cargo, root, run};
+use crate::tools;
+
+/// The formats whose original can be run here, and the folders of their small files. Kong is not to be had.
+const FORMATS: [&str; 2] = ["nginx", "envoy"];
+
+/// Compares the files named in `args` as `FORMAT:FILE`, or the fixtures of the importers. Other arguments go to
+/// `tests/compare/compare.py`.
+pub fn command(args: &[String]) -> Result<()> {
+    let is_file = |arg: &&String| FORMATS.iter().any(|format| arg.starts_with(&format!("{format}:")));
+    let (files, options): (Vec<&String>, Vec<&String>) = args.iter().partition(is_file);
+    let files: Vec<String> = match files.is_empty() {
+        true => fixtures()?,
+        false => files.into_iter().cloned().collect(),
+    };
+    if files.iter().any(|file| file.starts_with("nginx:")) {
+        tools::debian(&[("nginx", "nginx-light")])?;
+    }
+    let packages = tools::venv("compare", "tests/compare/requirements.txt")?;
+    let gateway = match std::env::var_os("SLUICE_BIN") {
+        Some(program) => PathBuf::from(program),
+        None => {
+            run(cargo().args(["build", "--package", "gateway"]))?;
+            let target =
+                std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
+            target.join("debug/sluice")
+        }
+    };
+    let mut command = Command::new(packages.join("bin/python3"));
+    command.current_dir(root()).arg("tests/compare/compare.py");
+    command.arg("--sluice").arg(gateway).args(["--certs", "tests/certs", "--work"]);
+    command.arg(std::env::temp_dir().join("sluice-compare")).args(files).args(options);
+    run(&mut command)
+}
+
+fn fixtures() -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    for format in FORMATS {
+        let folder = Path::new("importers/fixtures").join(format);
+        let Ok(entries) = std::fs::read_dir(root().join(&folder)) else { continue };
+        for entry in entries {
+            let entry = entry.context("cannot list the fixtures")?;
+            if entry.path().is_file() {
+                found.push(format!("{format}:{}", folder.join(entry.file_name()).display()));
+            }
+        }
+    }
+    if found.is_empty() {
+        bail!("there are no files to compare; name some as FORMAT:FILE");
+    }
+    found.sort();
+    Ok(found)
+}
