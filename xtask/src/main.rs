@@ -1,29 +1,15 @@
 //! `cargo x`: the project's own commands, in Rust, with nothing else to install.
 //!
-//! Each command is one module; this file only chooses. It never contains a
-//! rule, a list or a recipe itself.
+//! Here are those that start the gateway. A first start builds this program before the gateway, so it has one small
+//! dependency; the program `tasks`, which has the others, is built when it is first used.
 
 #![forbid(unsafe_code)]
 
-mod bench;
-mod build;
-mod check;
-mod compare;
-mod deny;
-mod docs;
-mod fuzz;
-mod gen_docs;
-mod new_plugin;
-mod package;
 mod run;
-mod shell;
-mod soak;
-mod test;
-mod tidy;
-mod tools;
-mod units;
 
 use std::process::ExitCode;
+
+use xtask::report;
 
 const HELP: &str = "\
 cargo x COMMAND
@@ -68,32 +54,13 @@ fn main() -> ExitCode {
         Some((command, rest)) => (command.as_str(), rest),
         None => ("help", &[][..]),
     };
-    let outcome = match command {
-        "check" => check::check(),
-        "test" => test::test(rest),
+    report(match command {
         "run" => run::run(rest),
         "sluice" => run::sluice(rest),
-        "bench" => bench::bench(rest),
-        "compare" => compare::command(rest),
-        "gen" => gen_docs::command(rest),
-        "new-plugin" => new_plugin::command(rest),
-        "tidy" => tidy::tidy(),
-        "fuzz" => fuzz::command(rest),
-        "exchanges" => fuzz::exchanges(rest),
-        "soak" => soak::soak(rest),
-        "package" => package::command(rest),
-        "deny" => deny::deny(),
         "help" | "-h" | "--help" => {
             print!("{HELP}");
             Ok(())
         }
-        other => Err(anyhow::anyhow!("unknown command {other:?}; `cargo x help` lists them")),
-    };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("\nerror: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+        _ => run::task(&args),
+    })
 }

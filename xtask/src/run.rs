@@ -1,11 +1,11 @@
-//! `cargo x run` and `cargo x sluice`: build the gateway and become it.
+//! `cargo x run` and `cargo x sluice`: build the gateway and become it. Other commands: the same with `tasks`.
 
-use crate::shell::{cargo, root, show};
 use anyhow::{Error, Result, bail};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use xtask::shell::{cargo, root, show};
 
 /// The sample that is started without a configuration, below the root.
 const SAMPLE: &str = "conf";
@@ -32,10 +32,20 @@ pub fn run(args: &[String]) -> Result<()> {
 
 /// `cargo x sluice`: any command of the program, in the current folder.
 pub fn sluice(args: &[String]) -> Result<()> {
+    exec(here(&["--package", "gateway"], args))
+}
+
+/// Any other command.
+pub fn task(args: &[String]) -> Result<()> {
+    exec(here(&["--package", "xtask", "--bin", "tasks"], args))
+}
+
+/// Runs a program in the current folder, so that relative paths among its arguments are those of the user.
+fn here(program: &[&str], args: &[String]) -> Command {
     let mut command = Command::new(cargo().get_program());
     command.args(["run", "--manifest-path"]).arg(root().join("Cargo.toml"));
-    command.args(["--profile", "quick", "--package", "gateway", "--"]).args(args);
-    exec(command)
+    command.args(["--profile", "quick"]).args(program).arg("--").args(args);
+    command
 }
 
 fn exec(mut command: Command) -> Result<()> {
