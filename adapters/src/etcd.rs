@@ -147,8 +147,8 @@ impl Etcd {
         let most = latest.iter().copied().max().unwrap_or(0);
         let all = [("max_modify_index", most), ("prev_index", revision), ("x_etcd_index", revision)];
         let kinds = Kind::ALL.into_iter().zip(latest);
-        let told = kinds.filter(|(kind, latest)| *latest > 0 || always_told(*kind));
-        told.map(|(kind, latest)| (kind.collection(), latest)).chain(all).collect()
+        let listed = kinds.filter(|(kind, latest)| *latest > 0 || always_listed(*kind));
+        listed.map(|(kind, latest)| (kind.collection(), latest)).chain(all).collect()
     }
 
     /// Waits until everything was read from the cluster once.
@@ -169,7 +169,7 @@ impl Etcd {
 }
 
 /// Whether APISIX's metric of revisions tells of a kind; dashboards expect the series of each.
-fn always_told(kind: Kind) -> bool {
+fn always_listed(kind: Kind) -> bool {
     use Kind::{Consumer, GlobalRule, Proto, Route, Service, Ssl, StreamRoute, Upstream};
     matches!(kind, Route | Service | Ssl | Consumer | GlobalRule | Upstream | StreamRoute | Proto)
 }

@@ -20,7 +20,7 @@ use crate::http::{HttpAnswer, MOST, Question, Server, Timeouts, TlsSettings, Tru
 const GIVEN_UP: usize = 3;
 
 /// The most services with an invalid answer that are named with the reason.
-const MOST_TOLD: usize = 3;
+const MOST_NAMED: usize = 3;
 
 #[derive(Debug)]
 pub struct Nacos {
@@ -98,7 +98,7 @@ impl Nacos {
                     silent = 0;
                     match self.nodes(server, answer) {
                         Ok(nodes) => _ = known.insert(id, nodes),
-                        Err(error) if wrong.len() < MOST_TOLD => wrong.push(named(error)),
+                        Err(error) if wrong.len() < MOST_NAMED => wrong.push(named(error)),
                         Err(_) => {}
                     }
                 }

@@ -186,7 +186,7 @@ impl Envelope {
 const MAX_REASON: usize = 500;
 
 /// Adds `X-Sluice-Revision`, which clients can wait for, and `X-Sluice-Outcome`, as far as it is known.
-pub(crate) fn tell_outcome(response: &mut Response<Bytes>, revision: u64, outcome: &Outcome) {
+pub(crate) fn add_outcome(response: &mut Response<Bytes>, revision: u64, outcome: &Outcome) {
     let outcome = match outcome {
         Outcome::Published => "published".to_owned(),
         Outcome::Pending => "pending".to_owned(),
@@ -203,7 +203,7 @@ pub(crate) fn tell_outcome(response: &mut Response<Bytes>, revision: u64, outcom
 const MOST_WARNINGS: usize = 10;
 
 /// Adds an `X-Sluice-Warning` for each written setting that has no effect.
-pub(crate) fn tell_without_effect<'a>(
+pub(crate) fn add_warnings<'a>(
     response: &mut Response<Bytes>,
     written: impl IntoIterator<Item = (&'a Key, &'a Value)>,
 ) {

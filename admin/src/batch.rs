@@ -56,7 +56,7 @@ impl Admin {
         }
         let body = json!({ "revision": committed.revision, "time": now(), "results": results });
         let mut response = answer::json(StatusCode::OK, &body);
-        answer::tell_without_effect(&mut response, committed.made.iter().filter_map(Made::written));
+        answer::add_warnings(&mut response, committed.made.iter().filter_map(Made::written));
         author.changed(
             &Method::POST,
             format_args!("batch of {} operations", results.len()),
@@ -64,7 +64,7 @@ impl Admin {
         );
         if let Some(key) = last {
             let outcome = self.program.verdict(key, committed.revision).await;
-            answer::tell_outcome(&mut response, committed.revision, &outcome);
+            answer::add_outcome(&mut response, committed.revision, &outcome);
         }
         Ok(response)
     }

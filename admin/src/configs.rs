@@ -63,7 +63,7 @@ impl Last {
         self.versions.get(&version_name(kind)).cloned().unwrap_or_else(|| 0.into())
     }
 
-    fn tell(&self, response: &mut Response<Bytes>) {
+    fn add_headers(&self, response: &mut Response<Bytes>) {
         let headers = response.headers_mut();
         headers.insert("x-last-modified", self.modified.into());
         if let Ok(digest) = HeaderValue::from_str(&self.digest) {
@@ -109,7 +109,7 @@ impl Admin {
             }
         };
         if let Some(last) = last {
-            last.tell(&mut response);
+            last.add_headers(&mut response);
         }
         Ok(response)
     }
@@ -169,14 +169,14 @@ impl Admin {
         };
         let (by, last, mut response) =
             (author.clone(), wanted.made.clone(), answer::empty(StatusCode::ACCEPTED));
-        answer::tell_without_effect(&mut response, wanted.items.iter().map(|(key, value)| (key, value)));
+        answer::add_warnings(&mut response, wanted.items.iter().map(|(key, value)| (key, value)));
         let decide = move |view: &dyn View| by.complete(view, wanted.steps(view, by.step())?);
         let written = self.write_as(author, Box::new(decide)).await?;
         author.changed(&Method::PUT, "configs", written.revision);
-        last.tell(&mut response);
+        last.add_headers(&mut response);
         // The outcome of the whole document is wanted, but `verdict` takes a key: one that no resource has.
         let outcome = self.program.verdict(&Key::new(Kind::Proto, ""), written.revision).await;
-        answer::tell_outcome(&mut response, written.revision, &outcome);
+        answer::add_outcome(&mut response, written.revision, &outcome);
         Ok(response)
     }
 

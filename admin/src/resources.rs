@@ -264,7 +264,7 @@ impl Admin {
         let Committed { made, revision } = committed.map_err(|uncommitted| uncommitted.refused)?;
         let made = made.into_iter().next().ok_or_else(answer::not_found)?;
         let mut response = made.answer(self.envelope())?;
-        answer::tell_without_effect(&mut response, made.written());
+        answer::add_warnings(&mut response, made.written());
         let key = made.key().ok_or_else(answer::not_found)?;
         Ok(self.done(author, method, key, revision, response).await)
     }
@@ -280,7 +280,7 @@ impl Admin {
     ) -> Response<Bytes> {
         author.changed(method, key, revision);
         let outcome = self.program.verdict(key, revision).await;
-        answer::tell_outcome(&mut response, revision, &outcome);
+        answer::add_outcome(&mut response, revision, &outcome);
         response
     }
 }

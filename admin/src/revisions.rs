@@ -117,7 +117,7 @@ impl Admin {
         let mut response = answer::json(StatusCode::OK, &body);
         if let Some(changed) = undone.first() {
             let outcome = self.program.verdict(&changed.key, after).await;
-            answer::tell_outcome(&mut response, after, &outcome);
+            answer::add_outcome(&mut response, after, &outcome);
         }
         Ok(response)
     }

@@ -246,13 +246,13 @@ impl Issuer {
 
     async fn renew(&mut self, target: &ManagedSsl, memory: &mut Memory) {
         let names = target.domains.join(", ");
-        tracing::info!("acme: asking for a certificate for {names} (ssls/{})", target.id);
+        tracing::info!(names, ssl = target.id, "acme: requesting a certificate");
         let issuing = tokio::time::timeout(self.settings.timeout, self.issue(target)).await;
         let late =
             || format!("not issued within {} s (sluice.acme.timeout)", self.settings.timeout.as_secs());
         match issuing.unwrap_or_else(|_| Err(late())) {
             Ok(life) => {
-                tracing::info!("acme: a certificate for {names} was issued (ssls/{})", target.id);
+                tracing::info!(names, ssl = target.id, "acme: certificate issued");
                 // A clock that is far ahead makes each new certificate due at once; the authority counts orders.
                 let not_before = Some(Instant::now() + (life / 16).min(LONGEST_REST));
                 *memory = Memory { jitter: memory.jitter, not_before, ..Memory::default() };
@@ -262,11 +262,8 @@ impl Issuer {
                 let pause =
                     self.settings.retry.saturating_mul(1 << memory.failures.min(12).saturating_sub(1));
                 let pause = pause.min(LONGEST_PAUSE).mul_f64(1.0 + fastrand::f64() / 4.0);
-                tracing::error!(
-                    "acme: no certificate for {names} (ssls/{}): {why}; next try in {} s",
-                    target.id,
-                    pause.as_secs()
-                );
+                let retry_s = pause.as_secs();
+                tracing::error!(names, ssl = target.id, error = why, retry_s, "acme: no certificate issued");
                 memory.not_before = Some(Instant::now() + pause);
                 memory.last_error = Some(why);
             }
@@ -275,8 +272,8 @@ impl Issuer {
         let domains = target.domains.clone();
         let proved =
             move |answers: &mut Vec<ChallengeResponse>| answers.retain(|it| !domains.contains(&it.domain));
-        if let Err(why) = self.write_answers(proved).await {
-            tracing::debug!("acme: {why}");
+        if let Err(error) = self.write_answers(proved).await {
+            tracing::debug!(error, "acme: challenge responses stay in the store");
         }
     }
 
@@ -341,7 +338,7 @@ impl Issuer {
             let facts = match self.store.get(&Key::new(Kind::Ssl, id.as_str())).await {
                 Ok(stored) => stored.and_then(|stored| facts(&stored.value)),
                 Err(error) => {
-                    tracing::error!("acme: {error}");
+                    tracing::error!(ssl = id, %error, "acme: cannot read the certificate");
                     continue;
                 }
             };
@@ -387,7 +384,7 @@ impl Issuer {
             Ok(_) => true,
             Err(Refused::Store(StoreError::Changed)) => false,
             Err(error) => {
-                tracing::debug!("acme: no lease: {error}");
+                tracing::debug!(%error, "acme: no lease");
                 false
             }
         }
@@ -403,7 +400,7 @@ impl Issuer {
             })
         };
         if let Err(error) = self.store.write(Box::new(decide)).await {
-            tracing::debug!("acme: the lease stays until it ends: {error}");
+            tracing::debug!(%error, "acme: the lease stays until it ends");
         }
     }
 

@@ -32,7 +32,7 @@ const GRACE: Duration = Duration::from_millis(500);
 /// However short a registry says its answer holds.
 const SHORTEST: Duration = Duration::from_millis(50);
 /// While a registry fails, another reason is logged so long after the last one: a registry may say something else each time.
-const TELL_AGAIN: Duration = Duration::from_secs(60);
+const LOG_AGAIN: Duration = Duration::from_secs(60);
 /// Nodes of one service that are taken.
 pub const MOST_NODES: usize = 10_000;
 
@@ -81,10 +81,10 @@ pub struct Registries {
     known: KnownServices,
     /// Services whose nodes have changed, by the names compiling asks with.
     news: mpsc::UnboundedReceiver<String>,
-    tell: mpsc::UnboundedSender<String>,
+    changed: mpsc::UnboundedSender<String>,
     /// Services that refer to unconfigured registries, and those of them not reported yet.
     unknown: BTreeSet<Service>,
-    untold: Vec<Service>,
+    unreported: Vec<Service>,
 }
 
 /// The nodes that registries know, for compiling and for reports. Cheap to clone.
@@ -100,7 +100,7 @@ struct Registry {
     source: Arc<dyn Discovery>,
     services: BTreeMap<String, Vec<Node>>,
     /// Services that the last answer covered.
-    told: BTreeSet<Service>,
+    answered: BTreeSet<Service>,
     /// Services without nodes in the last answer; this was logged.
     missing: BTreeSet<Service>,
     /// It has answered, or failed, for what is wanted now.
@@ -113,17 +113,17 @@ struct Registry {
 struct Failure {
     why: String,
     /// The last of these reasons that was logged, and when.
-    told: String,
+    logged: String,
     at: Instant,
 }
 
 impl Registries {
     pub fn new(all: Vec<Arc<dyn Discovery>>) -> Registries {
-        let (tell, news) = mpsc::unbounded_channel();
-        let (wanted, unknown, untold) = Default::default();
+        let (changed, news) = mpsc::unbounded_channel();
+        let (wanted, unknown, unreported) = Default::default();
         let files = all.iter().map(|source| (source.kind(), source.file().cloned())).collect();
         let known = KnownServices { files: Arc::new(files), ..KnownServices::default() };
-        Registries { all, wanted, known, news, tell, unknown, untold }
+        Registries { all, wanted, known, news, changed, unknown, unreported }
     }
 
     pub fn known(&self) -> KnownServices {
@@ -139,7 +139,7 @@ impl Registries {
         let is_known = |kind: &String| self.all.iter().any(|one| one.kind() == kind.as_str());
         let unknown: BTreeSet<Service> =
             by_kind.extract_if(|kind, _| !is_known(kind)).flat_map(|(_, services)| services).collect();
-        self.untold.extend(unknown.difference(&self.unknown).cloned());
+        self.unreported.extend(unknown.difference(&self.unknown).cloned());
         self.unknown = unknown;
         for source in &self.all {
             let services = by_kind.remove(source.kind()).unwrap_or_default();
@@ -156,13 +156,18 @@ impl Registries {
                 let registry = Registry {
                     source: source.clone(),
                     services: BTreeMap::new(),
-                    told: BTreeSet::new(),
+                    answered: BTreeSet::new(),
                     missing: BTreeSet::new(),
                     settled: false,
                     error: None,
                 };
                 self.known.lock().insert(source.kind(), registry);
-                crate::tasks::spawn(follow(source.clone(), receiver, self.known.clone(), self.tell.clone()));
+                crate::tasks::spawn(follow(
+                    source.clone(),
+                    receiver,
+                    self.known.clone(),
+                    self.changed.clone(),
+                ));
             }
         }
     }
@@ -180,7 +185,7 @@ impl Registries {
 
     /// Services of registries there are none of, that are wanted since this was asked last.
     pub fn take_unknown(&mut self) -> Vec<Service> {
-        std::mem::take(&mut self.untold)
+        std::mem::take(&mut self.unreported)
     }
 
     /// Whether every registry that is wanted has answered or failed.
@@ -229,7 +234,7 @@ impl KnownServices {
         &self,
         source: &dyn Discovery,
         wanted: &BTreeSet<Service>,
-        tell: &mpsc::UnboundedSender<String>,
+        changed: &mpsc::UnboundedSender<String>,
     ) {
         let Some(file) = source.file().filter(|file| file.load_on_init) else { return };
         let kind = source.kind();
@@ -246,7 +251,7 @@ impl KnownServices {
         tracing::info!("the registry {kind}: services known by its dump file: {}", services.len());
         registry.services = services;
         for service in wanted.iter().filter(|service| registry.services.contains_key(&source.id(service))) {
-            let _ = tell.send(service.key());
+            let _ = changed.send(service.key());
         }
     }
 
@@ -262,13 +267,13 @@ impl KnownServices {
         kind: &str,
         found: ServiceNodes,
         wanted: &BTreeSet<Service>,
-        tell: &mpsc::UnboundedSender<String>,
+        changed: &mpsc::UnboundedSender<String>,
     ) -> bool {
         let mut known = self.lock();
         let Some(registry) = known.get_mut(kind) else { return false };
         let ServiceNodes { mut services, complete, failed, .. } = found;
         match failed {
-            Some(why) => registry.fail(why, "answers in part", "what it does not tell stays as it was"),
+            Some(why) => registry.fail(why, "answers in part", "nodes that it left out stay in use"),
             None if registry.error.take().is_some() => tracing::info!("the registry {kind} answers again"),
             None => {}
         }
@@ -289,15 +294,15 @@ impl KnownServices {
             let name = without_user(&service.service_name);
             tracing::warn!("the registry {kind} has no nodes of the service {name}");
         }
-        let told = std::mem::replace(&mut registry.told, wanted.clone());
+        let answered = std::mem::replace(&mut registry.answered, wanted.clone());
         for service in wanted {
             let id = registry.source.id(service);
             let now = registry.services.get(&id);
             // An answer may hold services that were not wanted when it was asked for: their users have not
             // seen these nodes yet.
-            if before.get(&id) != now || (now.is_some() && !told.contains(service)) {
+            if before.get(&id) != now || (now.is_some() && !answered.contains(service)) {
                 // Fails only when the program ends and the receiver is gone.
-                let _ = tell.send(service.key());
+                let _ = changed.send(service.key());
             }
         }
         before != registry.services
@@ -319,18 +324,18 @@ impl Registry {
     /// Keeps a reason, and logs it if it is a new one.
     fn fail(&mut self, why: String, what: &str, last: &str) {
         let now = Instant::now();
-        let told = match &mut self.error {
-            None => self.error.insert(Failure { told: why.clone(), why, at: now }),
+        let failure = match &mut self.error {
+            None => self.error.insert(Failure { logged: why.clone(), why, at: now }),
             Some(before) => {
                 before.why = why;
-                if before.why == before.told || now.duration_since(before.at) < TELL_AGAIN {
+                if before.why == before.logged || now.duration_since(before.at) < LOG_AGAIN {
                     return;
                 }
-                (before.told, before.at) = (before.why.clone(), now);
+                (before.logged, before.at) = (before.why.clone(), now);
                 before
             }
         };
-        tracing::error!("the registry {} {what}: {}; {last}", self.source.kind(), told.told);
+        tracing::error!("the registry {} {what}: {}; {last}", self.source.kind(), failure.logged);
     }
 
     /// Services that are wanted and have no nodes: those that had some, or were not asked for, at the last answer.
@@ -350,11 +355,11 @@ async fn follow(
     source: Arc<dyn Discovery>,
     mut wanted: watch::Receiver<BTreeSet<Service>>,
     known: KnownServices,
-    tell: mpsc::UnboundedSender<String>,
+    changes: mpsc::UnboundedSender<String>,
 ) {
     let mut failures: u32 = 0;
     let first = wanted.borrow().clone();
-    known.load(&*source, &first, &tell).await;
+    known.load(&*source, &first, &changes).await;
     let mut writer = source.file().map(DumpFile::writer);
     loop {
         let services = wanted.borrow_and_update().clone();
@@ -384,7 +389,7 @@ async fn follow(
             Some(Ok(found)) => {
                 failures = 0;
                 let pause = found.pause.max(SHORTEST);
-                let changed = known.take(source.kind(), found, &services, &tell);
+                let changed = known.take(source.kind(), found, &services, &changes);
                 if let Some(writer) = &mut writer {
                     known.keep(source.kind(), changed, writer);
                 }

@@ -40,7 +40,7 @@ const REMEMBERED: usize = 10;
 /// How often verdicts of the traffic are looked for, to be logged.
 const LOOK: Duration = Duration::from_secs(1);
 /// Changes of verdicts that are logged in one look; a whole data center may go.
-const MOST_TOLD: usize = 100;
+const MOST_LINES: usize = 100;
 
 /// The result of one probe, and its text for reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,7 +100,7 @@ struct Checked {
     running: u64,
     waiting: VecDeque<u64>,
     /// The number of verdict changes that are logged already.
-    told: u32,
+    logged: u32,
 }
 
 /// A probed address.
@@ -114,7 +114,7 @@ struct WatchedTarget {
     /// It waits for its turn, or is probed now.
     is_busy: bool,
     /// The verdict that was logged last.
-    told: bool,
+    logged: bool,
     probes: VecDeque<Probe>,
     last_error: Option<Probe>,
 }
@@ -179,7 +179,7 @@ impl Prober {
                 Some((key, number, outcome, took)) = self.under_way.next(), if !self.under_way.is_empty() => {
                     self.monitor.lock().answered(&key, number, outcome, took);
                 }
-                _ = look.tick() => self.monitor.lock().tell(),
+                _ = look.tick() => self.monitor.lock().log_verdicts(),
                 // Without anything to look after, nothing wakes up for it.
                 _ = step.tick(), if self.cares => self.monitor.lock().care.step(),
                 () = wake => {}
@@ -266,7 +266,7 @@ impl State {
         self.last += 1;
         let watched = WatchedTarget {
             key: key.clone(),
-            told: target.is_usable(),
+            logged: target.is_usable(),
             target: target.clone(),
             due: None,
             is_new: true,
@@ -332,20 +332,20 @@ impl State {
         let due = now + interval.saturating_sub(took).max(interval / 10);
         watched.due = Some(due);
         self.due.insert((due, number));
-        watched.tell(MOST_TOLD);
+        watched.log_verdict(MOST_LINES);
     }
 
-    /// Tells of verdicts that came of the traffic.
-    fn tell(&mut self) {
-        let mut left = MOST_TOLD;
+    /// Logs verdicts that follow from traffic.
+    fn log_verdicts(&mut self) {
+        let mut left = MOST_LINES;
         for checked in self.checkers.values_mut() {
             let changes = changes(&checked.upstream);
-            if std::mem::replace(&mut checked.told, changes) == changes {
+            if std::mem::replace(&mut checked.logged, changes) == changes {
                 continue;
             }
             for number in &checked.numbers {
                 if let Some(watched) = self.watched.get_mut(number)
-                    && watched.tell(left)
+                    && watched.log_verdict(left)
                 {
                     left -= 1;
                 }
@@ -374,7 +374,7 @@ impl State {
 impl Checked {
     fn new(upstream: &Watched) -> Checked {
         let (numbers, waiting) = (Vec::new(), VecDeque::new());
-        Checked { upstream: upstream.clone(), numbers, running: 0, waiting, told: changes(upstream) }
+        Checked { upstream: upstream.clone(), numbers, running: 0, waiting, logged: changes(upstream) }
     }
 
     fn active(&self) -> Option<&Active> {
@@ -410,12 +410,12 @@ impl WatchedTarget {
     }
 
     /// Logs a verdict that was not logged yet, within the bound of `left` lines.
-    fn tell(&mut self, left: usize) -> bool {
+    fn log_verdict(&mut self, left: usize) -> bool {
         let usable = self.target.is_usable();
-        if left == 0 || usable == self.told {
+        if left == 0 || usable == self.logged {
             return false;
         }
-        self.told = usable;
+        self.logged = usable;
         let (key, addr) = (&self.key, self.target.addr);
         if usable {
             tracing::info!("{key}: node {addr} is healthy again");

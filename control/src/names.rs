@@ -393,13 +393,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_failure_of_a_name_that_nobody_wants_any_more_is_not_told() {
+    async fn the_failure_of_an_unused_name_is_not_reported() {
         let mut resolver = Resolver::of(script(|_, _| Err("no".to_owned())), None);
         resolver.want(&hosts(&["a", "b"]));
         wait(&mut resolver, 1).await;
         resolver.want(&hosts(&["b"]));
-        let told: Vec<String> = resolver.take_failures().into_iter().map(|failure| failure.host).collect();
-        assert_eq!(told, ["b"]);
+        let failed: Vec<String> = resolver.take_failures().into_iter().map(|failure| failure.host).collect();
+        assert_eq!(failed, ["b"]);
     }
 
     #[tokio::test(start_paused = true)]

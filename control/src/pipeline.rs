@@ -260,7 +260,7 @@ impl Pipeline {
             compiled = self.compile(&touched);
         }
         self.publisher.publish(compiled.snapshot);
-        self.tell_expired(&batch.touched);
+        self.log_expired(&batch.touched);
         self.to_rest.extend(self.compiler.take_read());
         self.watched.send_if_modified(|watched| {
             let differs = !Arc::ptr_eq(watched, &compiled.watched);
@@ -274,13 +274,13 @@ impl Pipeline {
         });
         let took = began.elapsed();
         let counts = served(self.fold.desired(), &compiled.rejected);
-        self.tell(&batch, &counts, took);
-        self.tell_ignored();
+        self.log_change(&batch, &counts, took);
+        self.log_ignored();
         let before = self.report.borrow().clone();
         let rejected = self.rejected(compiled.rejected, &before.rejected);
         let dangling = self.fold.dangling();
         if !Arc::ptr_eq(&dangling, &before.dangling) {
-            tell_news(&dangling, &before.dangling, |one| tracing::warn!("{}", report::dangling_line(one)));
+            log_new(&dangling, &before.dangling, report::log_dangling);
         }
         self.report.send_replace(Arc::new(Report {
             revision: self.fold.revision(),
@@ -309,7 +309,7 @@ impl Pipeline {
         if !Arc::ptr_eq(&self.wanted, &compiled.wanted_hosts) {
             self.wanted = compiled.wanted_hosts.clone();
             self.resolver.want(&self.wanted);
-            self.tell_unknown();
+            self.log_unknown_registries();
         }
         compiled
     }
@@ -335,7 +335,7 @@ impl Pipeline {
             return before.clone();
         }
         let all: Vec<Rejected> = now.iter().flat_map(|list| &**list).cloned().collect();
-        tell_news(&all, before, |one| tracing::error!("{}", report::one_line(one)));
+        log_new(&all, before, report::log_rejected);
         self.rejected = now;
         all.into()
     }
@@ -361,7 +361,7 @@ impl Pipeline {
 
     /// Notes what changes without a compile.
     fn look_around(&mut self) {
-        self.tell_names();
+        self.log_failing_names();
         let (failing, kept) = (self.resolver.failing(), self.publisher.kept());
         let secrets = self.resolver.secrets().counts();
         self.report.send_if_modified(|report| {
@@ -379,8 +379,8 @@ impl Pipeline {
         });
     }
 
-    /// Tells of names that cannot be looked up any more, and who wants them.
-    fn tell_names(&mut self) {
+    /// Logs the names that cannot be looked up any more, and the resources that use them.
+    fn log_failing_names(&mut self) {
         for Failure { host, error, has_addresses } in self.resolver.take_failures() {
             let what = if has_addresses { "its last addresses stay in use" } else { "it has no address" };
             let users = self.users_of(&host);
@@ -388,8 +388,8 @@ impl Pipeline {
         }
     }
 
-    /// Tells of services whose registry the boot file does not have, and who wants them.
-    fn tell_unknown(&mut self) {
+    /// Logs the services whose registry the boot file does not have, and the resources that use them.
+    fn log_unknown_registries(&mut self) {
         let unknown = self.resolver.take_unknown();
         for service in unknown.iter().take(MOST_LINES) {
             let (kind, name, users) = (&service.kind, &service.service_name, self.users_of(&service.key()));
@@ -413,8 +413,8 @@ impl Pipeline {
         named.join(", ")
     }
 
-    /// Tells what in the store has no effect in this version.
-    fn tell_ignored(&mut self) {
+    /// Logs settings in the store that have no effect in this version.
+    fn log_ignored(&mut self) {
         let ignored = self.fold.take_ignored();
         if self.of_a_file {
             return;
@@ -427,11 +427,11 @@ impl Pipeline {
         }
     }
 
-    /// Tells of certificates that were over when they came. The Admin API refuses them; files and etcd may have them.
-    fn tell_expired(&self, touched: &Touched) {
+    /// Logs certificates that had expired when they were read. The Admin API refuses them; files and etcd may have them.
+    fn log_expired(&self, touched: &Touched) {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-        let mut told = 0;
-        let tell = |key: &Key| {
+        let mut expired = 0;
+        let check = |key: &Key| {
             let Some(Resource::Ssl(ssl)) =
                 self.fold.desired().get(Kind::Ssl, &key.id).map(|entry| entry.resource())
             else {
@@ -439,8 +439,8 @@ impl Pipeline {
             };
             let over = |pair: &CertificatePair| certs::expired_for(&pair.cert, now.cast_signed());
             let Some(days) = ssl.pairs.iter().filter(|_| ssl.enabled).find_map(over) else { return };
-            told += 1;
-            if told <= MOST_LINES {
+            expired += 1;
+            if expired <= MOST_LINES {
                 tracing::warn!(
                     "{key}: a certificate expired {days} days ago; clients that verify it end the handshake"
                 );
@@ -448,45 +448,35 @@ impl Pipeline {
         };
         if touched.all {
             let all: Vec<Key> = self.fold.desired().of(Kind::Ssl).map(|entry| entry.key.clone()).collect();
-            all.iter().for_each(tell);
+            all.iter().for_each(check);
         } else {
-            touched.keys.iter().filter(|key| key.kind == Kind::Ssl).for_each(tell);
+            touched.keys.iter().filter(|key| key.kind == Kind::Ssl).for_each(check);
         }
-        if told > MOST_LINES {
-            tracing::warn!("and {} more expired certificates", told - MOST_LINES);
+        if expired > MOST_LINES {
+            tracing::warn!("and {} more expired certificates", expired - MOST_LINES);
         }
     }
 
-    fn tell(&self, batch: &Batch, counts: &Counts, took: Duration) {
+    /// Logs what a published snapshot has that the one before had not.
+    fn log_change(&self, batch: &Batch, counts: &Counts, took: Duration) {
         let revision = self.fold.revision();
-        let ms = took.as_secs_f64() * 1000.0;
+        let compile_ms = (took.as_secs_f64() * 10_000.0).round() / 10.0;
         if batch.is_reset {
             // A file that could not be used is a reset to what there was.
             if batch.touched.is_empty() && self.report.borrow().compiles > 0 {
                 return;
             }
-            let of = |kind, name: &str| {
-                let count =
-                    counts.iter().find(|(counted, _)| *counted == kind).map_or(0, |(_, count)| *count);
-                format!("{count} {name}{}", if count == 1 { "" } else { "s" })
-            };
-            tracing::info!(
-                "serving {}, {}, {}, {}; revision {revision}, compiled in {ms:.1} ms",
-                of(Kind::Route, "route"),
-                of(Kind::Service, "service"),
-                of(Kind::Upstream, "upstream"),
-                of(Kind::Consumer, "consumer"),
-            );
+            let of =
+                |kind| counts.iter().find(|(counted, _)| *counted == kind).map_or(0, |(_, count)| *count);
+            let (routes, services) = (of(Kind::Route), of(Kind::Service));
+            let (upstreams, consumers) = (of(Kind::Upstream), of(Kind::Consumer));
+            tracing::info!(routes, services, upstreams, consumers, revision, compile_ms, "serving");
         } else if batch.plugins {
-            tracing::info!("plugin list reread, revision {revision}, {ms:.1} ms");
+            tracing::info!(revision, compile_ms, "plugin list read");
         } else if batch.changes > 0 {
-            tracing::info!(
-                "configuration changed: {} change{}, revision {revision}, {ms:.1} ms",
-                batch.changes,
-                if batch.changes == 1 { "" } else { "s" },
-            );
+            tracing::info!(changes = batch.changes, revision, compile_ms, "configuration changed");
         } else if batch.staples > 0 {
-            tracing::info!("ocsp responses changed: {}, {ms:.1} ms", batch.staples);
+            tracing::info!(responses = batch.staples, compile_ms, "OCSP responses changed");
         } else {
             let hosts = batch.touched.hosts.iter().map(|name| match discovery::Service::of_key(name) {
                 Some(service) => format!("{} of {}", service.service_name, service.kind),
@@ -494,11 +484,11 @@ impl Pipeline {
             });
             let hosts: Vec<String> = hosts.collect();
             if !hosts.is_empty() {
-                tracing::info!("addresses changed: {}, {ms:.1} ms", hosts.join(", "));
+                tracing::info!(names = hosts.join(", "), compile_ms, "addresses changed");
             }
             if !batch.secrets.is_empty() {
                 let secrets: Vec<&str> = batch.secrets.iter().map(String::as_str).collect();
-                tracing::info!("secrets changed: {}, {ms:.1} ms", secrets.join(", "));
+                tracing::info!(secrets = secrets.join(", "), compile_ms, "secrets changed");
             }
         }
     }
@@ -513,13 +503,13 @@ fn served(desired: &Desired, rejected: &[Rejected]) -> Counts {
 }
 
 /// Logs those that were not there before, up to a bound.
-fn tell_news(now: &[Rejected], before: &[Rejected], tell: impl Fn(&Rejected)) {
+fn log_new(now: &[Rejected], before: &[Rejected], log: impl Fn(&Rejected)) {
     let known: HashMap<(&Key, &str), &Rejected> = before.iter().map(|one| (place(one), one)).collect();
     let mut news = now.iter().filter(|one| known.get(&place(one)) != Some(one));
-    news.by_ref().take(MOST_LINES).for_each(tell);
+    news.by_ref().take(MOST_LINES).for_each(log);
     let left_out = news.count();
     if left_out > 0 {
-        tracing::error!("and {left_out} more, listed by the control API at /v1/rejected");
+        tracing::error!(left_out, "more resources are listed by the control API at /v1/rejected");
     }
 }
 

@@ -135,7 +135,7 @@ impl AccessLog {
 }
 
 /// Logs the number of dropped lines, at most every 10 seconds.
-pub async fn tell_dropped(sink: Sink, place: LogDestination) {
+pub async fn log_dropped(sink: Sink, place: LogDestination) {
     let mut before = 0;
     loop {
         tokio::time::sleep(PAUSE).await;

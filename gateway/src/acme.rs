@@ -81,7 +81,9 @@ impl Answers {
                     }
                     Challenge::TlsAlpn01 => match proof(answer, &provider) {
                         Ok(config) => _ = fresh.by_domain.insert(answer.domain.to_ascii_lowercase(), config),
-                        Err(why) => tracing::error!("acme: no proof of {}: {why}", answer.domain),
+                        Err(error) => {
+                            tracing::error!(name = answer.domain, error, "acme: no challenge certificate");
+                        }
                     },
                 }
             }

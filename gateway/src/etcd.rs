@@ -125,7 +125,7 @@ fn export(files: &Files, to: &Path) -> anyhow::Result<bool> {
     let Some(found) = find(files) else { return Ok(false) };
     let (runtime, store) = open(&found)?;
     let held = runtime.block_on(export::of_store(&store))?;
-    tell_unopened(runtime.block_on(store.unopened())?);
+    warn_of_undecryptable(runtime.block_on(store.unopened())?);
     let count = held.items.len();
     if is_file(to) {
         let mut options = OpenOptions::new();
@@ -198,7 +198,7 @@ fn import(files: &Files, from: &Path, replace: bool) -> anyhow::Result<bool> {
 }
 
 /// Names secrets that may be of another keyring.
-fn tell_unopened(found: Option<(String, usize)>) {
+fn warn_of_undecryptable(found: Option<(String, usize)>) {
     if let Some((first, count)) = found {
         let more = match count {
             1 => String::new(),
@@ -220,7 +220,7 @@ fn tell_unopened(found: Option<(String, usize)>) {
 pub fn source(found: &Found, from: &Path) -> anyhow::Result<Option<StoredResources>> {
     if !from.is_file() {
         let (held, unopened) = export::of_folder(&found.boot, from)?;
-        tell_unopened(unopened);
+        warn_of_undecryptable(unopened);
         return Ok(Some(held));
     }
     let opener = wiring::opener(&found.boot, &*wiring::catalog(&found.boot)?)?;
@@ -259,7 +259,7 @@ pub fn source(found: &Found, from: &Path) -> anyhow::Result<Option<StoredResourc
     });
     let held =
         StoredResources { items: items.collect(), plugins: read.plugins, ..StoredResources::default() };
-    tell_unopened(unopened);
+    warn_of_undecryptable(unopened);
     Ok(Some(held))
 }
 

@@ -157,7 +157,7 @@ impl Signals {
         );
         // After an upgrade the service does not stop: another process is its main one.
         if !matches!(stage, Stage::HandOver) {
-            notify::tell("STOPPING=1");
+            notify::send_state("STOPPING=1");
         }
         workers.set_stage(stage);
         let end = tokio::time::Instant::now() + patience;

@@ -106,7 +106,7 @@ pub fn fault(record: FaultRecord) {
             let mut written = LineCount::default();
             for record in records {
                 if second.elapsed().as_secs() >= 1 {
-                    tell_lost(&LOST);
+                    log_lost(&LOST);
                     (second, written) = (Instant::now(), LineCount::default());
                 }
                 if written.admits(record.fault) {
@@ -147,7 +147,7 @@ impl LineCount {
     }
 }
 
-fn tell_lost(lost: &AtomicU64) {
+fn log_lost(lost: &AtomicU64) {
     let lost = lost.swap(0, Ordering::Relaxed);
     if lost > 0 {
         tracing::warn!(target: REQUEST, "{lost} more failed requests were not logged");

@@ -10,7 +10,7 @@ const WAITING: usize = 256;
 
 /// Writes a line. Called by workers: it hands the notice to a thread of its own and never waits.
 /// A notice that does not fit into the queue is dropped, as the log is not being written then.
-pub fn tell(worker: usize, notice: Notice) {
+pub fn log(worker: usize, notice: Notice) {
     static WRITER: OnceLock<Option<SyncSender<(usize, Notice)>>> = OnceLock::new();
     let writer = WRITER.get_or_init(|| {
         let (sender, notices) = sync_channel(WAITING);

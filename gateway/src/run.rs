@@ -97,16 +97,13 @@ async fn serve(
         (None, _) if given.is_some() => forward::ARGUMENTS.into(),
         (None, _) => data.clone(),
     };
-    tracing::info!(
-        "sluice {} starts with {}, resources from {}",
-        env!("CARGO_PKG_VERSION"),
-        match &config {
-            Some(path) => path.display().to_string(),
-            None if given.is_some() => "its arguments".to_owned(),
-            None => "its defaults".to_owned(),
-        },
-        place.display()
-    );
+    let from = match &config {
+        Some(path) => path.display().to_string(),
+        None if given.is_some() => "arguments".to_owned(),
+        None => "defaults".to_owned(),
+    };
+    let version = env!("CARGO_PKG_VERSION");
+    tracing::info!(version, config = from, resources = &*place.to_string_lossy(), "starting");
     let logs = Logs::start(&boot, &data, folders.clone())?;
     let signals = Signals::new(logs.reopen()).context("cannot install signal handlers")?;
     let services = Services { sinks: logs.deliveries.sinks(), ..wiring::services(&boot, &folders)? };
@@ -219,7 +216,7 @@ async fn serve(
 
     // From here on this process is the one that serves.
     inherited.ready();
-    notify::tell("READY=1");
+    notify::send_state("READY=1");
     if let Some(acme) = &mut acme {
         acme.issue();
     }
@@ -229,13 +226,8 @@ async fn serve(
     spawn_reports(&program, &handle, &services);
     logs.watch();
     let routes = count_of(&handle, model::Kind::Route);
-    tracing::info!(
-        "listening on {}; {count} worker{}; {routes} route{}; started in {} ms",
-        listens.join(", "),
-        if count == 1 { "" } else { "s" },
-        if routes == 1 { "" } else { "s" },
-        began.elapsed().as_millis()
-    );
+    let start_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+    tracing::info!(listen = listens.join(", "), workers = count, routes, start_ms, "listening");
 
     // Signals are not kept waiting by a file, and several are one reading.
     let (reload, reloads) = mpsc::channel(1);
@@ -336,7 +328,7 @@ fn admin_key(boot: &Boot, serves: bool, data: &Path) -> anyhow::Result<Option<St
     let made = admin::key::load_or_make(data)
         .with_context(|| format!("cannot keep the admin key in {}", data.display()))?;
     if made.new {
-        tracing::info!("made an admin key, which is in {}", made.path.display());
+        tracing::info!(file = %made.path.display(), "admin key generated");
         // Logs are kept and collected, so the key itself is shown to people alone.
         if io::stderr().is_terminal() {
             say::err(format_args!("admin key: {}", made.key));
@@ -357,6 +349,6 @@ async fn reload_on_signal(program: Arc<Running>, mut signals: mpsc::Receiver<()>
             Err(reason) => tracing::error!("{reason}"),
         }
         // In any case: it serves as before if the files have errors.
-        notify::tell("READY=1");
+        notify::send_state("READY=1");
     }
 }

@@ -78,7 +78,7 @@ pub async fn report(info: Arc<ServerInfo>, boot: Boot, is_listed: impl Fn() -> b
     let Some(etcd) = info.etcd.clone().filter(|_| boot.role != Role::DataPlane) else { return };
     let attr = boot.plugin_attr.get(PLUGIN).and_then(|attr| attr.get("report_ttl"));
     let ttl = attr.and_then(Value::as_u64).unwrap_or(TTL);
-    let (mut presence, mut told) = (Presence::default(), None);
+    let (mut presence, mut logged) = (Presence::default(), None);
     loop {
         if is_listed() {
             let value = info.value().await;
@@ -87,10 +87,10 @@ pub async fn report(info: Arc<ServerInfo>, boot: Boot, is_listed: impl Fn() -> b
                 other => other.to_string(),
             };
             let why = etcd.present(&id, &value, ttl, &mut presence).await.err().map(|why| why.to_string());
-            if let Some(why) = why.as_ref().filter(|why| told.as_ref() != Some(*why)) {
+            if let Some(why) = why.as_ref().filter(|why| logged.as_ref() != Some(*why)) {
                 tracing::warn!("server-info: cannot register this instance in etcd: {why}");
             }
-            told = why;
+            logged = why;
         }
         tokio::time::sleep(Duration::from_secs(ttl) / 3).await;
     }

@@ -117,17 +117,17 @@ async fn serve(
                     },
                 }
             }
-            Some(ended) = tasks.join_next() => told_panic(ended),
+            Some(ended) = tasks.join_next() => log_panic(ended),
             // The sender goes only with the whole program.
             _ = stopping.changed() => break,
         }
     }
     while let Some(ended) = tasks.join_next().await {
-        told_panic(ended);
+        log_panic(ended);
     }
 }
 
-fn told_panic(ended: Result<(), tokio::task::JoinError>) {
+fn log_panic(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended {
         tracing::error!("a log sink has failed, and what it held is lost: {error}");
     }

@@ -208,7 +208,7 @@ impl Upgrade<'_> {
                     if let Some(released) = released.take() {
                         released.hand_over();
                     }
-                    notify::tell(&format!("MAINPID={}", new.process.id()));
+                    notify::send_state(&format!("MAINPID={}", new.process.id()));
                     // Should that fail, the new process goes on all the same.
                     let _ = new.say(Message::Yours).await;
                     let (version, pid) = who.split_once(' ').unwrap_or((&who, "?"));

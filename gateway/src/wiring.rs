@@ -373,7 +373,7 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<proxy::Listener>, workers: usize)
         trusted: boot.trusted_addresses.clone().map(among),
         access_log: None,
         on_fault: Arc::new(crate::logging::fault),
-        on_notice: Arc::new(crate::notices::tell),
+        on_notice: Arc::new(crate::notices::log),
         // The caller's to set, where they are wanted.
         reuse_port: false,
         tls: CommonTls::default(),

@@ -343,7 +343,7 @@ mod tests {
         config["break_response_headers"] = json!([{"key": "X-Who", "value": "$remote_addr"}, {"key": "Content-Type", "value": "application/json"}]);
         let mut api = Api::new(config.clone());
         (0..3).for_each(|_| _ = api.ask(500));
-        let mut told = |config: &Value| {
+        let mut answered = |config: &Value| {
             let stage: ApiBreaker = api.probe.stage(config.clone()).unwrap();
             api.probe.messages.response.clear();
             let mut x = api.probe.exchange();
@@ -358,11 +358,11 @@ mod tests {
             )
         };
         // Without a body, APISIX sends none of the headers either.
-        assert_eq!(told(&config), (String::new(), None, "text/plain".into()));
+        assert_eq!(answered(&config), (String::new(), None, "text/plain".into()));
         config["break_response_body"] = json!("{\"a\": \"$uri\"}");
         let expected =
             ("{\"a\": \"$uri\"}".to_owned(), Some("127.0.0.1".to_owned()), "application/json".into());
-        assert_eq!(told(&config), expected);
+        assert_eq!(answered(&config), expected);
     }
 
     #[test]

@@ -116,10 +116,10 @@ impl Plugin for BatchRequests {
             return refuse(400, "a batch cannot stand in a batch".to_owned());
         }
         // A body with a Content-Length is refused before it is sent.
-        let told = x.request().fields.get(Name::ContentLength);
-        let told = told.and_then(|length| std::str::from_utf8(length).ok()?.parse::<u64>().ok());
-        if told.is_some_and(|length| length > self.max_body as u64) {
-            return self.too_large(told);
+        let announced = x.request().fields.get(Name::ContentLength);
+        let announced = announced.and_then(|length| std::str::from_utf8(length).ok()?.parse::<u64>().ok());
+        if announced.is_some_and(|length| length > self.max_body as u64) {
+            return self.too_large(announced);
         }
         let limit = self.max_body.saturating_add(BEYOND);
         if x.lacks_body(limit) {
@@ -268,7 +268,7 @@ fn request(x: &Exchange<'_>, batch: &Batch, item: &Item) -> Result<Fetch, &'stat
     for headers in [&item.headers, &batch.headers] {
         let before = fields.clone();
         for (name, value) in headers {
-            if before.get_named(name.as_bytes()).is_some() || tells_of_proxies(name) {
+            if before.get_named(name.as_bytes()).is_some() || is_of_proxies(name) {
                 continue;
             }
             each_text(value, &mut |text| {
@@ -331,9 +331,9 @@ fn request(x: &Exchange<'_>, batch: &Batch, item: &Item) -> Result<Fetch, &'stat
     })
 }
 
-/// Headers in which proxies tell of who came before them. The peer that brought the batch may be trusted to
+/// Whether a header is one in which proxies report who came before them. The peer that brought the batch may be trusted to
 /// write these, but it has not looked into the body.
-fn tells_of_proxies(name: &str) -> bool {
+fn is_of_proxies(name: &str) -> bool {
     let forwarded = name.get(..12).is_some_and(|start| start.eq_ignore_ascii_case("x-forwarded-"));
     let others = ["forwarded", "sluice-hops", "x-real-ip"];
     forwarded || others.iter().any(|other| name.eq_ignore_ascii_case(other))

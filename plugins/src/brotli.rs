@@ -125,16 +125,16 @@ impl Plugin for Brotli {
         }
         if x.method() == sdk::Method::Head {
             // The head is that of a response to GET, but there is nothing to compress.
-            self.choice.tell_vary(x);
-            encoding::tell(x, "br");
+            self.choice.add_vary(x);
+            encoding::set_coding(x, "br");
             return;
         }
         let writer = Some(CompressorWriter::with_params(Vec::new(), BUFFER, &params));
         let encoder = Encoder { level: usize::try_from(params.quality).unwrap_or_default(), writer };
         let work = Work { stage: self.id(), encoder, memory };
         go_on(x, work);
-        self.choice.tell_vary(x);
-        encoding::tell(x, "br");
+        self.choice.add_vary(x);
+        encoding::set_coding(x, "br");
     }
 
     fn filters_body(&self, x: &Exchange<'_>) -> bool {
@@ -356,11 +356,14 @@ mod tests {
 
     /// The compressor treats UTF-8 text, fonts and other content differently; its output does not show which mode it used.
     #[test]
-    fn the_compressor_is_told_what_was_set() {
-        for (mode, told) in [(0, 0), (1, 1), (2, 2)] {
+    fn the_compressor_gets_the_settings() {
+        for (mode, wanted) in [(0, 0), (1, 1), (2, 2)] {
             let config = json!({"mode": mode, "comp_level": 7, "lgblock": 18, "lgwin": 20});
             let params = Probe::get("/").stage::<Brotli>(config).unwrap().params;
-            assert_eq!((params.mode as i32, params.quality, params.lgblock, params.lgwin), (told, 7, 18, 20));
+            assert_eq!(
+                (params.mode as i32, params.quality, params.lgblock, params.lgwin),
+                (wanted, 7, 18, 20)
+            );
             assert_eq!(params.size_hint, 1 << 16, "independent of the first piece");
         }
     }

@@ -234,8 +234,8 @@ mod tests {
         let message = "The request is rejected, please check the consumer_group_id for this request";
         let refused = ask("GET", json!({"type": "consumer_group_id", "blacklist": ["g"]}));
         assert_eq!(refused, Some((401, message.into())), "jack is in no group");
-        let told = ask("GET", json!({"blacklist": ["jack"], "rejected_msg": "go away"}));
-        assert_eq!(told, Some((403, "go away".into())));
+        let answer = ask("GET", json!({"blacklist": ["jack"], "rejected_msg": "go away"}));
+        assert_eq!(answer, Some((403, "go away".into())));
     }
 
     #[test]

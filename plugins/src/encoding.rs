@@ -62,7 +62,7 @@ impl Choice {
         x.request().version != Version::Http10 || self.http_version < 1.1
     }
 
-    pub(crate) fn tell_vary(&self, x: &mut Exchange<'_>) {
+    pub(crate) fn add_vary(&self, x: &mut Exchange<'_>) {
         if self.vary == Some(true) {
             // A constant can always stand in a head.
             let _ = x.add_response_header("Vary", b"Accept-Encoding");
@@ -154,7 +154,7 @@ pub(crate) fn is_coded(x: &Exchange<'_>) -> bool {
 
 /// Puts the coding into the head. The bytes of the body change, so its length goes, parts of it can
 /// no longer be asked for, and its validator tells no more than that the meaning is the same.
-pub(crate) fn tell(x: &mut Exchange<'_>, coding: &str) {
+pub(crate) fn set_coding(x: &mut Exchange<'_>, coding: &str) {
     x.remove_response_header("Content-Length");
     x.remove_response_header("Accept-Ranges");
     // A constant can always stand in a head.
@@ -256,7 +256,7 @@ mod tests {
             let mut probe = Probe::get("/");
             let mut x = probe.exchange();
             respond(&mut x, 200, &[("ETag", tag), ("Accept-Ranges", "bytes"), ("Content-Length", "9")]);
-            tell(&mut x, "gzip");
+            set_coding(&mut x, "gzip");
             assert_eq!(x.response_header("ETag"), expected.map(str::as_bytes), "{tag}");
             assert_eq!(x.response_header("Content-Encoding"), Some(&b"gzip"[..]));
             assert_eq!(x.response_header("Accept-Ranges"), None);

@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_is_told_of_the_request() {
+    fn the_server_gets_the_request_in_headers() {
         let headers = [
             ("Host", "Example.com:9080"),
             ("Authorization", "a"),

@@ -33,7 +33,7 @@ struct Call {
     /// Bodies are in base64.
     text: bool,
     /// The outcome stands in the head already.
-    told: bool,
+    has_status: bool,
 }
 
 /// The gRPC server is given this.
@@ -92,7 +92,7 @@ impl Plugin for GrpcWeb {
         set_path(x);
         // A constant can always stand in a head.
         let _ = x.set_header("Content-Type", GRPC);
-        x.set_note(Call { mime, text, told: false });
+        x.set_note(Call { mime, text, has_status: false });
         Step::Next
     }
 
@@ -109,9 +109,9 @@ impl Plugin for GrpcWeb {
         if x.response_header("Access-Control-Allow-Origin").is_none() {
             let _ = x.set_response_header("Access-Control-Allow-Origin", b"*");
         }
-        let told = x.response_header("grpc-status").is_some();
+        let has_status = x.response_header("grpc-status").is_some();
         let Some(call) = x.note_mut::<Call>() else { return };
-        call.told = told;
+        call.has_status = has_status;
         // Also of an answer that takes another one's place. It may stand in a head.
         let mime = call.mime;
         let _ = x.set_response_header("Content-Type", mime);
@@ -123,14 +123,14 @@ impl Plugin for GrpcWeb {
     }
 
     fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) {
-        let Some(&Call { text, told, .. }) = x.note::<Call>() else { return };
+        let Some(&Call { text, has_status, .. }) = x.note::<Call>() else { return };
         if text && !chunk.data.is_empty() {
             chunk.data = STANDARD.encode(&chunk.data).into_bytes();
         }
         if !chunk.last {
             return;
         }
-        if !told {
+        if !has_status {
             let end = end(x);
             match text {
                 true => chunk.data.extend_from_slice(STANDARD.encode(end).as_bytes()),
@@ -292,16 +292,16 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_asked_is_told_to_who_asks_for_it() {
+    fn a_preflight_is_answered_with_the_allowed_methods() {
         for (method, allowed) in [("OPTIONS", [Some("POST"), Some("a,b")]), ("POST", [None, None])] {
             let mut probe = Probe::request(method, "/x", &[]);
             let stage: GrpcWeb = probe.stage(json!({"cors_allow_headers": "a,b"})).unwrap();
             let mut x = probe.exchange();
             respond(&mut x, 200, &[]);
             stage.header_filter(&mut x);
-            let told = ["Access-Control-Allow-Methods", "Access-Control-Allow-Headers"]
+            let has_status = ["Access-Control-Allow-Methods", "Access-Control-Allow-Headers"]
                 .map(|name| x.response_header(name));
-            assert_eq!(told, allowed.map(|value| value.map(str::as_bytes)), "{method}");
+            assert_eq!(has_status, allowed.map(|value| value.map(str::as_bytes)), "{method}");
         }
     }
 
@@ -345,7 +345,7 @@ mod tests {
         let stage: GrpcWeb = probe.stage(json!({})).unwrap();
         let mut x = probe.exchange();
         let (known, text) = coding(mime.as_bytes()).unwrap();
-        x.set_note(Call { mime: known, text, told: false });
+        x.set_note(Call { mime: known, text, has_status: false });
         respond(&mut x, 200, head);
         stage.header_filter(&mut x);
         assert_eq!(x.response_header("Content-Type"), Some(mime.as_bytes()));

@@ -67,7 +67,7 @@ impl Plugin for Gzip {
     fn header_filter(&self, x: &mut Exchange<'_>) {
         if self.choice.takes(x) {
             x.encode_with(Box::new(Gzipped { level: self.level, work: None }));
-            self.choice.tell_vary(x);
+            self.choice.add_vary(x);
         }
     }
 }
@@ -103,7 +103,7 @@ impl Coder for Gzipped {
         }
         let deflate = Compress::new_gzip(Compression::new(self.level), bits);
         self.work = Some((Work { level: self.level, deflate, out: Vec::new() }, memory));
-        encoding::tell(x, Gzip::NAME);
+        encoding::set_coding(x, Gzip::NAME);
         true
     }
 

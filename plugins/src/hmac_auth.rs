@@ -195,7 +195,7 @@ impl HmacAuth {
     }
 
     fn check_body(&self, x: &Exchange<'_>) -> Result<(), Denied> {
-        let told = x.header("Digest").ok_or(UNKNOWN)?;
+        let sent = x.header("Digest").ok_or(UNKNOWN)?;
         let limit = self.config.max_req_body_size;
         let size = match x.request().framing {
             Framing::Length(length) if length > limit as u64 => length.to_string(),
@@ -205,7 +205,7 @@ impl HmacAuth {
             _ => {
                 let digest = BASE64_STANDARD.encode(digest(&SHA256, x.body()));
                 let right =
-                    told.strip_prefix(b"SHA-256=").is_some_and(|told| auth::same(told, digest.as_bytes()));
+                    sent.strip_prefix(b"SHA-256=").is_some_and(|sent| auth::same(sent, digest.as_bytes()));
                 return if right { Ok(()) } else { Err(UNKNOWN) };
             }
         };

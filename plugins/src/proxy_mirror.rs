@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_client_s_address_is_the_gateway_s_to_tell() {
+    fn the_gateway_sets_the_client_s_address() {
         let headers = [("Host", "a"), ("X-Real-IP", "9.9.9.9"), ("X-A", "1"), ("X-A", "2")];
         let mut probe = Probe::request("GET", "/", &headers);
         let stage: ProxyMirror = probe.stage(json!({"host": "http://127.0.0.1:1"})).unwrap();

@@ -79,11 +79,11 @@ impl Plugin for RealIp {
         if self.trusted.as_ref().is_some_and(|trusted| !trusted.contain(x.client().ip())) {
             return Step::Next;
         }
-        let told = match &self.source {
+        let address = match &self.source {
             Source::ForwardedFor => self.forwarded_for(x).map(parse),
-            Source::Var(var) => var.of(x).map(|told| parse(&told)),
+            Source::Var(var) => var.of(x).map(|value| parse(&value)),
         };
-        match told {
+        match address {
             Some(Some((ip, port))) => x.set_client_address(ip, port),
             Some(None) => x.complain(Self::NAME, "the source holds no IP address"),
             None => {}
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn any_variable_may_tell() {
+    fn any_variable_may_be_the_source() {
         let mut probe = Probe::get("/?ip=10.1.1.1");
         let stage: RealIp = probe.stage(json!({"source": "arg_ip"})).unwrap();
         let mut x = probe.exchange();

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_port_of_https_is_told_where_it_is_another() {
+    fn the_port_of_https_is_in_the_location_unless_default() {
         let probe = Probe::get("/");
         let owner = sdk::build::Owner { collection: "routes", id: "1".into() };
         let names = sdk::testing::FixedNames::default();

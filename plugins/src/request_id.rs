@@ -236,19 +236,19 @@ mod tests {
         if stage.phases().has(sdk::Phase::HeaderFilter) {
             stage.header_filter(&mut x);
         }
-        let told = x.response_header(&stage.header).map(text);
-        (sent, told)
+        let returned = x.response_header(&stage.header).map(text);
+        (sent, returned)
     }
 
     #[test]
     fn a_request_without_an_identifier_gets_one_and_the_client_learns_it() {
-        let (sent, told) = ids(json!({}), &[], &[]);
-        assert_eq!(Some(&sent), told.as_ref());
+        let (sent, returned) = ids(json!({}), &[], &[]);
+        assert_eq!(Some(&sent), returned.as_ref());
         let (other, _) = ids(json!({}), &[], &[]);
         assert_ne!(sent, other);
-        let (sent, told) =
+        let (sent, returned) =
             ids(json!({"include_in_response": false, "header_name": "X-Id"}), &[("X-Id", "")], &[]);
-        assert_eq!((sent.len(), told), (36, None));
+        assert_eq!((sent.len(), returned), (36, None));
     }
 
     #[test]
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn every_random_bit_tells_identifiers_apart() {
+    fn every_random_bit_distinguishes_identifiers() {
         let mut probe = Probe::get("/");
         probe.world.now_ms.set(1_700_000_000_123);
         let x = probe.exchange();

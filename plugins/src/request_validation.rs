@@ -296,17 +296,17 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_told() {
-        let told = |body: &[u8]| outcome(person(), &[], body).unwrap_err();
-        assert_eq!(told(b"{}"), (400, "property \"name\" is required".into()));
+    fn what_does_not_fit_is_reported() {
+        let error_of = |body: &[u8]| outcome(person(), &[], body).unwrap_err();
+        assert_eq!(error_of(b"{}"), (400, "property \"name\" is required".into()));
         assert_eq!(
-            told(b"{\"name\":\"A\"}"),
+            error_of(b"{\"name\":\"A\"}"),
             (400, "property \"name\" validation failed: string too short, expected at least 2, got 1".into())
         );
-        assert_eq!(told(b"{\"name\""), (400, "Expected colon but found T_END at character 8".into()));
-        assert_eq!(told(b"[1]"), (400, "wrong type: expected object, got table".into()));
-        assert_eq!(told(b"false"), (400, String::new()));
-        assert_eq!(told(b""), (400, String::new()));
+        assert_eq!(error_of(b"{\"name\""), (400, "Expected colon but found T_END at character 8".into()));
+        assert_eq!(error_of(b"[1]"), (400, "wrong type: expected object, got table".into()));
+        assert_eq!(error_of(b"false"), (400, String::new()));
+        assert_eq!(error_of(b""), (400, String::new()));
         let mut config = person();
         config["rejected_code"] = 422.into();
         config["rejected_msg"] = "no".into();

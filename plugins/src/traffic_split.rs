@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upstream_that_is_missing_is_told() {
+    fn an_upstream_that_is_missing_is_reported() {
         let mut probe = Probe::get("/");
         let stage: TrafficSplit =
             probe.stage(json!({"rules": [{"weighted_upstreams": [{"upstream_id": "x"}, {}]}]})).unwrap();

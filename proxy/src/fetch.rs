@@ -303,14 +303,14 @@ mod tests {
             }
             assert_eq!(worker.fetches.targets(), 1, "what is over and lost nothing is forgotten");
             let notices = RefCell::new(Vec::new());
-            worker.fetches.tell(&worker.settings, |notice| notices.borrow_mut().push(notice));
+            worker.fetches.report_dropped(&worker.settings, |notice| notices.borrow_mut().push(notice));
             let of_a = |notice: &Notice| matches!(notice, Notice::FetchesDropped { target, dropped: 3, .. } if target == "a");
             assert!(notices.borrow().iter().any(of_a), "{notices:?}");
         });
     }
 
     #[test]
-    fn why_a_request_came_to_nothing_is_told_in_the_words_of_plugins() {
+    fn a_failed_request_is_reported_in_the_words_of_plugins() {
         for (kind, error) in [
             (FaultKind::ConnectRefused, FetchError::Refused),
             (FaultKind::ConnectFailed, FetchError::Refused),

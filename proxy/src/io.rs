@@ -199,7 +199,7 @@ mod tests {
     use crate::testing::{beside_worker, spawn, turn};
 
     #[test]
-    fn who_has_taken_a_part_is_told_from_who_has_taken_nothing() {
+    fn a_partial_write_is_distinguished_from_none() {
         beside_worker(Settings::default(), async |worker, _| {
             let waiter = worker.clock.waiter();
             for (taken, expected) in [(false, Failed::Closed), (true, Failed::Broken)] {

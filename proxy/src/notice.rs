@@ -49,27 +49,27 @@ impl Notices {
     }
 
     /// Hands out what has been counted since the last time.
-    pub(crate) fn tell(&self, limit: usize, tell: impl Fn(Notice)) {
+    pub(crate) fn report(&self, limit: usize, report: impl Fn(Notice)) {
         let closed = self.closed_for_room.take();
         if closed > 0 {
-            tell(Notice::ConnectionsFull { closed, limit });
+            report(Notice::ConnectionsFull { closed, limit });
         }
         let times = self.shortages.take();
         if times > 0 {
             let (upstreams, clients) = (self.upstreams_closed.take(), self.clients_closed.take());
-            tell(Notice::OutOfDescriptors { times, upstreams, clients });
+            report(Notice::OutOfDescriptors { times, upstreams, clients });
         }
         let times = self.datagrams.take();
         if times > 0 {
-            tell(Notice::DatagramsDropped { times });
+            report(Notice::DatagramsDropped { times });
         }
         let (times, why) = self.proxy_headers.take();
         if times > 0 {
-            tell(Notice::ProxyHeadersRefused { times, why });
+            report(Notice::ProxyHeadersRefused { times, why });
         }
         for (task, times) in OWN_TASKS.into_iter().zip(self.panics.take()) {
             if times > 0 {
-                tell(Notice::Panicked { task, times });
+                report(Notice::Panicked { task, times });
             }
         }
     }
@@ -86,14 +86,14 @@ mod tests {
     use std::cell::RefCell;
 
     #[test]
-    fn what_happened_is_told_once_and_nothing_else_is() {
+    fn what_happened_is_reported_once_and_nothing_else_is() {
         let notices = Notices::default();
-        let told = || {
+        let reported = || {
             let all = RefCell::new(Vec::new());
-            notices.tell(7, |notice| all.borrow_mut().push(notice));
+            notices.report(7, |notice| all.borrow_mut().push(notice));
             all.into_inner()
         };
-        assert_eq!(told(), []);
+        assert_eq!(reported(), []);
         type Happens = fn(&Notices);
         let happens: [(Happens, Notice); 5] = [
             (
@@ -120,8 +120,8 @@ mod tests {
         ];
         for (happen, notice) in happens {
             happen(&notices);
-            assert_eq!(told(), [notice]);
-            assert_eq!(told(), []);
+            assert_eq!(reported(), [notice]);
+            assert_eq!(reported(), []);
         }
     }
 }

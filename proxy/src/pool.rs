@@ -164,7 +164,7 @@ mod tests {
         let threads = Threads::default();
         beside_worker(threads.pool(1), async move |worker, _| {
             let world: &dyn World = &*worker;
-            let (was_over, told) = channel();
+            let (was_over, reported) = channel();
             let mut running = Box::pin(
                 world.offload(holding(world.budget(), 10), move |turn| was_over.send(turn.is_over())),
             );
@@ -183,7 +183,7 @@ mod tests {
             assert_eq!(world.budget().taken(), 10);
             threads.work();
             turns().await;
-            assert_eq!((world.budget().taken(), told.try_recv()), (0, Ok(true)));
+            assert_eq!((world.budget().taken(), reported.try_recv()), (0, Ok(true)));
             // The next has the thread, and its turn lasts.
             let mut next = Box::pin(world.offload(Reservation::default(), |turn| turn.is_over()));
             assert!(next.as_mut().poll(&mut cx).is_pending());

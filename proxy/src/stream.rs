@@ -67,7 +67,7 @@ fn end(worker: &Rc<Worker>, x: &mut Exchange<'_>, plan: Option<&StreamPlan>, out
     let ended = worker.clock.micros();
     x.engine_mut().timing.total_us = ended.saturating_sub(began);
     if let Outcome::Failed(fault) = outcome {
-        fault_log::tell(worker, x, fault);
+        fault_log::report(worker, x, fault);
     }
     if let Some(chain) = plan.and_then(|plan| plan.plan.chain.as_deref())
         && chain.phases().has(Phase::Log)

@@ -105,7 +105,7 @@ mod tests {
     fn a_worker_that_does_not_tick_hangs() {
         let watch = Watch::new(2);
         let mut seen = Vec::new();
-        assert!(watch.look(&mut seen).is_empty(), "the first look tells nothing");
+        assert!(watch.look(&mut seen).is_empty(), "the first look reports nothing");
         watch.member(0).ticks.fetch_add(1, Ordering::Relaxed);
         assert_eq!(watch.look(&mut seen), [1]);
         assert_eq!(watch.all_serve(), Err("worker id: 1 hangs".to_owned()));

@@ -249,9 +249,9 @@ fn run(start: Start) {
     // Dropped last, so the end is reported even after a panic.
     let mut end = End { member: &watch.0.members[index], why: Some("it panicked".to_owned()) };
     let result = rt::run(serve(start));
-    let told = watch.0.stopping.load(Ordering::Acquire);
+    let stops = watch.0.stopping.load(Ordering::Acquire);
     end.why = match result.and_then(|served| served) {
-        Ok(()) if told => None,
+        Ok(()) if stops => None,
         Ok(()) => Some("it stopped unasked".to_owned()),
         Err(error) => Some(error.to_string()),
     };
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_is_nothing_to_tell() {
+    fn a_requested_stop_is_not_reported() {
         let (workers, _publisher) =
             start(Settings { listen: vec![Listener::http(free())], ..Settings::default() }, 2);
         let workers = workers.unwrap();

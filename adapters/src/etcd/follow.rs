@@ -32,7 +32,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(800);
 const REFUSED: Duration = Duration::from_secs(5);
 
 /// How often the same trouble is logged.
-const TELL: Duration = Duration::from_secs(60);
+const LOG_AGAIN: Duration = Duration::from_secs(60);
 
 /// Events of one watch answer that are held until its last part has come.
 const MOST_EVENTS: usize = 1 << 20;
@@ -46,13 +46,13 @@ struct Position {
 
 /// Follows for ever.
 pub async fn run(inner: Arc<Inner>, releases: mpsc::Receiver<Release>) {
-    let mut following = Following { inner, releases: Some(releases), position: None, told: None, tries: 0 };
+    let mut following = Following { inner, releases: Some(releases), position: None, logged: None, tries: 0 };
     following.start().await;
     let mut pause = FIRST_PAUSE;
     loop {
         let began = Instant::now();
         let Err(trouble) = following.follow().await;
-        following.tell(&trouble);
+        following.log(&trouble);
         if began.elapsed() > LONGEST_PAUSE * 4 {
             pause = FIRST_PAUSE;
         }
@@ -69,7 +69,7 @@ struct Following {
     releases: Option<mpsc::Receiver<Release>>,
     position: Option<Position>,
     /// The trouble that was logged last, with the time.
-    told: Option<(String, Instant)>,
+    logged: Option<(String, Instant)>,
     tries: u32,
 }
 
@@ -295,22 +295,22 @@ impl Following {
     }
 
     fn connected(&mut self) {
-        if self.told.take().is_some() {
+        if self.logged.take().is_some() {
             tracing::info!("the etcd watch works again");
         }
         self.tries = 0;
         self.inner.note_status(|status| (status.connected, status.trouble) = (true, None));
     }
 
-    fn tell(&mut self, trouble: &Trouble) {
+    fn log(&mut self, trouble: &Trouble) {
         let text = trouble.to_string();
         self.inner.note_status(|status| (status.connected, status.trouble) = (false, Some(text.clone())));
         self.tries += 1;
         // A leader that moves is no news.
-        let due = match &self.told {
+        let due = match &self.logged {
             None => self.tries > self.inner.settings.startup_retry,
             Some((before, when)) => {
-                *before != text && when.elapsed() > LONGEST_PAUSE * 4 || when.elapsed() > TELL
+                *before != text && when.elapsed() > LONGEST_PAUSE * 4 || when.elapsed() > LOG_AGAIN
             }
         };
         if due {
@@ -318,7 +318,7 @@ impl Following {
                 true => tracing::error!("lost the etcd watch ({text}): serving the last known configuration"),
                 false => tracing::error!("cannot read etcd ({text}): nothing to serve until it answers"),
             }
-            self.told = Some((text, Instant::now()));
+            self.logged = Some((text, Instant::now()));
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::turns::{Line, Turn};
 /// The time that a connection has to make room before the next one in line is closed too.
 const LEAVE: Duration = Duration::from_millis(100);
 /// One of this many failed accepts is logged, besides the first; after a failure, the next try is 100 ms later.
-const TELL_EACH: u64 = 100;
+const LOG_EACH: u64 = 100;
 
 /// The permit and the turn that a connection holds while it is open.
 pub(super) struct Held {
@@ -99,7 +99,7 @@ pub(crate) async fn run(
             Err(error) => {
                 // Mostly out of file descriptors: waits until other connections have closed.
                 failures += 1;
-                if failures.is_multiple_of(TELL_EACH) || failures == 1 {
+                if failures.is_multiple_of(LOG_EACH) || failures == 1 {
                     tracing::warn!(%error, failures, "cannot accept a connection");
                 }
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -154,7 +154,7 @@ async fn secured(
     };
     match shaken {
         Ok(Ok(stream)) => connection(stream, peer, limits, service, held, ended).await,
-        Ok(Err(error)) if is_for_its_certificate(&error) => tls.refusals.tell(peer, &error),
+        Ok(Err(error)) if is_for_its_certificate(&error) => tls.refusals.log(peer, &error),
         Ok(Err(error)) => tracing::debug!(%peer, %error, "a TLS handshake failed"),
         Err(_) => tracing::debug!(%peer, "a TLS handshake took too long"),
     }

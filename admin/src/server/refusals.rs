@@ -26,7 +26,7 @@ struct Counted {
 
 impl Refusals {
     /// Logs that `peer` was refused, and how many refusals before it were left out.
-    pub fn tell(&self, peer: IpAddr, why: &dyn Display) {
+    pub fn log(&self, peer: IpAddr, why: &dyn Display) {
         let before = self.0.lock().unwrap_or_else(PoisonError::into_inner).note(Instant::now());
         match before {
             Some(0) => tracing::warn!("{peer} is refused by the Admin API: {why}"),

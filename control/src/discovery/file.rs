@@ -169,17 +169,17 @@ impl Writer {
 }
 
 async fn write_newest(file: DumpFile, mut newest: watch::Receiver<Arc<Services>>) {
-    let mut told = None;
+    let mut logged = None;
     while newest.changed().await.is_ok() {
         let services = newest.borrow_and_update().clone();
         let to = file.clone();
         let written = crate::tasks::blocking(move || to.write(&services)).await;
         let why = written.unwrap_or_else(|| Err(io::Error::other("a mistake of the gateway"))).err();
         let why = why.map(|error| error.to_string());
-        if let Some(why) = why.as_ref().filter(|why| told.as_ref() != Some(*why)) {
+        if let Some(why) = why.as_ref().filter(|why| logged.as_ref() != Some(*why)) {
             tracing::error!("write dump into file got error: {}: {why}", file.path.display());
         }
-        told = why;
+        logged = why;
     }
 }
 
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_apisix_wrote_is_read_and_nonsense_is_told() {
+    async fn what_apisix_wrote_is_read_and_nonsense_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("consul.dump");
         let load = |text: &str, expire| {
@@ -243,8 +243,8 @@ mod tests {
         let nodes: Vec<_> = services["a"].iter().map(|it| (&*it.host, it.port, it.weight)).collect();
         assert_eq!((nodes, services.len()), (vec![("10.0.0.1", 80, 2), ("h", 1, 1)], 2));
         assert_eq!(services["a"][0].metadata.as_ref().unwrap()["z"], "1");
-        let told = async |text: &str, expire| load(text, expire).await.unwrap_err().to_string();
-        assert!(told(text, 60).await.ends_with("consul.dump had expired, ignored it"));
+        let error_of = async |text: &str, expire| load(text, expire).await.unwrap_err().to_string();
+        assert!(error_of(text, 60).await.ends_with("consul.dump had expired, ignored it"));
         assert!(load(&text.replace("7", "9999999999"), 60).await.is_ok());
         for (wrong, words) in [
             (" \n", "is empty"),
@@ -253,7 +253,7 @@ mod tests {
             (r#"{"services":{}}"#, "last_update"),
             (r#"{"services":{"a":[{"host":"h","port":99999}]},"last_update":1}"#, "got error"),
         ] {
-            let error = told(wrong, 0).await;
+            let error = error_of(wrong, 0).await;
             assert!(error.contains(words), "{error}");
         }
         fs::remove_file(&path).unwrap();

@@ -78,7 +78,7 @@ fn a_service_without_nodes_is_named_once() {
     let mut registry = Registry {
         source: Arc::new(Script::default()),
         services: found(&[("a", 1)], true).unwrap().services,
-        told: BTreeSet::new(),
+        answered: BTreeSet::new(),
         missing: BTreeSet::new(),
         settled: false,
         error: None,
@@ -124,11 +124,11 @@ async fn the_last_nodes_stay_while_a_registry_is_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_reason_of_a_failure_is_told_but_not_all_the_time() {
+async fn another_reason_of_a_failure_is_reported_but_not_all_the_time() {
     let registry = Registry {
         source: Arc::new(Script::default()),
         services: BTreeMap::new(),
-        told: BTreeSet::new(),
+        answered: BTreeSet::new(),
         missing: BTreeSet::new(),
         settled: false,
         error: None,
@@ -140,7 +140,7 @@ async fn another_reason_of_a_failure_is_told_but_not_all_the_time() {
         let all = known.lock();
         let failure = all["script"].error.as_ref().unwrap();
         assert_eq!(failure.why, why, "the last reason is what people are shown");
-        failure.told.clone()
+        failure.logged.clone()
     };
     assert_eq!(fail("refused"), "refused");
     for n in 0..10 {
@@ -149,7 +149,7 @@ async fn another_reason_of_a_failure_is_told_but_not_all_the_time() {
     }
     tokio::time::advance(Duration::from_secs(10)).await;
     assert_eq!(fail("status 403"), "status 403");
-    tokio::time::advance(TELL_AGAIN).await;
+    tokio::time::advance(LOG_AGAIN).await;
     assert_eq!(fail("status 403"), "status 403");
     known.take("script", ServiceNodes::default(), &BTreeSet::new(), &mpsc::unbounded_channel().0);
     assert_eq!(fail("refused"), "refused");
@@ -186,7 +186,7 @@ async fn a_panic_over_an_answer_is_a_failure_like_any_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_could_not_be_told_stays() {
+async fn services_without_an_answer_keep_their_nodes() {
     let script = Arc::new(Script::default());
     *script.answers.lock().unwrap() = vec![found(&[("a", 1), ("b", 2)], false), found(&[("b", 3)], false)];
     let mut registries = Registries::new(vec![script]);
@@ -199,7 +199,7 @@ async fn what_could_not_be_told_stays() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn why_a_part_is_missing_is_told_until_all_is_there() {
+async fn why_a_part_is_missing_is_reported_until_all_is_there() {
     let script = Arc::new(Script::default());
     let part =
         |why: &str| Ok(ServiceNodes { failed: Some(why.to_owned()), ..found(&[("a", 1)], true).unwrap() });
@@ -218,7 +218,7 @@ async fn why_a_part_is_missing_is_told_until_all_is_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_wants_a_service_later_is_told_of_nodes_that_are_known() {
+async fn a_service_that_is_wanted_later_gets_known_nodes() {
     let script = Arc::new(Script { takes: GRACE / 2, ..Script::default() });
     *script.answers.lock().unwrap() = vec![found(&[("a", 1), ("b", 2)], true)];
     let mut registries = Registries::new(vec![script]);
@@ -226,8 +226,8 @@ async fn who_wants_a_service_later_is_told_of_nodes_that_are_known() {
     tokio::time::sleep(GRACE / 4).await;
     // The answer that is under way holds it already, and no later one is different.
     registries.want(&[service("a").key(), service("b").key()].into());
-    let told = [registries.changed().await, registries.changed().await];
-    assert_eq!(told, [service("a").key(), service("b").key()]);
+    let changed = [registries.changed().await, registries.changed().await];
+    assert_eq!(changed, [service("a").key(), service("b").key()]);
 }
 
 #[tokio::test(start_paused = true)]

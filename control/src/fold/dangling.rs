@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn upstreams_and_certificates_that_traffic_split_names_are_told() {
+    fn upstreams_and_certificates_that_traffic_split_names_are_reported() {
         let mut site = Site::default();
         let split = json!({"traffic-split": {"rules": [
             {"match": [{"vars": []}]},

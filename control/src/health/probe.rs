@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn servers_are_told_apart() {
+    async fn servers_are_distinguished() {
         assert_eq!(probed("http", Some(b"HTTP/1.1 204 No Content\r\n\r\n")).await, Some(Probed::Status(204)));
         assert_eq!(probed("http", Some(b"220 smtp\r\n")).await, Some(Probed::Status(0)));
         assert_eq!(probed("http", Some(b"")).await, Some(Probed::Failed));

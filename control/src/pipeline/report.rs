@@ -1,10 +1,9 @@
 //! How the control plane is doing, for the control API, metrics and tests.
 
-use std::fmt::Write;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use model::{Diagnostic, Invalid, Key, Kind, Rejected, Served};
+use model::{Diagnostic, Invalid, Key, Kind, Rejected};
 use snapshot::compile::Expiry;
 
 use crate::store::Revision;
@@ -70,41 +69,28 @@ impl Default for Report {
     }
 }
 
-/// A resource that names what is not there, for a log.
-pub(super) fn dangling_line(dangling: &Rejected) -> String {
+/// Logs a resource that names others which do not exist.
+pub(super) fn log_dangling(dangling: &Rejected) {
     let Rejected { key, invalid, .. } = dangling;
-    let at = if invalid.pointer.is_empty() { "" } else { " at " };
-    format!("{key} is incomplete: {}{at}{}", invalid.reason, invalid.pointer)
+    let Invalid { pointer, reason, .. } = invalid;
+    tracing::warn!(resource = key.to_string(), pointer, reason, "resource is incomplete");
 }
 
-/// A rejected resource for a log: which, where, why, what would be right.
-pub(super) fn one_line(rejected: &Rejected) -> String {
-    let Rejected { key, invalid, served: _ } = rejected;
-    let mut line = format!("{key} is not served as written: {}", invalid.reason);
-    let mut add = |words: &str, text: &str| {
-        // Writing to a string cannot fail.
-        let _ = write!(line, "; {words}{text}");
-    };
-    if !invalid.pointer.is_empty() {
-        add("at ", &invalid.pointer);
-    }
-    let parts = [
-        ("expected ", invalid.expected.as_deref()),
-        ("got ", invalid.got.as_deref()),
-        ("", invalid.hint.as_deref()),
-    ];
-    for (words, text) in parts {
-        if let Some(text) = text {
-            add(words, text);
-        }
-    }
-    add(
-        "",
-        match rejected.served {
-            Served::LastGoodForm => "its last good form stays in use",
-            Served::Refusal => "what it is for is refused",
-            Served::Nothing | Served::Incomplete => "it is left out",
-        },
+/// Logs a rejected resource, with the fields that the control API has at `/v1/rejected`.
+pub(super) fn log_rejected(rejected: &Rejected) {
+    let Rejected { key, invalid, served } = rejected;
+    let Invalid { pointer, reason, expected, got, hint, .. } = invalid;
+    let (expected, got, hint) = (expected.as_deref(), got.as_deref(), hint.as_deref());
+    let pointer = Some(&**pointer).filter(|pointer| !pointer.is_empty());
+    let (resource, state) = (key.to_string(), served.as_str());
+    tracing::error!(
+        resource,
+        pointer,
+        reason,
+        expected,
+        got,
+        hint,
+        state,
+        "resource is not served as written"
     );
-    line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_ends_where_it_is_told_to() {
+    fn a_look_ends_at_the_break() {
         let table = Table::new([], None, 0);
         let mut draft = Draft::over(&table);
         draft.decide(Box::new(|_| Ok(vec![put("a"), put("b")]))).unwrap();

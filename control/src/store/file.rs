@@ -140,10 +140,10 @@ impl File {
     /// Reads the file again soon, even if it looks the same (on SIGHUP: a variable may have changed).
     /// The receiver gets the result: the number of mistakes, or why nothing of the file is used.
     pub fn reload(&self) -> Receiver<Reading> {
-        let (told, hears) = sync_channel(1);
-        self.signal.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(told);
+        let (answer, result) = sync_channel(1);
+        self.signal.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(answer);
         self.signal.touched();
-        hears
+        result
     }
 
     fn read_only<T>(&self) -> Result<T, StoreError> {
@@ -258,9 +258,9 @@ impl Reader {
                 if let Err(diagnostic) = &read {
                     self.keep(Diagnostic::clone(diagnostic));
                 }
-                for told in waiting {
+                for answer in waiting {
                     // The receiver may be gone.
-                    let _ = told.try_send(match &read {
+                    let _ = answer.try_send(match &read {
                         Ok(()) => Ok(self.rejected.len()),
                         Err(diagnostic) => Err(Diagnostic::clone(diagnostic)),
                     });
@@ -276,9 +276,9 @@ impl Reader {
     fn read(&mut self) -> Result<(), Box<Diagnostic>> {
         let name = self.path.display().to_string();
         let text = self.text().map_err(|reason| {
-            let mut told = Diagnostic::new(Severity::Error, &name, reason);
-            told.hint = (!self.path.exists()).then(|| ABSENT.to_owned());
-            Box::new(told)
+            let mut diagnostic = Diagnostic::new(Severity::Error, &name, reason);
+            diagnostic.hint = (!self.path.exists()).then(|| ABSENT.to_owned());
+            Box::new(diagnostic)
         })?;
         let mut hasher = DefaultHasher::new();
         text.hash(&mut hasher);
@@ -352,7 +352,7 @@ impl Reader {
         if !news && read.warnings == self.warned && same_text {
             return;
         }
-        tell(&self.path, revision, &changes, items.len(), read.diagnostics.len());
+        log_reading(&self.path, revision, &changes, items.len(), read.diagnostics.len());
         let mut lines = read.diagnostics.iter().chain(&read.warnings);
         for diagnostic in lines.by_ref().take(MOST_LINES) {
             match diagnostic.severity {
@@ -411,7 +411,7 @@ impl Changed {
 }
 
 /// One line for a reading: what there is now, and what is different.
-fn tell(path: &Path, revision: Revision, changes: &Changed, used: usize, wrong: usize) {
+fn log_reading(path: &Path, revision: Revision, changes: &Changed, used: usize, wrong: usize) {
     let plural = if used == 1 { "" } else { "s" };
     let mut line = format!("{}, revision {revision}: {used} resource{plural}", path.display());
     if wrong > 0 {

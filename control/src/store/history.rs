@@ -179,10 +179,10 @@ mod tests {
             record(2, &[("a", Some("1"), Some("2")), ("c", Some("1"), None), ("b", Some("1"), None)]),
             record(1, &[("c", None, Some("1"))]),
         ];
-        let told: Vec<_> = together(&newest_first)
+        let changes: Vec<_> = together(&newest_first)
             .into_iter()
             .map(|changed| (changed.key.id, changed.before.as_deref().map(str::to_owned), changed.after))
             .collect();
-        assert_eq!(told, [("a".to_owned(), Some("1".to_owned()), Some("3".into()))]);
+        assert_eq!(changes, [("a".to_owned(), Some("1".to_owned()), Some("3".into()))]);
     }
 }

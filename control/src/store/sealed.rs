@@ -349,7 +349,7 @@ impl Sealer {
         match change {
             Change::Put(row) => {
                 let (row, kept) = self.open_row(row);
-                self.tell(usize::from(kept.is_some()), kept);
+                self.log_undecryptable(usize::from(kept.is_some()), kept);
                 Change::Put(row)
             }
             Change::Reset { items, plugins, stream_plugins, revision, rejected, parsed, anew } => {
@@ -361,7 +361,7 @@ impl Sealer {
                     row
                 });
                 let items = items.collect();
-                self.tell(count, first);
+                self.log_undecryptable(count, first);
                 Change::Reset { items, plugins, stream_plugins, revision, rejected, parsed, anew }
             }
             change => change,
@@ -369,7 +369,7 @@ impl Sealer {
     }
 
     /// One warning per change, however many secrets it concerns: there may be very many.
-    fn tell(&self, count: usize, first: Option<String>) {
+    fn log_undecryptable(&self, count: usize, first: Option<String>) {
         if let Some(first) = first.filter(|_| self.seals && !self.ring.is_empty()) {
             tracing::warn!(
                 "{first} cannot be decrypted and is used as it is{}; it was written before encryption was \

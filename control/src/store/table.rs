@@ -148,7 +148,7 @@ impl Table {
         for change in changes {
             rows.apply(change);
         }
-        self.tell(rows);
+        self.wake_followers(rows);
     }
 
     /// From the next [`reset`](Table::reset) on, revisions are those of another history.
@@ -228,7 +228,7 @@ impl Table {
         // One past the end, so that even a follower who has seen all is behind.
         rows.first = rows.end() + 1;
         rows.log.clear();
-        self.tell(rows);
+        self.wake_followers(rows);
     }
 
     /// Follows the table from now on, starting with a `Reset`.
@@ -242,7 +242,7 @@ impl Table {
         }))
     }
 
-    fn tell(&self, rows: RwLockWriteGuard<'_, Rows>) {
+    fn wake_followers(&self, rows: RwLockWriteGuard<'_, Rows>) {
         let end = rows.end();
         drop(rows);
         self.moved.send_replace(end);

@@ -41,8 +41,8 @@ impl Logs {
     /// Warns of lines that were dropped, for as long as the process runs.
     pub fn watch(&self) {
         for log in self.access_logs() {
-            tracing::info!("access log: {}", log.place());
-            control::tasks::spawn(access_log::tell_dropped(log.sink(), log.place().clone()));
+            tracing::info!(file = %log.place(), "writing the access log");
+            control::tasks::spawn(access_log::log_dropped(log.sink(), log.place().clone()));
         }
     }
 

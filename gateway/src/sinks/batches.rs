@@ -100,7 +100,7 @@ async fn deliver(line: Rc<Line>, batch: Vec<Taken>) {
         };
         failures += 1;
         let after = after.filter(|_| failures <= options.max_retry_count && !line.intake.is_stopping());
-        line.tell(&reason, batch.len(), failures, after);
+        line.log_failure(&reason, batch.len(), failures, after);
         let Some(after) = after else {
             line.intake.lost(batch.len());
             break;
@@ -114,7 +114,7 @@ async fn deliver(line: Rc<Line>, batch: Vec<Taken>) {
 
 impl Line {
     /// APISIX's words, not more often than each [`PAUSE`].
-    fn tell(&self, reason: &str, entries: usize, failures: u64, after: Option<Duration>) {
+    fn log_failure(&self, reason: &str, entries: usize, failures: u64, after: Option<Duration>) {
         let (told, untold) = self.told.get();
         if told.is_some_and(|told| told.elapsed() < PAUSE) {
             self.told.set((told, untold + 1));

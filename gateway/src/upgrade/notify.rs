@@ -5,7 +5,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 /// Sends a state such as `READY=1`, if there is a service manager. Nothing depends on it, so a failure is only
 /// logged.
-pub fn tell(state: &str) {
+pub fn send_state(state: &str) {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return };
     if let Err(error) = send(name.as_encoded_bytes(), state) {
         tracing::warn!("sd_notify({state}) failed: {error} (NOTIFY_SOCKET)");
@@ -16,7 +16,7 @@ pub fn tell(state: &str) {
 pub fn reloading() {
     // systemd wants the time in microseconds, so that it knows to which reload the message belongs.
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    tell(&format!("RELOADING=1\nMONOTONIC_USEC={}", now.tv_sec * 1_000_000 + now.tv_nsec / 1_000));
+    send_state(&format!("RELOADING=1\nMONOTONIC_USEC={}", now.tv_sec * 1_000_000 + now.tv_nsec / 1_000));
 }
 
 fn send(name: &[u8], state: &str) -> std::io::Result<()> {

@@ -65,7 +65,7 @@ fn headers_and_query_come_from_three_places() {
 }
 
 #[test]
-fn no_batch_tells_of_proxies() {
+fn no_batch_sets_headers_of_proxies() {
     let body = br#"{
             "headers": {"x-forwarded-for": "9.9.9.9", "Forwarded": "for=9.9.9.9", "Sluice-Hops": "0", "X-Forwarded": "stays"},
             "pipeline": [{"path": "/", "headers": {"X-Forwarded-Proto": "https", "X-FORWARDED-HOST": "evil", "x-real-ip": "9.9.9.9"}}]
@@ -79,7 +79,7 @@ fn no_batch_tells_of_proxies() {
 }
 
 #[test]
-fn what_cannot_be_asked_is_told() {
+fn what_cannot_be_asked_is_reported() {
     let answer = |body: &str| {
         let (status, out, sent) = ask(body.as_bytes(), Vec::new());
         assert!(sent.is_empty());
@@ -163,8 +163,8 @@ fn bounds_are_those_that_were_set() {
 
 #[test]
 fn a_body_is_refused_by_its_length() {
-    let asked = |told: &str, body: &[u8], state: Option<Body>| {
-        let mut probe = Probe::request("POST", DEFAULT_PATH, &[("Content-Length", told)]);
+    let asked = |length: &str, body: &[u8], state: Option<Body>| {
+        let mut probe = Probe::request("POST", DEFAULT_PATH, &[("Content-Length", length)]);
         let stage = built(&probe, json!({"max_body_size": 10}), json!({}));
         let mut x = probe.exchange();
         with_body(&mut x, body);

@@ -29,8 +29,8 @@ fn request_within(
         match step {
             Step::Next => Some(Ok(String::from_utf8_lossy(x.body()).into_owned())),
             Step::Reply(reply) => {
-                let told: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
-                Some(Err((reply.status, told["message"].as_str().unwrap_or_default().to_owned())))
+                let answer: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
+                Some(Err((reply.status, answer["message"].as_str().unwrap_or_default().to_owned())))
             }
             Step::Wait => None,
             step => panic!("{step:?}"),
@@ -158,11 +158,11 @@ fn formats() {
         &"<a>".repeat(1000),
     ] {
         let config = json!({"input_format": "xml", "template": "x"});
-        let told = request(config, &[], bad.as_bytes());
+        let outcome = request(config, &[], bad.as_bytes());
         if bad.is_empty() {
-            assert_eq!(told.unwrap(), "x", "there is no body to read");
+            assert_eq!(outcome.unwrap(), "x", "there is no body to read");
         } else {
-            let (status, words) = told.unwrap_err();
+            let (status, words) = outcome.unwrap_err();
             assert!(status == 400 && words.starts_with("request body decode: "), "{bad}: {words}");
         }
     }
@@ -212,7 +212,7 @@ fn fields_do_not_stand_for_helpers() {
 }
 
 #[test]
-fn errors_are_told() {
+fn errors_are_reported() {
     for (template, words) in [
         ("{{a.b.c}}", "attempt to index a nil value"),
         ("{{a()}}", "attempt to call a nil value"),

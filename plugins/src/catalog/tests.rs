@@ -472,7 +472,7 @@ fn a_secret_that_is_kept_elsewhere_is_judged_when_it_is_there() {
 }
 
 #[test]
-fn a_plugin_that_is_not_listed_is_told_from_one_that_nobody_has() {
+fn an_unlisted_plugin_is_distinguished_from_an_unknown_one() {
     for (name, reason) in [
         ("key-auth", "unknown plugin [key-auth]: the list of plugins does not have it"),
         ("zipkin", "unknown plugin [zipkin]: it exists in APISIX but not in this version of Sluice"),

@@ -147,7 +147,7 @@ fn metadata_lets_in_nobody_who_is_from_nowhere() {
 }
 
 #[test]
-fn timing_is_told_to_those_who_may_see_it() {
+fn timing_is_shown_to_allowed_origins() {
     let timing = |config: Value, headers: &[(&str, &str)]| {
         value(&answer(config, headers), "Timing-Allow-Origin").map(str::to_owned)
     };

@@ -124,7 +124,7 @@ fn every_rule_counts() {
 }
 
 #[test]
-fn a_full_table_is_told() {
+fn a_full_table_is_reported() {
     let mut first = Probe::default();
     first.services.gauges = std::sync::Arc::new(sdk::counters::Gauges::over(sdk::counters::Table::new(0)));
     let mut config = config(1, 0);

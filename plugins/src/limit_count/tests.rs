@@ -125,7 +125,7 @@ fn keys_are_variables_combinations_or_constants() {
 }
 
 #[test]
-fn clients_that_no_key_tells_apart_are_told_apart_by_address() {
+fn clients_without_a_key_are_counted_by_address() {
     for config in [
         json!({"count": 1, "time_window": 60, "key": "http_x_none"}),
         json!({"count": 1, "time_window": 60, "key": "$http_x_none", "key_type": "var_combination"}),

@@ -28,7 +28,7 @@ fn get(entry: &Value, pointer: &str) -> Value {
 }
 
 #[test]
-fn the_full_entry_tells_all_there_is() {
+fn the_full_entry_has_every_field() {
     let headers = [("Host", "H.example:81"), ("X-A", "1"), ("x-a", "2"), ("User-Agent", "a\"b")];
     let mut probe = Probe::request("GET", "/a%20b?x=1&y&x=%202&=z", &headers).from_ip("10.1.2.3");
     probe.route.service_id = "s".into();
@@ -39,11 +39,11 @@ fn the_full_entry_tells_all_there_is() {
     x.engine_mut().timing.upstream_us = 10_000;
     (x.engine_mut().timing.received, x.engine_mut().timing.sent) = (100, 200);
     respond(&mut x, 201, &[("Content-Type", "text/plain"), ("Set-Cookie", "a"), ("set-cookie", "b")]);
-    let mut told = entry(&plugin, &x, None);
-    let server = told.as_object_mut().unwrap().remove("server").unwrap();
+    let mut logged = entry(&plugin, &x, None);
+    let server = logged.as_object_mut().unwrap().remove("server").unwrap();
     assert!(server["hostname"].is_string() && server["version"].is_string(), "{server}");
     assert_eq!(
-        told,
+        logged,
         json!({
             "request": {
                 "url": "http://h.example:9080/a%20b?x=1&y&x=%202&=z", "uri": "/a%20b?x=1&y&x=%202&=z", "method": "GET",
@@ -60,21 +60,24 @@ fn the_full_entry_tells_all_there_is() {
 }
 
 #[test]
-fn a_request_without_a_route_is_told_by_its_host() {
+fn a_request_without_a_route_is_reported_by_its_host() {
     let mut probe = Probe::get("/");
     let plugin = plugin(&probe, json!({}), None);
     let mut x = probe.exchange();
     x.engine_mut().matched.route = None;
-    let told = entry(&plugin, &x, None);
-    assert_eq!([get(&told, "/service_id"), get(&told, "/route_id")], [json!("example.com"), json!("absent")]);
+    let logged = entry(&plugin, &x, None);
+    assert_eq!(
+        [get(&logged, "/service_id"), get(&logged, "/route_id")],
+        [json!("example.com"), json!("absent")]
+    );
     for gone in ["upstream", "upstream_latency", "consumer"] {
-        assert!(told.get(gone).is_none(), "{gone}");
+        assert!(logged.get(gone).is_none(), "{gone}");
     }
     assert_eq!(get(&entry(&plugin, &x, Some("no-matched")), "/route_id"), json!("no-matched"));
 }
 
 #[test]
-fn the_consumer_is_told() {
+fn the_consumer_is_logged() {
     let mut probe = Probe::get("/").consumer::<crate::key_auth::KeyAuth>("jack", json!({"key": "k"}));
     let plain = plugin(&probe, json!({}), None);
     let taken = plugin(&probe, json!({"log_format_extra": {"consumer": "mine"}}), None);
@@ -106,10 +109,10 @@ fn formats_take_precedence_in_apisix_s_order() {
         (json!({}), metadata(json!({})), None),
     ] {
         let plugin = plugin(&probe, config.clone(), metadata);
-        let told = entry(&plugin, &probe.exchange(), None);
+        let logged = entry(&plugin, &probe.exchange(), None);
         match expected {
-            Some(expected) => assert_eq!(told, expected, "{config}"),
-            None => assert!(told.get("request").is_some(), "{config}"),
+            Some(expected) => assert_eq!(logged, expected, "{config}"),
+            None => assert!(logged.get("request").is_some(), "{config}"),
         }
     }
 }
@@ -138,9 +141,12 @@ fn further_fields_never_take_the_place_of_others() {
     let (own, inherited) = (plugin(more, &metadata), plugin(json!({}), &metadata));
     let emptied = plugin(json!({"log_format_extra": {}}), &metadata);
     let x = probe.exchange();
-    let told = entry(&own, &x, None);
-    assert_eq!([get(&told, "/uri"), get(&told, "/meta"), get(&told, "/upstream")], ["/a", "absent", "mine"]);
-    assert_eq!(get(&told, "/request/method"), "GET");
+    let logged = entry(&own, &x, None);
+    assert_eq!(
+        [get(&logged, "/uri"), get(&logged, "/meta"), get(&logged, "/upstream")],
+        ["/a", "absent", "mine"]
+    );
+    assert_eq!(get(&logged, "/request/method"), "GET");
     assert_eq!(get(&entry(&inherited, &x, None), "/meta"), "only");
     assert_eq!(get(&entry(&emptied, &x, None), "/meta"), "absent");
     drop(x);
@@ -148,7 +154,7 @@ fn further_fields_never_take_the_place_of_others() {
     let names = ["route_id", "upstream", "upstream_latency", "consumer"];
     let mine: serde_json::Map<_, _> = names.iter().map(|name| ((*name).to_owned(), json!("mine"))).collect();
     let own = self::plugin(&Probe::get("/a"), json!({"log_format_extra": mine}), None);
-    let is_mine = |told: Value| names.map(|name| get(&told, &format!("/{name}")) == "mine");
+    let is_mine = |logged: Value| names.map(|name| get(&logged, &format!("/{name}")) == "mine");
     let mut x = probe.exchange();
     assert_eq!(is_mine(entry(&own, &x, None)), [false, true, true, true]);
     x.engine_mut().matched.route = None;
@@ -192,7 +198,7 @@ fn the_request_s_body_is_read_as_far_as_it_is_logged() {
 }
 
 #[test]
-fn a_format_that_tells_the_body_has_it_read() {
+fn a_format_with_the_body_reads_the_body() {
     let mut probe = Probe::request("POST", "/a", &[("Host", "h")]);
     let plugin =
         plugin(&probe, json!({"log_format": {"b": {"c": "$request_body"}}, "max_req_body_bytes": 2}), None);
@@ -251,7 +257,7 @@ fn each_logger_collects_for_itself() {
 }
 
 #[test]
-fn a_body_that_finds_no_room_is_cut_and_told() {
+fn a_body_that_finds_no_room_is_cut_and_reported() {
     let mut probe = Probe::get("/a");
     probe.world.budget = sdk::budget::Budget::new(4);
     let plugin = plugin(&probe, json!({"include_resp_body": true}), None);
@@ -266,7 +272,7 @@ fn a_body_that_finds_no_room_is_cut_and_told() {
 }
 
 #[test]
-fn a_body_in_a_coding_is_told_decoded() {
+fn a_compressed_body_is_logged_decoded() {
     use std::io::Write;
     let text = "hello ".repeat(100);
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());

@@ -89,7 +89,7 @@ fn lines_are_those_of_apisix() {
 }
 
 #[test]
-fn it_is_told_who_made_the_answer() {
+fn the_source_of_an_answer_is_a_label() {
     for (source, asked, label) in [
         (Source::Upstream, true, "upstream"),
         (Source::Gateway, true, "nginx"),

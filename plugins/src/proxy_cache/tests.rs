@@ -492,7 +492,7 @@ fn what_changes_things_ends_what_is_stored() {
 }
 
 #[test]
-fn a_client_that_has_it_is_told_so() {
+fn a_client_that_has_it_gets_304() {
     let site = Site::new(json!({}));
     site.get("/", origin(&[("ETag", "\"v1\"")], &["x"]));
     let got = site.ask("GET", "/", &[("If-None-Match", "W/\"v1\"")], origin(&[], &[]));
@@ -548,7 +548,7 @@ fn spelled(site: &Site, target: &str, sent: &str, host: &str, answer: &str) -> S
 }
 
 #[test]
-fn what_the_upstream_can_tell_apart_has_keys_of_its_own() {
+fn requests_that_differ_for_the_upstream_have_their_own_keys() {
     for key in [json!(["$host", "$request_uri"]), json!(["$uri", "$args", "$http_host"])] {
         let site = Site::new(json!({ "cache_key": key }));
         let ask = |target: &str, sent: &str, host: &str| {

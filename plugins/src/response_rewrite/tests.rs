@@ -129,8 +129,8 @@ fn a_body_that_grows_is_paid_for() {
 }
 
 #[test]
-fn a_body_over_the_bound_is_cut_and_told_of_once() {
-    for (pieces, given, told) in
+fn a_body_over_the_bound_is_cut_and_reported_once() {
+    for (pieces, given, logged) in
         [(&["abc"][..], "ABC", 0), (&["abcd"], "ABC", 1), (&["ab", "c", "d", "e", ""], "ABC", 1)]
     {
         let mut probe = Probe::get("/hello");
@@ -151,14 +151,14 @@ fn a_body_over_the_bound_is_cut_and_told_of_once() {
         drop(x);
         assert_eq!(
             (String::from_utf8(out).unwrap().as_str(), probe.world.complaints.borrow().len()),
-            (given, told)
+            (given, logged)
         );
     }
 }
 
 #[test]
-fn a_filter_that_comes_to_no_end_is_told_of() {
-    for (text, given, told) in [("xyyz", "-z", 0), (&*format!("x{}", "y".repeat(4000)), "x", 1)] {
+fn a_filter_that_comes_to_no_end_is_reported() {
+    for (text, given, logged) in [("xyyz", "-z", 0), (&*format!("x{}", "y".repeat(4000)), "x", 1)] {
         let mut probe = Probe::get("/hello");
         let filters = json!([{"regex": r"x(y|y)*(?=z)(?!\1)", "replace": "-"}, {"regex": "y", "replace": "", "scope": "global"}]);
         let stage: ResponseRewrite = probe.stage(json!({"filters": filters})).unwrap();
@@ -169,7 +169,7 @@ fn a_filter_that_comes_to_no_end_is_told_of() {
         filter(&stage, &mut x, &mut chunk);
         drop(x);
         assert_eq!(String::from_utf8(chunk.data).unwrap(), given);
-        assert_eq!(probe.world.complaints.borrow().len(), told);
+        assert_eq!(probe.world.complaints.borrow().len(), logged);
     }
 }
 
@@ -280,12 +280,12 @@ fn a_compressed_body_is_decoded() {
             "{coding}"
         );
         // One whose own end is left out.
-        let (short, _, told) = decoded(body.len() - 1, 200, coding, &body);
+        let (short, _, logged) = decoded(body.len() - 1, 200, coding, &body);
         let short = short.unwrap();
         let whole = short.trim_end_matches(['h', 'e', 'l']);
-        assert!(told == [CUT, CUT] && new.starts_with(whole) && whole.len() + 4 > short.len());
-        let (broken, coded, told) = decoded(1 << 20, 200, coding, &body[..body.len() - 2]);
-        assert_eq!((broken, coded, told.len()), (Err(502), false, 1), "{coding}");
+        assert!(logged == [CUT, CUT] && new.starts_with(whole) && whole.len() + 4 > short.len());
+        let (broken, coded, logged) = decoded(1 << 20, 200, coding, &body[..body.len() - 2]);
+        assert_eq!((broken, coded, logged.len()), (Err(502), false, 1), "{coding}");
         assert_eq!(decoded(1 << 20, 200, coding, b""), (Ok(String::new()), false, vec![]));
     }
 }
@@ -293,14 +293,14 @@ fn a_compressed_body_is_decoded() {
 /// A coding that is not known, and a part of a body.
 #[test]
 fn some_bodies_are_left_alone() {
-    for (status, coding, told) in [
+    for (status, coding, logged) in [
         (200, "zstd", "neither gzip nor br"),
         (200, "gzip, br", "neither gzip nor br"),
         (206, "gzip", "(206)"),
     ] {
         let (text, coded, complaints) = decoded(1 << 20, status, coding, b"hello");
         assert_eq!((text.as_deref(), coded), (Ok("hello"), true));
-        assert!(complaints.len() == 1 && complaints[0].contains(told), "{complaints:?}");
+        assert!(complaints.len() == 1 && complaints[0].contains(logged), "{complaints:?}");
     }
     // The variable is the upstream's status, not the new one.
     let mut probe = Probe::get("/hello");

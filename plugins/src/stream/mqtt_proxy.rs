@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_asked_for_than_is_told_of() {
+    fn no_more_is_read_than_the_length_says() {
         for (bytes, wanted) in [
             (&b""[..], 5),
             (b"\x10", 5),

@@ -106,9 +106,9 @@ mod tests {
             }
             let plugin: Syslog = probe.stage_with(config, metadata.as_ref(), &FixedNames::default()).unwrap();
             plugin.log(&mut probe.exchange());
-            let told = probe.world.complaints.borrow().len();
+            let complaints = probe.world.complaints.borrow().len();
             assert_eq!(
-                (started.try_recv().is_ok(), told),
+                (started.try_recv().is_ok(), complaints),
                 (logs, usize::from(!logs)),
                 "{own:?} {metadata:?}"
             );

@@ -285,7 +285,7 @@ async fn active(worker: &Rc<Worker>, down: &mut Conn, client: &Client) -> Ended 
                 worker.shard.request_refused();
                 let fault = Fault::client(FaultKind::BadRequest(refusal));
                 let status = fault.kind.status();
-                tell_refused(worker, down, client, fault, status, (0, 0), &mut scratch.messages);
+                report_refused(worker, down, client, fault, status, (0, 0), &mut scratch.messages);
                 After::Close
             }
         };
@@ -340,7 +340,7 @@ async fn refuse(
     let (_, mut to) = down.io.split();
     let written = io::write_all(worker, &down.waiters[0], &mut to, out, worker.settings.timeouts.send).await;
     let sizes = if written.is_ok() { sizes } else { (0, 0) };
-    tell_refused(worker, down, client, fault, status, sizes, &mut scratch.messages);
+    report_refused(worker, down, client, fault, status, sizes, &mut scratch.messages);
     match written {
         Ok(()) => After::Linger,
         Err(_) => After::Close,
@@ -351,11 +351,11 @@ async fn refuse(
 #[cold]
 fn broken_off(worker: &Rc<Worker>, down: &Conn, client: &Client, scratch: &mut Scratch) {
     let fault = Fault::client(FaultKind::ClientGone);
-    tell_refused(worker, down, client, fault, 400, (0, 0), &mut scratch.messages);
+    report_refused(worker, down, client, fault, 400, (0, 0), &mut scratch.messages);
 }
 
-/// Tells both logs of what was no request; `sizes` are the bytes sent and those of a body in them.
-fn tell_refused(
+/// Writes invalid requests to both logs; `sizes` are the bytes sent and those of a body in them.
+fn report_refused(
     worker: &Rc<Worker>,
     down: &Conn,
     client: &Client,

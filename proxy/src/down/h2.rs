@@ -119,7 +119,7 @@ async fn begin(shared: &Shared, waiter: &Waiter) -> Option<Connection<Duplex<Lin
     // One that is gone by then has asked for nothing.
     if begun.as_ref().is_err_and(h2::Error::is_library) {
         // The preface stands where a request line would, so both logs get an entry, as in HTTP/1.
-        refusal::tell_of_connection(worker, client, FaultKind::BrokenRule(BAD_PREFACE));
+        refusal::report_connection(worker, client, FaultKind::BrokenRule(BAD_PREFACE));
     }
     begun.ok()
 }
@@ -200,10 +200,10 @@ impl Task<'_> {
                     let calm = error.reason() == Some(Reason::ENHANCE_YOUR_CALM) && error.is_library();
                     match (shared.line.ended_for(), error.reason()) {
                         (Flood::Other, Some(reason)) if error.is_library() && !calm => {
-                            refusal::tell_of_end(worker, &shared.client, broken_rule(reason));
+                            refusal::report_end(worker, &shared.client, broken_rule(reason));
                         }
                         (Flood::Other, _) if !calm => {}
-                        (flood, _) => shared.tell(flood),
+                        (flood, _) => shared.report_flood(flood),
                     }
                     return Poll::Ready(if error.is_library() { Ending::Linger } else { Ending::Nothing });
                 }
@@ -270,14 +270,14 @@ impl Task<'_> {
     fn flood(&mut self, connection: &mut Connection<Duplex<Line>, Bytes>, flood: Flood) {
         self.closing = Some(Closing::AtOnce);
         connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
-        self.shared.tell(flood);
+        self.shared.report_flood(flood);
     }
 }
 
 impl Shared {
     #[cold]
-    fn tell(&self, flood: Flood) {
-        refusal::tell_of_connection(&self.worker, &self.client, FaultKind::Flood(flood));
+    fn report_flood(&self, flood: Flood) {
+        refusal::report_connection(&self.worker, &self.client, FaultKind::Flood(flood));
     }
 }
 
@@ -302,7 +302,7 @@ async fn rest(worker: &Worker, line: &Line, waiter: &Waiter, ending: Ending) {
     let mut until = clock.after(settings.timeouts.linger);
     let mut part = [0; 1024];
     let mut dropped = 0;
-    let mut told = false;
+    let mut shut_down = false;
     let mut taken = None;
     let mut give_up = clock.after(settings.timeouts.send);
     // With a bound of 0, too, the connection is shut down and the client's end waited for.
@@ -310,9 +310,9 @@ async fn rest(worker: &Worker, line: &Line, waiter: &Waiter, ending: Ending) {
         let read = waiter.until(until, |cx| {
             let mut io = line.io().borrow_mut();
             let (mut from, mut to) = io.split();
-            if !told {
+            if !shut_down {
                 let _ = ready!(to.poll_shutdown(cx));
-                told = true;
+                shut_down = true;
             }
             from.poll_read(cx, &mut part)
         });

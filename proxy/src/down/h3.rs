@@ -111,7 +111,7 @@ async fn serve(worker: Rc<Worker>, conn: Connection, client: Client) {
             if shared.credit.is_flood(worker.clock.coarse_ms()) {
                 // If it broke a rule at the same time, that was logged.
                 if conn.close_reason().is_none() {
-                    refusal::tell_of_connection(&worker, &shared.client(), FaultKind::Flood(Flood::Frames));
+                    refusal::report_connection(&worker, &shared.client(), FaultKind::Flood(Flood::Frames));
                     shared.close(code::EXCESSIVE_LOAD);
                 }
                 return Poll::Ready(());
@@ -276,7 +276,7 @@ impl Shared {
     fn fail(&self, code: u32) {
         if self.conn.close_reason().is_none() {
             self.close(code);
-            refusal::tell_of_end(&self.worker, &self.client(), broken_rule(code));
+            refusal::report_end(&self.worker, &self.client(), broken_rule(code));
         }
     }
 

@@ -48,7 +48,7 @@ pub(super) fn log(
 
 /// Reports a refused request of `received` bytes, in a protocol without request lines.
 #[cold]
-pub(super) fn tell(
+pub(super) fn report(
     worker: &Rc<Worker>,
     client: &Client,
     kind: FaultKind,
@@ -56,7 +56,7 @@ pub(super) fn tell(
     messages: &mut Messages,
 ) {
     worker.shard.request_refused();
-    tell_of_end(worker, client, kind);
+    report_end(worker, client, kind);
     if let Some(log) = &worker.access_log {
         let status = kind.status();
         let reason = kind.words();
@@ -67,15 +67,15 @@ pub(super) fn tell(
 
 /// Reports a connection that is refused as a whole.
 #[cold]
-pub(super) fn tell_of_connection(worker: &Rc<Worker>, client: &Client, kind: FaultKind) {
+pub(super) fn report_connection(worker: &Rc<Worker>, client: &Client, kind: FaultKind) {
     let mut scratch = worker.take_scratch();
-    tell(worker, client, kind, 0, &mut scratch.messages);
+    report(worker, client, kind, 0, &mut scratch.messages);
     worker.give_scratch(scratch);
 }
 
 /// Reports the fault that ended a connection outside of any request: in the error log only.
 #[cold]
-pub(super) fn tell_of_end(worker: &Worker, client: &Client, kind: FaultKind) {
+pub(super) fn report_end(worker: &Worker, client: &Client, kind: FaultKind) {
     (worker.settings.on_fault)(FaultRecord {
         fault: Fault::client(kind),
         status: kind.status(),
@@ -90,7 +90,7 @@ pub(super) fn tell_of_end(worker: &Worker, client: &Client, kind: FaultKind) {
 
 /// Reports a client that was refused by its handshake. Only in the error log: there is no request.
 #[cold]
-pub(super) fn tell_of_handshake(worker: &Worker, client: &Client, fault: Fault, tls: TlsNames) {
+pub(super) fn report_handshake(worker: &Worker, client: &Client, fault: Fault, tls: TlsNames) {
     (worker.settings.on_fault)(FaultRecord {
         fault,
         status: 0,

@@ -126,23 +126,23 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_stream_counts_as_long_as_it_is_served_and_its_end_is_told() {
+    fn a_stream_counts_as_long_as_it_is_served_and_its_end_is_reported() {
         beside_worker(Settings::default(), async |worker, _| {
             let streams = Rc::new(Streams::new(&worker));
             let (count, waker) = count();
             streams.note_waker(&Context::from_waker(&waker));
-            let told = Rc::new(RefCell::new(Vec::new()));
+            let ended = Rc::new(RefCell::new(Vec::new()));
             for _ in 0..3 {
                 begin(
                     &streams,
                     |streams| streams,
                     |number| {
-                        told.borrow_mut().push(number);
+                        ended.borrow_mut().push(number);
                         Box::pin(rt::sleep(Duration::from_secs(number)))
                     },
                 );
             }
-            assert_eq!(*told.borrow(), [1, 2, 3], "each gets its number");
+            assert_eq!(*ended.borrow(), [1, 2, 3], "each gets its number");
             for over in 0..=3 {
                 let woken = count.so_far();
                 assert_eq!((streams.open(), streams.begun(), woken), (3 - over, 3, over));

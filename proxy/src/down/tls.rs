@@ -10,7 +10,7 @@ use sdk::Client;
 use sdk::client::{TlsSession, Verdict};
 use snapshot::certs::{Certificate, client_certificate};
 
-use super::refusal::tell_of_handshake;
+use super::refusal::report_handshake;
 use super::{h1, h2};
 use crate::exchange::answer::PLAIN_HTTP;
 use crate::exchange::fault::{Fault, FaultKind, TlsNames};
@@ -48,7 +48,7 @@ pub(crate) async fn serve_stream(
     let Some((mut io, session)) = shaken else { return };
     if let Err(fault) = proven::check_stream(&worker.lease(), &session) {
         worker.shard.request_refused();
-        tell_of_handshake(&worker, &client, fault, TlsNames::of(&session));
+        report_handshake(&worker, &client, fault, TlsNames::of(&session));
         return io::linger(&worker, &worker.clock.waiter(), &mut io).await;
     }
     client.session = Some(Arc::new(session));
@@ -129,7 +129,7 @@ async fn shake(
         Err(_) => (FaultKind::HandshakeTimeout, TlsNames::refused(asked.as_deref(), None), None),
     };
     worker.shard.handshake(false, false);
-    tell_of_handshake(worker, client, Fault::client(kind), names);
+    report_handshake(worker, client, Fault::client(kind), names);
     if let Some(mut io) = left {
         // A client of TLS 1.3 has sent its first requests before it can know that its certificate is refused.
         io::linger(worker, &waiter, &mut io).await;

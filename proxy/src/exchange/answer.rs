@@ -12,7 +12,7 @@ use wire::{Method, Name};
 
 use super::asks_for_tunnel;
 use super::fault::{Fault, FaultKind};
-use super::fault_log::tell;
+use super::fault_log::report;
 use super::live;
 use super::outcome::Outcome;
 use super::phases::{self, Chains, Flow};
@@ -28,10 +28,10 @@ pub(crate) const PLAIN_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
     <center><h1>400 Bad Request</h1></center>\r\n\
     <center>The plain HTTP request was sent to HTTPS port</center>\r\n</body>\r\n</html>\r\n";
 
-/// Tells the client what upstreams answered, over all tries: if the last one failed, or always
+/// Adds the statuses that upstreams answered, over all tries: if the last one failed, or always
 /// (APISIX: `show_upstream_status_in_response_header`).
 #[inline]
-pub(crate) fn tell_upstream_status(worker: &Worker, x: &mut Exchange<'_>) {
+pub(crate) fn add_upstream_status(worker: &Worker, x: &mut Exchange<'_>) {
     if !matches!(x.upstream_status(), 500..=599) && !worker.settings.show_upstream_status {
         return;
     }
@@ -57,7 +57,7 @@ pub(crate) async fn send(
         Err(_) => return Outcome::Gone,
     };
     if worker.settings.explain.is_some() {
-        live::tell(worker, x, chains);
+        live::add_to_head(worker, x, chains);
     }
     let (_, mut response) = down.split(worker);
     if x.status() >= 300
@@ -143,7 +143,7 @@ async fn make(
         engine.source = source;
         engine.reason = reply.reason;
         engine.apply_early_edits();
-        tell_upstream_status(worker, x);
+        add_upstream_status(worker, x);
         let mut flow = chains.header_filter(worker, x).await;
         if matches!(flow, Flow::Go) && !has_no_content(x.status()) && chains.filter_body(x) {
             flow = filtered(worker, x, chains, &mut reply.body).await;
@@ -196,7 +196,7 @@ fn refused(worker: &Worker, x: &mut Exchange<'_>, fault: Fault) -> Bytes {
         // They are ours and valid.
         let _ = head.fields.append(name.as_bytes(), value);
     }
-    tell(worker, x, fault);
+    report(worker, x, fault);
     reply.body
 }
 

@@ -15,7 +15,7 @@ use wire::{Framing, Method};
 
 use super::answer;
 use super::fault::{Blame, Fault, FaultKind};
-use super::fault_log::tell;
+use super::fault_log::report;
 use super::forward::{Forward, Forwarded};
 use super::handover::hand_over;
 use super::live;
@@ -39,8 +39,8 @@ pub(crate) async fn drive(
 ) -> Outcome {
     let Scratch { messages, up_out, chunk, .. } = scratch;
     let lease = worker.lease();
-    let told = trusted::client(worker, client, &messages.request);
-    let client = told.as_ref().unwrap_or(client);
+    let trusted = trusted::client(worker, client, &messages.request);
+    let client = trusted.as_ref().unwrap_or(client);
     let mut hops = 0;
     if messages.request.has_forwarded {
         hops = trusted::hops(&messages.request);
@@ -173,7 +173,7 @@ pub(crate) async fn drive(
             outcome = Outcome::Gone;
         }
         x.engine_mut().reason = fault.kind.words();
-        tell(worker, &x, fault);
+        report(worker, &x, fault);
     }
     if let Some(began) = began {
         let ended = worker.clock.micros();

@@ -1,4 +1,4 @@
-//! Failed exchanges, as the error log tells of them.
+//! Failed exchanges in the error log.
 
 use sdk::Exchange;
 
@@ -7,7 +7,7 @@ use crate::worker::Worker;
 
 /// Reports a failed exchange.
 #[cold]
-pub(crate) fn tell(worker: &Worker, x: &Exchange<'_>, fault: Fault) {
+pub(crate) fn report(worker: &Worker, x: &Exchange<'_>, fault: Fault) {
     // Requests get 404 and a line in the access log; streams get no answer, so the fault is reported.
     if fault.kind == FaultKind::NoRoute && x.stream().is_none() {
         return;

@@ -66,7 +66,7 @@ pub(super) fn begin(x: &mut Exchange<'_>, snapshot: &Snapshot, plan: Option<&Pla
 
 /// Puts the account into the head of the answer, behind all filters: what they store is without it.
 #[cold]
-pub(super) fn tell(worker: &Worker, x: &mut Exchange<'_>, chains: Chains<'_>) {
+pub(super) fn add_to_head(worker: &Worker, x: &mut Exchange<'_>, chains: Chains<'_>) {
     let Some(explain) = worker.settings.explain.as_deref() else { return };
     let Some(mut account) = x.take_note::<Account>() else { return };
     let names = |chain: Option<&Chain>| chain.map(Chain::names).unwrap_or_default().join(",");

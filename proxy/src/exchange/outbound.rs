@@ -60,7 +60,7 @@ impl Head for Outbound<'_, '_> {
         let x = self.x;
         let head = x.request();
         let mut forwarded_for: SmallVec<[Span; 2]> = SmallVec::new();
-        let mut told = x.engine().forward.without;
+        let mut present = x.engine().forward.without;
         for field in head.fields.list() {
             match field.id {
                 Name::Host
@@ -82,9 +82,9 @@ impl Head for Outbound<'_, '_> {
                 {
                     continue;
                 }
-                Name::XForwardedProto => told.insert(ForwardedHeaders::PROTO),
-                Name::XForwardedHost => told.insert(ForwardedHeaders::HOST),
-                Name::XForwardedPort => told.insert(ForwardedHeaders::PORT),
+                Name::XForwardedProto => present.insert(ForwardedHeaders::PROTO),
+                Name::XForwardedHost => present.insert(ForwardedHeaders::HOST),
+                Name::XForwardedPort => present.insert(ForwardedHeaders::PORT),
                 _ => {}
             }
             to.copy(&head.fields, field);
@@ -98,13 +98,13 @@ impl Head for Outbound<'_, '_> {
         }
         to.value(ip);
         to.end();
-        if !told.has(ForwardedHeaders::PROTO) {
+        if !present.has(ForwardedHeaders::PROTO) {
             to.field(b"X-Forwarded-Proto", x.client().scheme().as_bytes());
         }
-        if !told.has(ForwardedHeaders::HOST) && !head.authority().is_empty() {
+        if !present.has(ForwardedHeaders::HOST) && !head.authority().is_empty() {
             to.field(b"X-Forwarded-Host", head.authority());
         }
-        if !told.has(ForwardedHeaders::PORT) {
+        if !present.has(ForwardedHeaders::PORT) {
             to.name(b"X-Forwarded-Port");
             to.number(u64::from(x.forwarded_port()));
             to.end();

@@ -125,7 +125,7 @@ impl Delivery<'_, '_, '_> {
             && self.x.method() != Method::Head;
         let filtered = has_body && self.chains.filter_body(self.x);
         if self.worker.settings.explain.is_some() {
-            live::tell(self.worker, self.x, self.chains);
+            live::add_to_head(self.worker, self.x, self.chains);
         }
         let head_len = self.to.start(self.x, size);
         // Counted as it goes: this may be cut off by the client's leaving.
@@ -211,7 +211,7 @@ impl Delivery<'_, '_, '_> {
             let _ = engine.messages.response.fields.append_id(Name::SetCookie, cookie);
         }
         engine.apply_early_edits();
-        answer::tell_upstream_status(self.worker, x);
+        answer::add_upstream_status(self.worker, x);
         match self.chains.header_filter(self.worker, x).await {
             Flow::Go => {}
             Flow::Reply(reply) => return Err(Stop::Reply(reply)),
@@ -396,7 +396,7 @@ impl Delivery<'_, '_, '_> {
         }
         self.state.answered.set(true);
         if self.worker.settings.explain.is_some() {
-            live::tell(self.worker, self.x, self.chains);
+            live::add_to_head(self.worker, self.x, self.chains);
         }
         if let Err(failed) = self.to.switch(self.x.response()).await {
             return Ok(Received::Broken(client_failed(failed)));

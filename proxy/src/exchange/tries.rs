@@ -225,21 +225,21 @@ impl<'u> Tries<'u> {
             Again::SameServer => self.same = Some(index),
             Again::NextServer if self.left > 0 => {
                 if worker.clock.is_over(self.give_up) {
-                    self.tell(index, fault, Some(502), took);
+                    self.record_failure(index, fault, Some(502), took);
                     return Err(Fault::gateway(FaultKind::NoTimeLeft));
                 }
                 if !self.reserve(worker) {
-                    self.tell(index, fault, Some(fault.kind.status()), took);
+                    self.record_failure(index, fault, Some(fault.kind.status()), took);
                     return Err(fault);
                 }
                 self.reserved.set(false);
                 self.left -= 1;
                 upstream.note(&mut self.tried, index);
-                self.tell(index, fault, None, took);
+                self.record_failure(index, fault, None, took);
                 return self.pause(worker, down, place).await;
             }
             _ => {
-                self.tell(index, fault, Some(fault.kind.status()), took);
+                self.record_failure(index, fault, Some(fault.kind.status()), took);
                 return Err(fault);
             }
         }
@@ -279,8 +279,8 @@ impl<'u> Tries<'u> {
         Ok(None)
     }
 
-    fn tell(&self, index: usize, fault: Fault, status: Option<u16>, took: Option<u64>) {
-        tell_health(self.upstream, index, fault, status, took);
+    fn record_failure(&self, index: usize, fault: Fault, status: Option<u16>, took: Option<u64>) {
+        record_failure(self.upstream, index, fault, status, took);
     }
 }
 
@@ -313,10 +313,10 @@ fn look(ahead: u32) -> Duration {
     if ahead < NEXT { LOOK_OF_NEXT } else { LOOK.saturating_mul(1 + ahead / 64).min(LONGEST_LOOK) }
 }
 
-/// Tells an upstream's health of a failed try: whether another one follows, or this status; and after how many
+/// Records a failed try in an upstream's health: whether another one follows, or this status; and after how many
 /// microseconds the answer came, if there was one.
 #[cold]
-pub(crate) fn tell_health(
+pub(crate) fn record_failure(
     upstream: &Upstream,
     index: usize,
     fault: Fault,

@@ -32,9 +32,9 @@ pub(super) fn client(worker: &Worker, client: &Client, head: &RequestHead) -> Op
             break;
         }
     }
-    let mut told = client.clone();
-    told.set_ip(found?);
-    Some(told)
+    let mut trusted = client.clone();
+    trusted.set_ip(found?);
+    Some(trusted)
 }
 
 /// Gateways that the request has passed through, this one included. The largest number that stands there counts: a

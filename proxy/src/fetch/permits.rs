@@ -9,7 +9,7 @@ use crate::notice::{Notice, count};
 use crate::settings::Settings;
 
 /// The most targets whose dropped requests are logged by name in one second.
-const TOLD_BY_NAME: usize = 8;
+const MOST_NAMED: usize = 8;
 
 /// The requests in flight that no exchange waits for: bounded in all, and for each target, so that one
 /// that hangs cannot take the place, or the descriptors, of everything else.
@@ -31,16 +31,16 @@ pub(super) struct InFlight {
 
 impl Fetches {
     /// Hands out how many requests were dropped since the last time.
-    pub(crate) fn tell(&self, settings: &Settings, tell: impl Fn(Notice)) {
+    pub(crate) fn report_dropped(&self, settings: &Settings, report: impl Fn(Notice)) {
         let mut others = self.dropped.take();
         let mut named = 0;
         for target in self.targets.borrow().values() {
             match target.dropped.take() {
                 0 => {}
-                dropped if named < TOLD_BY_NAME => {
+                dropped if named < MOST_NAMED => {
                     named += 1;
                     let limit = settings.limits.fetches_per_target;
-                    tell(Notice::FetchesDropped { target: target.target.to_string(), dropped, limit });
+                    report(Notice::FetchesDropped { target: target.target.to_string(), dropped, limit });
                 }
                 dropped => others += dropped,
             }
@@ -48,7 +48,7 @@ impl Fetches {
         self.targets.borrow_mut().retain(|_, target| target.count.get() > 0);
         if others > 0 {
             let target = String::new();
-            tell(Notice::FetchesDropped { target, dropped: others, limit: settings.limits.fetches });
+            report(Notice::FetchesDropped { target, dropped: others, limit: settings.limits.fetches });
         }
     }
 
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn targets_whose_requests_were_dropped_are_told_by_name_as_far_as_they_are_few() {
+    fn targets_whose_requests_were_dropped_are_reported_by_name_as_far_as_they_are_few() {
         let settings = Settings::with(|settings| {
             settings.limits.fetches = 90;
             settings.limits.fetches_per_target = 7;
@@ -106,7 +106,7 @@ mod tests {
         let fetches = Fetches::default();
         let notices = || {
             let all = RefCell::new(Vec::new());
-            fetches.tell(&settings, |notice| all.borrow_mut().push(notice));
+            fetches.report_dropped(&settings, |notice| all.borrow_mut().push(notice));
             let mut notices: Vec<_> = all
                 .into_inner()
                 .into_iter()
@@ -133,11 +133,11 @@ mod tests {
         assert_eq!(notices(), [], "all were logged before");
         count(&fetches.dropped, 5);
         assert_eq!(notices(), [(String::new(), 5, 90)], "past the bound of all");
-        (0..TOLD_BY_NAME + 2).for_each(|at| add(format!("target {at}"), 1, 4));
+        (0..MOST_NAMED + 2).for_each(|at| add(format!("target {at}"), 1, 4));
         count(&fetches.dropped, 1);
         let notices = notices();
         assert_eq!(notices[0], (String::new(), 9, 90), "two of ten, and one past the bound of all");
-        assert_eq!(notices.len(), 1 + TOLD_BY_NAME);
+        assert_eq!(notices.len(), 1 + MOST_NAMED);
         assert!(
             notices[1..].iter().all(|(name, dropped, _)| !name.is_empty() && *dropped == 4),
             "{notices:?}"

@@ -11,7 +11,7 @@ use snapshot::{Endpoint, Upstream};
 
 use crate::clock::Waiter;
 use crate::exchange::fault::{Fault, FaultKind};
-use crate::exchange::tries::tell_health;
+use crate::exchange::tries::record_failure;
 use crate::rt::Io;
 use crate::up::connect::{Secured, connect};
 use crate::worker::Worker;
@@ -114,7 +114,7 @@ pub(super) async fn choose<'w, T>(
             Err(fault) => {
                 drop(chosen);
                 last = fault;
-                tell_health(upstream, index, fault, None, None);
+                record_failure(upstream, index, fault, None, None);
             }
         }
         if retries == 0 || worker.clock.is_over(give_up) {

@@ -35,15 +35,15 @@ pub(super) async fn run(
     x: &mut Exchange<'_>,
     protocol: &Protocol,
 ) -> (Carried, Option<Fault>) {
-    let told = Told { worker: way.worker, x, protocol, fault: None };
+    let log = CallLog { worker: way.worker, x, protocol, fault: None };
     match &protocol.spoken {
         Spoken::Redis(faults) => {
-            let calls = RefCell::new(redis::Calls::new(told));
+            let calls = RefCell::new(redis::Calls::new(log));
             let carried = tcp::run(way, io, up, first, redis::taps(&calls, faults)).await;
             (carried, calls.into_inner().close())
         }
         Spoken::Dubbo => {
-            let calls = RefCell::new(dubbo::Calls::new(told));
+            let calls = RefCell::new(dubbo::Calls::new(log));
             let carried = tcp::run(way, io, up, first, dubbo::taps(&calls)).await;
             (carried, calls.into_inner().close())
         }
@@ -51,7 +51,7 @@ pub(super) async fn run(
 }
 
 /// Logs and counts calls that have ended.
-struct Told<'c, 's> {
+struct CallLog<'c, 's> {
     worker: &'c Worker,
     x: &'c mut Exchange<'s>,
     protocol: &'c Protocol,
@@ -59,9 +59,9 @@ struct Told<'c, 's> {
     fault: Option<Fault>,
 }
 
-impl Told<'_, '_> {
+impl CallLog<'_, '_> {
     /// Whether calls are logged or counted.
-    fn is_asked(&self) -> bool {
+    fn is_needed(&self) -> bool {
         self.has_loggers() || self.protocol.counts
     }
 
@@ -79,7 +79,7 @@ impl Told<'_, '_> {
         Stop
     }
 
-    /// Tells the loggers of a call that has ended. `line` writes the command, where the protocol has some.
+    /// Logs a call that has ended. `line` writes the command, where the protocol has some.
     fn log(&mut self, took_us: u64, line: Option<impl FnOnce(&mut Vec<u8>)>) {
         if !self.has_loggers() {
             return;
@@ -96,7 +96,7 @@ impl Told<'_, '_> {
             }
             None => call.redis_line = None,
         }
-        let Told { worker, x, protocol, .. } = self;
+        let CallLog { worker, x, protocol, .. } = self;
         for logger in &protocol.loggers {
             if logger.filter.as_ref().is_none_or(|filter| filter.matches(x)) {
                 // A logger that fails costs its entry, and is counted.

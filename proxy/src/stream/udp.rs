@@ -67,8 +67,8 @@ pub(crate) async fn listen(worker: Rc<Worker>, socket: Rc<Udp>, local: SocketAdd
     let mut done_this_turn = 0;
     loop {
         let readable = pin!(poll_fn(|cx| socket.poll_readable(cx)));
-        let told = pin!(rt::changed(&mut signal));
-        match rt::either(readable, told).await {
+        let changed = pin!(rt::changed(&mut signal));
+        match rt::either(readable, changed).await {
             Ok(Ok(())) => {}
             Ok(Err(_)) => {
                 rt::sleep(TICK).await;

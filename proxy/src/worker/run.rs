@@ -133,7 +133,7 @@ pub(crate) async fn serve(start: Start) -> io::Result<()> {
     // Connections of HTTP/2 tell their clients at once.
     worker.clock.wake_all();
     let deadline = worker.clock.after(worker.settings.timeouts.drain);
-    let (mut idle_told, mut tunnels_told) = (false, false);
+    let (mut idle_woken, mut tunnels_woken) = (false, false);
     // Between the process that serves and one that this has taken the place of, it passes on that one's datagrams.
     let is_between = || worker.stage.get() == Stage::HandOver && ports.iter().any(|port| port.has_elder());
     while (worker.connections.get() + worker.udp_sessions.get() > 0 || is_between())
@@ -142,14 +142,14 @@ pub(crate) async fn serve(start: Start) -> io::Result<()> {
     {
         rt::sleep(Duration::from_millis(10)).await;
         worker.stage.set(Stage::Drain.max(*signal.borrow()));
-        if !idle_told && worker.clock.is_over(grace) {
+        if !idle_woken && worker.clock.is_over(grace) {
             // Idle connections look at the time when woken, and close.
             worker.clock.wake_all();
-            idle_told = true;
+            idle_woken = true;
         }
-        if !tunnels_told && worker.clock.is_over(tunnels) {
+        if !tunnels_woken && worker.clock.is_over(tunnels) {
             worker.clock.wake_all();
-            tunnels_told = true;
+            tunnels_woken = true;
         }
     }
     for log in [&worker.access_log, &worker.stream_log].into_iter().flatten() {
@@ -198,7 +198,7 @@ async fn tick(worker: Rc<Worker>) {
             if worker.stage.get() == Stage::Run {
                 warm::look(&worker);
             }
-            worker.tell();
+            worker.report_notices();
         }
         if ticks.is_multiple_of(200) {
             worker.buffers.shrink();
@@ -266,10 +266,10 @@ impl Worker {
         }
     }
 
-    /// Tells what has been counted, for the log.
-    fn tell(&self) {
-        let tell = |notice| (self.settings.on_notice)(self.index, notice);
-        self.notices.tell(self.settings.limits.connections, tell);
-        self.fetches.tell(&self.settings, tell);
+    /// Hands what has been counted to the log.
+    fn report_notices(&self) {
+        let report = |notice| (self.settings.on_notice)(self.index, notice);
+        self.notices.report(self.settings.limits.connections, report);
+        self.fetches.report_dropped(&self.settings, report);
     }
 }

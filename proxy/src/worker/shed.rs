@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_that_goes_nowhere_is_counted_and_told() {
+    fn a_datagram_that_goes_nowhere_is_counted_and_reported() {
         beside_worker(Settings::default(), async |worker, meters| {
             worker.drop_datagram();
             assert_eq!(meters.read(1, |reading| reading.totals().datagrams_dropped), 1);

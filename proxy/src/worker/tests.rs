@@ -82,8 +82,8 @@ fn until(mut there: impl FnMut() -> bool) {
 
 #[test]
 fn a_panic_of_its_own_tasks_stops_no_worker() {
-    let told = Arc::<Mutex<Vec<Notice>>>::default();
-    let notices = told.clone();
+    let received = Arc::<Mutex<Vec<Notice>>>::default();
+    let notices = received.clone();
     let on_notice =
         Arc::new(move |_, notice| notices.lock().unwrap_or_else(PoisonError::into_inner).push(notice));
     let addr = free();
@@ -111,8 +111,8 @@ fn a_panic_of_its_own_tasks_stops_no_worker() {
     slow.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
     let panics = |task| {
-        let told = told.lock().unwrap_or_else(PoisonError::into_inner);
-        let times = told.iter().map(|notice| match notice {
+        let received = received.lock().unwrap_or_else(PoisonError::into_inner);
+        let times = received.iter().map(|notice| match notice {
             Notice::Panicked { task: of, times } if *of == task => *times,
             _ => 0,
         });
@@ -267,7 +267,7 @@ fn idle_clients_are_closed_soon_also_where_another_process_serves_from_now_on() 
 }
 
 #[test]
-fn other_ports_that_serve_the_same_are_told_once_each() {
+fn other_ports_that_serve_the_same_are_reported_once_each() {
     let at = |last, port| SocketAddr::from(([127, 0, 0, last], port));
     let listener = |address, h3| Listener {
         tls: true,
@@ -282,13 +282,13 @@ fn other_ports_that_serve_the_same_are_told_once_each() {
     assert_eq!(*super::alt_svc(&settings), [(443, text("h3=443")), (445, text("h3=445"))]);
     crate::testing::beside_worker(settings.clone(), async move |worker, _| {
         let client = |local, tls| sdk::Client::new(at(3, 1), local, tls);
-        for (about, client, told) in [
+        for (about, client, offered) in [
             ("of that port", client(at(1, 443), true), true),
             ("of another", client(at(1, 444), true), false),
             ("without TLS", client(at(1, 443), false), false),
             ("the gateway itself", client(at(1, 443), true).for_subrequest(), false),
         ] {
-            assert_eq!(worker.alt_svc(&client).is_some(), told, "{about}");
+            assert_eq!(worker.alt_svc(&client).is_some(), offered, "{about}");
         }
     });
     settings.http3.alt_svc.clear();

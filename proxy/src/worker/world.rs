@@ -100,10 +100,10 @@ impl World for Worker {
 
     fn complain(&self, x: &Exchange<'_>, plugin: &'static str, reason: &'static str) {
         let second = self.clock.coarse_ms() / 1000;
-        let (last, told) = self.complaints.get();
-        let told = if last == second { told + 1 } else { 1 };
-        self.complaints.set((second, told));
-        if told <= COMPLAINTS_A_SECOND {
+        let (last, count) = self.complaints.get();
+        let count = if last == second { count + 1 } else { 1 };
+        self.complaints.set((second, count));
+        if count <= COMPLAINTS_A_SECOND {
             let fault = Fault::gateway(FaultKind::Skipped { plugin, reason });
             (self.settings.on_fault)(record(self, x, fault));
         }
@@ -125,7 +125,7 @@ mod tests {
     use crate::testing::{beside_worker, sleep};
 
     #[test]
-    fn a_plugin_is_told_of_the_worker_it_runs_on() {
+    fn a_plugin_knows_its_worker() {
         let mut settings = Settings::default();
         settings.bounds.body = 12_345;
         beside_worker(settings, async |worker, _| {
@@ -138,10 +138,10 @@ mod tests {
     }
 
     #[test]
-    fn five_complaints_of_a_second_are_told() {
-        let told = Arc::<AtomicU32>::default();
-        let tell = told.clone();
-        let on_fault = Arc::new(move |_| _ = tell.fetch_add(1, Ordering::Relaxed));
+    fn five_complaints_of_a_second_are_reported() {
+        let count = Arc::<AtomicU32>::default();
+        let counter = count.clone();
+        let on_fault = Arc::new(move |_| _ = counter.fetch_add(1, Ordering::Relaxed));
         let settings = Settings { on_fault, ..Settings::default() };
         beside_worker(settings, async move |worker, _| {
             let client = Client::new(([127, 0, 0, 1], 1).into(), ([127, 0, 0, 1], 2).into(), false);
@@ -152,10 +152,10 @@ mod tests {
             // By the clock that jumps, which began at 0.
             sleep(Duration::from_millis(300)).await;
             complain(4);
-            assert_eq!(told.load(Ordering::Relaxed), 5);
+            assert_eq!(count.load(Ordering::Relaxed), 5);
             sleep(Duration::from_secs(1)).await;
             complain(6);
-            assert_eq!(told.load(Ordering::Relaxed), 10);
+            assert_eq!(count.load(Ordering::Relaxed), 10);
         });
     }
 }

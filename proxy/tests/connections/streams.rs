@@ -189,7 +189,7 @@ fn protocol_errors_of_client_and_server_have_their_status() {
 }
 
 #[test]
-fn commands_of_redis_are_told_where_nobody_counts_them() {
+fn uncounted_commands_of_redis_are_logged() {
     let client = vec![Send("*2\r\n$3\r\nGET\r\n$1\r\na\r\n"), Until("+OK\r\n"), Close];
     let server = vec![Until("a\r\n"), Send("+OK\r\n"), ToEnd];
     let recorded = vec!["call in 0: get a", "stream 200 up 20 down 5 from []"];

@@ -222,16 +222,16 @@ fn servers_that_do_not_read_the_body_get_their_status() {
         settings.limits.linger_bytes = 1 << 20;
     }
     let ask = || vec![Send(head), Many(b'x', 200_000), ToEnd];
-    let tell = |about, server: Vec<Do>, wants| {
+    let check = |about, server: Vec<Do>, wants| {
         Case { client: ask(), servers: vec![server], wants, settings: lingering, seeds: 1, ..case() }
             .run(about);
     };
-    tell(
+    check(
         "it reads no more",
         vec![Until("\r\n\r\n"), Wait(10_000), Close],
         vec!["HTTP/1.1 504 ", "the upstream did not read the request in time"],
     );
-    tell("it leaves", vec![Until("\r\n\r\n"), Close], vec!["HTTP/1.1 502 "]);
+    check("it leaves", vec![Until("\r\n\r\n"), Close], vec!["HTTP/1.1 502 "]);
 }
 
 #[test]

@@ -112,7 +112,7 @@ async fn notes_are_sealed_and_those_from_before_are_read() {
 }
 
 #[test]
-fn a_store_in_use_is_told() {
+fn a_store_in_use_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let _store = Embedded::open(folder.path()).unwrap();
     let error = Embedded::open(folder.path()).unwrap_err();
@@ -121,7 +121,7 @@ fn a_store_in_use_is_told() {
 }
 
 #[test]
-fn a_damaged_file_is_told() {
+fn a_damaged_file_is_reported() {
     for damage in [b"this is no database, but a text of some length".repeat(200), vec![0; 4096]] {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("store.redb"), damage).unwrap();
@@ -131,7 +131,7 @@ fn a_damaged_file_is_told() {
 }
 
 #[tokio::test]
-async fn flipped_and_cut_files_are_told_or_read_right() {
+async fn flipped_and_cut_files_are_reported_or_read_right() {
     let folder = tempfile::tempdir().unwrap();
     let store = Embedded::open(folder.path()).unwrap();
     for id in 0..50 {
@@ -244,7 +244,7 @@ async fn a_store_that_is_deleted_while_it_is_open_takes_no_writes() {
 }
 
 #[test]
-fn a_folder_that_is_a_file_is_told() {
+fn a_folder_that_is_a_file_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data");
     std::fs::write(&path, "x").unwrap();

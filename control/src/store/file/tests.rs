@@ -93,7 +93,7 @@ async fn the_file_is_followed_and_unchanged_items_keep_their_revisions() {
 }
 
 #[tokio::test]
-async fn a_broken_file_changes_nothing_and_is_told() {
+async fn a_broken_file_changes_nothing_and_is_reported() {
     let (_folder, path, _store, mut changes) = opened();
     next(&mut changes).await;
     for broken in ["routes: [\n#END\n", "routes: []\n"] {
@@ -136,7 +136,7 @@ async fn a_list_of_plugins_is_for_routes_and_for_streams() {
 }
 
 #[tokio::test]
-async fn a_bad_item_is_left_out_and_told() {
+async fn a_bad_item_is_left_out_and_reported() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("apisix.json");
     fs::write(&path, r#"{"routes": [{"id": "1", "uri": 5}, {"id": "2", "uri": "/", "plugins": {}}]}"#)

@@ -145,14 +145,14 @@ fn steps_have_a_bound() {
             filter(&stage, &mut x, &mut chunk);
             assert_eq!(chunk.data, if fits { b"done".as_slice() } else { b"plain" });
             drop(x);
-            let told = probe
+            let complaints = probe
                 .world
                 .complaints
                 .take()
                 .iter()
                 .filter(|(_, reason)| reason.contains("max_steps"))
                 .count();
-            assert_eq!(told, if fits { 0 } else { 2 });
+            assert_eq!(complaints, if fits { 0 } else { 2 });
         }
     }
 }

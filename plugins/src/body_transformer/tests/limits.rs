@@ -25,12 +25,12 @@ fn a_request_body_has_a_bound() {
         let mut probe = Probe::request("POST", "/", &[]);
         let mut x = probe.exchange();
         with_body(&mut x, body.as_bytes());
-        let told = match rewrite(&stage, &mut x) {
+        let answered = match rewrite(&stage, &mut x) {
             Step::Next => 200,
             Step::Reply(reply) => reply.status,
             step => panic!("{step:?}"),
         };
-        assert_eq!(told, status, "{body}");
+        assert_eq!(answered, status, "{body}");
     }
     // One of which only the beginning is known.
     let mut probe = Probe::request("POST", "/", &[]);
@@ -140,12 +140,12 @@ fn a_query_is_paid_for() {
         probe.world.budget = sdk::budget::Budget::new(100_000);
         let stage = built(json!({"request": {"input_format": "args", "template": "{{#a}}"}}), None);
         let mut x = probe.exchange();
-        let told = match rewrite(&stage, &mut x) {
+        let answered = match rewrite(&stage, &mut x) {
             Step::Next => 200,
             Step::Reply(reply) => reply.status,
             step => panic!("{step:?}"),
         };
-        assert_eq!(told, status, "{values}");
+        assert_eq!(answered, status, "{values}");
     }
 }
 

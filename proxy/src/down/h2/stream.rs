@@ -165,7 +165,7 @@ async fn refuse(worker: &Rc<Worker>, stream: &mut Stream, why: Refusal, scratch:
     let shared = stream.shared.clone();
     shared.line.refused();
     let kind = FaultKind::BadRequest(why);
-    refusal::tell(worker, &shared.client, kind, stream.arrival.head_bytes, &mut scratch.messages);
+    refusal::report(worker, &shared.client, kind, stream.arrival.head_bytes, &mut scratch.messages);
     if kind.status() == 400 {
         stream.output.borrow_mut().reset(Reason::PROTOCOL_ERROR);
         return Outcome::Gone;

@@ -82,7 +82,7 @@ fn a_client_whose_connection_is_over_is_waited_for_as_long_as_it_may_lose_someth
 }
 
 #[test]
-fn a_broken_rule_is_told_with_its_error() {
+fn a_broken_rule_is_reported_with_its_error() {
     for (reason, name) in [
         (Reason::PROTOCOL_ERROR, "(PROTOCOL_ERROR)"),
         (Reason::FLOW_CONTROL_ERROR, "(FLOW_CONTROL_ERROR)"),

@@ -19,7 +19,7 @@ use wire::h3::code;
 
 use super::tls::{Crypto, Seen, serve_here};
 use super::{FIRST_WINDOW, ONE_WAY, sending, serve};
-use crate::down::refusal::tell_of_handshake;
+use crate::down::refusal::report_handshake;
 use crate::exchange::fault::{Fault, FaultKind, TlsNames};
 use crate::rt::{self, quic};
 use crate::settings::Settings;
@@ -288,7 +288,7 @@ fn fail(worker: &Worker, client: &Client, seen: &Seen, kind: Option<FaultKind>) 
     let Some(kind) = kind else { return };
     let server = seen.name.get().cloned();
     let names = seen.names.get().cloned().unwrap_or(TlsNames { server, certificate: None });
-    tell_of_handshake(worker, client, Fault::client(kind), names);
+    report_handshake(worker, client, Fault::client(kind), names);
 }
 
 #[cfg(test)]
@@ -325,20 +325,20 @@ mod tests {
                 line.set_nonblocking(true).unwrap();
                 let signal = rt::signaller();
                 rt::spawn(listen(worker.clone(), port, signal.subscribe()));
-                let is_told = async || {
+                let is_notified = async || {
                     sleep(Duration::from_secs(1)).await;
                     // An end is no word.
                     matches!(line.recv(&mut [0; 9]), Ok(1..))
                 };
-                let mut told = vec![is_told().await];
+                let mut notified = vec![is_notified().await];
                 for stage in stages {
                     worker.set_stage(*stage);
                     signal.send_replace(*stage);
-                    told.push(is_told().await);
+                    notified.push(is_notified().await);
                 }
                 let mut expected = vec![false; stages.len()];
                 expected.push(at_last);
-                assert_eq!(told, expected, "{stages:?}");
+                assert_eq!(notified, expected, "{stages:?}");
                 signal.send_replace(Stage::Stop);
                 worker.set_stage(Stage::Run);
             }

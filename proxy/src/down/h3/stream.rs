@@ -167,7 +167,7 @@ fn make(worker: &Worker, stream: &mut Stream, ends: bool, scratch: &mut Scratch)
 #[cold]
 async fn refuse(worker: &Rc<Worker>, stream: &mut Stream, kind: FaultKind, scratch: &mut Scratch) -> Outcome {
     stream.shared.credit.refused();
-    refusal::tell(worker, &stream.client, kind, stream.arrival.head_bytes, &mut scratch.messages);
+    refusal::report(worker, &stream.client, kind, stream.arrival.head_bytes, &mut scratch.messages);
     if kind.status() == 400 {
         stream.input.broken = Some(Broken::Stream(code::MESSAGE_ERROR));
         stream.shared.streams.wake();

@@ -255,7 +255,7 @@ fn what_comes_along_with_the_end_of_the_handshake_is_not_lost() {
 }
 
 #[test]
-fn ends_tell_whether_all_came() {
+fn an_end_shows_whether_all_arrived() {
     rt::run_paused(async {
         let config = server(TLS13);
         let open = || pair(Schedule::default(), Schedule::default(), config.clone(), &[]);
@@ -362,8 +362,8 @@ fn both_agree_on_a_protocol() {
 }
 
 #[test]
-fn a_request_without_tls_is_told_so() {
-    for (sent, is_told) in [
+fn a_request_without_tls_gets_an_explanation() {
+    for (sent, is_http) in [
         (&b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"[..], true),
         (b"PROPFIND / HTTP/1.0\r\n", true),
         (b"get / HTTP/1.1\r\n", false),
@@ -371,7 +371,7 @@ fn a_request_without_tls_is_told_so() {
         (b"\x16\x03\x01\x00\x05GET / ", false),
         (b"SSH-2.0-OpenSSH_9 x\r\n", false),
     ] {
-        assert_eq!(super::handshake::is_http(sent), is_told, "{sent:?}");
+        assert_eq!(super::handshake::is_http(sent), is_http, "{sent:?}");
     }
 }
 

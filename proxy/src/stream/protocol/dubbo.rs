@@ -8,7 +8,7 @@ use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 use wire::dubbo::{Frames, Head, Part};
 
-use super::{MOST_CALLS, Told};
+use super::{CallLog, MOST_CALLS};
 use crate::exchange::fault::Fault;
 use crate::relay::{Passed, Side, Stop, Tap};
 
@@ -16,29 +16,29 @@ const BAD_MAGIC: &str = "unknown magic number: a frame of Dubbo begins with 0xda
 
 /// The calls of a stream.
 pub(super) struct Calls<'c, 's> {
-    told: Told<'c, 's>,
+    log: CallLog<'c, 's>,
     /// When requests began that have no response yet, by number.
     waiting: HashMap<u64, u64, RandomState>,
 }
 
 impl<'c, 's> Calls<'c, 's> {
-    pub(super) fn new(told: Told<'c, 's>) -> Calls<'c, 's> {
-        Calls { told, waiting: HashMap::default() }
+    pub(super) fn new(log: CallLog<'c, 's>) -> Calls<'c, 's> {
+        Calls { log, waiting: HashMap::default() }
     }
 
     fn begin(&mut self, id: u64) {
         if self.waiting.len() >= MOST_CALLS && !self.waiting.contains_key(&id) {
-            self.told.worker.shard.call_unwatched();
+            self.log.worker.shard.call_unwatched();
             return;
         }
-        let now_us = self.told.worker.clock.micros();
+        let now_us = self.log.worker.clock.micros();
         self.waiting.insert(id, now_us);
     }
 
     fn end(&mut self, id: u64) {
         if let Some(began_us) = self.waiting.remove(&id) {
-            let took_us = self.told.worker.clock.micros().saturating_sub(began_us);
-            self.told.log(took_us, NO_LINE);
+            let took_us = self.log.worker.clock.micros().saturating_sub(began_us);
+            self.log.log(took_us, NO_LINE);
             if self.waiting.is_empty() && self.waiting.capacity() > 64 {
                 self.waiting.shrink_to(0);
             }
@@ -47,11 +47,11 @@ impl<'c, 's> Calls<'c, 's> {
 
     /// Ends the calls of a stream that is over. Those without a response are logged as well, as in APISIX.
     pub(super) fn close(mut self) -> Option<Fault> {
-        let now_us = if self.waiting.is_empty() { 0 } else { self.told.worker.clock.micros() };
+        let now_us = if self.waiting.is_empty() { 0 } else { self.log.worker.clock.micros() };
         for (_, began_us) in self.waiting.drain() {
-            self.told.log(now_us.saturating_sub(began_us), NO_LINE);
+            self.log.log(now_us.saturating_sub(began_us), NO_LINE);
         }
-        self.told.close()
+        self.log.close()
     }
 }
 
@@ -61,7 +61,7 @@ const NO_LINE: Option<fn(&mut Vec<u8>)> = None;
 pub(super) fn taps<'r, 'c, 's>(
     calls: &'r RefCell<Calls<'c, 's>>,
 ) -> (FramesOf<'r, 'c, 's>, FramesOf<'r, 'c, 's>) {
-    let logs = calls.borrow().told.has_loggers();
+    let logs = calls.borrow().log.has_loggers();
     let of = |side| FramesOf { calls, logs, side, frames: Frames::default(), ends: None };
     (of(Side::Client), of(Side::Upstream))
 }
@@ -81,7 +81,7 @@ impl Tap for FramesOf<'_, '_, '_> {
         let mut at = 0;
         while at < bytes.len() {
             let (used, part) = (self.frames.next(&bytes[at..]))
-                .map_err(|_| self.calls.borrow_mut().told.refuse(self.side, BAD_MAGIC))?;
+                .map_err(|_| self.calls.borrow_mut().log.refuse(self.side, BAD_MAGIC))?;
             at += used;
             match part {
                 Some(Part::Head(head)) if self.logs => self.head(&head),

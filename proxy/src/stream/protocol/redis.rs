@@ -9,7 +9,7 @@ use std::time::Duration;
 use snapshot::streams::{CommandFaults, Faults};
 use wire::redis::{Kind, Part, Replies, Reply, Requests};
 
-use super::{MOST_CALLS, Told};
+use super::{CallLog, MOST_CALLS};
 use crate::exchange::fault::Fault;
 use crate::relay::{Passed, Side, Stop, Tap};
 
@@ -77,7 +77,7 @@ struct Call {
 
 /// The calls of a stream.
 pub(super) struct Calls<'c, 's> {
-    told: Told<'c, 's>,
+    log: CallLog<'c, 's>,
     /// Calls are logged or counted; otherwise none is kept, and replies are not looked at.
     watches: bool,
     waiting: VecDeque<Call>,
@@ -90,23 +90,16 @@ pub(super) struct Calls<'c, 's> {
 }
 
 impl<'c, 's> Calls<'c, 's> {
-    pub(super) fn new(told: Told<'c, 's>) -> Calls<'c, 's> {
-        let watches = told.is_asked();
-        Calls {
-            told,
-            watches,
-            waiting: VecDeque::new(),
-            lines: VecDeque::new(),
-            beyond: 0,
-            subscribed: false,
-        }
+    pub(super) fn new(log: CallLog<'c, 's>) -> Calls<'c, 's> {
+        let watches = log.is_needed();
+        Calls { log, watches, waiting: VecDeque::new(), lines: VecDeque::new(), beyond: 0, subscribed: false }
     }
 
     /// A command is whole.
     fn begin(&mut self, began_us: u64, name: Name, arguments: u64, line: &[u8]) {
         if self.beyond > 0 || self.waiting.len() >= MOST_CALLS {
             self.beyond += 1;
-            self.told.worker.shard.call_unwatched();
+            self.log.worker.shard.call_unwatched();
             return;
         }
         let line = &line[..line.len().min(LINES - self.lines.len())];
@@ -151,13 +144,13 @@ impl<'c, 's> Calls<'c, 's> {
         };
         let took_us = now_us.saturating_sub(call.began_us);
         let lines = &mut self.lines;
-        if self.told.protocol.counts {
+        if self.log.protocol.counts {
             // Names that clients make up would be series without end.
             let name = if unknown { UNKNOWN } else { call.name.label() };
-            let route = self.told.x.route().map_or("", |route| &route.id);
-            self.told.worker.shard.redis_command(route, name, took_us);
+            let route = self.log.x.route().map_or("", |route| &route.id);
+            self.log.worker.shard.redis_command(route, name, took_us);
         }
-        self.told.log(took_us, Some(|out: &mut Vec<u8>| out.extend(lines.iter().take(call.line.into()))));
+        self.log.log(took_us, Some(|out: &mut Vec<u8>| out.extend(lines.iter().take(call.line.into()))));
         lines.drain(..usize::from(call.line));
         if self.waiting.is_empty() {
             // The memory of a burst is not kept.
@@ -169,19 +162,19 @@ impl<'c, 's> Calls<'c, 's> {
     /// Ends the calls of a stream that is over. Those without a reply are logged as well, as in APISIX, but counted
     /// as [`UNKNOWN`]: no server has said that there is such a command.
     pub(super) fn close(mut self) -> Option<Fault> {
-        let now_us = if self.waiting.is_empty() { 0 } else { self.told.worker.clock.micros() };
+        let now_us = if self.waiting.is_empty() { 0 } else { self.log.worker.clock.micros() };
         while !self.waiting.is_empty() {
             self.end(now_us, true);
         }
-        self.told.close()
+        self.log.close()
     }
 }
 
 /// Whether an error says nothing of the command: servers send it to any command, and to input that is no command.
 fn says_nothing_of_it(error: &[u8]) -> bool {
-    let told_to_all: [&[u8]; 4] =
+    let general: [&[u8]; 4] =
         [b"ERR unknown command", b"ERR max number of clients", b"ERR Protocol error", b"DENIED "];
-    told_to_all.iter().any(|beginning| error.starts_with(beginning))
+    general.iter().any(|beginning| error.starts_with(beginning))
 }
 
 fn is_subscription(name: &[u8]) -> bool {
@@ -201,7 +194,7 @@ pub(super) fn taps<'r, 'c, 's>(
     faults: &'r Faults,
 ) -> (Commands<'r, 'c, 's>, Answers<'r, 'c, 's>) {
     let watches = calls.borrow().watches;
-    let lines = calls.borrow().told.has_loggers();
+    let lines = calls.borrow().log.has_loggers();
     let commands = Commands {
         calls,
         faults,
@@ -253,12 +246,12 @@ pub(super) struct Commands<'r, 'c, 's> {
 impl Tap for Commands<'_, '_, '_> {
     fn look(&mut self, bytes: &[u8]) -> Result<Passed, Stop> {
         let mut at = std::mem::take(&mut self.looked);
-        let now_us = if self.watches { self.calls.borrow().told.worker.clock.micros() } else { 0 };
+        let now_us = if self.watches { self.calls.borrow().log.worker.clock.micros() } else { 0 };
         while at < bytes.len() {
             let (used, part) = self
                 .requests
                 .next(&bytes[at..])
-                .map_err(|refusal| self.calls.borrow_mut().told.refuse(Side::Client, refusal.as_str()))?;
+                .map_err(|refusal| self.calls.borrow_mut().log.refuse(Side::Client, refusal.as_str()))?;
             at += used;
             match part {
                 None => {}
@@ -361,11 +354,11 @@ impl Tap for Answers<'_, '_, '_> {
     fn look(&mut self, bytes: &[u8]) -> Result<Passed, Stop> {
         if self.watches {
             let mut calls = self.calls.borrow_mut();
-            let now_us = calls.told.worker.clock.micros();
+            let now_us = calls.log.worker.clock.micros();
             let mut at = 0;
             while at < bytes.len() {
                 let (used, reply) = (self.replies.next(&bytes[at..]))
-                    .map_err(|refusal| calls.told.refuse(Side::Upstream, refusal.as_str()))?;
+                    .map_err(|refusal| calls.log.refuse(Side::Upstream, refusal.as_str()))?;
                 at += used;
                 if let Some(reply) = reply {
                     calls.reply(now_us, &reply);

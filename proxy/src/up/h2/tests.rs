@@ -85,7 +85,7 @@ fn a_server_that_has_ended_its_half_of_a_tunnel_holds_nothing() {
 }
 
 #[test]
-fn where_a_body_ends_is_told_by_its_stream_and_its_length() {
+fn a_body_ends_by_its_stream_and_its_length() {
     let none = Ok(Framing::None);
     let wrong = Err(bad(Refusal::ContentLength));
     for (method, status, lengths, ends, framing) in [

@@ -127,7 +127,7 @@ fn a_draining_worker_waits_for_connections_and_for_sessions_of_datagrams_alike()
 }
 
 #[test]
-fn a_silent_tunnel_is_told_before_the_time_of_a_hand_over_ends() {
+fn a_silent_tunnel_is_closed_before_the_time_of_a_hand_over_ends() {
     let (addr, server) = (free(), TcpListener::bind("127.0.0.1:0").unwrap());
     let settings = Settings::with(|settings| {
         settings.listen = vec![Listener::http(addr)];

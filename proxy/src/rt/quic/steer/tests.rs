@@ -121,18 +121,18 @@ fn datagram(id: &ConnectionId, rest: u8) -> Vec<u8> {
 fn ids_say_whose_they_are_and_only_here() {
     let mut workers = sockets(3);
     let strangers = sockets(300);
-    let (mut told, mut seen) = (0, std::collections::HashSet::new());
+    let (mut same, mut seen) = (0, std::collections::HashSet::new());
     for owner in 0..3 {
         for _ in 0..200 {
             let id = workers[owner].0.generate_cid();
             assert!(workers.iter().all(|(_, socket)| socket.routes.owner(&id) == Some(owner)));
-            told += usize::from(strangers[0].1.routes.owner(&id) == Some(owner));
+            same += usize::from(strangers[0].1.routes.owner(&id) == Some(owner));
             assert!(seen.insert(id.to_vec()), "every id is new");
             assert_eq!(id.len(), workers[owner].0.cid_len());
             assert!(workers[0].0.validate(&id).is_ok() && strangers[0].0.validate(&id).is_err());
         }
     }
-    assert_eq!(told, 0, "another key reads something else");
+    assert_eq!(same, 0, "another key reads something else");
     let routes = &workers[0].1.routes;
     assert_eq!(routes.owner(&routes.id(&[1; NONCE], 3)), None, "there is no fourth worker");
 }

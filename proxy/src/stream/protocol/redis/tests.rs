@@ -25,7 +25,7 @@ struct Seen<'r, 'c, 's> {
 impl Seen<'_, '_, '_> {
     /// Shows the client's bytes; says how many go on, and how many milliseconds the rest waits.
     fn sent(&mut self, bytes: &[u8]) -> (usize, u128) {
-        let Ok(passed) = self.commands.look(bytes) else { panic!("{:?}", self.calls.borrow().told.fault) };
+        let Ok(passed) = self.commands.look(bytes) else { panic!("{:?}", self.calls.borrow().log.fault) };
         (passed.now, passed.hold.map_or(0, |hold| hold.as_millis()))
     }
 
@@ -36,7 +36,7 @@ impl Seen<'_, '_, '_> {
     /// The line of the call that ended last.
     fn line(&self) -> String {
         let calls = self.calls.borrow();
-        let stream = calls.told.x.stream().unwrap();
+        let stream = calls.log.x.stream().unwrap();
         let line = stream.call.as_ref().and_then(|call| call.redis_line.clone());
         String::from_utf8(line.unwrap_or_default()).unwrap()
     }
@@ -63,8 +63,8 @@ fn with_faults(rules: Value, test: impl FnOnce(&mut Seen<'_, '_, '_>) + 'static)
         let faults = Faults::new(&rules);
         let loggers = vec![CallLogger { filter: None, chain: Arc::default() }];
         let protocol = Protocol { spoken: Spoken::Redis(faults.clone()), loggers, counts: true };
-        let told = Told { worker: &worker, x: &mut x, protocol: &protocol, fault: None };
-        let calls = RefCell::new(Calls::new(told));
+        let log = CallLog { worker: &worker, x: &mut x, protocol: &protocol, fault: None };
+        let calls = RefCell::new(Calls::new(log));
         let (commands, answers) = taps(&calls, &faults);
         test(&mut Seen { calls: &calls, commands, answers });
         calls.into_inner().close();
@@ -221,10 +221,10 @@ fn messages_are_no_replies() {
 fn what_is_not_the_protocol_is_refused_with_its_side() {
     with_faults(json!([]), |seen| {
         assert!(seen.commands.look(b"PING\r\n").is_err());
-        let fault = seen.calls.borrow_mut().told.fault.take().unwrap();
+        let fault = seen.calls.borrow_mut().log.fault.take().unwrap();
         assert_eq!(fault.blame, crate::exchange::fault::Blame::Client);
         assert!(seen.answers.look(b"HTTP/1.1 200\r\n").is_err());
-        let fault = seen.calls.borrow_mut().told.fault.take().unwrap();
+        let fault = seen.calls.borrow_mut().log.fault.take().unwrap();
         assert_eq!(fault.blame, crate::exchange::fault::Blame::Upstream);
     });
 }
