@@ -246,7 +246,7 @@ impl Assigner<'_, '_> {
                 _ => json!({
                     "http_status": 426,
                     "body": "{\"message\":\"Please use HTTPS protocol\"}",
-                    "headers": {"Content-Type": "application/json; charset=utf-8", "Connection": "Upgrade", "Upgrade": "TLS/1.2, HTTP/1.1"},
+                    "headers": {"Content-Type": "application/json; charset=utf-8"},
                     "vars": [[["scheme", "==", "http"]]],
                 }),
             };

@@ -1,5 +1,8 @@
 //! Constructs and the resources they become.
 
+use model::Kind;
+use serde_json::json;
+
 use super::*;
 
 #[test]
@@ -9,4 +12,188 @@ fn fixtures_are_valid() {
         assert_valid(&import, name);
         assert_plugins_accept(&import, name);
     }
+}
+
+/// The resource of this kind and id.
+fn resource(import: &Import, kind: Kind, id: &str) -> Value {
+    let found = import.resources.iter().find(|resource| resource.key == model::Key::new(kind, id));
+    found.unwrap_or_else(|| panic!("no {kind:?} {id}")).value.clone()
+}
+
+/// The severities and constructs of the findings.
+fn findings(import: &Import) -> Vec<String> {
+    import
+        .findings
+        .iter()
+        .map(|finding| format!("{} {}", finding.severity.as_str(), finding.construct))
+        .collect()
+}
+
+fn routes(plugins: &str) -> String {
+    format!(
+        "_format_version: '3.0'\nservices:\n- name: s\n  url: http://a:8080\n  routes:\n  - {{name: one, paths: [/one]}}\n  \
+         - {{name: two, paths: [/two]}}\n- name: t\n  url: http://b\n  routes:\n  - {{name: three, paths: [/three]}}\n\
+         consumers:\n- username: jack\n- username: anna\nplugins:\n{plugins}\n"
+    )
+}
+
+#[test]
+fn the_narrowest_instance_counts() {
+    let text = routes(
+        "- {name: ip-restriction, config: {deny: [10.0.0.1]}}\n\
+         - {name: ip-restriction, service: s, config: {deny: [10.0.0.2]}}\n\
+         - {name: ip-restriction, route: two, config: {deny: [10.0.0.3]}}\n\
+         - {name: ip-restriction, consumer: jack, config: {deny: [10.0.0.4]}}\n\
+         - {name: ip-restriction, service: s, enabled: false, config: {deny: [10.0.0.5]}}",
+    );
+    let import = import(&text);
+    let plugins = |kind, id| resource(&import, kind, id)["plugins"]["ip-restriction"]["blacklist"].clone();
+    assert_eq!(plugins(Kind::Service, "t"), json!(["10.0.0.1"]));
+    assert_eq!(plugins(Kind::Service, "s"), json!(["10.0.0.2"]));
+    assert_eq!(plugins(Kind::Route, "one"), Value::Null);
+    assert_eq!(plugins(Kind::Route, "two"), json!(["10.0.0.3"]));
+    assert_eq!(plugins(Kind::Consumer, "jack"), json!(["10.0.0.4"]));
+}
+
+#[test]
+fn a_global_limit_counts_all_routes_together() {
+    let limit = |value: &Value| value["plugins"]["limit-count"].clone();
+    let one = import(&routes("- {name: rate-limiting, config: {minute: 5, policy: local}}"));
+    let (s, t) = (limit(&resource(&one, Kind::Service, "s")), limit(&resource(&one, Kind::Service, "t")));
+    assert_eq!((&s, &s["group"]), (&t, &json!("kong-rate-limiting-0")));
+    assert_eq!((&s["count"], &s["time_window"], &s["key"]), (&json!(5), &json!(60), &json!("remote_addr")));
+    let several = import(&routes(
+        "- {name: rate-limiting, config: {second: 1, hour: 9}}\n- {name: rate-limiting, route: one, config: {hour: 3}}",
+    ));
+    let rule = limit(&resource(&several, Kind::GlobalRule, "limit-count"));
+    assert_eq!(rule["_meta"]["filter"], json!([["route_id", "~=", null], ["route_id", "!", "in", ["one"]]]));
+    assert_eq!(rule["rules"].as_array().map(Vec::len), Some(2));
+    assert_eq!(limit(&resource(&several, Kind::Route, "one"))["count"], 3);
+}
+
+#[test]
+fn guards_name_their_routes_alone() {
+    let import = import(&routes(
+        "- {name: oauth2, route: one}\n- {name: opa, service: t}\n- {name: zipkin}\n- {name: key-auth, config: {anonymous: nobody}}",
+    ));
+    let guarded: Vec<String> = ["one", "two", "three"]
+        .into_iter()
+        .filter(|id| import.guards(&model::Key::new(Kind::Route, *id)).next().is_some())
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(guarded, ["one", "three"]);
+    let expected = [
+        "guard plugins[0]",
+        "guard plugins[1]",
+        "behaviour plugins[2]",
+        "behaviour plugins[3].config.anonymous",
+    ];
+    assert_eq!(findings(&import), expected);
+}
+
+#[test]
+fn several_credentials_and_plugins_of_authentication() {
+    let import = import(FIXTURES[2].1);
+    let alice = resource(&import, Kind::Consumer, "alice-example-com");
+    assert_eq!(alice["plugins"]["key-auth"], json!({"key": "alice-1"}));
+    assert_eq!(alice["plugins"]["jwt-auth"]["secret"], "from-the-environment");
+    assert_eq!(alice["group_id"], "gold");
+    assert_eq!(alice["labels"], json!({"custom_id": "a-1", "tags": "staff"}));
+    let third = resource(&import, Kind::Credential, "alice-example-com/credentials/key-auth-3");
+    assert_eq!(third["plugins"]["key-auth"]["key"], "$env://ALICE_KEY");
+    let keys = resource(&import, Kind::Route, "keys")["plugins"].clone();
+    assert_eq!(keys["multi-auth"]["auth_plugins"][1]["key-auth"]["header"], "X-Key");
+    assert_eq!(keys["consumer-restriction"]["whitelist"], json!(["alice-example-com", "bob"]));
+    let either = resource(&import, Kind::Route, "either")["plugins"]["multi-auth"]["auth_plugins"].clone();
+    assert_eq!(
+        either[1]["key-auth"],
+        json!({"header": "apikey", "query": "", "anonymous_consumer": "anybody"})
+    );
+    let tokens = resource(&import, Kind::Route, "tokens")["plugins"]["jwt-auth"].clone();
+    assert_eq!(tokens["_meta"]["filter"], json!([["request_method", "~=", "OPTIONS"]]));
+    let nobody =
+        resource(&import, Kind::Route, "signed")["plugins"]["consumer-restriction"]["whitelist"].clone();
+    assert_eq!(nobody, json!(["."]));
+}
+
+#[test]
+fn upstreams_have_nodes_checks_and_hashing() {
+    let import = import(FIXTURES[3].1);
+    let pool = resource(&import, Kind::Upstream, "pool");
+    let nodes = json!([
+        {"host": "10.0.0.1", "port": 8080, "weight": 10},
+        {"host": "10.0.0.2", "port": 8000, "weight": 100},
+        {"host": "::1", "port": 8081, "weight": 100},
+    ]);
+    assert_eq!(pool["nodes"], nodes);
+    assert_eq!(
+        (&pool["type"], &pool["hash_on"], &pool["key"]),
+        (&json!("chash"), &json!("header"), &json!("X-User"))
+    );
+    let active = json!({
+        "type": "https", "http_path": "/health", "https_verify_certificate": false, "timeout": 2, "concurrency": 3,
+        "req_headers": ["X-Check: 1"],
+        "healthy": {"interval": 5, "successes": 2, "http_statuses": [200]},
+        "unhealthy": {"interval": 3, "http_failures": 2, "tcp_failures": 254, "timeouts": 254, "http_statuses": [500]},
+    });
+    assert_eq!(pool["checks"]["active"], active);
+    assert_eq!(pool["checks"]["passive"]["unhealthy"]["tcp_failures"], 2);
+    // The upstream with the host of the client is another resource.
+    let hosts = ["pool", "pool-2"].map(|id| resource(&import, Kind::Upstream, id)["pass_host"].clone());
+    assert_eq!(hosts, [json!("rewrite"), json!("pass")]);
+    assert_eq!(resource(&import, Kind::Route, "balanced-host")["upstream_id"], "pool-2");
+    let passive = resource(&import, Kind::Upstream, "passive-only");
+    assert_eq!(passive["sluice"], json!({"outlier": {"consecutive_failures": 3}}));
+    let tls = resource(&import, Kind::Service, "secured")["upstream"]["tls"].clone();
+    assert_eq!(tls["verify"], true);
+    assert!(
+        ["ca", "client_cert", "client_key"]
+            .iter()
+            .all(|name| tls[name].as_str().is_some_and(|pem| pem.len() > 200))
+    );
+    assert_eq!(
+        resource(&import, Kind::Ssl, "a.example.com")["snis"],
+        json!(["a.example.com", "*.a.example.com", "c.example.com"])
+    );
+}
+
+#[test]
+fn routes_of_connections_open_their_ports() {
+    let import = import(FIXTURES[0].1);
+    let ports: Vec<(u16, bool)> =
+        import.listeners.iter().map(|listener| (listener.port, listener.tls)).collect();
+    assert_eq!(ports, [(8000, false), (8443, true), (5432, false), (5433, true)]);
+    let streams: Vec<&Value> = import
+        .resources
+        .iter()
+        .filter(|resource| resource.key.kind == Kind::StreamRoute)
+        .map(|resource| &resource.value)
+        .collect();
+    assert_eq!(streams[0]["server_port"], 5432);
+    assert_eq!(streams[0]["upstream"]["scheme"], "tcp");
+    let tls = json!({"remote_addr": "10.0.0.0/8", "server_port": 5433, "sni": "db.example.com"});
+    for (name, value) in tls.as_object().unwrap() {
+        assert_eq!(&streams[1][name], value);
+    }
+}
+
+#[test]
+fn documents_defaults_and_shared_configurations_of_deck() {
+    let import = import(FIXTURES[4].1);
+    let one = resource(&import, Kind::Service, "one");
+    assert_eq!(one["upstream"]["nodes"], json!([{"host": "10.0.0.9", "port": 8080, "weight": 1}]));
+    assert_eq!(one["upstream"]["retries"], 3);
+    let route = resource(&import, Kind::Route, "one")["plugins"].clone();
+    // `strip_path: false` is a default of the file, and `minute` is overridden.
+    assert_eq!((&route["proxy-rewrite"], &route["limit-count"]["count"]), (&Value::Null, &json!(20)));
+    assert_eq!(resource(&import, Kind::Route, "two")["plugins"]["limit-count"]["count"], 10);
+}
+
+#[test]
+fn folders_of_logs_are_a_setting() {
+    let import = import(&routes(
+        "- {name: file-log, config: {path: /srv/logs/a.log}}\n- {name: file-log, service: s, config: {path: /dev/stdout}}",
+    ));
+    assert_eq!(import.settings[0].path, "plugin_attr.file-logger.allowed_paths");
+    assert_eq!(import.settings[0].value, json!(["logs", "/var/log", "/srv/logs"]));
 }
