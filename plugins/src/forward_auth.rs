@@ -38,6 +38,7 @@ pub struct Config {
     allow_degradation: bool,
     status_on_error: u16,
     request_method: String,
+    original_request: bool,
     max_req_body_size: usize,
     request_headers: Vec<String>,
     #[serde(default)]
@@ -71,6 +72,11 @@ impl Plugin for ForwardAuth {
                     "default": "GET",
                     "enum": ["GET", "POST"],
                     "description": "the method for client to request the authorization service",
+                },
+                "original_request": {
+                    "type": "boolean",
+                    "default": false,
+                    "description": "call the server with the method, path and query of the request, the path behind that of `uri`; only status 200 accepts",
                 },
                 "max_req_body_size": {"type": "integer", "minimum": 1, "default": 67_108_864},
                 "request_headers": names("client request header that will be sent to the authorization service"),
@@ -158,7 +164,7 @@ impl Plugin for ForwardAuth {
         let answer = x.world().fetch(self.request(x, body)).await;
         drop(held);
         match answer {
-            Ok(answer) if answer.status < 300 => {
+            Ok(answer) if self.accepts(answer.status) => {
                 pass_on(x, &self.config.upstream_headers, &answer);
                 Step::Next
             }
@@ -177,6 +183,11 @@ impl Plugin for ForwardAuth {
 }
 
 impl ForwardAuth {
+    /// Whether the server's status accepts the request.
+    fn accepts(&self, status: u16) -> bool {
+        if self.config.original_request { status == 200 } else { status < 300 }
+    }
+
     /// The request to the server.
     fn request(&self, x: &Exchange<'_>, body: Bytes) -> Fetch {
         let is_post = self.config.request_method == "POST";
@@ -202,6 +213,12 @@ impl ForwardAuth {
             uri.extend_from_slice(x.query());
         }
         set("X-Forwarded-Uri", &uri);
+        // The server has one answer to a HEAD and a GET, and sends no body that is not wanted.
+        let (method, uri) = match (self.config.original_request, x.method()) {
+            (false, _) => (if is_post { Method::Post } else { Method::Get }, self.uri.clone().into_bytes()),
+            (true, Method::Head) => (Method::Get, self.original_uri(&uri)),
+            (true, method) => (method, self.original_uri(&uri)),
+        };
         set("X-Forwarded-For", x.client().ip_text());
         if is_post && let Some(coding) = x.header("Content-Encoding") {
             set("Content-Encoding", coding);
@@ -229,9 +246,9 @@ impl ForwardAuth {
         Fetch {
             verify: self.config.ssl_verify,
             target: self.target.clone(),
-            method: if is_post { Method::Post } else { Method::Get },
-            method_name: Vec::new(),
-            uri: self.uri.clone().into_bytes(),
+            method_name: if method == Method::Other { head.method_bytes().to_vec() } else { Vec::new() },
+            method,
+            uri,
             fields,
             body,
             timeouts: FetchTimeouts { connect: timeout, send: timeout, read: timeout },
@@ -240,6 +257,12 @@ impl ForwardAuth {
             repeatable: true,
             keep,
         }
+    }
+
+    /// Path and query of the request, behind the path of `uri`.
+    fn original_uri(&self, uri: &[u8]) -> Vec<u8> {
+        let path = self.uri.split('?').next().unwrap_or_default();
+        [path.trim_end_matches('/').as_bytes(), uri].concat()
     }
 
     /// Answers the client with the server's status and body, and with `client_headers`.
@@ -362,6 +385,25 @@ mod tests {
         then(step, &mut x);
         drop(x);
         probe.world.sent.borrow_mut().pop().unwrap()
+    }
+
+    #[test]
+    fn the_server_may_get_the_request_itself() {
+        let rest = json!({"original_request": true});
+        let sent = run(&[], rest.clone(), answer(200, &[]), |step, _| assert!(matches!(step, Step::Next)));
+        assert_eq!((sent.method, sent.uri), (Method::Get, b"/auth/hello?b=%20".to_vec()));
+        run(&[], rest, answer(204, &[]), |step, _| {
+            assert!(matches!(step, Step::Reply(reply) if reply.status == 204));
+        });
+        let mut probe = Probe::request("HEAD", "/a", &[]);
+        probe.world.answers.borrow_mut().push(answer(200, &[]));
+        let config = json!({"uri": "http://127.0.0.1:8199", "original_request": true});
+        let stage: ForwardAuth = probe.stage(config).unwrap();
+        let mut x = probe.exchange();
+        assert!(matches!(ready(stage.wait(Phase::Access, &mut x)), Step::Next));
+        drop(x);
+        let sent = probe.world.sent.borrow_mut().pop().unwrap();
+        assert_eq!((sent.method, sent.uri), (Method::Get, b"/a".to_vec()));
     }
 
     #[test]

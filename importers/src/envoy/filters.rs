@@ -1,0 +1,269 @@
+//! Filters of HTTP, in the order of the connection manager.
+
+use serde_json::{Map, Value};
+
+use super::cluster::Clusters;
+use super::context::{Context, Report};
+use super::draft::{Draft, Levels, override_of};
+use super::manager::Around;
+use super::matching::{Matcher, Path, Pattern, header_condition};
+use super::value::{self, boolean, items, text};
+use super::{authz, jwt, limit, rbac, simple};
+use crate::finding::{Finding, Severity};
+use crate::node::Node;
+
+/// A filter.
+pub(super) struct Filter<'a> {
+    name: String,
+    kind: String,
+    config: Option<Node<'a>>,
+    node: Node<'a>,
+    /// The same for all routes.
+    plugins: Map<String, Value>,
+    jwt: Option<jwt::Rules<'a>>,
+    /// Reported once, for the routes to which the filter applies.
+    pub(super) findings: Vec<Finding>,
+}
+
+impl Filter<'_> {
+    /// Whether it is one of these, by the name of its type or the end of its own.
+    pub(super) fn is(&self, names: &[&str]) -> bool {
+        names.iter().any(|name| self.kind == *name || self.name.rsplit('.').next() == Some(name))
+    }
+
+    /// Names by which routes refer to it.
+    fn names(&self) -> Vec<String> {
+        let last = self.name.rsplit('.').next().unwrap_or_default();
+        vec![
+            self.name.clone(),
+            format!("envoy.filters.http.{last}"),
+            format!("envoy.{last}"),
+            last.to_owned(),
+        ]
+    }
+}
+
+/// Reads the filters.
+pub(super) fn read<'a>(
+    context: &mut Context<'_>,
+    clusters: &Clusters,
+    nodes: &[Node<'a>],
+) -> Vec<Filter<'a>> {
+    let mut filters = Vec::new();
+    for node in nodes {
+        let extension = value::extension(node);
+        let mut filter = Filter {
+            name: extension.name.clone(),
+            kind: extension.kind.clone(),
+            config: extension.config.clone(),
+            node: node.clone(),
+            plugins: Map::new(),
+            jwt: None,
+            findings: Vec::new(),
+        };
+        let mut report = Report::default();
+        let _ = (node.get("is_optional"), filter.config.as_ref().and_then(|config| config.get("@type")));
+        if boolean(node, "disabled") == Some(true) {
+            report.behaviour(node, extension.name.clone(), "the filter is off unless a route turns it on");
+            if let Some(config) = &filter.config {
+                config.whole();
+            }
+            filter.findings = report.findings;
+            filters.push(filter);
+            continue;
+        }
+        if let Some(config) = node.some("config_discovery") {
+            config.whole();
+            report.guard(
+                &config,
+                extension.name.clone(),
+                "the settings of the filter come from a control plane, which is not asked",
+            );
+        }
+        if filter.is(&["jwt_authn", "JwtAuthentication"]) {
+            filter.jwt = filter.config.as_ref().and_then(|config| jwt::read(context, config, &mut report));
+        } else {
+            filter.plugins = plugins(context, clusters, &filter, filter.config.as_ref(), &mut report);
+        }
+        filter.findings = report.findings;
+        filters.push(filter);
+    }
+    filters
+}
+
+/// The plugins of a filter with these settings.
+fn plugins(
+    context: &Context<'_>,
+    clusters: &Clusters,
+    filter: &Filter<'_>,
+    config: Option<&Node<'_>>,
+    report: &mut Report,
+) -> Map<String, Value> {
+    if filter.is(&["router", "Router"]) {
+        if let Some(config) = config {
+            simple::router(config, report);
+        }
+        return Map::new();
+    }
+    if filter.is(&["cors", "Cors"]) {
+        return Map::new();
+    }
+    let Some(config) = config else {
+        return simple::without_settings(filter, report);
+    };
+    if filter.is(&["ext_authz", "ExtAuthz"]) {
+        return authz::read(config, clusters, context.source.variables, report);
+    }
+    if filter.is(&["rbac", "RBAC"]) {
+        return rbac::read(config, report);
+    }
+    if filter.is(&["local_ratelimit", "LocalRateLimit"]) {
+        return limit::read(config, &format!("envoy{}", config.place().position.line), report);
+    }
+    simple::read(filter, config, report)
+}
+
+impl<'a> Filter<'a> {
+    pub(super) fn place(&self) -> &Node<'a> {
+        &self.node
+    }
+
+    pub(super) fn name(&self) -> &str {
+        if self.name.is_empty() { &self.kind } else { &self.name }
+    }
+}
+
+/// Applies the filters to a route.
+pub(super) fn apply(context: &Context<'_>, around: &Around<'_, '_>, levels: &Levels<'_>, draft: &mut Draft) {
+    let manager = around.manager;
+    for filter in &manager.filters {
+        let names = filter.names();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let mut own = override_of(levels, &names);
+        let mut applies = true;
+        if let Some(settings) = &own {
+            let _ = (settings.get("@type"), settings.get("is_optional"));
+            applies = boolean(settings, "disabled") != Some(true);
+            if let Some(inner) = settings.some("config") {
+                let _ = inner.get("@type");
+                applies &= boolean(&inner, "disabled") != Some(true);
+                own = Some(inner);
+            }
+        }
+        draft.filtered.push(applies);
+        if !applies || filter.is(&["cors", "Cors"]) {
+            continue;
+        }
+        if let Some(rules) = &filter.jwt {
+            rules.apply(draft, own.as_ref());
+            continue;
+        }
+        let mut replaced = None;
+        if let Some(settings) = own {
+            replaced = own_plugins(context, around.clusters, filter, &settings, draft);
+        }
+        let plugins = replaced.as_ref().unwrap_or(&filter.plugins);
+        for name in draft.plugins.join(plugins) {
+            draft.report.guard(
+                filter.place(),
+                filter.name(),
+                format!("the route has the plugin `{name}` already, so this filter is not carried over"),
+            );
+        }
+    }
+}
+
+/// The plugins of a filter with settings of a route.
+fn own_plugins(
+    context: &Context<'_>,
+    clusters: &Clusters,
+    filter: &Filter<'_>,
+    settings: &Node<'_>,
+    draft: &mut Draft,
+) -> Option<Map<String, Value>> {
+    let inner = ["rbac", "buffer", "check_settings", "overrides"].iter().find_map(|name| settings.some(name));
+    let mut report = Report::default();
+    let plugins = if filter.is(&["ext_authz", "ExtAuthz", "ext_proc", "ExternalProcessor"]) {
+        settings.whole();
+        report.behaviour(settings, filter.name(), "settings of a route for this filter are not carried over");
+        None
+    } else if filter.is(&["rbac", "RBAC"]) && inner.is_none() {
+        // Without rules the filter does nothing.
+        Some(Map::new())
+    } else {
+        Some(plugins(context, clusters, filter, Some(inner.as_ref().unwrap_or(settings)), &mut report))
+    };
+    draft.report.findings.append(&mut report.findings);
+    plugins
+}
+
+/// The route by which a filter answers health checks itself.
+pub(super) fn health_check<'a>(filter: &Filter<'a>) -> Option<(Node<'a>, Matcher)> {
+    let config = filter.config.as_ref().filter(|_| filter.is(&["health_check", "HealthCheck"]))?;
+    if boolean(config, "pass_through_mode") == Some(true) {
+        return None;
+    }
+    let mut matcher = Matcher {
+        path: Path::Prefix("/".to_owned()),
+        ignore_case: false,
+        patterns: vec![Pattern::Prefix("/".to_owned())],
+        vars: Vec::new(),
+        methods: Vec::new(),
+        fraction: None,
+        never: false,
+    };
+    let mut headers = items(config, "headers");
+    if let Some(endpoint) = text(config, "endpoint") {
+        matcher.path = Path::Exact(endpoint.to_owned());
+        matcher.patterns = vec![Pattern::Exact(endpoint.to_owned())];
+    }
+    headers.retain(|header| {
+        let exact = header.some("string_match").unwrap_or_else(|| header.clone());
+        let path = text(&exact, "exact").or_else(|| text(&exact, "exact_match"));
+        match path.filter(|path| {
+            text(header, "name") == Some(":path") && path.starts_with('/') && !path.contains(['*', '?'])
+        }) {
+            Some(path) => {
+                matcher.path = Path::Exact(path.to_owned());
+                matcher.patterns = vec![Pattern::Exact(path.to_owned())];
+                false
+            }
+            None => true,
+        }
+    });
+    for header in &headers {
+        matcher.vars.push(header_condition(header).ok()?);
+    }
+    Some((filter.node.clone(), matcher))
+}
+
+/// Whether a filter protects what is behind it, by its name.
+pub(super) fn protects(name: &str) -> bool {
+    let words = [
+        "auth",
+        "rbac",
+        "limit",
+        "csrf",
+        "waf",
+        "oauth",
+        "jwt",
+        "acl",
+        "admission",
+        "guard",
+        "basic",
+        "token",
+        "geoip",
+        "wasm",
+        "lua",
+        "ext_proc",
+        "golang",
+        "dynamic_modules",
+    ];
+    let lower = name.to_ascii_lowercase();
+    words.iter().any(|word| lower.contains(word))
+}
+
+/// The severity of a filter that is not carried over.
+pub(super) fn severity_of(name: &str) -> Severity {
+    if protects(name) { Severity::Guard } else { Severity::Behaviour }
+}

@@ -1,0 +1,207 @@
+//! Constructs and their counterparts.
+
+use serde_json::json;
+
+use super::{FIXTURES, assert_valid, fixture, import, resource};
+use crate::{Import, Protocol, Severity};
+
+#[test]
+fn fixtures_become_valid_resources() {
+    for (name, text) in FIXTURES {
+        let import = import(text);
+        assert_valid(&import, name);
+        assert!(!import.listeners.is_empty(), "{name}");
+        let left_out = import.findings.iter().filter(|finding| finding.effect.starts_with("left out"));
+        assert_eq!(left_out.count(), 0, "{name}: {:#?}", import.findings);
+    }
+}
+
+#[test]
+fn routes_keep_their_conditions_and_actions() {
+    let import = import(fixture("routes.yaml"));
+    let ping = resource(&import, "routes/shop-ping");
+    assert_eq!(ping["uri"], "/ping");
+    assert_eq!(ping["plugins"]["mocking"]["response_example"], "pong\n");
+    assert_eq!(ping["hosts"], json!(["shop.example", "*.shop.example"]));
+    let versioned = resource(&import, "routes/shop-api");
+    assert_eq!(versioned["uris"], json!(["/api*", "/api/old*", "/api/*"]));
+    assert_eq!(versioned["vars"][1], json!(["http_x_version", "==", "2"]));
+    assert_eq!(versioned["timeout"], json!({"connect": 5, "send": 10, "read": 10}));
+    assert_eq!(versioned["plugins"]["proxy-rewrite"]["regex_uri"], json!(["(?s)^/api(.*)", "/v2${1}"]));
+    assert_eq!(versioned["enable_websocket"], true);
+    let headers = &versioned["plugins"]["proxy-rewrite"]["headers"];
+    assert_eq!(
+        *headers,
+        json!({"add": {"x-method": "${request_method}"}, "set": {"x-from": "${remote_addr}"}, "remove": ["x-secret"]})
+    );
+    assert_eq!(versioned["plugins"]["response-rewrite"]["headers"]["set"], json!({"x-served-by": "edge"}));
+    let redirect = &resource(&import, "routes/shop-api-old")["plugins"]["redirect"];
+    assert_eq!(
+        *redirect,
+        json!({"ret_code": 302, "uri": "$scheme://$http_host/api/new", "append_query_string": true})
+    );
+    let retried = resource(&import, "routes/shop-api-2");
+    assert_eq!(retried["plugins"]["proxy-rewrite"]["host"], "one.example");
+    let upstream = resource(&import, &format!("upstreams/{}", retried["upstream_id"].as_str().unwrap()));
+    assert_eq!(
+        (&upstream["retries"], &upstream["sluice"]["retry"]["per_try_timeout"]),
+        (&json!(2), &json!(2))
+    );
+    assert_eq!(upstream["sluice"]["outlier"]["consecutive_failures"], 3);
+    let regex = resource(&import, "routes/shop-regex");
+    assert_eq!(regex["vars"][1], json!(["uri", "~~", "^/items/[0-9]+$"]));
+    assert_eq!(regex["plugins"]["proxy-rewrite"]["regex_uri"], json!(["^/items/([0-9]+)$", "/item?id=${1}"]));
+    let parts = |id: &str| {
+        resource(&import, id)["plugins"]["traffic-split"]["rules"][0]["weighted_upstreams"].clone()
+    };
+    let both = json!([{"upstream_id": "one", "weight": 90}, {"upstream_id": "two", "weight": 10}]);
+    assert_eq!(parts("routes/shop-split"), both);
+    let canary = json!([{"upstream_id": "two", "weight": 500}, {"upstream_id": "one", "weight": 9500}]);
+    assert_eq!(parts("routes/shop-canary"), canary);
+    assert_eq!(resource(&import, "routes/shop-by")["methods"], json!(["POST"]));
+    let mirrored = resource(&import, "routes/api");
+    assert_eq!(
+        mirrored["plugins"]["proxy-mirror"],
+        json!({"host": "http://127.0.0.1:8081", "sample_ratio": 0.5})
+    );
+    assert!(import.findings.iter().any(|finding| finding.effect.starts_with("the route takes no request")));
+    assert_eq!(import.count(Severity::Guard), 0, "{:#?}", import.findings);
+}
+
+#[test]
+fn clusters_keep_their_settings() {
+    let import = import(fixture("routes.yaml"));
+    let one = resource(&import, "upstreams/one");
+    assert_eq!(one["nodes"][0], json!({"host": "one", "port": 80, "weight": 3}));
+    assert_eq!(one["nodes"][2], json!({"host": "spare", "port": 80, "weight": 1, "priority": -1}));
+    assert_eq!((&one["type"], &one["retries"], &one["scheme"]), (&json!("p2c"), &json!(0), &json!("http")));
+    assert_eq!(one["timeout"], json!({"connect": 0.25, "send": 15, "read": 15}));
+    assert_eq!(one["sluice"]["limits"], json!({"connections": 100, "requests": 200, "pending": 1024}));
+    let active = &one["checks"]["active"];
+    assert_eq!((&active["http_path"], &active["healthy"]["successes"]), (&json!("/health"), &json!(2)));
+    assert_eq!(resource(&import, "upstreams/two")["scheme"], "h2c");
+}
+
+/// The guards of a route.
+fn guards(import: &Import, id: &str) -> Vec<String> {
+    let key = model::Key::new(model::Kind::Route, id);
+    import.guards(&key).map(|finding| finding.construct.clone()).collect()
+}
+
+#[test]
+fn filters_become_plugins_of_the_routes_they_apply_to() {
+    let import = import(fixture("filters.yaml"));
+    let plugins = |id: &str| &resource(&import, &format!("routes/{id}"))["plugins"];
+    let port = json!([["server_port", "==", "8080"]]);
+    assert_eq!(resource(&import, "routes/all")["vars"], port);
+    assert_eq!(resource(&import, "routes/all-health-check")["uri"], "/healthz");
+    let auth = &plugins("all")["forward-auth"];
+    assert_eq!(auth["uri"], "http://auth:9000/check");
+    assert_eq!(auth["request_headers"], json!(["authorization", "x-user"]));
+    assert_eq!(
+        (&auth["upstream_headers"], &auth["status_on_error"], &auth["timeout"]),
+        (&json!(["x-account"]), &json!(503), &json!(500))
+    );
+    assert!(plugins("all-public").get("forward-auth").is_none());
+    let limit = &plugins("all")["limit-count"];
+    assert_eq!((&limit["count"], &limit["time_window"]), (&json!(10), &json!(60)));
+    assert_eq!(limit["group"], plugins("all-public")["limit-count"]["group"]);
+    let inside =
+        json!([["!AND", ["request_method", "~~", "^"], ["realip_remote_addr", "ipmatch", ["10.0.0.0/8"]]]]);
+    assert_eq!(plugins("all-admin")["workflow"]["rules"][0]["case"], inside);
+    let bad = &plugins("all")["workflow"]["rules"][0];
+    assert_eq!(bad["actions"], json!([["return", {"code": 403}]]));
+    assert_eq!(plugins("all")["fault-injection"]["abort"]["percentage"], 2);
+    assert_eq!(plugins("all")["gzip"]["min_length"], 100);
+    let cors = &plugins("all")["cors"];
+    assert_eq!(
+        cors["allow_origins_by_regex"],
+        json!(["^https://a\\.example$", "^https://.*\\.b\\.example$"])
+    );
+    assert_eq!((&cors["allow_credential"], &cors["max_age"]), (&json!(true), &json!(600)));
+    assert_eq!(guards(&import, "all"), Vec::<String>::new());
+    // The second port.
+    let calls = resource(&import, "routes/calls");
+    assert_eq!(calls["uri"], "/*");
+    assert_eq!(calls["plugins"]["jwt-auth"]["key_claim_name"], "iss");
+    assert_eq!(
+        calls["plugins"]["jwt-auth"]["_meta"]["filter"],
+        json!([["AND", ["uri", "!", "~~", "^/open"], ["uri", "!", "~~", "^/health"]]])
+    );
+    assert!(plugins("calls-open").get("jwt-auth").is_none());
+    let login = resource(&import, "consumers/login");
+    assert_eq!(login["plugins"]["jwt-auth"]["key"], "https://login.example");
+    assert_eq!(guards(&import, "calls"), ["envoy.filters.http.lua"]);
+    assert_eq!(calls["upstream_id"], "grpc");
+    let ids = &resource(&import, "global_rules/every-request")["plugins"]["request-id"];
+    assert_eq!(ids["_meta"]["filter"], json!([["server_port", "in", ["8080"]]]));
+    let hashed = resource(&import, "routes/all")["upstream_id"].as_str().unwrap();
+    let hashed = resource(&import, &format!("upstreams/{hashed}"));
+    assert_eq!((&hashed["type"], &hashed["key"]), (&json!("chash"), &json!("x-user")));
+}
+
+#[test]
+fn servers_of_grpc_and_keys_of_servers_close_their_routes() {
+    let text = fixture("filters.yaml");
+    let remote = text.replace("provider_name: login", "provider_name: remote");
+    assert!(guards(&import(&remote), "calls").contains(&"jwt_authn".to_owned()));
+    let start = text.find("              http_service:").unwrap();
+    let end = text.find("          - name: envoy.filters.http.compressor").unwrap();
+    let grpc = format!(
+        "{}              grpc_service: {{envoy_grpc: {{cluster_name: auth}}}}\n{}",
+        &text[..start],
+        &text[end..]
+    );
+    let import = import(&grpc);
+    assert_eq!(guards(&import, "all"), ["ext_authz.grpc_service"]);
+    // It is off there.
+    assert_eq!(guards(&import, "all-public"), Vec::<String>::new());
+}
+
+#[test]
+fn listeners_certificates_and_streams() {
+    let import = import(fixture("tls.yaml"));
+    let [tls, database] = &import.listeners[..] else { panic!("{:?}", import.listeners) };
+    assert!(tls.tls && tls.http2 && tls.proxy_protocol && tls.port == 8443);
+    assert_eq!((database.protocol, database.port), (Protocol::Tcp, 5432));
+    let ssl = resource(&import, "ssls/a.example");
+    assert_eq!(ssl["snis"], json!(["a.example", "*.a.example"]));
+    assert_eq!(ssl["ssl_protocols"], json!(["TLSv1.3"]));
+    assert!(ssl["client"]["ca"].as_str().is_some_and(|ca| ca.contains("CERTIFICATE")));
+    assert_eq!(resource(&import, "ssls/certificate")["snis"], json!(["*"]));
+    let names = json!(["ssl_server_name", "~*", "^(?:a\\.example|.+\\.a\\.example)$"]);
+    assert_eq!(resource(&import, "routes/a")["vars"], json!([names]));
+    assert_eq!(resource(&import, "routes/b")["vars"], json!([["ssl_server_name", "!", "~*", names[2]]]));
+    let secure = resource(&import, "upstreams/secure");
+    assert_eq!((&secure["scheme"], &secure["tls"]["verify"]), (&json!("https"), &json!(true)));
+    assert!(secure["tls"]["client_cert"].is_string() && secure["tls"]["ca"].is_string());
+    assert_eq!(secure["upstream_host"], "secure.example");
+    assert_eq!(resource(&import, "routes/a")["plugins"]["proxy-rewrite"]["host"], "secure.example");
+    let stream = resource(&import, "stream_routes/port-5432");
+    let upstream = resource(&import, &format!("upstreams/{}", stream["upstream_id"].as_str().unwrap()));
+    assert_eq!((&upstream["scheme"], &upstream["timeout"]["read"]), (&json!("tls"), &json!(600)));
+    // Without a validation context Envoy verifies nothing.
+    assert!(resource(&import, "upstreams/old").get("tls").is_none());
+}
+
+#[test]
+fn the_second_article_is_carried_over() {
+    let import = import(fixture("front-envoy.yaml"));
+    assert_eq!(resource(&import, "routes/backend")["uri"], "/*");
+    assert_eq!(
+        resource(&import, "upstreams/service")["nodes"],
+        json!([{"host": "service", "port": 80, "weight": 1}])
+    );
+    let [listener] = &import.listeners[..] else { panic!("{:?}", import.listeners) };
+    assert_eq!((listener.port, listener.http2, listener.tls), (80, false, false));
+    assert_eq!(import.count(Severity::Guard), 0);
+}
+
+#[test]
+fn endpoints_of_a_file_are_read() {
+    let text = "static_resources:\n  clusters:\n  - name: app\n    type: EDS\n    eds_cluster_config: {eds_config: \
+                {path_config_source: {path: eds.yaml}}}\n";
+    assert_eq!(resource(&import(text), "upstreams/app")["nodes"][0]["host"], "10.0.0.1");
+    let absent = import(&text.replace("eds.yaml", "none.yaml"));
+    assert!(absent.findings.iter().any(|finding| finding.effect.contains("the file does not exist")));
+}
