@@ -24,7 +24,7 @@ import upstream
 # Headers of one connection or of one program; they differ without any configuration.
 HOP = {"connection", "keep-alive", "transfer-encoding", "date", "server", "via", "content-length"}
 OWN = HOP | {"x-request-id", "x-envoy-upstream-service-time", "x-envoy-expected-rq-timeout-ms", "x-envoy-internal"}
-FORWARDED = {"x-forwarded-for", "x-forwarded-host", "x-forwarded-port", "x-forwarded-proto", "sluice-hops"}
+FORWARDED = {"x-real-ip", "x-forwarded-for", "x-forwarded-host", "x-forwarded-port", "x-forwarded-proto", "sluice-hops"}
 MOST_REQUESTS = 600
 
 
@@ -144,7 +144,9 @@ def sluice(site, folder, args, log):
 def compare(original, path, args, ports):
     folder = Path(args.work) / f"{original.NAME}-{Path(path).stem}"
     shutil.rmtree(folder, ignore_errors=True)
-    site = original.Site(path, folder, Path(args.certs).resolve(), ports)
+    # Sluice reads no files outside of the folder.
+    certs = shutil.copytree(args.certs, folder.resolve() / "certs")
+    site = original.Site(path, folder, certs, ports)
     refused = site.usable()
     if refused:
         return {"file": path, "skipped": f"the original refuses it: {refused}"}
@@ -177,8 +179,7 @@ def compare(original, path, args, ports):
 
 
 def counted(path, requests, theirs, ours, findings, verbose):
-    same = explained = 0
-    different, used = [], set()
+    same, explained, different, used = 0, [], [], set()
     effective = [one for one in findings if one["severity"] != "cosmetic"]
     for request, one, other in zip(requests, theirs, ours):
         found = differences(one, other)
@@ -187,13 +188,9 @@ def counted(path, requests, theirs, ours, findings, verbose):
             continue
         named = [at for at, finding in enumerate(effective) if finding["line"] in request.lines]
         if named:
-            explained += 1
             used.update(named)
-        else:
-            different.append({
-                "request": f"{request.method} {request.target} {request.headers[:1] + request.headers[3:]} ({request.about})",
-                "differences": found,
-            })
+        shown = f"{request.method} {request.target} {request.headers[:1] + request.headers[3:]} ({request.about})"
+        (explained if named else different).append({"request": shown, "differences": found})
     for one in different[: verbose or 0]:
         print(f"    {one['request']}\n      " + "\n      ".join(one["differences"]), file=sys.stderr)
     return {
@@ -230,15 +227,15 @@ def main():
 
 def line(one):
     if "skipped" in one or "failed" in one:
-        return f"{Path(one['file']).name[:44]:<44}  {one.get('skipped') or one['failed']}"
+        return f"{Path(one['file']).name[:44]:<44}  {(one.get('skipped') or one['failed'])[:200]}"
     return (f"{Path(one['file']).name[:44]:<44}  {one['requests']:>5} requests, {one['same']:>5} same, "
-            f"{one['explained']:>4} explained by a finding, {len(one['different']):>4} different")
+            f"{len(one['explained']):>4} explained by a finding, {len(one['different']):>4} different")
 
 
 def summary(results):
     done = [one for one in results if "same" in one]
     total, same = sum(one["requests"] for one in done), sum(one["same"] for one in done)
-    explained, different = sum(one["explained"] for one in done), sum(len(one["different"]) for one in done)
+    explained, different = sum(len(one["explained"]) for one in done), sum(len(one["different"]) for one in done)
     failed = [one for one in results if "failed" in one]
     if total:
         print(f"\n{len(done)} files, {total} requests: {100 * same / total:.1f} % same, {100 * explained / total:.1f} % "

@@ -125,7 +125,7 @@ class Site:
     def usable(self):
         command = [str(PROGRAM), "--mode", "validate", "-c", str(self.file), "-l", "error"]
         tested = subprocess.run(command, capture_output=True, text=True)
-        return None if tested.returncode == 0 else " ".join((tested.stderr or tested.stdout).strip().splitlines()[-1:])
+        return None if tested.returncode == 0 else (tested.stderr or tested.stdout).strip().rpartition("error initializing configuration")[2]
 
     def start(self, log):
         command = [str(PROGRAM), "-c", str(self.file), "-l", "error", "--disable-hot-restart", "--concurrency", "1"]
