@@ -1,5 +1,7 @@
 //! Requests to registries and secret managers, with or without TLS.
 
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +18,7 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{AUTHORIZATION, HOST, HeaderMap};
 use hyper::{Method, rt};
 use hyper_util::rt::TokioIo;
+use sdk::resolve::Resolve;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -39,6 +42,18 @@ const SILENCE: Duration = Duration::from_secs(1);
 pub struct Trust {
     pub verifying: Arc<ClientConfig>,
     pub trusting: Arc<ClientConfig>,
+    /// How servers that settings name are resolved; without it, as the system does.
+    pub names: Option<Names>,
+}
+
+/// Addresses of host names from the control plane's resolver.
+#[derive(Clone)]
+pub struct Names(pub Arc<dyn Resolve>);
+
+impl fmt::Debug for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Names")
+    }
 }
 
 /// A connection over TLS; see [`Trust::secure`].
@@ -116,6 +131,7 @@ pub struct Server {
     pub base: String,
     user: Option<(String, String)>,
     tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+    names: Option<Names>,
 }
 
 /// A request to a server.
@@ -230,7 +246,27 @@ impl Server {
             None => authority.clone(),
         };
         let user = user.map(|(name, password)| (name.to_owned(), password.to_owned()));
-        Ok(Server { authority, host, base: base.trim_end_matches('/').to_owned(), user, tls })
+        Ok(Server { authority, host, base: base.trim_end_matches('/').to_owned(), user, tls, names: None })
+    }
+
+    /// The same server, resolved so.
+    #[must_use]
+    pub fn resolved_by(self, names: Option<Names>) -> Server {
+        Server { names, ..self }
+    }
+
+    async fn connect(&self) -> Result<TcpStream, String> {
+        let (host, port) = self.authority.rsplit_once(':').unwrap_or((&self.authority, ""));
+        let connected = match (&self.names, port.parse()) {
+            (Some(names), Ok(port)) if !host.starts_with('[') && host.parse::<IpAddr>().is_err() => {
+                let answer = names.0.resolve(host).await.ok_or("too many names are being resolved")?;
+                let found = answer.addresses.map_err(|why| why.to_string())?;
+                let addresses: Vec<SocketAddr> = found.iter().map(|ip| SocketAddr::new(*ip, port)).collect();
+                TcpStream::connect(&addresses[..]).await
+            }
+            _ => TcpStream::connect(&self.authority).await,
+        };
+        connected.map_err(|error| error.to_string())
     }
 
     /// The name and password in its address.
@@ -299,7 +335,7 @@ impl Server {
     /// No answer, in words.
     pub async fn open(&self, question: Question<'_>, timeouts: Timeouts) -> Result<Open, String> {
         let connecting = async {
-            let stream = TcpStream::connect(&self.authority).await.map_err(|error| error.to_string())?;
+            let stream = self.connect().await?;
             // Questions are small, and each is waited for.
             let _ = stream.set_nodelay(true);
             match &self.tls {

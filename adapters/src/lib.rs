@@ -27,7 +27,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use control::discovery::{Discovery, DumpFile};
-pub use http::{Secured, Trust};
+pub use http::{Names, Secured, Trust};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 

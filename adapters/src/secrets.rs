@@ -49,8 +49,10 @@ fn timeouts() -> Timeouts {
     Timeouts { connect: 60_000, send: 60_000, read: 60_000, wait: 0 }
 }
 
-fn server(uri: &str, tls: &Arc<tokio_rustls::rustls::ClientConfig>) -> Result<Server, Failure> {
-    Server::parse(uri, tls).map_err(Failure::Unavailable)
+fn server(uri: &str, verify: bool, trust: &Trust) -> Result<Server, Failure> {
+    let tls = if verify { &trust.verifying } else { &trust.trusting };
+    let server = Server::parse(uri, tls).map_err(Failure::Unavailable)?;
+    Ok(server.resolved_by(trust.names.clone()))
 }
 
 /// Parses an answer as JSON. The error does not repeat the text, which may hold a secret.

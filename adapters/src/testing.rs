@@ -21,7 +21,7 @@ pub fn trust() -> Trust {
         builder.with_safe_default_protocol_versions().unwrap()
     };
     let nobody = builder().with_root_certificates(RootCertStore::empty()).with_no_client_auth();
-    Trust { verifying: Arc::new(nobody.clone()), trusting: Arc::new(nobody) }
+    Trust { verifying: Arc::new(nobody.clone()), trusting: Arc::new(nobody), names: None }
 }
 
 pub struct Fake {

@@ -130,7 +130,11 @@ async fn serve(
     settings.streams.access_log = logs.streams.as_ref().map(AccessLog::for_workers);
     let tls = tls.await.context("reading the trusted certificates failed")??;
     settings.tls = tls.common.clone();
-    let trust = wiring::trust(&tls.common);
+    let names: Arc<dyn LookUp> = Arc::new(System::new(&boot.resolver));
+    let valid = boot.resolver.valid;
+    let questions = Arc::new(Questions::start(names.clone(), valid, settings.limits.resolved_names));
+    settings.resolver = Some(questions.clone());
+    let trust = wiring::trust(&tls.common, Some(adapters::Names(questions)));
     logs.deliveries.trust(trust.clone());
     let admin_tls = tls::admin(&boot, &tls.common)?;
     let sockets = listeners::open(&boot, &mut settings, count, &mut inherited)?;
@@ -154,10 +158,6 @@ async fn serve(
         .map_err(|why| anyhow::anyhow!(why))?;
     let mut acme = acme::start(&boot, &store, &trust, &provider)?;
     let secrets = wiring::secrets(&boot, trust.clone());
-    let names: Arc<dyn LookUp> = Arc::new(System::new(&boot.resolver));
-    let valid = boot.resolver.valid;
-    settings.resolver =
-        Some(Arc::new(Questions::start(names.clone(), valid, settings.limits.resolved_names)));
     let resolver = Resolver::of(names, valid).with_registries(registries).with_secrets(secrets);
     let (pipeline, mut handle) = Pipeline::new(&*store, compiler, publisher, resolver);
     let program = Arc::new(Running {

@@ -146,10 +146,11 @@ fn facts(catalog: &dyn Catalog) -> impl Iterator<Item = (&'static str, sdk::cata
 }
 
 /// Whom the control plane trusts where it speaks TLS.
-pub fn trust(common: &CommonTls) -> adapters::Trust {
+pub fn trust(common: &CommonTls, names: Option<adapters::Names>) -> adapters::Trust {
     adapters::Trust {
         verifying: common.verifying.without_sessions(),
         trusting: common.trusting.without_sessions(),
+        names,
     }
 }
 

@@ -44,7 +44,7 @@ async fn one(aws: &Aws, name: &str, trust: &Trust) -> Result<String, Failure> {
         Some(url) => origin(url).to_owned(),
         None => format!("https://{SERVICE}.{}.amazonaws.com", aws.region),
     };
-    let server = server(&uri, &trust.verifying)?;
+    let server = server(&uri, true, trust)?;
     let body = json!({"SecretId": name, "VersionStage": "AWSCURRENT"}).to_string();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let date = stamp(now);

@@ -80,12 +80,11 @@ pub(super) async fn fetch(gcp: &Gcp, key: &str, trust: &Trust, tokens: &Tokens) 
         return Err(Failure::Missing(format!("can't find main key, key: {key}")));
     }
     let account = account(gcp).await?;
-    let tls = if gcp.ssl_verify { &trust.verifying } else { &trust.trusting };
     let scope = account.scope.join(" ");
     let id = (account.client_email.clone(), account.private_key.clone(), account.token_uri.clone(), scope);
     let slot = tokens.of(id);
-    let token = token(&account, tls, &slot).await?;
-    let server = server(&account.entries_uri, tls)?;
+    let token = token(&account, gcp.ssl_verify, trust, &slot).await?;
+    let server = server(&account.entries_uri, gcp.ssl_verify, trust)?;
     let (project, secret) = (encoded(&account.project_id), encoded(name));
     let path = format!("/projects/{project}/secrets/{secret}/versions/latest:access");
     let headers = [("content-type", "application/json"), ("authorization", token.as_str())];
@@ -170,7 +169,8 @@ struct FileAccount {
 /// An access token, from before or asked for now.
 async fn token(
     account: &GcpAuth,
-    tls: &Arc<tokio_rustls::rustls::ClientConfig>,
+    verify: bool,
+    trust: &Trust,
     slot: &Mutex<Option<Token>>,
 ) -> Result<String, Failure> {
     // One account is asked for once, however many of its secrets wait.
@@ -180,7 +180,7 @@ async fn token(
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let assertion = assertion(account, &account.scope.join(" "), now)?;
-    let server = server(&account.token_uri, tls)?;
+    let server = server(&account.token_uri, verify, trust)?;
     let body = format!("grant_type={}&assertion={assertion}", encoded(GRANT));
     let headers = [("content-type", "application/x-www-form-urlencoded")];
     let question = Question { method: Method::POST, path: "", headers: &headers, body: Bytes::from(body) };

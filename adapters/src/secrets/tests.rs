@@ -17,6 +17,35 @@ async fn fetch(id: &str, value: Value, key: &str) -> Result<String, Failure> {
     Secrets::new(trust()).fetch(&manager(id, value), key).await
 }
 
+/// Knows the name of one server.
+struct OneName;
+
+impl sdk::resolve::Resolve for OneName {
+    fn resolve(&self, host: &str) -> sdk::resolve::Answer {
+        let addresses = match host {
+            "vault.test" => Ok([std::net::IpAddr::from([127, 0, 0, 1])].into()),
+            _ => Err("there is no such name".into()),
+        };
+        Box::pin(async { Some(sdk::resolve::Resolved { addresses, ttl: Duration::from_secs(1) }) })
+    }
+}
+
+#[tokio::test]
+async fn managers_are_resolved_as_upstreams_are() {
+    let vault = server(vec![line("GET /v1/kv/one/jack HTTP", 200, json!({"data": {"key": "k1"}}))]).await;
+    let secrets = Secrets::new(Trust { names: Some(crate::Names(Arc::new(OneName))), ..trust() });
+    let ask = async |host: &str| {
+        let uri = format!("http://{host}:{}", vault.addr.port());
+        let conf = json!({"uri": uri, "prefix": "kv/one", "token": "root"});
+        secrets.fetch(&manager("vault/1", conf), "jack/key").await
+    };
+    for host in ["vault.test", "127.0.0.1"] {
+        assert_eq!(ask(host).await, Ok("k1".to_owned()), "{host}");
+    }
+    let why = format!("{:?}", ask("none.test").await.unwrap_err());
+    assert!(why.contains("there is no such name"), "{why}");
+}
+
 fn missing(failure: Result<String, Failure>) -> bool {
     matches!(failure, Err(Failure::Missing(_)))
 }

@@ -23,7 +23,7 @@ pub(super) async fn fetch(vault: &Vault, key: &str, trust: &Trust) -> Result<Str
         return Err(Failure::Missing(format!("can't find sub key, key: {key}")));
     }
     let path = below(&format!("{}/{path}", vault.prefix))?;
-    let server = server(&vault.uri, &trust.verifying)?;
+    let server = server(&vault.uri, true, trust)?;
     let mut headers = vec![("x-vault-token", vault.token.as_str())];
     if let Some(namespace) = &vault.namespace {
         headers.push(("x-vault-namespace", namespace));

@@ -328,7 +328,7 @@ fn a_server_over_tls_that_reads_late_gets_all_of_a_batch() {
     });
 
     let deliveries = start(8 << 20).unwrap();
-    deliveries.trust(crate::wiring::trust(&common));
+    deliveries.trust(crate::wiring::trust(&common, None));
     let timeout = COMES.as_millis() as u64;
     let target = to("tcp", port, json!({"format": "plain", "tls": {"verify": false}, "timeout": timeout}));
     let sink = open(&deliveries, spec(target, batches_of(1)));
