@@ -17,6 +17,8 @@ mod kubernetes;
 mod nacos;
 pub mod ocsp;
 mod polls;
+#[cfg(feature = "redis")]
+mod redis;
 pub mod secrets;
 pub mod sinks;
 pub mod stream;
@@ -28,6 +30,7 @@ use std::sync::Arc;
 
 use control::discovery::{Discovery, DumpFile};
 pub use http::{Names, Secured, Trust};
+use sdk::limit::Limits;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -58,6 +61,14 @@ pub fn registries(
         }
     }
     Ok(all)
+}
+
+/// The policies of limits that are counted on servers.
+pub fn limits() -> Limits {
+    let limits = Limits::default();
+    #[cfg(feature = "redis")]
+    let limits = redis::policies(limits);
+    limits
 }
 
 /// Reads settings.

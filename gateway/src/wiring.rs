@@ -56,6 +56,7 @@ pub fn services(boot: &Boot, folders: &Arc<Folders>) -> anyhow::Result<Services>
         states: Default::default(),
         extensions: Extensions::default()
             .with(Arc::new(Caches::new(cache_zones(boot))))
+            .with(Arc::new(adapters::limits()))
             .with(Arc::new(MetricsPage::default())),
     })
 }
@@ -87,10 +88,9 @@ fn meters(boot: &Boot) -> anyhow::Result<sdk::meters::Settings> {
 /// A plugin's schema that does not compile.
 pub fn checking(boot: &Boot, folders: &Arc<Folders>) -> anyhow::Result<Arc<plugins::Catalog>> {
     let caches = Arc::new(Caches::for_checking(cache_zones(boot)));
-    Ok(catalog_with(
-        boot,
-        Services { extensions: Extensions::default().with(caches), ..services(boot, folders)? },
-    ))
+    let mut services = services(boot, folders)?;
+    services.extensions = services.extensions.with(caches);
+    Ok(catalog_with(boot, services))
 }
 
 /// The plugins where nothing is checked but what they say of themselves is read.

@@ -19,10 +19,24 @@ pub struct Group {
 }
 
 impl Groups {
-    /// Whether the group is in use with different settings.
+    /// Whether the group is in use with different settings. A reference to a secret is taken for its value: that is
+    /// not known when a configuration is only checked.
     pub fn conflicts(&self, name: &str, settings: &Value) -> bool {
         let groups = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
-        groups.get(name).and_then(Weak::upgrade).is_some_and(|known| *known != *settings)
+        let known = groups.get(name).and_then(Weak::upgrade);
+        let is_reference = |value: &Value| {
+            value
+                .as_str()
+                .is_some_and(|text| ["$env://", "$secret://"].iter().any(|start| starts(text, start)))
+        };
+        match (known.as_deref(), settings) {
+            (Some(Value::Object(known)), Value::Object(settings)) => {
+                let same =
+                    |(name, value)| known.get(name).is_some_and(|own| own == value || is_reference(value));
+                known.len() != settings.len() || !settings.iter().all(same)
+            }
+            (known, settings) => known.is_some_and(|known| known != settings),
+        }
     }
 
     /// Joins the group; the latest settings become the group's.
@@ -37,6 +51,10 @@ impl Groups {
         });
         Group { _settings: settings }
     }
+}
+
+fn starts(text: &str, start: &str) -> bool {
+    text.get(..start.len()).is_some_and(|own| own.eq_ignore_ascii_case(start))
 }
 
 #[cfg(test)]
@@ -57,6 +75,17 @@ mod tests {
         assert!(groups.conflicts("g", &three));
         drop(second);
         assert!(!groups.conflicts("g", &three));
+        let _third = groups.join("g", &json!({"count": 2, "password": "p"}));
+        for (settings, conflicts) in [
+            (json!({"count": 2, "password": "p"}), false),
+            (json!({"count": 2, "password": "$env://P"}), false),
+            (json!({"count": 2, "password": "$Secret://vault/a/b"}), false),
+            (json!({"count": 2, "password": "q"}), true),
+            (json!({"count": 2, "user": "$env://P"}), true),
+            (json!({"count": 2}), true),
+        ] {
+            assert_eq!(groups.conflicts("g", &settings), conflicts, "{settings}");
+        }
     }
 
     #[test]

@@ -1,0 +1,60 @@
+//! Limits that several nodes share through Redis: one server, the master that sentinels name, or a cluster.
+//!
+//! Keys and scripts are APISIX's ([`script`]). Each decision is one script and one round trip, in a pipeline that all
+//! requests of a worker share ([`link`]); in a cluster, a sliding window takes a second one. A server that hangs, fails
+//! or refuses costs a request at most the policy's timeout.
+
+mod command;
+mod delayed;
+mod limiter;
+mod link;
+mod script;
+mod servers;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::Invalid;
+use sdk::Build;
+use sdk::limit::{self, Limits, Wanted};
+
+use delayed::Delayed;
+use limiter::RedisLimiter;
+use script::Scripts;
+use servers::Servers;
+use settings::Settings;
+
+/// Adds the policies `redis`, `redis-cluster` and `redis-sentinel`.
+pub fn policies(limits: Limits) -> Limits {
+    let scripts = Arc::new(Scripts::new());
+    ["redis", "redis-cluster", "redis-sentinel"]
+        .into_iter()
+        .fold(limits, |limits, name| limits.with(name, Arc::new(Policy { scripts: scripts.clone() })))
+}
+
+struct Policy {
+    scripts: Arc<Scripts>,
+}
+
+impl limit::Policy for Policy {
+    fn limiter(
+        &self,
+        scope: &str,
+        wanted: &Wanted<'_>,
+        cx: &Build<'_>,
+    ) -> Result<Arc<dyn limit::Limiter>, Invalid> {
+        let settings = Settings::read(wanted.policy, wanted.settings)?;
+        // Plugin instances with the same servers share their connections.
+        let servers = cx.shared_worker_state::<Option<Rc<Servers>>>(&format!("redis\n{settings:?}"));
+        let limiter = RedisLimiter::new(wanted.plugin, scope, settings, servers, self.scripts.clone());
+        let interval = wanted.settings.get("sync_interval").and_then(serde_json::Value::as_f64);
+        match interval.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()) {
+            Some(interval) => Ok(Arc::new(Delayed::new(limiter, interval, wanted, cx)?)),
+            None => Ok(Arc::new(limiter)),
+        }
+    }
+}

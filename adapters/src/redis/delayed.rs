@@ -1,0 +1,187 @@
+//! Windows that are brought together with other nodes only from time to time (`sync_interval`).
+//!
+//! Each worker counts on by itself from the state it saw last, and sends what it let in at the end of each interval.
+//! All nodes together may let in more than the limit, by what each lets in within an interval.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+use model::Invalid;
+use redis::Value;
+use sdk::chain::LocalFuture;
+use sdk::limit::{Decision, Hit, Limit, Limiter, Rule, Unavailable, Wanted};
+use sdk::state::WorkerState;
+use sdk::{Build, World};
+
+use super::limiter::{Committed, RedisLimiter};
+use super::link::{Hold, Link};
+
+/// Keys of one plugin instance that a worker counts on for; others are counted at once.
+const MOST_KEYS: usize = 10_000;
+
+pub struct Delayed {
+    limiter: Arc<RedisLimiter>,
+    interval: Duration,
+    /// Counts while there is no server.
+    fallback: Limit,
+    quotas: WorkerState<Rc<Quotas>>,
+}
+
+#[derive(Default)]
+struct Quotas {
+    keys: RefCell<HashMap<Vec<u8>, Quota>>,
+    /// A task will send what was let in.
+    scheduled: Cell<bool>,
+}
+
+/// A window as it was seen last, and what was let in since.
+struct Quota {
+    rule: Rule,
+    seen: Committed,
+    /// On the steady clock.
+    ends_ms: u64,
+    delta: u64,
+    link: Rc<Link>,
+    /// While there is something to send.
+    hold: Option<Hold>,
+}
+
+impl Delayed {
+    pub fn new(
+        limiter: RedisLimiter,
+        interval: Duration,
+        wanted: &Wanted<'_>,
+        cx: &Build<'_>,
+    ) -> Result<Delayed, Invalid> {
+        let fallback = cx.limit(&Wanted { policy: "local", ..*wanted })?;
+        Ok(Delayed { limiter: Arc::new(limiter), interval, fallback, quotas: cx.worker_state("delayed") })
+    }
+
+    async fn decide(&self, world: &dyn World, hit: Hit<'_>) -> Result<Decision, Unavailable> {
+        let (Rule::Fixed { window_ms, .. } | Rule::Sliding { window_ms, .. }) = hit.rule else {
+            return self.limiter.decide(world, hit).await;
+        };
+        let quotas = self.quotas.with(world, |quotas| quotas.clone());
+        let now_ms = world.steady_ms();
+        if u128::from(window_ms) <= self.interval.as_millis() || !quotas.has_room(hit.key, now_ms) {
+            return self.limiter.decide(world, hit).await;
+        }
+        if let Some(decision) = quotas.take(hit, now_ms) {
+            self.schedule(world, &quotas);
+            return Ok(decision);
+        }
+        let delta = quotas.delta(hit.key);
+        match self.limiter.commit(world, hit.key, delta, hit.rule).await {
+            Ok((seen, link)) => {
+                let ends_ms = now_ms.saturating_add(seen.reset_ms.max(1));
+                let quota = Quota { rule: hit.rule, seen, ends_ms, delta: 0, link, hold: None };
+                let mut keys = quotas.keys.borrow_mut();
+                let old = keys.insert(hit.key.to_vec(), quota);
+                // Others were let in meanwhile.
+                let since = old.map_or(0, |old| old.delta.saturating_sub(delta));
+                if let Some(quota) = keys.get_mut(hit.key) {
+                    quota.set(since);
+                }
+            }
+            Err(unavailable) => {
+                let Limit::Local(local) = &self.fallback else { return Err(unavailable) };
+                return local.take(local.key(hit.key), hit.cost, hit.rule, now_ms);
+            }
+        }
+        self.schedule(world, &quotas);
+        Ok(quotas.take(hit, now_ms).unwrap_or_default())
+    }
+
+    /// Sends at the end of the interval what was let in.
+    fn schedule(&self, world: &dyn World, quotas: &Rc<Quotas>) {
+        if quotas.scheduled.replace(true) {
+            return;
+        }
+        let (interval, patience) =
+            (world.sleep(self.interval), world.sleep(self.interval + Duration::from_secs(5)));
+        let now_ms = world.now_ms() + self.interval.as_millis() as u64;
+        let (limiter, servers, own) = (self.limiter.clone(), self.limiter.servers(world), quotas.clone());
+        let task = async move {
+            interval.await;
+            let mut sent = Vec::new();
+            for (key, quota) in own.keys.borrow().iter().filter(|(_, quota)| quota.delta > 0) {
+                let call = limiter.commit_call(key, quota.delta, quota.rule, now_ms);
+                let posted = call.keys.first().and_then(|at| servers.post(at, &call.command(true)));
+                sent.extend(posted.map(|posted| (key.clone(), quota.delta, posted)));
+            }
+            let mut patience = patience;
+            for (key, delta, posted) in sent {
+                match select(posted, &mut patience).await {
+                    Either::Left((Ok(value), _)) => own.sent(&key, delta, &value, now_ms),
+                    // It is sent with the next ones.
+                    Either::Left((Err(_), _)) => {}
+                    Either::Right(_) => break,
+                }
+            }
+            own.scheduled.set(false);
+        };
+        if world.run(Box::pin(task)).is_err() {
+            quotas.scheduled.set(false);
+        }
+    }
+}
+
+impl Limiter for Delayed {
+    fn take<'a>(
+        &'a self,
+        world: &'a dyn World,
+        hit: Hit<'a>,
+    ) -> LocalFuture<'a, Result<Decision, Unavailable>> {
+        Box::pin(self.decide(world, hit))
+    }
+}
+
+impl Quota {
+    fn set(&mut self, delta: u64) {
+        self.delta = delta;
+        match delta {
+            0 => self.hold = None,
+            _ => _ = self.hold.get_or_insert_with(|| Hold::new(self.link.clone(), Vec::new())),
+        }
+    }
+}
+
+impl Quotas {
+    /// Whether the key is one of those that are counted on for; forgets windows that ended if there are too many.
+    fn has_room(&self, key: &[u8], now_ms: u64) -> bool {
+        let mut keys = self.keys.borrow_mut();
+        if keys.len() >= MOST_KEYS && !keys.contains_key(key) {
+            keys.retain(|_, quota| quota.ends_ms > now_ms);
+        }
+        keys.len() < MOST_KEYS || keys.contains_key(key)
+    }
+
+    /// Decides by what was seen last; nothing if that window ended.
+    fn take(&self, hit: Hit<'_>, now_ms: u64) -> Option<Decision> {
+        let mut keys = self.keys.borrow_mut();
+        let quota = keys.get_mut(hit.key).filter(|quota| quota.rule == hit.rule && quota.ends_ms > now_ms)?;
+        let reset_ms = quota.ends_ms - now_ms;
+        let left = quota.seen.remaining.checked_sub(quota.delta + u64::from(hit.cost));
+        if left.is_some() {
+            quota.set(quota.delta + u64::from(hit.cost));
+        }
+        let (allowed, remaining) = (left.is_some(), left.unwrap_or(0));
+        Some(Decision { allowed, remaining, reset_ms, ..Decision::default() })
+    }
+
+    fn delta(&self, key: &[u8]) -> u64 {
+        self.keys.borrow().get(key).map_or(0, |quota| quota.delta)
+    }
+
+    fn sent(&self, key: &[u8], delta: u64, value: &Value, now_ms: u64) {
+        if let Some(quota) = self.keys.borrow_mut().get_mut(key)
+            && let Some(()) = quota.seen.read(value, quota.rule, now_ms)
+        {
+            quota.set(quota.delta.saturating_sub(delta));
+        }
+    }
+}
