@@ -33,7 +33,7 @@ use std::collections::HashMap;
 
 use model::{Diagnostic, Severity as Level};
 
-use crate::{Import, Protocol, Source};
+use crate::{Import, Imported, Place, Protocol, Setting, Source};
 use directive::Block;
 use http::Http;
 use parser::Parser;
@@ -66,10 +66,11 @@ pub fn import(source: &Source<'_>) -> Result<Import, Box<Diagnostic>> {
     // A file of conf.d is as if it stood in `http`.
     let http = https.and_then(|http| http.block.as_ref()).or(snippet.then_some(&top));
     if let Some(block) = http {
-        let (resources, own, of) = http_block(source, block, report, &mut listens);
-        import.resources = resources;
-        report = own;
-        routes_of = of;
+        let read = http_block(source, block, report, &mut listens);
+        import.resources = read.resources;
+        import.settings = read.settings;
+        report = read.report;
+        routes_of = read.routes_of;
     }
     if let Some(block) = streams.and_then(|stream| stream.block.as_ref()) {
         let found = stream::read(block, &mut report);
@@ -82,14 +83,20 @@ pub fn import(source: &Source<'_>) -> Result<Import, Box<Diagnostic>> {
     Ok(import)
 }
 
-type Routes = HashMap<usize, Vec<model::Key>>;
+/// The result of an `http` block.
+struct HttpBlock {
+    resources: Vec<Imported>,
+    settings: Vec<Setting>,
+    report: Report,
+    routes_of: HashMap<usize, Vec<model::Key>>,
+}
 
 fn http_block(
     source: &Source<'_>,
     block: &Block,
     mut report: Report,
     listens: &mut Vec<(servers::Listen, Protocol)>,
-) -> (Vec<crate::Imported>, Report, Routes) {
+) -> HttpBlock {
     let scope = Scope::new(block);
     let servers: Vec<Server<'_>> = block
         .directives
@@ -98,6 +105,19 @@ fn http_block(
         .filter_map(|directive| Server::read(directive, &scope, &mut report))
         .collect();
     let selections = servers::select(&servers, &mut report);
+    // Without the directive nginx drops such headers.
+    let mut underscores = servers.iter().map(|server| server.scope.flag("underscores_in_headers"));
+    let settings = match underscores.any(|flag| flag == Some(true)) {
+        true => Vec::new(),
+        false => vec![Setting {
+            path: "nginx_config.http.underscores_in_headers".to_owned(),
+            value: "off".into(),
+            place: servers.first().map_or_else(
+                || Place { file: source.file.into(), position: model::Position { line: 1, column: 1 } },
+                |server| server.directive.place.clone(),
+            ),
+        }],
+    };
     let certificates = certificates::read(&servers, source, &mut report);
     let mut http = Http::new(source, block, report);
     for (server, selections) in servers.iter().zip(&selections) {
@@ -106,5 +126,5 @@ fn http_block(
     }
     let (mut resources, report, routes_of) = http.into_resources();
     resources.extend(certificates);
-    (resources, report, routes_of)
+    HttpBlock { resources, settings, report, routes_of }
 }

@@ -146,13 +146,19 @@ fn redirect(
             "regex_uri": [pattern, replacement],
             "ret_code": status,
             "append_query_string": keeps_query,
+            "encode_uri": true,
         });
         draft.plugins.insert("redirect".to_owned(), settings);
         return;
     }
     let location = template(at, text, report);
     if keeps_query {
-        let settings = json!({"uri": location, "ret_code": status, "append_query_string": true});
+        let settings = json!({
+            "uri": location,
+            "ret_code": status,
+            "append_query_string": true,
+            "encode_uri": true,
+        });
         draft.plugins.insert("redirect".to_owned(), settings);
         return;
     }

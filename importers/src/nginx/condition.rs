@@ -113,7 +113,7 @@ fn single(text: &Text) -> Result<String, String> {
         return Err(format!("`{}` is more than one variable", text.source()));
     };
     match text.template() {
-        Ok(_) if !super::text::is_group(name) => Ok(name.to_owned()),
+        Ok(template) if !super::text::is_group(name) => Ok(template.trim_start_matches('$').to_owned()),
         _ => Err(format!("the gateway has no variable `${name}`")),
     }
 }

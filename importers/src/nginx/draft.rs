@@ -18,6 +18,8 @@ pub(super) struct Draft {
     /// Seconds: connect, send, read.
     pub timeout: Option<(f64, f64, f64)>,
     pub websocket: bool,
+    /// Nothing is configured to answer: nginx looks for a file, which only some methods may ask for.
+    pub is_empty: bool,
 }
 
 /// Changes of a response's headers.

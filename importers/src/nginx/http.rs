@@ -131,6 +131,9 @@ impl<'s, 'a> Http<'s, 'a> {
         let settings = json!({"uri": uri, "ret_code": 301, "append_query_string": true});
         draft.plugins.insert("redirect".to_owned(), settings);
         let key = self.key(current, selection, &format!("{short}-slash"));
+        self.report.route = Some(key.clone());
+        responses::headers(&location.scope, &|_| None, &mut draft, &mut self.report);
+        self.report.route = None;
         let place = place_of(current.server, location);
         let reach = Reach { location, uris: vec![short.to_owned()], pattern: None };
         self.route(selection, &reach, key, draft, Vec::new(), 0, place);
@@ -192,6 +195,14 @@ impl<'s, 'a> Http<'s, 'a> {
                 conditions.extend(way.condition.clone());
                 let case = Case { state: case.state.clone(), outcome: Outcome::Content };
                 let draft = self.outcome(current, location, case, Some(&way), 0);
+                if draft.is_empty {
+                    let mut conditions = conditions.clone();
+                    conditions.push(json!(["request_method", "!", "in", ["GET", "HEAD", "POST"]]));
+                    let mut other = Draft::default();
+                    answers::page(405, &mut other);
+                    let key = self.key(current, selection, &format!("{}-method", location.path));
+                    drafts.push((reach, key, other, conditions, place.clone()));
+                }
                 drafts.push((reach, key, draft, conditions, place.clone()));
             }
         }
@@ -381,7 +392,10 @@ impl<'s, 'a> Http<'s, 'a> {
             scope.all(name);
         }
         match alias.or(attempts).or(root) {
-            None => answers::page(404, draft),
+            None => {
+                draft.is_empty = true;
+                answers::page(404, draft);
+            }
             Some(at) => {
                 let at = location
                     .directive

@@ -263,9 +263,7 @@ fn known(directive: &Directive) -> Option<(Severity, &'static str)> {
             Some(true) => (Severity::Cosmetic, "the gateway merges slashes"),
             _ => (Severity::Behaviour, "the gateway merges slashes, unless config.yaml says otherwise"),
         },
-        "underscores_in_headers" | "ignore_invalid_headers" => {
-            (Severity::Behaviour, "headers with underscores in their names pass")
-        }
+        "ignore_invalid_headers" => (Severity::Behaviour, "headers that HTTP does not allow are refused"),
         "absolute_redirect" | "port_in_redirect" | "server_name_in_redirect" => {
             (Severity::Behaviour, "redirects name the host of the request")
         }

@@ -132,6 +132,8 @@ impl Text {
                         Some(Piece::Literal(text)) => text.chars().next(),
                         _ => None,
                     };
+                    // The gateway's own variable of this name has the path in its normal form.
+                    let name = if name == "request_uri" { "real_request_uri" } else { name };
                     let joined = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
                     if next.is_some_and(joined) {
                         template.push_str(&format!("${{{name}}}"));
@@ -321,7 +323,7 @@ mod tests {
     #[test]
     fn texts_are_split_at_their_variables() {
         let template = |text: &str| Text::parse(text).template();
-        assert_eq!(template("https://$host$request_uri").as_deref(), Ok("https://$host$request_uri"));
+        assert_eq!(template("https://$host$request_uri").as_deref(), Ok("https://$host$real_request_uri"));
         assert_eq!(template("${host}x").as_deref(), Ok("${host}x"));
         assert_eq!(template("a$1b").as_deref(), Ok("a${1}b"));
         assert_eq!(template("$ $$host ${}").as_deref(), Ok("$ $$host ${}"));

@@ -196,16 +196,16 @@ fn answers_are_those_of_nginx() {
     assert_eq!(location("listen 8080; return 301 /x;"), "$scheme://$host:8080/x");
     assert_eq!(
         location("return https://$server_name$request_uri; server_name a.test;"),
-        "https://a.test$request_uri"
+        "https://a.test$real_request_uri"
     );
     assert_eq!(abort("return 204;")["fault-injection"]["abort"], json!({"http_status": 204, "body": ""}));
     assert_eq!(
         abort("rewrite ^/a/(.*)$ https://b.test/$1 permanent;")["redirect"],
-        json!({"regex_uri": ["^/a/(.*)$", "https://b.test/$1"], "ret_code": 301, "append_query_string": true})
+        json!({"regex_uri": ["^/a/(.*)$", "https://b.test/$1"], "ret_code": 301, "append_query_string": true, "encode_uri": true})
     );
     assert_eq!(
         abort("rewrite ^(.*)$ https://$host$1 permanent;")["redirect"],
-        json!({"uri": "https://$host$uri", "ret_code": 301, "append_query_string": true})
+        json!({"uri": "https://$host$uri", "ret_code": 301, "append_query_string": true, "encode_uri": true})
     );
     assert_eq!(
         abort("location = /hello { echo_duplicate 400 \"1234567890\"; }")["fault-injection"]["abort"]["body"],
