@@ -107,7 +107,7 @@ fn http_block(
     let selections = servers::select(&servers, &mut report);
     // Without the directive nginx drops such headers.
     let mut underscores = servers.iter().map(|server| server.scope.flag("underscores_in_headers"));
-    let settings = match underscores.any(|flag| flag == Some(true)) {
+    let mut settings = match underscores.any(|flag| flag == Some(true)) {
         true => Vec::new(),
         false => vec![Setting {
             path: "nginx_config.http.underscores_in_headers".to_owned(),
@@ -119,6 +119,14 @@ fn http_block(
         }],
     };
     let certificates = certificates::read(&servers, source, &mut report);
+    let any = certificates
+        .iter()
+        .find(|one| one.value["snis"].as_array().is_some_and(|snis| snis.iter().any(|sni| sni == "*")));
+    settings.extend(any.map(|one| Setting {
+        path: "apisix.ssl.fallback_sni".to_owned(),
+        value: "localhost".into(),
+        place: one.place.clone(),
+    }));
     let mut http = Http::new(source, block, report);
     for (server, selections) in servers.iter().zip(&selections) {
         http.server(server, selections);

@@ -359,6 +359,8 @@ impl Access<'_> {
         let settings = if realm.is_empty() { json!({}) } else { json!({ "realm": realm }) };
         draft.plugins.insert("basic-auth".to_owned(), settings);
         draft.plugins.insert("consumer-restriction".to_owned(), json!({ "whitelist": names }));
+        // nginx does not send it.
+        draft.remove.push("X-Consumer-Username".to_owned());
     }
 
     fn read_users(&mut self, path: &str, text: &str, at: &Directive, report: &mut Report) {

@@ -5,13 +5,13 @@ use serde_json::{Map, Value, json};
 
 use super::directive::Directive;
 use super::report::Report;
-use super::servers::{Name, Server};
+use super::servers::{Name, Server, is_default};
 use crate::{Imported, Severity, Source};
 
 /// The `ssl` resources of servers that listen with TLS.
 pub(super) fn read(servers: &[Server<'_>], source: &Source<'_>, report: &mut Report) -> Vec<Imported> {
     let mut resources: Vec<Imported> = Vec::new();
-    for server in servers {
+    for (index, server) in servers.iter().enumerate() {
         let pairs: Vec<(&Directive, &Directive)> = server
             .scope
             .all("ssl_certificate")
@@ -58,7 +58,9 @@ pub(super) fn read(servers: &[Server<'_>], source: &Source<'_>, report: &mut Rep
                 Name::Pattern(_) => None,
             })
             .collect();
-        let is_default = server.listens.iter().any(|listen| listen.is_default);
+        // The default server of an address serves clients of any name, and those that send none.
+        let mut secure = server.listens.iter().filter(|listen| listen.tls);
+        let is_default = secure.any(|listen| is_default(servers, index, listen.endpoint));
         if snis.is_empty() || is_default {
             snis.push("*".to_owned());
         }

@@ -44,11 +44,11 @@ pub(super) fn split(at: &Directive, lookup: &dyn Fn(&str) -> Option<Text>) -> Re
         _ => return Err(format!("the server in `{}` is a variable of the request", text.source())),
     };
     let schemes: [(&str, &'static str); 4] =
-        [("http://", "http"), ("https://", "https"), ("grpc://", "grpc"), ("grpcs://", "grpcs")];
+        [("http://", "http"), ("https://", "https"), ("grpc://", "h2c"), ("grpcs://", "h2")];
     let found = schemes.into_iter().find(|(start, _)| first.starts_with(start));
     let (scheme, address) = match found {
         Some((start, scheme)) => (scheme, &first[start.len()..]),
-        None if grpc => ("grpc", first),
+        None if grpc => ("h2c", first),
         None => return Err("it is no address of HTTP".to_owned()),
     };
     if address.starts_with("unix:") {
@@ -356,7 +356,7 @@ impl Proxying<'_, '_> {
                 );
             }
         }
-        if !matches!(pass.target.scheme, "https" | "grpcs") {
+        if !matches!(pass.target.scheme, "https" | "h2") {
             return;
         }
         if let Some(named) = named {

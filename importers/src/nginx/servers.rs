@@ -324,7 +324,7 @@ pub(super) fn select(servers: &[Server<'_>], report: &mut Report) -> Vec<Vec<Sel
 }
 
 /// Whether a server is the default one of an address: the one marked so, or the first.
-fn is_default(servers: &[Server<'_>], index: usize, endpoint: Endpoint) -> bool {
+pub(super) fn is_default(servers: &[Server<'_>], index: usize, endpoint: Endpoint) -> bool {
     let listening =
         || servers.iter().enumerate().filter(|(_, server)| server.endpoints().contains(&endpoint));
     let marked = listening().find(|(_, server)| {

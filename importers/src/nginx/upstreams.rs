@@ -132,7 +132,7 @@ impl<'a> Upstreams<'a> {
 }
 
 pub(super) fn default_port(scheme: &str) -> u16 {
-    if matches!(scheme, "https" | "grpcs") { 443 } else { 80 }
+    if matches!(scheme, "https" | "h2") { 443 } else { 80 }
 }
 
 /// `host`, `host:port`, `[v6]:port`.
