@@ -64,11 +64,13 @@ pub(super) fn headers(scope: &Scope<'_>, lookup: Lookup<'_>, draft: &mut Draft, 
             },
         };
         if let Some(value) = value {
-            report.add(
-                expires,
-                Severity::Behaviour,
-                "the time is sent in Cache-Control alone, without Expires",
-            );
+            let effect = match always.contains(&true) {
+                false => "the time is sent in Cache-Control alone, without Expires",
+                true => {
+                    "the time is sent in Cache-Control alone, with all responses as headers with `always` are"
+                }
+            };
+            report.add(expires, Severity::Behaviour, effect);
             always.push(false);
             draft.response.add.insert(0, ("Cache-Control".to_owned(), value));
         }
