@@ -111,7 +111,7 @@ fn several_credentials_and_plugins_of_authentication() {
     );
     let tokens = resource(&import, Kind::Route, "tokens")["plugins"]["jwt-auth"].clone();
     assert_eq!(tokens["_meta"]["filter"], json!([["request_method", "~=", "OPTIONS"]]));
-    let nobody =
+    let empty =
         resource(&import, Kind::Route, "signed")["plugins"]["consumer-restriction"]["whitelist"].clone();
     assert_eq!(empty, json!(["."]));
 }
