@@ -148,10 +148,14 @@ pub fn plugin(item: &Item<'_>, report: &mut Report) -> Value {
             ["OR", ["request_method", "~=", "OPTIONS"], ["http_access_control_request_method", "~~", "."],]
         );
     plugin.insert("_meta".to_owned(), json!({"filter": [["http_origin", "~~", "."], preflight]}));
-    if !is_any {
-        let effect = "requests of other origins are answered without headers of CORS, instead of with 403";
-        report.item(Severity::Behaviour, item, effect, None);
-    }
+    let effect = match is_any {
+        true => "responses that are not preflights also have Access-Control-Allow-Methods and -Max-Age",
+        false => {
+            "requests of other origins and methods are served without headers of CORS, instead of with 403, and \
+             responses that are not preflights also have Access-Control-Allow-Methods and -Max-Age"
+        }
+    };
+    report.item(Severity::Behaviour, item, effect, None);
     plugin.into()
 }
 

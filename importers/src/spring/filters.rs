@@ -368,7 +368,8 @@ impl Effects {
         }
         // Answers of the gateway itself are complete before the filters could change them.
         let answers = ["limit-req", "api-breaker", "fault-injection", "redirect"];
-        if !response.is_empty() && answers.iter().any(|name| plugins.contains_key(*name)) {
+        let answers = scope.cors || answers.iter().any(|name| plugins.contains_key(*name));
+        if !response.is_empty() && answers {
             response.insert("vars".to_owned(), json!([["upstream_status", "~~", "."]]));
         }
         if !response.is_empty() {

@@ -124,7 +124,10 @@ fn a_file_becomes_routes() {
     assert!(red["upstream"].get("pass_host").is_none());
     assert_eq!(red["plugins"]["proxy-rewrite"]["regex_uri"], json!(["/red/?(.*)", "/${1}"]));
     assert_eq!(red["plugins"]["proxy-rewrite"]["headers"]["remove"], json!(["Cookie"]));
-    assert_eq!(red["plugins"]["response-rewrite"], json!({"headers": {"set": {"X-Red": "yes"}}}));
+    assert_eq!(
+        red["plugins"]["response-rewrite"],
+        json!({"headers": {"set": {"X-Red": "yes"}}, "vars": [["upstream_status", "~~", "."]]})
+    );
 }
 
 #[test]

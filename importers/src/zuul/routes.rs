@@ -301,9 +301,15 @@ fn rewrite(route: &Route<'_>, base: &str, shared: &Shared<'_>, plugins: &mut Map
     };
     if !(stripped.is_empty() && own.is_empty() && base.is_empty()) {
         let escape = regexes::escape;
-        let regex = format!("^{}{}{}(.*)$", escape(stripped), escape(kept), escape(own));
-        let replacement = format!("{}{}${{1}}", regexes::literally(base), regexes::literally(kept));
-        plugins.insert("proxy-rewrite".to_owned(), json!({"regex_uri": [regex, replacement]}));
+        // The prefix is stripped only where more of the path follows.
+        let rest = if own.is_empty() && !stripped.is_empty() { "(/.*)" } else { "(.*)" };
+        let base = regexes::literally(base);
+        let regex = format!("^{}{}{}{rest}$", escape(stripped), escape(kept), escape(own));
+        let mut pairs = vec![regex, format!("{base}{}${{1}}", regexes::literally(kept))];
+        if rest == "(/.*)" && !base.is_empty() {
+            pairs.extend(["^(.*)$".to_owned(), format!("{base}${{1}}")]);
+        }
+        plugins.insert("proxy-rewrite".to_owned(), json!({"regex_uri": pairs}));
     }
     let prefix = format!("{}{own}", shared.prefix);
     if shared.proxy_headers && !prefix.is_empty() {

@@ -41,7 +41,7 @@ fn routes_are_carried_over() {
     assert_eq!((&users["upstream"]["retries"], &users["upstream"]["pass_host"]), (&json!(1), &json!("node")));
 
     let shop = route(&import, "shop");
-    assert_eq!(shop["plugins"]["proxy-rewrite"]["regex_uri"], json!(["^/api(.*)$", "${1}"]));
+    assert_eq!(shop["plugins"]["proxy-rewrite"]["regex_uri"], json!(["^/api(/.*)$", "${1}"]));
     assert_eq!(shop["plugins"]["response-rewrite"]["headers"]["remove"], json!(["X-Secret"]));
     assert_eq!(shop["upstream"]["service_name"], "SHOP");
     assert_eq!(
@@ -50,7 +50,10 @@ fn routes_are_carried_over() {
     );
 
     let legacy = route(&import, "legacy");
-    assert_eq!(legacy["plugins"]["proxy-rewrite"]["regex_uri"], json!(["^/api(.*)$", "/app${1}"]));
+    assert_eq!(
+        legacy["plugins"]["proxy-rewrite"]["regex_uri"],
+        json!(["^/api(/.*)$", "/app${1}", "^(.*)$", "/app${1}"])
+    );
     assert_eq!(legacy["upstream"]["timeout"], json!({"connect": 0.5, "send": 60, "read": 3.0}));
     assert_eq!(route(&import, "short")["upstream"]["tls"], json!({"verify": true}));
 

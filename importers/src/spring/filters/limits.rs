@@ -10,10 +10,16 @@ use crate::spring::units;
 
 /// `RequestSize`: a `Content-Length` above the limit is answered 413.
 pub fn size(definition: &Definition<'_>, effects: &mut Effects, report: &mut Report) {
-    let limit = match definition.argument("maxSize", 0) {
-        Some(text) => units::bytes(&text),
-        None => Some(5_000_000),
-    };
+    let limit =
+        match definition.named("maxSize").or_else(|| definition.named("max-size")).map(|item| item.text()) {
+            Some(text) => text.as_deref().and_then(units::bytes),
+            None => Some(5_000_000),
+        };
+    if definition.count() > 0 {
+        let effect = "Spring ignores the size in this form of the filter, and its default of 5 MB applies";
+        let hint = "write `name: RequestSize` with `args: {maxSize: …}`";
+        report.hint(Severity::Cosmetic, definition.place.clone(), &construct(definition), effect, hint);
+    }
     let Some(limit) = limit else {
         let effect = "the size is not read, so bodies are not limited";
         return report.find(Severity::Guard, definition.place.clone(), &construct(definition), effect);
