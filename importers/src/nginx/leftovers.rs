@@ -319,10 +319,12 @@ fn unused(directive: &Directive, routes: &[Key], report: &mut Report) {
         (Some(_), _) if directive.arg(0).ends_with("options-ssl-nginx.conf") => {
             (Severity::Cosmetic, "the gateway's own settings of TLS count".to_owned())
         }
-        (Some(error), _) => {
-            let severity = if routes.is_empty() { Severity::Behaviour } else { Severity::Guard };
-            (severity, format!("not read: {error}"))
+        // Such a folder only loads modules.
+        (Some(error), _) if directive.arg(0).contains("/modules") => {
+            (Severity::Cosmetic, format!("not read: {error}"))
         }
+        // The file may hold rules of access.
+        (Some(error), _) => (Severity::Guard, format!("not read: {error}")),
         (None, _) if directive.name == "include" && is_types(directive.arg(0)) => {
             (Severity::Cosmetic, "the gateway knows the media types".to_owned())
         }

@@ -1,6 +1,7 @@
 //! Bad input: errors with a place and help, and no panic.
 
 use super::*;
+use crate::Severity;
 
 #[test]
 fn errors_have_a_place_and_help() {
@@ -118,5 +119,24 @@ fn every_directive_is_carried_over_or_reported() {
                 fixture[..at].lines().last()
             );
         }
+    }
+}
+
+#[test]
+fn files_that_may_not_be_read_close_the_routes_they_may_protect() {
+    let site = "server { listen 81; location / { return 200 a; } }";
+    for (text, severity) in [
+        (format!("http {{ include /srv/access.conf; {site} }}"), Some(Severity::Guard)),
+        (format!("http {{ include /srv/sites/*.conf; {site} }}"), Some(Severity::Guard)),
+        (site.replace("location", "include /srv/access.conf; location"), Some(Severity::Guard)),
+        (format!("include /usr/share/nginx/modules/*.conf; http {{ {site} }}"), Some(Severity::Cosmetic)),
+        (format!("http {{ include /etc/nginx/mime.types; {site} }}"), Some(Severity::Cosmetic)),
+        (format!("http {{ include conf.d/a.conf; {site} }}"), None),
+    ] {
+        let import = import(&text);
+        let found = import.findings.iter().find(|finding| finding.construct.starts_with("include"));
+        assert_eq!(found.map(|finding| finding.severity), severity, "{text}");
+        let key = &import.resources.iter().find(|one| one.key.kind == model::Kind::Route).unwrap().key;
+        assert_eq!(import.guards(key).count(), usize::from(severity == Some(Severity::Guard)), "{text}");
     }
 }
