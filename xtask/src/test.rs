@@ -38,24 +38,29 @@ fn cases(built: &Built, words: &[&str]) -> Result<()> {
     run(Command::new(&built.cases).current_dir(root()).env("SLUICE_BIN", &built.gateway).args(words))
 }
 
-/// Every configuration under `conf/` passes `sluice check`.
+/// Every configuration under `conf/` passes `sluice check`: folders with a config.yaml, and the files of other
+/// gateways in folders without one.
 fn samples(built: &Built) -> Result<()> {
     let conf = root().join("conf");
-    let mut folders = vec![conf.clone(), conf.join("declarative"), conf.join("production")];
+    let mut samples = vec![conf.clone(), conf.join("declarative"), conf.join("production")];
     for entry in std::fs::read_dir(conf.join("seeds"))? {
         let path = entry?.path();
-        if path.is_dir() {
-            folders.push(path);
+        if path.join("config.yaml").exists() {
+            samples.push(path);
+        } else if path.is_dir() {
+            for file in std::fs::read_dir(path)? {
+                samples.push(file?.path());
+            }
         }
     }
-    folders.sort();
-    for folder in folders {
-        let generate = folder.join("generate");
+    samples.sort();
+    for sample in samples {
+        let generate = sample.join("generate");
         if generate.exists() {
             let text = output(&mut Command::new(&generate))?;
-            std::fs::write(folder.join("apisix.yaml"), text)?;
+            std::fs::write(sample.join("apisix.yaml"), text)?;
         }
-        run(Command::new(&built.gateway).current_dir(root()).arg("check").arg(&folder))?;
+        run(Command::new(&built.gateway).current_dir(root()).arg("check").arg(&sample))?;
     }
     Ok(())
 }
