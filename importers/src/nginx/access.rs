@@ -178,7 +178,8 @@ enum Addresses {
     Mixed(Vec<Value>),
 }
 
-fn addresses(scope: &Scope<'_>, report: &mut Report) -> Addresses {
+/// The rules of addresses. With `satisfy any` an address that no rule names is not let in by its address.
+fn addresses(scope: &Scope<'_>, any: bool, report: &mut Report) -> Addresses {
     // Both kinds are one list.
     let (allow, deny) = (scope.all("allow"), scope.all("deny"));
     let level = scope.levels().iter().rev().find(|level| {
@@ -203,7 +204,7 @@ fn addresses(scope: &Scope<'_>, report: &mut Report) -> Addresses {
         }
     }
     let end = rules.iter().position(|(_, network)| network.is_none());
-    let last = end.map(|end| rules[end].0);
+    let last = end.map(|end| rules[end].0).or(any.then_some(false));
     rules.truncate(end.unwrap_or(rules.len()));
     let networks = |of: bool| -> Vec<String> {
         rules.iter().filter(|(allows, _)| *allows == of).filter_map(|(_, network)| network.clone()).collect()
@@ -280,7 +281,7 @@ pub(super) fn ways(scope: &Scope<'_>, report: &mut Report) -> Vec<Way> {
             Way { condition: None, by_address: false, by_user: true },
         ]
     };
-    match addresses(scope, report) {
+    match addresses(scope, true, report) {
         Addresses::All => match scope.all("allow").is_empty() && scope.all("deny").is_empty() {
             true => vec![both],
             false => vec![Way { condition: None, by_address: false, by_user: false }],
@@ -309,7 +310,7 @@ impl Access<'_> {
     /// Adds the plugins of one way in.
     pub(super) fn apply(&mut self, scope: &Scope<'_>, way: &Way, draft: &mut Draft, report: &mut Report) {
         if way.by_address {
-            match addresses(scope, report) {
+            match addresses(scope, false, report) {
                 Addresses::All => {}
                 Addresses::None => super::answers::page(403, draft),
                 Addresses::Only(networks) => {

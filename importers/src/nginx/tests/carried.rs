@@ -179,6 +179,48 @@ fn users_become_consumers() {
 }
 
 #[test]
+fn any_lets_no_address_in_that_no_rule_allows() {
+    let basic = "auth_basic x; auth_basic_user_file users;";
+    for (rules, auth, ways) in [
+        ("", basic, vec![true]),
+        ("allow 10.0.0.0/8;", basic, vec![false, true]),
+        ("allow 10.0.0.0/8;", "auth_request /ask;", vec![false, true]),
+        ("deny 10.0.0.0/8;", basic, vec![true]),
+        ("deny 10.1.0.0/16; allow 10.0.0.0/8;", basic, vec![false, true]),
+        ("deny 10.0.0.0/8; allow all;", basic, vec![false, true]),
+        ("allow all;", basic, vec![false]),
+    ] {
+        let import = server(&format!(
+            "location = /a {{ satisfy any; {rules} {auth} proxy_pass http://b:1; }}
+             location = /ask {{ internal; proxy_pass http://127.0.0.1:2; }}"
+        ));
+        check(&import);
+        let routes: Vec<&Value> = import
+            .resources
+            .iter()
+            .filter(|one| one.key.kind == model::Kind::Route && one.value["uri"] == "/a")
+            .map(|one| &one.value)
+            .collect();
+        let asks = |route: &&Value| {
+            ["basic-auth", "forward-auth"].iter().any(|name| route["plugins"].get(name).is_some())
+        };
+        assert_eq!(routes.iter().map(asks).collect::<Vec<bool>>(), ways, "{rules} {auth}: {routes:?}");
+        // The first way is open to some addresses alone.
+        if ways.len() == 2 {
+            let last = routes[0]["vars"].as_array().unwrap().last().unwrap();
+            let vars = sdk::expr::Expr::compile(&json!([last])).unwrap();
+            let open = |ip: &str| {
+                let mut probe = sdk::testing::Probe::request("GET", "/a", &[("Host", "a")]).from_ip(ip);
+                vars.matches(&probe.exchange())
+            };
+            let allowed_elsewhere = rules.contains("allow all");
+            assert_eq!(open("8.8.8.8"), allowed_elsewhere, "{rules} {auth}");
+            assert_eq!(open("10.2.0.1"), !allowed_elsewhere, "{rules} {auth}");
+        }
+    }
+}
+
+#[test]
 fn answers_are_those_of_nginx() {
     let abort = |directives: &str| {
         let import = server(directives);
