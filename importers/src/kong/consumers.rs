@@ -7,6 +7,7 @@ use super::Output;
 use super::certificates::secret_value;
 use super::entities::{Consumer, Entity, Kong};
 use super::plugins::Assigned;
+use crate::finding::Severity;
 use crate::node::Node;
 
 /// The names of the consumers here.
@@ -85,8 +86,14 @@ fn group_of(kong: &Kong<'_>, consumer: &Consumer<'_>, ids: &[String], out: &mut 
             found.push(index);
         }
     }
-    if found.len() > 1 {
-        out.behaviour(
+    if let [_, others @ ..] = found.as_slice()
+        && !others.is_empty()
+    {
+        let lost =
+            kong.plugins.iter().any(|plugin| plugin.group.is_some_and(|group| others.contains(&group)));
+        let severity = if lost { Severity::Guard } else { Severity::Behaviour };
+        out.report(
+            severity,
             &consumer.entity.node,
             "a consumer has one group here: the plugins of the first one count",
         );

@@ -10,6 +10,7 @@ mod auth;
 mod convert;
 mod limits;
 mod observe;
+mod stream;
 mod transform;
 
 use model::Kind;
@@ -26,6 +27,7 @@ use crate::output::Setting;
 pub(super) use assign::assign;
 use auth::Auth;
 use limits::Limit;
+pub(super) use stream::of_stream;
 use transform::Rewrite;
 
 /// Plugins by name.

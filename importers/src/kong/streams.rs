@@ -4,7 +4,8 @@ use model::Kind;
 use serde_json::{Map, Value, json};
 
 use super::Output;
-use super::entities::{Entity, Kong, Route};
+use super::entities::{Entity, Kong};
+use super::plugins;
 use super::routes;
 use super::services::Services;
 use crate::finding::Place;
@@ -50,8 +51,13 @@ pub(super) fn convert(kong: &Kong<'_>, services: &Services, out: &mut Output) {
                 "names no port in `destinations`; add ports to `apisix.stream_proxy` of config.yaml",
             );
         }
+        let (plugins, findings) = plugins::of_stream(kong, route, index);
+        let mut keys = Vec::new();
         let mut value = Map::new();
         routes::name(&mut value, &route.name);
+        if !plugins.is_empty() {
+            value.insert("plugins".to_owned(), Value::Object(plugins));
+        }
         services.upstream(service, &mut value);
         let snis: Vec<Option<&String>> = match route.snis.is_empty() {
             true => vec![None],
@@ -68,11 +74,14 @@ pub(super) fn convert(kong: &Kong<'_>, services: &Services, out: &mut Output) {
                         value.insert("sni".to_owned(), json!(sni.trim_end_matches('.')));
                     }
                     let id = out.names.id(Kind::StreamRoute, &format!("{index:04}-{}", route.name));
-                    out.add(Kind::StreamRoute, id, Value::Object(value), node.place());
+                    keys.push(out.add(Kind::StreamRoute, id, Value::Object(value), node.place()));
                 }
             }
         }
-        hint_at_plugins(kong, route, index, out);
+        for mut finding in findings {
+            finding.resources.clone_from(&keys);
+            out.findings.push(finding);
+        }
     }
 }
 
@@ -101,13 +110,4 @@ fn ends(
         all.push(Map::new());
     }
     all
-}
-
-fn hint_at_plugins(kong: &Kong<'_>, route: &Route<'_>, index: usize, out: &mut Output) {
-    for plugin in &kong.plugins {
-        if plugin.route == Some(index) || (plugin.service.is_some() && plugin.service == route.service) {
-            plugin.config.node.whole();
-            out.behaviour(&plugin.node, format!("`{}` is not carried over to stream routes", plugin.name));
-        }
-    }
 }

@@ -14,7 +14,7 @@ use super::{Assigned, Converted, Piece, Plugins, access, convert};
 use crate::finding::Severity;
 
 /// How narrow the scope of an instance is; the larger one wins.
-fn level(instance: &Instance<'_>) -> u8 {
+pub(super) fn level(instance: &Instance<'_>) -> u8 {
     u8::from(instance.route.is_some()) * 2 + u8::from(instance.service.is_some())
 }
 

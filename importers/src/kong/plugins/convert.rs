@@ -12,7 +12,7 @@ pub(super) struct Context<'k, 'a> {
 }
 
 /// Plugins that only log, trace or count.
-const OBSERVERS: [&str; 12] = [
+pub(super) const OBSERVERS: [&str; 12] = [
     "udp-log",
     "loggly",
     "statsd",
@@ -28,7 +28,7 @@ const OBSERVERS: [&str; 12] = [
 ];
 
 /// Plugins that change requests or answers and protect nothing.
-const CHANGERS: [&str; 17] = [
+pub(super) const CHANGERS: [&str; 17] = [
     "ai-proxy",
     "ai-proxy-advanced",
     "ai-prompt-template",

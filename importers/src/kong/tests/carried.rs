@@ -177,6 +177,74 @@ fn routes_of_connections_open_their_ports() {
     }
 }
 
+/// A service `s` with a stream route `t`, and these plugins.
+fn stream(plugins: &str) -> Import {
+    import(&format!(
+        "_format_version: '3.0'\nservices:\n- name: s\n  url: tcp://127.0.0.1:5000\n  routes:\n  \
+         - {{name: t, protocols: [tcp], destinations: [{{port: 9000}}]}}\n  \
+         - {{name: u, protocols: [tcp], destinations: [{{port: 9001}}]}}\nplugins:\n{plugins}\n"
+    ))
+}
+
+#[test]
+fn the_narrowest_restriction_of_addresses_counts_on_a_stream_route() {
+    let global = "- {name: ip-restriction, config: {allow: [10.0.0.0/8]}}";
+    let service = "- {name: ip-restriction, service: s, config: {allow: [10.1.0.0/16]}}";
+    let route = "- {name: ip-restriction, route: t, config: {deny: [10.2.0.0/16], status: 418}}";
+    let requests = "- {name: ip-restriction, protocols: [http, https], config: {allow: [10.0.0.0/8]}}";
+    for (plugins, expected) in [
+        (global.to_owned(), json!({"whitelist": ["10.0.0.0/8"]})),
+        (format!("{global}\n{service}"), json!({"whitelist": ["10.1.0.0/16"]})),
+        (format!("{route}\n{service}\n{global}"), json!({"blacklist": ["10.2.0.0/16"]})),
+        (requests.to_owned(), json!(null)),
+    ] {
+        let import = stream(&plugins);
+        assert_valid(&import, &plugins);
+        let t = resource(&import, Kind::StreamRoute, "0000-t");
+        assert_eq!(t["plugins"]["ip-restriction"], expected, "{plugins}");
+        assert_eq!(import.count(crate::Severity::Guard), 0, "{plugins}: {:?}", import.findings);
+    }
+}
+
+#[test]
+fn what_may_protect_a_stream_route_closes_it_alone() {
+    for (plugin, guarded) in [
+        ("{name: pre-function, config: {preread: [x]}}", vec!["0000-t", "0001-u"]),
+        ("{name: post-function, service: s, config: {preread: [x]}}", vec!["0000-t", "0001-u"]),
+        ("{name: own-plugin, route: t}", vec!["0000-t"]),
+        ("{name: ip-restriction, route: u, config: {allow: [10.0.0.1], deny: [10.0.0.2]}}", vec!["0001-u"]),
+        ("{name: pre-function, protocols: [http], config: {access: [x]}}", vec![]),
+        ("{name: opa}", vec![]),
+        ("{name: tcp-log, route: t, config: {host: a, port: 1}}", vec![]),
+    ] {
+        let import = stream(&format!("- {plugin}"));
+        let ids: Vec<&str> = import
+            .resources
+            .iter()
+            .filter(|one| one.key.kind == Kind::StreamRoute && import.guards(&one.key).next().is_some())
+            .map(|one| one.key.id.as_str())
+            .collect();
+        assert_eq!(ids, guarded, "{plugin}: {:?}", import.findings);
+    }
+}
+
+#[test]
+fn plugins_of_a_second_group_of_a_consumer_are_a_guard() {
+    let severity = |second: &str| {
+        let text = format!(
+            "{}consumer_groups:\n- {{name: gold, plugins: [{{name: rate-limiting, config: {{minute: 9}}}}]}}\n{second}\n",
+            routes("- {name: key-auth}")
+                .replace("- username: anna", "- {username: anna, groups: [{name: gold}, {name: late}]}")
+        );
+        let import = import(&text);
+        let found = import.findings.iter().find(|finding| finding.effect.contains("one group here"));
+        found.unwrap_or_else(|| panic!("{:?}", import.findings)).severity
+    };
+    let limit = "plugins: [{name: rate-limiting, config: {minute: 1}}]";
+    assert_eq!(severity(&format!("- {{name: late, {limit}}}")), crate::Severity::Guard);
+    assert_eq!(severity("- {name: late}"), crate::Severity::Behaviour);
+}
+
 #[test]
 fn documents_defaults_and_shared_configurations_of_deck() {
     let import = import(FIXTURES[4].1);
