@@ -17,6 +17,7 @@ const LIBRARIES: &[(&str, &str)] = &[
     ("bucket4j", "limits of Bucket4j are not carried over"),
     ("security.oauth2.resource", "tokens of OAuth 2 are not verified"),
     ("security.oauth2.client", "no login by OAuth 2 takes place"),
+    ("security.user", "the user's password is not checked"),
 ];
 
 const PROTECT: &str =
@@ -32,6 +33,13 @@ pub fn plugins(settings: &Settings<'_>, source: &Source<'_>, report: &mut Report
     for (key, effect) in LIBRARIES {
         if let Some(item) = settings.get(key) {
             guard(report, &item, effect);
+        }
+    }
+    // Of Spring Boot 1.
+    if let Some(basic) = settings.get("security.basic") {
+        match basic.get("enabled").and_then(|enabled| enabled.bool()) {
+            Some(false) => basic.whole(),
+            _ => guard(report, &basic, "no user is checked by HTTP Basic"),
         }
     }
     let Some(security) = settings.get("spring.security") else { return plugins };

@@ -90,6 +90,23 @@ fn limits_close_all_routes() {
 }
 
 #[test]
+fn users_of_spring_boot_1_close_all_routes() {
+    for (security, guards) in [
+        ("basic: {enabled: true}", 1),
+        ("basic: {path: /admin/**}", 1),
+        ("basic: {enabled: false, path: /admin/**}", 0),
+        ("user: {name: jack, password: secret}", 1),
+        ("{basic: {enabled: false}, user: {name: jack}}", 1),
+        ("{basic: {enabled: '${UNSET}'}, user: {password: x}}", 2),
+    ] {
+        let text = format!("zuul:\n  routes: {{a: {{url: 'http://a:1'}}}}\nsecurity:\n  {security}\n");
+        let import = import(&text);
+        let key = &import.resources[0].key;
+        assert_eq!(import.guards(key).count(), guards, "{security}: {:?}", import.findings);
+    }
+}
+
+#[test]
 fn each_unknown_key_is_named() {
     findings::names_each_unknown_key(Format::Zuul, YAML, &["zuul.routes.zz-unknown"]);
 }
