@@ -9,13 +9,15 @@ use super::manager::Around;
 use super::matching::{Matcher, Path, Pattern, header_condition};
 use super::value::{self, boolean, items, text};
 use super::{authz, jwt, limit, rbac, simple};
-use crate::finding::{Finding, Severity};
+use crate::finding::Finding;
 use crate::node::Node;
 
 /// A filter.
 pub(super) struct Filter<'a> {
     name: String,
     kind: String,
+    /// As the file writes it, if it does.
+    type_url: String,
     config: Option<Node<'a>>,
     node: Node<'a>,
     /// The same for all routes.
@@ -26,9 +28,27 @@ pub(super) struct Filter<'a> {
 }
 
 impl Filter<'_> {
-    /// Whether it is one of these, by the name of its type or the end of its own.
+    /// Whether it is one of these, by the name of its type, or without one by the end of its own.
     pub(super) fn is(&self, names: &[&str]) -> bool {
-        names.iter().any(|name| self.kind == *name || self.name.rsplit('.').next() == Some(name))
+        let end = self.name.rsplit('.').next().unwrap_or_default();
+        names.iter().any(|name| if self.is_typed() { self.kind == *name } else { end == *name })
+    }
+
+    fn is_typed(&self) -> bool {
+        !matches!(
+            self.type_url.rsplit(['.', '/']).next(),
+            None | Some("" | "Struct" | "Empty" | "TypedStruct")
+        )
+    }
+
+    /// The word that stands for what it does: `cache` of `envoy.extensions.filters.http.cache.v3.CacheConfig`, or the
+    /// end of its name. Envoy goes by the type, and the name is free.
+    pub(super) fn word(&self) -> &str {
+        if !self.is_typed() {
+            return self.name.rsplit('.').next().unwrap_or_default();
+        }
+        let path = self.type_url.rsplit('/').next().unwrap_or_default();
+        if path.starts_with("envoy.") { path.rsplit('.').nth(2).unwrap_or_default() } else { "" }
     }
 
     /// Names by which routes refer to it.
@@ -55,6 +75,7 @@ pub(super) fn read<'a>(
         let mut filter = Filter {
             name: extension.name.clone(),
             kind: extension.kind.clone(),
+            type_url: type_url(node),
             config: extension.config.clone(),
             node: node.clone(),
             plugins: Map::new(),
@@ -89,6 +110,14 @@ pub(super) fn read<'a>(
         filters.push(filter);
     }
     filters
+}
+
+/// The type of a filter's settings.
+fn type_url(node: &Node<'_>) -> String {
+    let Some(config) = node.any(&["typed_config", "config"]) else { return String::new() };
+    let outer = text(&config, "@type").unwrap_or_default();
+    let inner = text(&config, "type_url").filter(|_| outer.ends_with(".TypedStruct"));
+    inner.unwrap_or(outer).to_owned()
 }
 
 /// The plugins of a filter with these settings.
@@ -163,6 +192,14 @@ pub(super) fn apply(context: &Context<'_>, around: &Around<'_, '_>, levels: &Lev
             replaced = own_plugins(context, around.clusters, filter, &settings, draft);
         }
         let plugins = replaced.as_ref().unwrap_or(&filter.plugins);
+        let by_address = manager.behind_proxies && filter.is(&["rbac", "RBAC"]);
+        if by_address && plugins.values().any(|plugin| plugin.to_string().contains("\"remote_addr\"")) {
+            draft.report.guard(
+                filter.place(),
+                filter.name(),
+                "rules about `remote_ip` compare the address of the proxy until `nginx_config.http.real_ip_from` names it",
+            );
+        }
         for name in draft.plugins.join(plugins) {
             draft.report.guard(
                 filter.place(),
@@ -235,35 +272,4 @@ pub(super) fn health_check<'a>(filter: &Filter<'a>) -> Option<(Node<'a>, Matcher
         matcher.vars.push(header_condition(header).ok()?);
     }
     Some((filter.node.clone(), matcher))
-}
-
-/// Whether a filter protects what is behind it, by its name.
-pub(super) fn protects(name: &str) -> bool {
-    let words = [
-        "auth",
-        "rbac",
-        "limit",
-        "csrf",
-        "waf",
-        "oauth",
-        "jwt",
-        "acl",
-        "admission",
-        "guard",
-        "basic",
-        "token",
-        "geoip",
-        "wasm",
-        "lua",
-        "ext_proc",
-        "golang",
-        "dynamic_modules",
-    ];
-    let lower = name.to_ascii_lowercase();
-    words.iter().any(|word| lower.contains(word))
-}
-
-/// The severity of a filter that is not carried over.
-pub(super) fn severity_of(name: &str) -> Severity {
-    if protects(name) { Severity::Guard } else { Severity::Behaviour }
 }

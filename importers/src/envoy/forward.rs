@@ -9,7 +9,7 @@ use super::draft::{Draft, Levels, set_host};
 use super::manager::Around;
 use super::retries;
 use super::value::{self, boolean, items, number, regex_text, replacement, seconds, seconds_json, text};
-use crate::finding::Severity::{Behaviour, Cosmetic};
+use crate::finding::Severity::{self, Behaviour, Cosmetic};
 use crate::node::Node;
 
 /// Seconds that stand for no bound.
@@ -246,10 +246,14 @@ fn clusters(
                     ),
                     (
                         "typed_per_filter_config",
-                        Behaviour,
+                        Severity::Guard,
                         "filters are the same for all parts of the traffic",
                     ),
-                    ("per_filter_config", Behaviour, "filters are the same for all parts of the traffic"),
+                    (
+                        "per_filter_config",
+                        Severity::Guard,
+                        "filters are the same for all parts of the traffic",
+                    ),
                     ("metadata_match", Behaviour, "requests go to all nodes of the cluster, not to a subset"),
                     ("cluster_header", Behaviour, "a part of the traffic cannot be chosen by a header"),
                 ],

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::context::{Context, Report};
 use super::draft::Draft;
 use super::jwks;
-use super::matching::{Path, header_condition, joined, negated, path_of};
+use super::matching::{Path, header_condition, joined, negated, parameter_condition, path_of};
 use super::value::{boolean, items, number, text, texts};
 use crate::finding::Severity::{Behaviour, Cosmetic};
 use crate::node::Node;
@@ -62,6 +62,19 @@ enum Truth {
     If(Value),
 }
 
+/// Members of a rule's condition that are compared.
+const CONDITIONS: [&str; 9] = [
+    "prefix",
+    "path",
+    "path_separated_prefix",
+    "safe_regex",
+    "regex",
+    "path_match_policy",
+    "headers",
+    "query_parameters",
+    "case_sensitive",
+];
+
 /// Reads the filter.
 pub(super) fn read<'a>(
     context: &mut Context<'_>,
@@ -93,17 +106,18 @@ pub(super) fn read<'a>(
     let mut rules = Vec::new();
     for node in items(config, "rules") {
         let Some(matching) = node.some("match") else { continue };
-        let (path, _) = path_of(&matching, report);
+        let (path, unreadable) = path_of(&matching, &mut Report::default());
         let mut vars = Vec::new();
-        for header in items(&matching, "headers") {
-            // A condition that is left out makes the rule hold for more requests.
-            vars.extend(header_condition(&header));
+        let mut is_exact = !unreadable && matching.names().all(|name| CONDITIONS.contains(&name));
+        let headers = items(&matching, "headers");
+        let parameters = items(&matching, "query_parameters");
+        let conditions =
+            headers.iter().map(header_condition).chain(parameters.iter().map(parameter_condition));
+        for condition in conditions {
+            is_exact &= condition.is_ok();
+            vars.extend(condition);
         }
-        for parameter in items(&matching, "query_parameters") {
-            parameter.whole();
-            report.behaviour(&parameter, "jwt_authn.rules[].match", "the rule holds for all queries");
-        }
-        let requirement = match (node.some("requires"), text(&node, "requirement_name")) {
+        let mut requirement = match (node.some("requires"), text(&node, "requirement_name")) {
             (Some(requires), _) => requirement(&requires),
             (None, Some(name)) => named
                 .get(name)
@@ -112,6 +126,21 @@ pub(super) fn read<'a>(
             (None, None) => Requirement::None,
         };
         let ignore_case = boolean(&matching, "case_sensitive") == Some(false);
+        if !is_exact {
+            matching.whole();
+            // It would hold for more requests than it should.
+            if requirement == Requirement::None {
+                report.behaviour(
+                    &matching,
+                    "jwt_authn.rules[].match",
+                    "the condition is not carried over, so the rule is left out and those after it apply",
+                );
+                continue;
+            }
+            requirement =
+                Requirement::Unsupported("the condition of the rule is not carried over".to_owned());
+            vars.clear();
+        }
         rules.push(Rule { node, path, ignore_case, vars, requirement });
     }
     let bypasses_preflights = boolean(config, "bypass_cors_preflight") == Some(true);

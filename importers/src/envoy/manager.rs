@@ -8,7 +8,7 @@ use super::context::{Context, Report};
 use super::draft::{Draft, front};
 use super::filters::{self, Filter};
 use super::matching::Matcher;
-use super::value::{self, boolean, enumerated, items, seconds, text};
+use super::value::{self, boolean, enumerated, items, number, seconds, text};
 use crate::finding::Severity::{self, Behaviour, Cosmetic};
 use crate::node::Node;
 
@@ -21,6 +21,8 @@ pub(super) struct Manager<'a> {
     pub(super) websocket: bool,
     pub(super) uses_remote_address: bool,
     pub(super) strips_port: bool,
+    /// Addresses of clients are those that proxies in front tell of.
+    pub(super) behind_proxies: bool,
     /// Seconds of `stream_idle_timeout`.
     pub(super) idle: Option<f64>,
     pub(super) request_ids: bool,
@@ -122,6 +124,8 @@ impl<'a> Manager<'a> {
             uses_remote_address: boolean(node, "use_remote_address") == Some(true),
             strips_port: boolean(node, "strip_any_host_port") == Some(true)
                 || boolean(node, "strip_matching_host_port") == Some(true),
+            behind_proxies: number(node, "xff_num_trusted_hops").unwrap_or(0) > 0
+                || !items(node, "original_ip_detection_extensions").is_empty(),
             idle: seconds(node, "stream_idle_timeout"),
             request_ids: boolean(node, "generate_request_id").unwrap_or(true),
             hides_certificates: true,

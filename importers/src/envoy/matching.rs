@@ -387,7 +387,7 @@ pub(super) fn header_condition(header: &Node<'_>) -> Result<Value, String> {
 }
 
 /// A `QueryParameterMatcher` as an expression.
-fn parameter_condition(parameter: &Node<'_>) -> Result<Value, String> {
+pub(super) fn parameter_condition(parameter: &Node<'_>) -> Result<Value, String> {
     let name = text(parameter, "name").unwrap_or_default();
     let variable = format!("arg_{name}");
     if let Some(wanted) = boolean(parameter, "present_match") {

@@ -3,10 +3,10 @@
 use serde_json::{Map, Value, json};
 
 use super::context::Report;
-use super::filters::{Filter, severity_of};
+use super::filters::Filter;
 use super::matching::header_condition;
 use super::value::{self, boolean, items, number, seconds, seconds_json, text, texts};
-use crate::finding::Severity::{self, Behaviour, Cosmetic};
+use crate::finding::Severity::{Behaviour, Cosmetic};
 use crate::node::Node;
 
 /// Filters without an effect on requests.
@@ -21,7 +21,9 @@ const SILENT: &[(&str, &str)] = &[
 /// Filters that change requests or answers without protecting anything.
 const NAMED: &[(&str, &str)] = &[
     ("grpc_json_transcoder", "JSON requests are not translated into gRPC calls; gRPC itself passes"),
+    ("transcoder", "JSON requests are not translated into gRPC calls; gRPC itself passes"),
     ("header_to_metadata", "headers do not become metadata"),
+    ("json_to_metadata", "bodies do not become metadata"),
     ("set_metadata", "metadata is not set"),
     ("cache", "answers are not kept; the plugin proxy-cache does that"),
     ("decompressor", "bodies are not decompressed"),
@@ -92,21 +94,16 @@ pub(super) fn read(filter: &Filter<'_>, config: &Node<'_>, report: &mut Report) 
 
 fn named(filter: &Filter<'_>, report: &mut Report) {
     let name = filter.name();
-    let last = name.rsplit('.').next().unwrap_or_default();
+    let word = filter.word();
     let of = |table: &[(&str, &'static str)]| {
-        table.iter().find(|(known, _)| *known == last).map(|(_, effect)| *effect)
+        table.iter().find(|(known, _)| *known == word).map(|(_, effect)| *effect)
     };
     if let Some(effect) = of(SILENT) {
         report.cosmetic(filter.place(), name, effect);
     } else if let Some(effect) = of(NAMED) {
         report.behaviour(filter.place(), name, effect);
     } else {
-        match severity_of(name) {
-            Severity::Guard => {
-                report.guard(filter.place(), name, "the filter is not carried over, and may refuse requests")
-            }
-            _ => report.behaviour(filter.place(), name, "the filter is unknown, and not carried over"),
-        }
+        report.guard(filter.place(), name, "the filter is not carried over, and may refuse requests");
     }
 }
 

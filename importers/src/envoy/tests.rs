@@ -1,6 +1,7 @@
 //! Tests of the importer of Envoy's files.
 
 mod carried;
+mod guards;
 mod hostile;
 mod order;
 
