@@ -23,6 +23,12 @@ use super::link::{Hold, Link};
 /// Keys of one plugin instance that a worker counts on for; others are counted at once.
 const MOST_KEYS: usize = 10_000;
 
+/// In bytes; longer keys are counted at once.
+const LONGEST_KEY: usize = 256;
+
+/// How often windows that ended are removed from a full table.
+const CLEAR_EVERY_MS: u64 = 1000;
+
 pub struct Delayed {
     limiter: Arc<RedisLimiter>,
     interval: Duration,
@@ -36,6 +42,8 @@ struct Quotas {
     keys: RefCell<HashMap<Vec<u8>, Quota>>,
     /// A task will send what was let in.
     scheduled: Cell<bool>,
+    /// When windows that ended were removed last, on the steady clock.
+    cleared_ms: Cell<u64>,
 }
 
 /// A window as it was seen last, and what was let in since.
@@ -67,14 +75,15 @@ impl Delayed {
         };
         let quotas = self.quotas.with(world, |quotas| quotas.clone());
         let now_ms = world.steady_ms();
-        if u128::from(window_ms) <= self.interval.as_millis() || !quotas.has_room(hit.key, now_ms) {
+        let is_short = u128::from(window_ms) <= self.interval.as_millis();
+        if is_short || hit.key.len() > LONGEST_KEY || !quotas.has_room(hit.key, now_ms) {
             return self.limiter.decide(world, hit).await;
         }
         if let Some(decision) = quotas.take(hit, now_ms) {
             self.schedule(world, &quotas);
             return Ok(decision);
         }
-        let delta = quotas.delta(hit.key);
+        let delta = quotas.take_delta(hit.key);
         match self.limiter.commit(world, hit.key, delta, hit.rule).await {
             Ok((seen, link)) => {
                 let ends_ms = now_ms.saturating_add(seen.reset_ms.max(1));
@@ -82,12 +91,13 @@ impl Delayed {
                 let mut keys = quotas.keys.borrow_mut();
                 let old = keys.insert(hit.key.to_vec(), quota);
                 // Others were let in meanwhile.
-                let since = old.map_or(0, |old| old.delta.saturating_sub(delta));
+                let since = old.map_or(0, |old| old.delta);
                 if let Some(quota) = keys.get_mut(hit.key) {
                     quota.set(since);
                 }
             }
             Err(unavailable) => {
+                quotas.give_back(hit.key, delta);
                 let Limit::Local(local) = &self.fallback else { return Err(unavailable) };
                 return local.take(local.key(hit.key), hit.cost, hit.rule, now_ms);
             }
@@ -108,10 +118,13 @@ impl Delayed {
         let task = async move {
             interval.await;
             let mut sent = Vec::new();
-            for (key, quota) in own.keys.borrow().iter().filter(|(_, quota)| quota.delta > 0) {
+            for (key, quota) in own.keys.borrow_mut().iter_mut().filter(|(_, quota)| quota.delta > 0) {
                 let call = limiter.commit_call(key, quota.delta, quota.rule, now_ms);
-                let posted = call.keys.first().and_then(|at| servers.post(at, &call.command(true)));
-                sent.extend(posted.map(|posted| (key.clone(), quota.delta, posted)));
+                match call.keys.first().and_then(|at| servers.post(at, &call.command(true))) {
+                    Some(posted) => sent.push((key.clone(), quota.delta, posted)),
+                    // Without a connection the next hit sends it, and finds the server that has the key.
+                    None => quota.ends_ms = 0,
+                }
             }
             let mut patience = patience;
             for (key, delta, posted) in sent {
@@ -154,8 +167,10 @@ impl Quotas {
     /// Whether the key is one of those that are counted on for; forgets windows that ended if there are too many.
     fn has_room(&self, key: &[u8], now_ms: u64) -> bool {
         let mut keys = self.keys.borrow_mut();
-        if keys.len() >= MOST_KEYS && !keys.contains_key(key) {
-            keys.retain(|_, quota| quota.ends_ms > now_ms);
+        let may_clear = now_ms >= self.cleared_ms.get().saturating_add(CLEAR_EVERY_MS);
+        if keys.len() >= MOST_KEYS && may_clear && !keys.contains_key(key) {
+            self.cleared_ms.set(now_ms);
+            keys.retain(|_, quota| quota.ends_ms > now_ms || quota.delta > 0);
         }
         keys.len() < MOST_KEYS || keys.contains_key(key)
     }
@@ -173,15 +188,28 @@ impl Quotas {
         Some(Decision { allowed, remaining, reset_ms, ..Decision::default() })
     }
 
-    fn delta(&self, key: &[u8]) -> u64 {
-        self.keys.borrow().get(key).map_or(0, |quota| quota.delta)
+    /// Removes what was let in from a window, so that hits which come meanwhile do not send it as well.
+    fn take_delta(&self, key: &[u8]) -> u64 {
+        self.keys.borrow_mut().get_mut(key).map_or(0, |quota| {
+            let delta = quota.delta;
+            quota.set(0);
+            delta
+        })
+    }
+
+    fn give_back(&self, key: &[u8], delta: u64) {
+        if let Some(quota) = self.keys.borrow_mut().get_mut(key) {
+            quota.set(quota.delta.saturating_add(delta));
+        }
     }
 
     fn sent(&self, key: &[u8], delta: u64, value: &Value, now_ms: u64) {
-        if let Some(quota) = self.keys.borrow_mut().get_mut(key)
-            && let Some(()) = quota.seen.read(value, quota.rule, now_ms)
-        {
-            quota.set(quota.delta.saturating_sub(delta));
+        if let Some(quota) = self.keys.borrow_mut().get_mut(key) {
+            match quota.seen.read(value, quota.rule, now_ms) {
+                Some(()) => quota.set(quota.delta.saturating_sub(delta)),
+                // Another server has the key: the next hit finds it.
+                None => quota.ends_ms = 0,
+            }
         }
     }
 }

@@ -21,6 +21,10 @@ use sdk::connection::{AsyncRead, AsyncWrite, Connect, ConnectError, Connection};
 
 /// Commands that may wait for their answers. More are refused at once.
 const MOST_WAITING: usize = 4096;
+
+/// Bytes of commands that wait to be written.
+const MOST_OUT: usize = 4 << 20;
+
 /// Bytes of one answer. The longest is the map of a large cluster.
 const MOST_ANSWER: usize = 1 << 20;
 /// Times between attempts to connect while they fail.
@@ -84,6 +88,7 @@ pub struct Link {
 struct State {
     out: Vec<u8>,
     waiting: VecDeque<Awaited>,
+    later: Later,
     driver: Driver,
     /// Wakes the driver.
     waker: Option<Waker>,
@@ -92,6 +97,13 @@ struct State {
     /// The last attempt to connect failed, and when the next one may be made.
     failed: Option<(Failure, Option<u64>)>,
     backoff_ms: u64,
+}
+
+/// Commands for the next connection whose answers do not matter. They outlive failed attempts to connect.
+#[derive(Default)]
+struct Later {
+    bytes: Vec<u8>,
+    count: usize,
 }
 
 #[derive(Default, PartialEq)]
@@ -182,7 +194,7 @@ impl Link {
     fn send(self: &Rc<Link>, world: &dyn World, command: &[u8], answers: usize) -> Result<Posted, Failure> {
         let slot = Rc::new(Slot::default());
         let mut state = self.state.borrow_mut();
-        if state.waiting.len() >= MOST_WAITING {
+        if state.waiting.len() >= MOST_WAITING || state.out.len() + command.len() > MOST_OUT {
             return Err(Failure::Full);
         }
         if let (Driver::None, Some((failure, Some(until)))) = (&state.driver, state.failed)
@@ -213,10 +225,18 @@ impl Link {
         Ok(Posted(slot))
     }
 
+    /// Whether there is a connection.
+    pub fn is_open(&self) -> bool {
+        self.state.borrow().driver == Driver::Connected
+    }
+
     /// Queues a command, if there is a connection.
     pub fn post(&self, command: &[u8]) -> Option<Posted> {
         let mut state = self.state.borrow_mut();
-        if state.driver != Driver::Connected || state.waiting.len() >= MOST_WAITING {
+        // Half of the places are for requests: their deadlines are what closes a connection that hangs.
+        let is_full =
+            state.waiting.len() >= MOST_WAITING / 2 || state.out.len() + command.len() > MOST_OUT / 2;
+        if state.driver != Driver::Connected || is_full {
             return None;
         }
         let slot = Rc::new(Slot::default());
@@ -230,10 +250,17 @@ impl Link {
 
     /// Queues a command whose answer does not matter. Without a connection, the next one sends it first.
     pub fn tell(&self, command: &[u8]) {
-        let mut state = self.state.borrow_mut();
-        if !command.is_empty() && state.waiting.len() < MOST_WAITING {
-            state.out.extend_from_slice(command);
-            state.waiting.push_back(Awaited::Ignored);
+        let state = &mut *self.state.borrow_mut();
+        match state.driver {
+            _ if command.is_empty() => {}
+            // A connection that hangs takes it behind the command that it undoes.
+            Driver::Connected | Driver::Closing => {
+                if state.waiting.len() < MOST_WAITING && state.out.len() + command.len() <= MOST_OUT {
+                    state.out.extend_from_slice(command);
+                    state.waiting.push_back(Awaited::Ignored);
+                }
+            }
+            Driver::None | Driver::Connecting => state.later.push(command),
         }
         if let Some(waker) = state.waker.take() {
             waker.wake();
@@ -287,19 +314,23 @@ impl Link {
         mut idle: LocalFuture<'static, ()>,
     ) -> Result<(), Failure> {
         let mut connection = connecting.await.map_err(Failure::Connect)?;
+        let mut pipe = Pipe::default();
         {
-            let mut state = self.state.borrow_mut();
+            let state = &mut *self.state.borrow_mut();
             state.driver = Driver::Connected;
+            // Behind the commands that wait: one of them may add the entry that is removed.
+            let later = std::mem::take(&mut state.later);
+            state.out.extend_from_slice(&later.bytes);
+            state.waiting.extend((0..later.count).map(|_| Awaited::Ignored));
             let (login, answers) = &self.server.login;
             if !connection.is_reused() && *answers > 0 {
-                state.out.splice(0..0, login.iter().copied());
+                pipe.out.extend_from_slice(login);
                 (0..*answers).for_each(|_| state.waiting.push_front(Awaited::Login));
             } else {
                 state.failed = None;
                 state.backoff_ms = 0;
             }
         }
-        let mut pipe = Pipe::default();
         let mut unused = false;
         poll_fn(|cx| {
             unused = unused || idle.as_mut().poll(cx).is_ready();
@@ -321,7 +352,10 @@ impl Link {
         loop {
             {
                 let mut state = self.state.borrow_mut();
-                pipe.take(&mut state.out);
+                // No command may run before the login is accepted.
+                if !state.awaits_login() {
+                    pipe.take(&mut state.out);
+                }
                 if state.driver == Driver::Closing {
                     // Requests that may be in leave, once the server goes on.
                     let _ = pipe.write(connection, cx);
@@ -352,10 +386,29 @@ impl Link {
             }
         }
         let state = self.state.borrow();
+        if !state.out.is_empty() && pipe.is_written() && !state.awaits_login() {
+            // The login was accepted just now.
+            cx.waker().wake_by_ref();
+        }
         if unused && state.waiting.is_empty() && state.holds == 0 {
             return Poll::Ready(Ok(()));
         }
         Poll::Pending
+    }
+}
+
+impl State {
+    fn awaits_login(&self) -> bool {
+        matches!(self.waiting.front(), Some(Awaited::Login))
+    }
+}
+
+impl Later {
+    fn push(&mut self, command: &[u8]) {
+        if self.count < MOST_WAITING && self.bytes.len() + command.len() <= MOST_OUT {
+            self.bytes.extend_from_slice(command);
+            self.count += 1;
+        }
     }
 }
 

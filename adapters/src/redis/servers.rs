@@ -289,6 +289,9 @@ impl Servers {
         let mut nodes: Vec<(String, u16)> =
             self.slots.borrow().iter().map(|(_, node)| node.clone()).collect();
         nodes.extend(seeds.iter().cloned());
+        // Those with a connection come first: one that hangs would take all of the time.
+        let is_open = |node: &(String, u16)| self.links.borrow().get(node).is_some_and(|link| link.is_open());
+        nodes.sort_by_key(|node| !is_open(node));
         nodes.dedup();
         let question = command(&[b"CLUSTER", b"SLOTS"]);
         let mut error = Error::NoNode;

@@ -187,6 +187,29 @@ fn delayed_windows_are_brought_together_at_each_interval() {
     });
 }
 
+#[test]
+fn delayed_windows_outlive_the_connection() {
+    run(async {
+        let redis = Engine::start(&[]);
+        let more = json!({"sync_interval": 0.1, "redis_keepalive_timeout": 1000});
+        let (limiter, world) = (limiter("redis", "1", &merge(redis.settings(), more)), Real::default());
+        assert_eq!(hit(&*limiter, &world, LONG).await, Ok(999));
+        until("the connection is given back", async || (redis.stat("connected_clients") == 1).then_some(()))
+            .await;
+        for left in (989..999).rev() {
+            assert_eq!(hit(&*limiter, &world, LONG).await, Ok(left));
+        }
+        let key = redis.cli(&["keys", "*"]).trim().to_owned();
+        until("all are sent", async || {
+            tokio::time::sleep(Duration::from_millis(150)).await;
+            let total = 1000 - hit(&*limiter, &world, LONG).await.unwrap();
+            let sent: u64 = redis.cli(&["get", &key]).trim().parse().unwrap();
+            (sent >= 11 && total >= sent).then_some(())
+        })
+        .await;
+    });
+}
+
 fn merge(mut settings: Value, more: Value) -> Value {
     settings.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     settings

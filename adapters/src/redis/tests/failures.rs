@@ -82,6 +82,36 @@ fn a_request_whose_answer_is_late_does_not_stay_in() {
 }
 
 #[test]
+fn requests_that_end_while_there_is_no_server_leave_with_the_next_connection() {
+    run(async {
+        let mut redis = Engine::start(&["--appendonly", "yes", "--appendfsync", "always"]);
+        let (limiter, world) = (limiter("redis", "1", &redis.settings()), Real::default());
+        let rule = Rule::Concurrent { most: 100, ttl_s: 600 };
+        let enter = || limiter.take(&world, Hit { key: b"k", cost: 1, rule });
+        let mut within = Vec::new();
+        for _ in 0..50 {
+            within.push(enter().await.unwrap());
+        }
+        redis.kill();
+        until("no server", async || enter().await.is_err().then_some(())).await;
+        drop(within);
+        // Attempts fail, and leave more commands than may wait.
+        for _ in 0..5_000 {
+            assert!(enter().await.is_err());
+        }
+        redis.begin();
+        let only = until("a hit", async || enter().await.ok()).await;
+        until("the others left", async || {
+            let count =
+                redis.cli(&["eval", "return redis.call('zcard', redis.call('keys', 'limit_conn*')[1])", "0"]);
+            (count.trim() == "1").then_some(())
+        })
+        .await;
+        drop(only);
+    });
+}
+
+#[test]
 fn users_passwords_databases_and_memory_are_the_servers_to_refuse() {
     run(async {
         let redis = Engine::start(&["--requirepass", "secret", "--maxmemory", "100mb"]);
