@@ -8,6 +8,7 @@ mod answer;
 mod authz;
 mod base64;
 mod bootstrap;
+mod chains;
 mod cluster;
 mod context;
 mod cors;

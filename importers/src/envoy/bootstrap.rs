@@ -77,10 +77,11 @@ pub(super) fn read(source: &Source<'_>, tree: &Tree) -> Result<Import, Box<Diagn
         return Err(Box::new(diagnostic));
     }
     let mut clusters = Clusters::read(&mut context, &clusters);
-    let several = listeners.iter().filter(|listener| serves_http(listener)).count() > 1;
+    let serving = listeners.iter().filter(|listener| serves_http(listener));
+    let all: Vec<_> = serving.map(listeners::addresses).collect();
     let mut shared = Shared::default();
     for listener in &listeners {
-        listeners::read(&mut context, &mut clusters, listener, several, &mut shared);
+        listeners::read(&mut context, &mut clusters, listener, &all, &mut shared);
     }
     clusters.finish(&mut context);
     global_rule(&mut context, &root, &shared);

@@ -20,6 +20,8 @@ pub(super) struct Filter<'a> {
     type_url: String,
     config: Option<Node<'a>>,
     node: Node<'a>,
+    /// Applies to routes alone that have settings for it.
+    pub(super) off: bool,
     /// The same for all routes.
     plugins: Map<String, Value>,
     jwt: Option<jwt::Rules<'a>>,
@@ -78,21 +80,13 @@ pub(super) fn read<'a>(
             type_url: type_url(node),
             config: extension.config.clone(),
             node: node.clone(),
+            off: boolean(node, "disabled") == Some(true),
             plugins: Map::new(),
             jwt: None,
             findings: Vec::new(),
         };
         let mut report = Report::default();
         let _ = (node.get("is_optional"), filter.config.as_ref().and_then(|config| config.get("@type")));
-        if boolean(node, "disabled") == Some(true) {
-            report.behaviour(node, extension.name.clone(), "the filter is off unless a route turns it on");
-            if let Some(config) = &filter.config {
-                config.whole();
-            }
-            filter.findings = report.findings;
-            filters.push(filter);
-            continue;
-        }
         if let Some(config) = node.some("config_discovery") {
             config.whole();
             report.guard(
@@ -169,14 +163,21 @@ pub(super) fn apply(context: &Context<'_>, around: &Around<'_, '_>, levels: &Lev
         let names = filter.names();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let mut own = override_of(levels, &names);
-        let mut applies = true;
-        if let Some(settings) = &own {
+        let mut applies = !filter.off;
+        if let Some(settings) = own.clone() {
             let _ = (settings.get("@type"), settings.get("is_optional"));
-            applies = boolean(settings, "disabled") != Some(true);
+            applies = boolean(&settings, "disabled") != Some(true);
             if let Some(inner) = settings.some("config") {
                 let _ = inner.get("@type");
                 applies &= boolean(&inner, "disabled") != Some(true);
                 own = Some(inner);
+            } else if text(&settings, "@type").is_some_and(|kind| kind.ends_with(".FilterConfig"))
+                && settings
+                    .names()
+                    .all(|name| matches!(name, "@type" | "is_optional" | "disabled" | "config"))
+            {
+                // It only turns the filter on or off.
+                own = None;
             }
         }
         draft.filtered.push(applies);
@@ -236,7 +237,8 @@ fn own_plugins(
 
 /// The route by which a filter answers health checks itself.
 pub(super) fn health_check<'a>(filter: &Filter<'a>) -> Option<(Node<'a>, Matcher)> {
-    let config = filter.config.as_ref().filter(|_| filter.is(&["health_check", "HealthCheck"]))?;
+    let config =
+        filter.config.as_ref().filter(|_| !filter.off && filter.is(&["health_check", "HealthCheck"]))?;
     if boolean(config, "pass_through_mode") == Some(true) {
         return None;
     }

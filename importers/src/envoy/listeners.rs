@@ -1,15 +1,15 @@
 //! Listeners and their filter chains.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use serde_json::{Value, json};
 
 use super::cluster::Clusters;
 use super::context::{Context, Report};
 use super::manager::{self, Around, Manager};
-use super::matching::{joined, negated};
-use super::value::{self, boolean, escaped, items, network, number, text, texts};
-use super::{server_tls, tcp, vhosts};
+use super::matching::joined;
+use super::value::{self, boolean, items, number, text};
+use super::{chains, server_tls, tcp, vhosts};
 use crate::finding::Severity::{self, Behaviour, Cosmetic};
 use crate::node::Node;
 use crate::output::{Listener, Protocol};
@@ -51,6 +51,9 @@ const FIELDS: &[(&str, Severity, &str)] = &[
     ("deprecated_v1", Cosmetic, "not used"),
 ];
 
+/// An address, unless it cannot be read, and a port.
+type Endpoint = (Option<IpAddr>, u16);
+
 /// Facts about all connection managers together.
 #[derive(Default)]
 pub(super) struct Shared {
@@ -61,19 +64,12 @@ pub(super) struct Shared {
     pub(super) any_http: bool,
 }
 
-/// A filter chain and the conditions that lead to it.
-struct Chain<'a> {
-    node: Node<'a>,
-    names: Vec<String>,
-    vars: Vec<Value>,
-}
-
-/// Reads a listener. `several` is whether ports tell routes apart.
+/// Reads a listener. `all` are the addresses of each listener that speaks HTTP.
 pub(super) fn read(
     context: &mut Context<'_>,
     clusters: &mut Clusters,
     node: &Node<'_>,
-    several: bool,
+    all: &[Vec<Endpoint>],
     shared: &mut Shared,
 ) {
     let mut report = Report::default();
@@ -102,13 +98,11 @@ pub(super) fn read(
         tcp::udp(context, clusters, node, &addresses);
         return;
     }
-    let chains = conditions(context, &chains);
-    let mut used = Vec::new();
+    let mut guards = Report::default();
+    let chains = chains::read(context, &chains, &mut guards);
+    let (mut used, mut keys) = (Vec::new(), Vec::new());
     for (at, chain) in chains.iter().enumerate() {
-        let mut vars = chain.vars.clone();
-        if chains.len() > 1 {
-            vars.extend(names_condition(&chains, at));
-        }
+        let vars = chains::conditions(&chains, at, &mut guards);
         let tls = server_tls::read(context, &chain.node, &chain.names);
         let http2 = tls.as_ref().is_none_or(|tls| tls.http2);
         for filter in items(&chain.node, "filters") {
@@ -120,13 +114,28 @@ pub(super) fn read(
                     for (address, port) in &addresses {
                         used.push((*address, *port, Protocol::Http, tls.is_some(), is_http2));
                     }
-                    http(context, clusters, &manager, &addresses, &vars, several, shared);
+                    let site = site(&addresses, all);
+                    keys.extend(http(
+                        context,
+                        clusters,
+                        &manager,
+                        &addresses,
+                        &[site, vars.clone()].concat(),
+                        shared,
+                    ));
                 }
                 ("tcp", Some(config)) => {
                     for (address, port) in &addresses {
                         used.push((*address, *port, Protocol::Tcp, tls.is_some(), false));
                     }
-                    tcp::tcp(context, clusters, config, &addresses, &chain.names);
+                    keys.extend(tcp::tcp(context, clusters, config, &addresses, &chain.names));
+                    if chains::depends_on_addresses(&vars) {
+                        guards.guard(
+                            &chain.node,
+                            "filter_chain_match",
+                            "streams of all addresses and ports take the chain",
+                        );
+                    }
                 }
                 _ => {
                     network_filter(context, &extension);
@@ -134,6 +143,11 @@ pub(super) fn read(
             }
         }
     }
+    if keys.is_empty() {
+        // Nothing is served.
+        guards.findings.iter_mut().for_each(|finding| finding.severity = Behaviour);
+    }
+    context.report.take(guards, &keys);
     for (address, port, protocol, tls, http2) in used {
         let known =
             context.import.listeners.iter_mut().find(|known| known.address == address && known.port == port);
@@ -165,27 +179,18 @@ fn http(
     context: &mut Context<'_>,
     clusters: &mut Clusters,
     manager: &Manager<'_>,
-    addresses: &[(Option<IpAddr>, u16)],
-    vars: &[Value],
-    several: bool,
+    addresses: &[Endpoint],
+    conditions: &[Value],
     shared: &mut Shared,
-) {
+) -> Vec<model::Key> {
     let ports: Vec<u16> = addresses.iter().map(|(_, port)| *port).collect();
     shared.any_http = true;
     shared.keeps_certificates |= !manager.hides_certificates;
     if manager.request_ids { &mut shared.with_ids } else { &mut shared.without_ids }.extend(&ports);
-    let mut conditions = Vec::new();
-    if several {
-        conditions.push(match &ports[..] {
-            [port] => json!(["server_port", "==", port.to_string()]),
-            several => manager::ports_condition(several),
-        });
-    }
-    conditions.extend(vars.iter().cloned());
     let mut written = Vec::new();
     let mut around = Around { manager, clusters };
     match manager.table() {
-        Some(table) => written = vhosts::read(context, &mut around, &table, &conditions),
+        Some(table) => written = vhosts::read(context, &mut around, &table, conditions),
         None => {
             let mut report = Report::default();
             manager.report_absent_table(&mut report);
@@ -195,7 +200,7 @@ fn http(
     for (at, filter) in manager.filters.iter().enumerate() {
         let concerned: Vec<model::Key> = written
             .iter()
-            .filter(|(_, filtered)| filtered.get(at).copied().unwrap_or(true))
+            .filter(|(_, filtered)| filtered.get(at).copied().unwrap_or(!filter.off))
             .map(|(key, _)| key.clone())
             .collect();
         let mut report = Report { findings: filter.findings.clone() };
@@ -204,6 +209,52 @@ fn http(
         }
         context.report.take(report, &concerned);
     }
+    written.into_iter().map(|(key, _)| key).collect()
+}
+
+/// The conditions that a request came to these addresses, where other listeners have others.
+fn site(addresses: &[Endpoint], all: &[Vec<Endpoint>]) -> Vec<Value> {
+    if all.len() < 2 {
+        return Vec::new();
+    }
+    let any = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    let others = |address: IpAddr, port: u16| -> Vec<String> {
+        let same_port = all.iter().flatten().filter(|(_, other)| *other == port);
+        let others = same_port.map(|(other, _)| other.unwrap_or(any)).filter(|other| *other != address);
+        others
+            .map(|other| match other {
+                _ if other.is_unspecified() => format!("{other}/0"),
+                IpAddr::V4(_) => format!("{other}/32"),
+                IpAddr::V6(_) => format!("{other}/128"),
+            })
+            .collect()
+    };
+    let addresses: Vec<_> = addresses.iter().map(|(address, port)| (address.unwrap_or(any), *port)).collect();
+    if addresses.iter().all(|(address, port)| others(*address, *port).is_empty()) {
+        let ports: Vec<u16> = addresses.iter().map(|(_, port)| *port).collect();
+        return vec![match &ports[..] {
+            [port] => json!(["server_port", "==", port.to_string()]),
+            several => manager::ports_condition(several),
+        }];
+    }
+    let each = addresses.into_iter().map(|(address, port)| {
+        let mut one = vec![json!(["server_port", "==", port.to_string()])];
+        let others = others(address, port);
+        if !address.is_unspecified() {
+            one.push(json!(["server_addr", "==", address.to_string()]));
+        } else if !others.is_empty() {
+            one.push(json!(["server_addr", "!", "ipmatch", others]));
+        }
+        joined("AND", one)
+    });
+    vec![joined("OR", each.collect())]
+}
+
+/// The addresses of a listener, without findings about them.
+pub(super) fn addresses(node: &Node<'_>) -> Vec<Endpoint> {
+    let more = items(node, "additional_addresses");
+    let all = std::iter::once(node).chain(&more).filter_map(|node| node.some("address"));
+    all.filter_map(|address| socket(&address, &mut Report::default())).collect()
 }
 
 fn network_filter(context: &mut Context<'_>, extension: &value::Extension<'_>) {
@@ -261,7 +312,7 @@ fn listener_filters(node: &Node<'_>, report: &mut Report) -> bool {
 }
 
 /// The address of a listener.
-fn socket(address: &Node<'_>, report: &mut Report) -> Option<(Option<IpAddr>, u16)> {
+fn socket(address: &Node<'_>, report: &mut Report) -> Option<Endpoint> {
     let Some(socket) = address.some("socket_address") else {
         address.whole();
         report.behaviour(address, "address", "listeners on other than network addresses are not opened");
@@ -290,103 +341,4 @@ fn socket(address: &Node<'_>, report: &mut Report) -> Option<(Option<IpAddr>, u1
         );
     }
     Some((address, port))
-}
-
-/// The filter chains with the conditions that lead to them.
-fn conditions<'a>(context: &mut Context<'_>, chains: &[Node<'a>]) -> Vec<Chain<'a>> {
-    let mut all = Vec::new();
-    for node in chains {
-        let mut report = Report::default();
-        let mut chain = Chain { node: node.clone(), names: Vec::new(), vars: Vec::new() };
-        let _ = node.get("name");
-        if let Some(matching) = node.some("filter_chain_match") {
-            chain.names =
-                texts(&matching, "server_names").iter().map(|name| name.to_ascii_lowercase()).collect();
-            if let Some(port) = number(&matching, "destination_port") {
-                chain.vars.push(json!(["server_port", "==", port.to_string()]));
-            }
-            for (name, variable) in [
-                ("prefix_ranges", "server_addr"),
-                ("source_prefix_ranges", "remote_addr"),
-                ("direct_source_prefix_ranges", "realip_remote_addr"),
-            ] {
-                let ranges: Vec<String> = items(&matching, name).iter().filter_map(network).collect();
-                if !ranges.is_empty() {
-                    chain.vars.push(json!([variable, "ipmatch", ranges]));
-                }
-            }
-            if let Some(transport) = text(&matching, "transport_protocol")
-                .filter(|transport| chains.len() > 1 && !transport.is_empty())
-            {
-                let scheme = if transport == "tls" { "https" } else { "http" };
-                chain.vars.push(json!(["scheme", "==", scheme]));
-            }
-            let protocols = texts(&matching, "application_protocols");
-            if !protocols.is_empty() && chains.len() > 1 {
-                chain.vars.push(json!(["ssl_alpn_protocol", "in", protocols]));
-            }
-            report.fields(
-                &matching,
-                &[
-                    ("source_type", Behaviour, "connections of all sources take the chain"),
-                    ("source_ports", Behaviour, "connections of all ports take the chain"),
-                    ("address_suffix", Behaviour, "connections to all addresses take the chain"),
-                    ("suffix_len", Behaviour, "connections to all addresses take the chain"),
-                ],
-            );
-        }
-        report.fields(
-            node,
-            &[
-                ("metadata", Cosmetic, "metadata is not used"),
-                (
-                    "transport_socket_connect_timeout",
-                    Cosmetic,
-                    "the time for a handshake is bounded by config.yaml",
-                ),
-                ("on_demand_configuration", Cosmetic, "chains are always ready"),
-                ("use_proxy_proto", Behaviour, "the PROXY protocol is set for the whole listener"),
-            ],
-        );
-        context.report.take(report, &[]);
-        all.push(chain);
-    }
-    all
-}
-
-/// The condition on the server name of TLS that leads to a chain and to no better one.
-fn names_condition(chains: &[Chain<'_>], at: usize) -> Vec<Value> {
-    let pattern = |names: &[String]| {
-        let one = |name: &String| match name.strip_prefix("*.") {
-            Some(rest) => format!(".+\\.{}", escaped(rest)),
-            None => escaped(name),
-        };
-        format!("^(?:{})$", names.iter().map(one).collect::<Vec<_>>().join("|"))
-    };
-    let own = &chains[at].names;
-    let mut vars = Vec::new();
-    if !own.is_empty() {
-        vars.push(json!(["ssl_server_name", "~*", pattern(own)]));
-    }
-    // Names of other chains that are more exact than this one's.
-    let better = |name: &&String| {
-        !own.contains(name)
-            && (own.is_empty()
-                || own.iter().any(|wide| {
-                    wide.strip_prefix('*')
-                        .is_some_and(|suffix| name.ends_with(suffix) && name.len() > wide.len())
-                }))
-    };
-    let others: Vec<String> = chains
-        .iter()
-        .enumerate()
-        .filter(|(other, _)| *other != at)
-        .flat_map(|(_, chain)| &chain.names)
-        .filter(better)
-        .cloned()
-        .collect();
-    if !others.is_empty() {
-        vars.push(negated(joined("AND", vec![json!(["ssl_server_name", "~*", pattern(&others)])])));
-    }
-    vars
 }

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 /// Plugins by name.
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Default, Clone, PartialEq)]
 pub(super) struct Plugins {
     all: Map<String, Value>,
 }

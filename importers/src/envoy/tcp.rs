@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use model::Kind;
+use model::{Key, Kind};
 use serde_json::{Map, json};
 
 use super::cluster::Clusters;
@@ -19,7 +19,7 @@ pub(super) fn tcp(
     node: &Node<'_>,
     addresses: &[(Option<IpAddr>, u16)],
     names: &[String],
-) {
+) -> Vec<Key> {
     let mut report = Report::default();
     let _ = node.get("@type");
     report.fields(
@@ -79,13 +79,14 @@ pub(super) fn tcp(
     }
     let Some(upstream) = upstream else {
         context.report.take(report, &[]);
-        return;
+        return Vec::new();
     };
     context.report.take(report, &[]);
     let snis: Vec<Option<&str>> = match names {
         [] => vec![None],
         names => names.iter().map(|name| Some(name.as_str())).collect(),
     };
+    let mut keys = Vec::new();
     for (_, port) in addresses {
         for sni in &snis {
             let mut value = Map::from_iter([
@@ -102,9 +103,11 @@ pub(super) fn tcp(
                 );
             }
             let key = context.key(Kind::StreamRoute, &["port", &port.to_string(), sni.unwrap_or_default()]);
+            keys.push(key.clone());
             context.add(key, value, node.place());
         }
     }
+    keys
 }
 
 /// A listener of datagrams.

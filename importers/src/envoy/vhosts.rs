@@ -16,7 +16,7 @@ use super::order::{self, Entry, Placed};
 use super::plugins::Plugins;
 use super::route;
 use super::value::{boolean, escaped, items, text, texts};
-use crate::finding::Severity::{Behaviour, Cosmetic};
+use crate::finding::Severity::{self, Behaviour, Cosmetic};
 use crate::node::Node;
 
 /// A virtual host.
@@ -342,9 +342,25 @@ fn share(drafts: &mut [Draft], nodes: &[Node<'_>], fronts: usize) {
             .upstream
             .clone()
             .zip(next.and(drafts.get(fronts + at + 1)).and_then(|draft| draft.upstream.clone()));
+        let alike = drafts.get(fronts + at + 1).is_some_and(|next| {
+            let draft = &drafts[fronts + at];
+            let is_guard = |finding: &crate::Finding| finding.severity == Severity::Guard;
+            next.plugins == draft.plugins
+                && next.filtered == draft.filtered
+                && !next.report.findings.iter().any(is_guard)
+        });
+        if upstreams.is_some() && ends && !alike {
+            for number in [at, at + 1] {
+                drafts[fronts + number].report.guard(
+                    &nodes[at],
+                    "match.runtime_fraction",
+                    "the routes that share requests treat them in different ways, which is not carried over",
+                );
+            }
+        }
         let draft = &mut drafts[fronts + at];
         draft.matcher.fraction = None;
-        match upstreams {
+        match upstreams.filter(|_| alike) {
             Some((first, second)) if ends && !draft.plugins.has("traffic-split") => {
                 let (weight, rest) =
                     ((percent * 100.0).round() as u64, ((100.0 - percent) * 100.0).round() as u64);

@@ -127,3 +127,136 @@ fn a_rule_about_tokens_whose_condition_is_lost_exempts_nothing() {
         }
     }
 }
+
+/// A listener with a chain for each condition.
+fn chains(conditions: &[Value]) -> Value {
+    let mut listener = listener(&[], &json!({}), &json!([]));
+    let chain = listener["filter_chains"][0].clone();
+    let each = conditions.iter().enumerate().map(|(at, condition)| {
+        let mut chain = chain.clone();
+        chain["filter_chain_match"] = condition.clone();
+        chain["filters"][0]["typed_config"]["route_config"]["virtual_hosts"][0]["routes"] =
+            json!([{"name": at.to_string(), "match": {"prefix": "/"}, "route": {"cluster": "app"}}]);
+        chain
+    });
+    listener["filter_chains"] = each.collect();
+    listener
+}
+
+#[test]
+fn chains_exclude_the_connections_of_better_ones() {
+    let range = |range: &str, length: u8| json!([{"address_prefix": range, "prefix_len": length}]);
+    let name = json!(["ssl_server_name", "~*", "^(?:a)$"]);
+    let inside = json!(["remote_addr", "ipmatch", ["10.0.0.0/8"]]);
+    let near = json!(["remote_addr", "ipmatch", ["10.1.0.0/16"]]);
+    let import = read(&[chains(&[
+        json!({"server_names": ["a"]}),
+        json!({"server_names": ["a"], "source_prefix_ranges": range("10.0.0.0", 8)}),
+        json!({"server_names": ["a"], "source_prefix_ranges": range("10.1.0.0", 16)}),
+    ])]);
+    let vars =
+        |import: &Import, at: usize| super::resource(import, &format!("routes/v-{at}"))["vars"].clone();
+    let not = |range: &Value| json!(["!AND", range, name]);
+    assert_eq!(vars(&import, 0), json!([name, not(&inside), not(&near)]));
+    assert_eq!(vars(&import, 1), json!([inside, name, not(&near)]));
+    assert_eq!(vars(&import, 2), json!([near, name]));
+    assert!(closed(&import).is_empty());
+    // Which of them is better differs from address to address.
+    let mut mixed = range("10.0.0.0", 8);
+    mixed.as_array_mut().unwrap().push(json!({"address_prefix": "10.1.1.0", "prefix_len": 24}));
+    let import = read(&[chains(&[
+        json!({"source_prefix_ranges": mixed}),
+        json!({"source_prefix_ranges": range("10.1.0.0", 16)}),
+    ])]);
+    assert_eq!(closed(&import), ["routes/v-0", "routes/v-1"]);
+}
+
+#[test]
+fn sources_that_are_not_compared_close_the_routes_of_the_listener() {
+    for (condition, closes) in [
+        (json!({"source_type": "EXTERNAL"}), true),
+        (json!({"source_type": 1}), true),
+        (json!({"source_type": "ANY"}), false),
+        (json!({"source_ports": [80]}), true),
+        (json!({"address_suffix": "10.0.0.1", "suffix_len": 8}), true),
+    ] {
+        let import = read(&[chains(&[condition.clone(), json!({})])]);
+        assert_eq!(closed(&import).len(), if closes { 2 } else { 0 }, "{condition}");
+    }
+}
+
+#[test]
+fn streams_of_some_addresses_alone_are_closed() {
+    let tcp = |condition: Value| {
+        let mut listener = chains(&[condition]);
+        listener["filter_chains"][0]["filters"] = json!([{"name": "envoy.filters.network.tcp_proxy", "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy", "cluster": "app"}}]);
+        closed(&read(&[listener]))
+    };
+    let ranges = json!([{"address_prefix": "10.0.0.0", "prefix_len": 8}]);
+    assert_eq!(tcp(json!({"source_prefix_ranges": ranges})), ["stream_routes/port-80"]);
+    assert!(tcp(json!({})).is_empty());
+}
+
+#[test]
+fn listeners_of_one_port_are_distinguished_by_their_addresses() {
+    let at = |address: &str, name: &str| {
+        let routes = json!([{"name": name, "match": {"prefix": "/"}, "route": {"cluster": "app"}}]);
+        let mut listener = listener(&[], &json!({}), &routes);
+        listener["address"]["socket_address"]["address"] = json!(address);
+        listener
+    };
+    let import = read(&[at("127.0.0.1", "local"), at("0.0.0.0", "any")]);
+    let port = json!(["server_port", "==", "80"]);
+    assert_eq!(
+        super::resource(&import, "routes/v-local")["vars"],
+        json!([["AND", port, ["server_addr", "==", "127.0.0.1"]]])
+    );
+    assert_eq!(
+        super::resource(&import, "routes/v-any")["vars"],
+        json!([["AND", port, ["server_addr", "!", "ipmatch", ["127.0.0.1/32"]]]])
+    );
+}
+
+#[test]
+fn a_filter_that_is_off_applies_to_routes_that_turn_it_on() {
+    let on = json!({"@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig", "disabled": false});
+    let mut rbac = filter("r", "rbac.v3.RBAC");
+    rbac["typed_config"]["rules"] = json!({"action": "ALLOW"});
+    for (mut filter, closes) in [(rbac, 0), (filter("r", "basic_auth.v3.BasicAuth"), 1)] {
+        for off in [true, false] {
+            filter["disabled"] = json!(off);
+            let mut routes = routes();
+            routes[1]["typed_per_filter_config"] = json!({"r": on});
+            let import = read(&[listener(&[filter.clone()], &json!({}), &routes)]);
+            let refuses = |name: &str| super::resource(&import, name).pointer("/plugins/workflow").is_some();
+            assert_eq!(closed(&import).len(), closes * if off { 1 } else { 2 });
+            assert!(closes == 0 || closed(&import).contains(&"routes/v-b".to_owned()));
+            assert_eq!([refuses("routes/v-a"), refuses("routes/v-b")], [closes == 0 && !off, closes == 0]);
+        }
+    }
+}
+
+#[test]
+fn routes_that_share_requests_are_joined_only_if_they_protect_alike() {
+    let mut rbac = filter("r", "rbac.v3.RBAC");
+    rbac["typed_config"]["rules"] = json!({"action": "ALLOW"});
+    let off =
+        json!({"r": {"@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig", "disabled": true}});
+    let share = |percent: u8, own: [&Value; 2]| {
+        let mut routes = routes();
+        routes[0]["match"] =
+            json!({"prefix": "/", "runtime_fraction": {"default_value": {"numerator": percent}}});
+        routes[1]["match"] = json!({"prefix": "/"});
+        routes[0]["typed_per_filter_config"] = own[0].clone();
+        routes[1]["typed_per_filter_config"] = own[1].clone();
+        closed(&read(&[listener(&[rbac.clone()], &json!({}), &routes)]))
+    };
+    for percent in [10, 90] {
+        let none = json!({});
+        assert!(share(percent, [&none, &none]).is_empty());
+        let kept = if percent > 50 { "routes/v-a" } else { "routes/v-b" };
+        assert_eq!(share(percent, [&off, &none]), [kept]);
+        assert_eq!(share(percent, [&none, &off]), [kept]);
+    }
+}
