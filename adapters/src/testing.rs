@@ -20,8 +20,8 @@ pub fn trust() -> Trust {
         let builder = ClientConfig::builder_with_provider(provider.clone());
         builder.with_safe_default_protocol_versions().unwrap()
     };
-    let nobody = builder().with_root_certificates(RootCertStore::empty()).with_no_client_auth();
-    Trust { verifying: Arc::new(nobody.clone()), trusting: Arc::new(nobody), names: None }
+    let without_roots = builder().with_root_certificates(RootCertStore::empty()).with_no_client_auth();
+    Trust { verifying: Arc::new(without_roots.clone()), trusting: Arc::new(without_roots), names: None }
 }
 
 pub struct Fake {

@@ -20,13 +20,13 @@ struct Line {
     sink: Box<dyn Deliver>,
     stopping: watch::Receiver<bool>,
     /// Time of the last message about a failure, and the number of failures since.
-    told: Cell<(Option<Instant>, u64)>,
+    logged: Cell<(Option<Instant>, u64)>,
 }
 
 /// Delivers until the sink ends and all of it is delivered or given up.
 pub(super) async fn run(intake: Intake, sink: Box<dyn Deliver>, stopping: watch::Receiver<bool>) {
     let spec = intake.spec().clone();
-    let line = Rc::new(Line { intake, spec, sink, stopping, told: Cell::default() });
+    let line = Rc::new(Line { intake, spec, sink, stopping, logged: Cell::default() });
     let options = &line.spec.batching;
     let began = Instant::now();
     let now = || began.elapsed().as_millis() as u64;
@@ -115,19 +115,19 @@ async fn deliver(line: Rc<Line>, batch: Vec<Taken>) {
 impl Line {
     /// APISIX's words, not more often than each [`PAUSE`].
     fn log_failure(&self, reason: &str, entries: usize, failures: u64, after: Option<Duration>) {
-        let (told, untold) = self.told.get();
-        if told.is_some_and(|told| told.elapsed() < PAUSE) {
-            self.told.set((told, untold + 1));
+        let (logged, unlogged) = self.logged.get();
+        if logged.is_some_and(|logged| logged.elapsed() < PAUSE) {
+            self.logged.set((logged, unlogged + 1));
             return;
         }
-        self.told.set((Some(Instant::now()), 0));
+        self.logged.set((Some(Instant::now()), 0));
         let name = &self.spec.batching.name;
         let owner = self.spec.owner.as_ref().map_or_else(String::new, |owner| {
             format!(" ({} of {}/{})", self.spec.plugin, owner.collection, owner.id)
         });
-        let others = match untold {
+        let others = match unlogged {
             0 => String::new(),
-            _ => format!("; {untold} more failures since the last message"),
+            _ => format!("; {unlogged} more failures since the last message"),
         };
         let then = match after {
             Some(after) => format!("they are tried again in {} s", after.as_secs()),

@@ -14,7 +14,7 @@ const TOGETHER: usize = 64 << 10;
 
 /// Delivers until the end.
 pub fn run(intake: &Intake, sink: &dyn Deliver) {
-    let mut told = None;
+    let mut logged = None;
     let mut next = intake.next();
     loop {
         match next {
@@ -31,7 +31,7 @@ pub fn run(intake: &Intake, sink: &dyn Deliver) {
                         then => break then,
                     }
                 };
-                deliver(intake, sink, &taken, &mut told);
+                deliver(intake, sink, &taken, &mut logged);
                 drop(taken);
                 next = then.unwrap_or_else(|| intake.next());
             }
@@ -44,7 +44,7 @@ pub fn run(intake: &Intake, sink: &dyn Deliver) {
     }
 }
 
-fn deliver(intake: &Intake, sink: &dyn Deliver, records: &[Taken], told: &mut Option<Instant>) {
+fn deliver(intake: &Intake, sink: &dyn Deliver, records: &[Taken], logged: &mut Option<Instant>) {
     let mut delivery = sink.deliver(Batch { records, addresses: &[] });
     let reason = match delivery.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(Outcome::Delivered) => return,
@@ -53,8 +53,8 @@ fn deliver(intake: &Intake, sink: &dyn Deliver, records: &[Taken], told: &mut Op
         Poll::Pending => "the sink is not one that blocks".to_owned(),
     };
     intake.lost(records.iter().map(Taken::entries).sum());
-    if told.is_none_or(|told| told.elapsed() > PAUSE) {
-        *told = Some(Instant::now());
+    if logged.is_none_or(|logged| logged.elapsed() > PAUSE) {
+        *logged = Some(Instant::now());
         tracing::error!("{reason}");
     }
 }

@@ -11,6 +11,11 @@ use super::{endpoints, health, upstream_tls};
 use crate::finding::Severity::{self, Behaviour, Cosmetic};
 use crate::node::Node;
 
+/// Effects of outlier detection here.
+const COUNTED_TOGETHER: &str = "failures of all kinds are counted together";
+const NO_SUCCESS_RATES: &str = "nodes are not ejected by comparing their success rates";
+const NO_SHARES: &str = "nodes are not ejected by their share of failures";
+
 /// The clusters of a file, by name.
 #[derive(Default)]
 pub(super) struct Clusters {
@@ -425,53 +430,21 @@ fn outlier(node: &Node<'_>, own: &mut Map<String, Value>, report: &mut Report) {
     report.fields(
         &settings,
         &[
-            ("consecutive_gateway_failure", Behaviour, "failures of all kinds are counted together"),
-            ("enforcing_consecutive_gateway_failure", Cosmetic, "failures of all kinds are counted together"),
-            ("consecutive_local_origin_failure", Behaviour, "failures of all kinds are counted together"),
-            (
-                "enforcing_consecutive_local_origin_failure",
-                Cosmetic,
-                "failures of all kinds are counted together",
-            ),
-            ("split_external_local_origin_errors", Behaviour, "failures of all kinds are counted together"),
-            ("enforcing_success_rate", Cosmetic, "nodes are not ejected by comparing their success rates"),
-            (
-                "success_rate_minimum_hosts",
-                Behaviour,
-                "nodes are not ejected by comparing their success rates",
-            ),
-            (
-                "success_rate_request_volume",
-                Behaviour,
-                "nodes are not ejected by comparing their success rates",
-            ),
-            (
-                "success_rate_stdev_factor",
-                Behaviour,
-                "nodes are not ejected by comparing their success rates",
-            ),
-            ("failure_percentage_threshold", Behaviour, "nodes are not ejected by their share of failures"),
-            ("enforcing_failure_percentage", Cosmetic, "nodes are not ejected by their share of failures"),
-            (
-                "enforcing_failure_percentage_local_origin",
-                Cosmetic,
-                "nodes are not ejected by their share of failures",
-            ),
-            (
-                "failure_percentage_minimum_hosts",
-                Cosmetic,
-                "nodes are not ejected by their share of failures",
-            ),
-            (
-                "failure_percentage_request_volume",
-                Cosmetic,
-                "nodes are not ejected by their share of failures",
-            ),
-            (
-                "enforcing_local_origin_success_rate",
-                Cosmetic,
-                "nodes are not ejected by comparing their success rates",
-            ),
+            ("consecutive_gateway_failure", Behaviour, COUNTED_TOGETHER),
+            ("enforcing_consecutive_gateway_failure", Cosmetic, COUNTED_TOGETHER),
+            ("consecutive_local_origin_failure", Behaviour, COUNTED_TOGETHER),
+            ("enforcing_consecutive_local_origin_failure", Cosmetic, COUNTED_TOGETHER),
+            ("split_external_local_origin_errors", Behaviour, COUNTED_TOGETHER),
+            ("enforcing_success_rate", Cosmetic, NO_SUCCESS_RATES),
+            ("success_rate_minimum_hosts", Behaviour, NO_SUCCESS_RATES),
+            ("success_rate_request_volume", Behaviour, NO_SUCCESS_RATES),
+            ("success_rate_stdev_factor", Behaviour, NO_SUCCESS_RATES),
+            ("failure_percentage_threshold", Behaviour, NO_SHARES),
+            ("enforcing_failure_percentage", Cosmetic, NO_SHARES),
+            ("enforcing_failure_percentage_local_origin", Cosmetic, NO_SHARES),
+            ("failure_percentage_minimum_hosts", Cosmetic, NO_SHARES),
+            ("failure_percentage_request_volume", Cosmetic, NO_SHARES),
+            ("enforcing_local_origin_success_rate", Cosmetic, NO_SUCCESS_RATES),
             ("max_ejection_time_jitter", Cosmetic, "ejections end without a random delay"),
             ("successful_active_health_check_uneject_host", Cosmetic, "an ejection ends after its time"),
         ],

@@ -213,7 +213,11 @@ fn compressor(filter: &Filter<'_>, config: &Node<'_>, report: &mut Report) -> Ma
                     "servers see the `Accept-Encoding` of the client",
                 ),
                 ("uncompressible_response_codes", Behaviour, "answers of all statuses are compressed"),
-                ("status_header_enabled", Cosmetic, "no header tells of the compression"),
+                (
+                    "status_header_enabled",
+                    Cosmetic,
+                    "responses have no header with the state of the compression",
+                ),
             ],
         );
     }

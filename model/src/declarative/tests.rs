@@ -119,13 +119,13 @@ fn a_bad_item_is_told_with_its_place_and_the_others_load() {
         "rotues: []\nroutes:\n  - uri: /a\n    plugins: {}\n  - uris: []\n    plugins: {}\n  - 7\n  - id: arr_1\n    uri: /\n    plugins: {}\nupstreams: {a: 1}\n#END\n",
     );
     assert_eq!(keys(&declarative), ["routes/arr_1"]);
-    let told: Vec<(u32, u32, &str, &str)> = declarative
+    let reported: Vec<(u32, u32, &str, &str)> = declarative
         .diagnostics
         .iter()
         .map(|d| (d.line, d.column, d.pointer.as_str(), d.message.as_str()))
         .collect();
     assert_eq!(
-        told,
+        reported,
         [
             (1, 1, "/rotues", "unknown section `rotues`"),
             (
@@ -202,9 +202,9 @@ fn what_has_no_effect_is_told_and_the_resource_is_used() {
     );
     assert!(declarative.diagnostics.is_empty());
     assert_eq!(declarative.items.len(), 2);
-    let told: Vec<(u32, u32, &str)> =
+    let reported: Vec<(u32, u32, &str)> =
         declarative.warnings.iter().map(|found| (found.line, found.column, found.pointer.as_str())).collect();
-    assert_eq!(told, [(5, 16, "/services/0/plugins/zipkin"), (8, 5, "/plugins/1")]);
+    assert_eq!(reported, [(5, 16, "/services/0/plugins/zipkin"), (8, 5, "/plugins/1")]);
     assert_eq!(declarative.warnings[1].hint.as_deref(), Some("did you mean `key-auth`?"));
 }
 
