@@ -2,7 +2,6 @@
 //!
 //! HTTP/3 (RFC 9114): variable-length integers, frame headers and field sections.
 
-mod huffman;
 pub mod qpack;
 mod table;
 

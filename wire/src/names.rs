@@ -134,7 +134,7 @@ impl Fingerprint {
 
 /// Fewer than eight bytes as a word padded with zeros.
 #[inline(always)]
-fn short(bytes: &[u8]) -> u64 {
+pub(crate) fn short(bytes: &[u8]) -> u64 {
     match (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
         (Some(first), Some(last)) => {
             let (first, last) = (u32::from_le_bytes(*first), u32::from_le_bytes(*last));
@@ -146,7 +146,7 @@ fn short(bytes: &[u8]) -> u64 {
 
 /// The word with its letters in lower case; other bytes are unchanged.
 #[inline(always)]
-const fn lower(word: u64) -> u64 {
+pub(crate) const fn lower(word: u64) -> u64 {
     const ONES: u64 = u64::from_le_bytes([0x01; 8]);
     const HIGH: u64 = ONES * 0x80;
     // No sum of two such bytes carries into the next one.
@@ -246,6 +246,24 @@ impl Name {
         let (name, text) = Name::KNOWN[place - 1];
         // Up to sixteen bytes the fingerprint is the whole name.
         if key.len <= 16 || same_between(text.as_bytes(), bytes) { name } else { Name::Other }
+    }
+
+    /// As [`Name::from_bytes`], for a name in lower case at compile time.
+    pub(crate) const fn of_lower(bytes: &[u8]) -> Name {
+        let mut place = 0;
+        while place < Name::KNOWN.len() {
+            let (name, text) = Name::KNOWN[place];
+            let text = text.as_bytes();
+            let mut at = 0;
+            while at < bytes.len() && at < text.len() && text[at].to_ascii_lowercase() == bytes[at] {
+                at += 1;
+            }
+            if at == bytes.len() && at == text.len() {
+                return name;
+            }
+            place += 1;
+        }
+        Name::Other
     }
 
     /// As [`Name::from_bytes`], reading `_` as `-`, like a CGI-like origin.

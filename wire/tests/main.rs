@@ -10,6 +10,7 @@
 
 mod differential;
 mod frames;
+mod hpack;
 mod hyper;
 mod parts;
 mod prefaces;

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use quinn::{Connection, SendStream, VarInt};
 use sdk::Client;
-use wire::h3::qpack::List;
+use wire::List;
 use wire::h3::{self, code, frame, setting};
 
 use super::life::{Life, State, Turn};

@@ -511,10 +511,10 @@ fn flush(body: &mut Vec<u8>, parts: &mut Vec<String>) {
 }
 
 fn fields(coded: &[u8]) -> String {
-    let mut list = qpack::List::default();
-    list.read(coded, 1 << 20, 1000).unwrap();
+    let mut list = wire::List::default();
+    qpack::decode(coded, &mut list, 1 << 20, 1000).unwrap();
     let (mut words, mut ours) = (Vec::new(), 0);
-    for (name, value) in list.iter() {
+    for (name, value, _) in list.iter() {
         let (name, value) = (String::from_utf8_lossy(name), String::from_utf8_lossy(value));
         match &name[..] {
             ":status" => words.push(value.into_owned()),
@@ -523,7 +523,7 @@ fn fields(coded: &[u8]) -> String {
             _ => words.push(format!("{name}: {value}")),
         }
     }
-    let is_final = list.iter().any(|(name, value)| name == b":status" && value[0] > b'1');
+    let is_final = list.iter().any(|(name, value, _)| name == b":status" && value[0] > b'1');
     match (is_final, ours) {
         (true, 2) | (false, 0) => {}
         (true, 0) => words.push("undated".to_owned()),

@@ -3,146 +3,67 @@
 //! Field sections (RFC 9204), without a dynamic table: the announced table capacity is 0, so every
 //! section can be decoded independently, nothing blocks, and no state is kept between sections.
 
-use super::huffman;
 use super::table::FIELDS;
-use crate::fields::Span;
+use crate::field_list::{BEHIND, BETWEEN, Bad, Known, Limited, List};
+use crate::names::Name;
+use crate::prefixed::{Reader, put_integer, put_text};
 
-/// The size of a field beside its name and value, in bytes (RFC 9114 section 4.2.2).
-const OVERHEAD: usize = 32;
-
-/// Why a field section is invalid.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bad {
-    /// It cannot be decoded, or refers to a missing entry. The connection cannot continue.
-    Coding,
-    /// It exceeds the size limit.
-    TooLarge,
-    /// It has more fields than the limit.
-    TooMany,
+/// Decodes a section of at most `most_fields`, whose names and values have at most `most_bytes`.
+///
+/// # Errors
+/// Why the section is invalid; the list is empty then.
+pub fn decode(coded: &[u8], list: &mut List, most_bytes: usize, most_fields: usize) -> Result<(), Bad> {
+    let mut limited = Limited::new(list, most_bytes, most_fields);
+    let done = read(coded, &mut limited);
+    let within = limited.finish();
+    if done.is_err() {
+        list.clear();
+    }
+    done.and(within)
 }
 
-/// A decoded field section. Reused for the next one.
-#[derive(Debug, Default)]
-pub struct List {
-    text: Vec<u8>,
-    fields: Vec<(Span, Span)>,
-}
-
-impl List {
-    /// Names and values, in order.
-    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> + Clone + '_ {
-        self.fields.iter().map(|(name, value)| (self.bytes(*name), self.bytes(*value)))
-    }
-
-    fn bytes(&self, span: Span) -> &[u8] {
-        &self.text[span.start as usize..][..span.len as usize]
-    }
-
-    fn keep(&mut self, bytes: &[u8]) -> Span {
-        let start = self.text.len();
-        self.text.extend_from_slice(bytes);
-        Span { start: start as u32, len: bytes.len() as u32 }
-    }
-
-    /// Decodes a section of at most `most_bytes` and `most_fields`.
-    ///
-    /// # Errors
-    /// Why the section is invalid.
-    pub fn read(&mut self, coded: &[u8], most_bytes: usize, most_fields: usize) -> Result<(), Bad> {
-        self.text.clear();
-        self.fields.clear();
-        let mut from = Reader(coded);
-        // No dynamic table is needed, so the base has no meaning but must be valid.
-        let (needed, _) = from.integer(8)?;
-        let (_, base) = from.integer(7)?;
-        if needed != 0 || base & 0x80 != 0 {
-            return Err(Bad::Coding);
-        }
-        let most = most_bytes.min(1 << 24);
-        let mut size = 0usize;
-        while let Some(&first) = from.0.first() {
-            let (name, value) = match first {
-                0x80.. => {
-                    let (name, value) = known(from.integer(6)?)?;
-                    (self.keep(name), self.keep(value))
-                }
-                0x40.. => {
-                    let (index, bits) = from.integer(4)?;
-                    // The bit above the index selects the table.
-                    let (name, _) = known((index, bits << 2))?;
-                    (self.keep(name), from.text(7, self, most)?)
-                }
-                0x20.. => (from.text(3, self, most)?, from.text(7, self, most)?),
-                // References to entries added to the dynamic table.
-                _ => return Err(Bad::Coding),
-            };
-            size += name.len as usize + value.len as usize + OVERHEAD;
-            if size - OVERHEAD * (self.fields.len() + 1) > most {
-                return Err(Bad::TooLarge);
-            }
-            if self.fields.len() == most_fields {
-                return Err(Bad::TooMany);
-            }
-            self.fields.push((name, value));
-        }
-        Ok(())
-    }
-}
-
-/// The static field of an index. The bit above the index selects the table.
-fn known((index, bits): (u64, u8)) -> Result<(&'static [u8], &'static [u8]), Bad> {
-    if bits & 0x40 == 0 {
+fn read(coded: &[u8], to: &mut Limited<'_>) -> Result<(), Bad> {
+    let mut from = Reader(coded);
+    // No dynamic table is needed, so the base has no meaning but must be valid.
+    let needed = from.integer(8)?;
+    let is_negative = from.0.first().is_some_and(|first| first & 0x80 != 0);
+    from.integer(7)?;
+    if needed != 0 || is_negative {
         return Err(Bad::Coding);
     }
-    let index = usize::try_from(index).map_err(|_| Bad::Coding)?;
-    FIELDS.get(index).copied().ok_or(Bad::Coding)
+    while let Some(&first) = from.0.first() {
+        if first & 0xc0 == 0xc0 {
+            let field = known(from.integer(6)?)?;
+            to.line((field.line, b""), field.name, field.id);
+        } else {
+            let start = to.list.text.len();
+            let (name, id) = match first {
+                0x40..0x80 if first & 0x10 != 0 => {
+                    let field = known(from.integer(4)?)?;
+                    to.list.text.extend_from_slice(field.name());
+                    (field.name, field.id)
+                }
+                0x20..0x40 => {
+                    let name = from.text(3, &mut to.list.text)?;
+                    (name, Name::from_bytes(&to.list.text[start..]))
+                }
+                // References to entries of the dynamic table.
+                _ => return Err(Bad::Coding),
+            };
+            to.list.text.extend_from_slice(BETWEEN);
+            from.text(7, &mut to.list.text)?;
+            to.list.text.extend_from_slice(BEHIND);
+            to.end(start, name, id)?;
+        }
+        if to.is_refused() {
+            break;
+        }
+    }
+    Ok(())
 }
 
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    /// Decodes an integer in the last bits of the next byte and the bytes after it (RFC 7541
-    /// section 5.1), and returns that first byte, too.
-    fn integer(&mut self, bits: u32) -> Result<(u64, u8), Bad> {
-        let (&first, mut rest) = self.0.split_first().ok_or(Bad::Coding)?;
-        let most = (1u64 << bits) - 1;
-        let mut value = u64::from(first) & most;
-        if value == most {
-            let mut shift = 0;
-            loop {
-                let (&byte, behind) = rest.split_first().ok_or(Bad::Coding)?;
-                rest = behind;
-                // No valid length or index is that large.
-                if shift > 28 {
-                    return Err(Bad::Coding);
-                }
-                value += u64::from(byte & 0x7f) << shift;
-                shift += 7;
-                if byte & 0x80 == 0 {
-                    break;
-                }
-            }
-        }
-        self.0 = rest;
-        Ok((value, first))
-    }
-
-    /// Decodes a text whose length is in the last bits of the next byte; the bit above them marks
-    /// Huffman coding.
-    fn text(&mut self, bits: u32, list: &mut List, most: usize) -> Result<Span, Bad> {
-        let (length, first) = self.integer(bits)?;
-        let length = usize::try_from(length).map_err(|_| Bad::Coding)?;
-        let (coded, rest) = self.0.split_at_checked(length).ok_or(Bad::Coding)?;
-        self.0 = rest;
-        if first >> bits & 1 == 0 {
-            return if length > most { Err(Bad::TooLarge) } else { Ok(list.keep(coded)) };
-        }
-        let start = list.text.len();
-        if !huffman::decode(coded, &mut list.text) {
-            return Err(Bad::Coding);
-        }
-        Ok(Span { start: start as u32, len: (list.text.len() - start) as u32 })
-    }
+fn known(index: usize) -> Result<&'static Known, Bad> {
+    FIELDS.get(index).ok_or(Bad::Coding)
 }
 
 /// Starts a section.
@@ -154,43 +75,28 @@ pub fn begin(out: &mut Vec<u8>) {
 /// Appends a field; its name must be in lower case.
 pub fn put(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     let mut of_name = None;
-    for (index, (known, with)) in FIELDS.iter().enumerate() {
-        if known.len() == name.len() && known.eq_ignore_ascii_case(name) {
-            if *with == value {
-                return put_integer(0xc0, 6, index as u64, out);
+    for (index, known) in FIELDS.iter().enumerate() {
+        if known.name == name.len() && known.name().eq_ignore_ascii_case(name) {
+            if known.value() == value {
+                return put_integer(0xc0, 6, index, out);
             }
             of_name.get_or_insert(index);
         }
     }
     match of_name {
-        Some(index) => put_integer(0x50, 4, index as u64, out),
+        Some(index) => put_integer(0x50, 4, index, out),
         None => {
-            put_integer(0x20, 3, name.len() as u64, out);
+            put_integer(0x20, 3, name.len(), out);
             out.extend(name.iter().map(u8::to_ascii_lowercase));
         }
     }
-    put_integer(0, 7, value.len() as u64, out);
-    out.extend_from_slice(value);
+    put_text(value, out);
 }
 
 /// Appends the status of a response.
 pub fn put_status(status: u16, out: &mut Vec<u8>) {
     let digits = [status / 100 % 10, status / 10 % 10, status % 10].map(|digit| b'0' + digit as u8);
     put(b":status", &digits, out);
-}
-
-fn put_integer(flags: u8, bits: u32, value: u64, out: &mut Vec<u8>) {
-    let most = (1u64 << bits) - 1;
-    if value < most {
-        return out.push(flags | value as u8);
-    }
-    out.push(flags | most as u8);
-    let mut rest = value - most;
-    while rest >= 0x80 {
-        out.push(rest as u8 | 0x80);
-        rest >>= 7;
-    }
-    out.push(rest as u8);
 }
 
 #[cfg(test)]
@@ -205,9 +111,9 @@ mod tests {
 
     fn limited(coded: &[u8], bytes: usize, fields: usize) -> Result<Texts, Bad> {
         let mut list = List::default();
-        list.read(coded, bytes, fields)?;
+        decode(coded, &mut list, bytes, fields)?;
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-        Ok(list.iter().map(|(name, value)| (text(name), text(value))).collect())
+        Ok(list.iter().map(|(name, value, _)| (text(name), text(value))).collect())
     }
 
     #[test]

@@ -1,30 +1,31 @@
 //! Invariants of the parsers of HTTP/3 fields, HTTP/3 integers and WebSocket frames, for any bytes.
 
 use wire::h3::{self, qpack};
-use wire::websocket;
+use wire::{List, websocket};
 
 const MOST_BYTES: usize = 4096;
 const MOST_FIELDS: usize = 50;
 
 /// A decoded section is within its bounds, and decodes to the same fields after encoding it again.
 pub fn fields(coded: &[u8]) -> Result<(), String> {
-    let mut list = qpack::List::default();
-    if list.read(coded, MOST_BYTES, MOST_FIELDS).is_err() {
+    let mut list = List::default();
+    if qpack::decode(coded, &mut list, MOST_BYTES, MOST_FIELDS).is_err() {
         return Ok(());
     }
-    let bytes: usize = list.iter().map(|(name, value)| name.len() + value.len()).sum();
+    let bytes: usize = list.iter().map(|(name, value, _)| name.len() + value.len()).sum();
     let count = list.iter().count();
     if bytes > MOST_BYTES || count > MOST_FIELDS {
         return Err(format!("{count} fields of {bytes} bytes"));
     }
     let mut again = Vec::new();
     qpack::begin(&mut again);
-    list.iter().for_each(|(name, value)| qpack::put(name, value, &mut again));
-    let mut second = qpack::List::default();
-    second.read(&again, MOST_BYTES, MOST_FIELDS).map_err(|bad| format!("{bad:?} when written again"))?;
+    list.iter().for_each(|(name, value, _)| qpack::put(name, value, &mut again));
+    let mut second = List::default();
+    qpack::decode(&again, &mut second, MOST_BYTES, MOST_FIELDS)
+        .map_err(|bad| format!("{bad:?} when written again"))?;
     // Names are always encoded in lower case.
-    let lower = list.iter().map(|(name, value)| (name.to_ascii_lowercase(), value));
-    if lower.eq(second.iter().map(|(name, value)| (name.to_vec(), value))) {
+    let lower = list.iter().map(|(name, value, id)| (name.to_ascii_lowercase(), value, id));
+    if lower.eq(second.iter().map(|(name, value, id)| (name.to_vec(), value, id))) {
         Ok(())
     } else {
         Err(format!("{list:?} became {second:?}"))

@@ -4,9 +4,8 @@
 
 use wire::h1::Refusal;
 use wire::h1::decode::Limits;
-use wire::h3::qpack::List;
 use wire::parts::Parts;
-use wire::{RequestHead, Version};
+use wire::{List, RequestHead, Version};
 
 use crate::down::head::{self, Ask, Asked};
 
@@ -23,7 +22,7 @@ pub(super) fn make(
 ) -> Result<Ask, Refusal> {
     let (mut method, mut scheme, mut authority, mut path, mut protocol) = (None, None, None, None, None);
     let mut before = 0;
-    for (name, value) in list.iter().take_while(|(name, _)| name.starts_with(b":")) {
+    for (name, value, _) in list.iter().take_while(|(name, ..)| name.starts_with(b":")) {
         before += 1;
         let place = match name {
             b":method" => &mut method,
@@ -37,7 +36,7 @@ pub(super) fn make(
             return Err(Refusal::RequestLine);
         }
     }
-    let fields = || list.iter().skip(before);
+    let fields = || list.iter().skip(before).map(|(name, value, _)| (name, value));
     // One that begins with a colon here comes too late, and no name has one.
     if fields().any(|(name, _)| name.iter().any(|byte| byte.is_ascii_uppercase() || *byte == b':')) {
         return Err(Refusal::FieldName);
@@ -75,7 +74,7 @@ mod tests {
             coded.extend(value.as_bytes());
         }
         let mut list = List::default();
-        list.read(&coded, 4096, 100).unwrap();
+        qpack::decode(&coded, &mut list, 4096, 100).unwrap();
         let mut head = RequestHead::default();
         make(&list, ends, &mut head, &mut Vec::new(), &Limits::default()).map(|ask| (ask, head))
     }

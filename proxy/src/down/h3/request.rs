@@ -9,10 +9,11 @@ use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
 use quinn::RecvStream;
+use wire::Fields;
+use wire::field_list::Bad;
 use wire::h1::chunked::may_be_trailer;
-use wire::h3::{code, frame};
+use wire::h3::{code, frame, qpack};
 use wire::parts::speaks_of_connection;
-use wire::{Fields, Name};
 
 use super::Shared;
 use super::frames::{Broken, Frames};
@@ -229,13 +230,13 @@ impl Input {
     fn take_trailers(&mut self) -> Result<(), Broken> {
         let limits = &self.shared.worker.settings.request;
         let mut list = self.shared.list.borrow_mut();
-        list.read(&self.coded, limits.head, limits.fields).map_err(|bad| match bad {
-            wire::h3::qpack::Bad::Coding => Broken::Connection(code::QPACK_DECOMPRESSION_FAILED),
+        qpack::decode(&self.coded, &mut list, limits.head, limits.fields).map_err(|bad| match bad {
+            Bad::Coding => Broken::Connection(code::QPACK_DECOMPRESSION_FAILED),
             _ => Broken::Stream(code::EXCESSIVE_LOAD),
         })?;
-        for (name, value) in list.iter() {
+        for (name, value, id) in list.iter() {
             // RFC 9114 sections 4.2 and 4.3.
-            let of_connection = speaks_of_connection(Name::from_bytes(name), value);
+            let of_connection = speaks_of_connection(id, value);
             if of_connection || name.starts_with(b":") || name.iter().any(u8::is_ascii_uppercase) {
                 return Err(Broken::Stream(code::MESSAGE_ERROR));
             }

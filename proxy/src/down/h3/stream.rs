@@ -5,9 +5,10 @@ use std::rc::Rc;
 
 use quinn::{RecvStream, SendStream};
 use wire::Framing;
+use wire::field_list::Bad;
 use wire::h1::Refusal;
 use wire::h3::code;
-use wire::h3::qpack::Bad;
+use wire::h3::qpack;
 
 use super::Shared;
 use super::frames::Broken;
@@ -141,7 +142,7 @@ fn make(worker: &Worker, stream: &mut Stream, ends: bool, scratch: &mut Scratch)
     stream.arrival.head_bytes = coded.len() as u64;
     let refused = |why| Bars::Refused(FaultKind::BadRequest(why));
     let mut list = stream.shared.list.borrow_mut();
-    list.read(&coded, limits.head, limits.fields + PSEUDO).map_err(|bad| match bad {
+    qpack::decode(&coded, &mut list, limits.head, limits.fields + PSEUDO).map_err(|bad| match bad {
         Bad::Coding => Bars::Broken(Broken::Connection(code::QPACK_DECOMPRESSION_FAILED)),
         Bad::TooLarge => refused(Refusal::HeadTooLarge),
         Bad::TooMany => refused(Refusal::TooManyFields),

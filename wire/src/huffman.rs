@@ -64,7 +64,7 @@ const fn codes() -> Codes {
 }
 
 /// Appends the decoded text; returns `false` if the coding is invalid.
-pub(super) fn decode(coded: &[u8], out: &mut Vec<u8>) -> bool {
+pub(crate) fn decode(coded: &[u8], out: &mut Vec<u8>) -> bool {
     let mut word = 0u64;
     let mut have = 0usize;
     let mut rest = coded.iter();

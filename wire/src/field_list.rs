@@ -1,0 +1,196 @@
+//! hot path
+//!
+//! The fields of one decoded field block (HTTP/2) or field section (HTTP/3).
+
+use crate::fields::{Field, Span};
+use crate::names::Name;
+
+/// Why a block of fields is invalid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bad {
+    /// It cannot be decoded, or refers to a missing entry. The connection cannot continue.
+    Coding,
+    /// It exceeds the size limit.
+    TooLarge,
+    /// It has more fields than the limit.
+    TooMany,
+}
+
+/// A decoded list of fields. Reused for the next one.
+///
+/// Every field is a line of HTTP/1 in the text, so that forwarding it to an HTTP/1 server copies it
+/// in one piece, and an entry of a table is appended in one piece.
+#[derive(Debug, Default)]
+pub struct List {
+    pub(crate) text: Vec<u8>,
+    fields: Vec<Field>,
+}
+
+/// Bytes of a line beside its name and value.
+pub(crate) const LINE: usize = BETWEEN.len() + BEHIND.len();
+/// Separates name and value in a line.
+pub(crate) const BETWEEN: &[u8; 2] = b": ";
+/// Ends a line.
+pub(crate) const BEHIND: &[u8; 2] = b"\r\n";
+
+/// A refused block may have this many times the text of a valid one, or of `LEAST_WORK` bytes.
+const WORK: usize = 16;
+const LEAST_WORK: usize = 64 << 10;
+
+/// The capacity a list keeps for the next one, in bytes of text and in fields.
+const KEPT_TEXT: usize = 8 << 10;
+const KEPT_FIELDS: usize = 256;
+
+impl List {
+    /// Name, value and id of each field, in order. Names are as received, not checked.
+    #[inline]
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8], Name)> + Clone + '_ {
+        self.fields.iter().map(|field| (self.bytes(field.name), self.bytes(field.value), field.id))
+    }
+
+    /// The number of fields.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.fields.len()
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.fields.is_empty()
+    }
+
+    /// Removes all fields; keeps at most a usual list's capacity.
+    pub fn clear(&mut self) {
+        self.text.clear();
+        self.fields.clear();
+        if self.text.capacity() > KEPT_TEXT {
+            self.text.shrink_to(KEPT_TEXT);
+        }
+        if self.fields.capacity() > KEPT_FIELDS {
+            self.fields.shrink_to(KEPT_FIELDS);
+        }
+    }
+
+    #[inline]
+    fn bytes(&self, span: Span) -> &[u8] {
+        &self.text[span.start as usize..][..span.len as usize]
+    }
+}
+
+/// A list that is decoded, and its limits. Fields that exceed them are not kept.
+pub(crate) struct Limited<'a> {
+    pub(crate) list: &'a mut List,
+    most_bytes: usize,
+    most_fields: usize,
+    bytes: usize,
+    refused: Option<Bad>,
+}
+
+impl<'a> Limited<'a> {
+    /// Clears the list. `most_bytes` limits the sum of all names and values.
+    pub(crate) fn new(list: &'a mut List, most_bytes: usize, most_fields: usize) -> Limited<'a> {
+        list.clear();
+        Limited { list, most_bytes: most_bytes.min(1 << 24), most_fields, bytes: 0, refused: None }
+    }
+
+    /// Appends a line in up to two pieces, whose name has `name` bytes.
+    #[inline]
+    pub(crate) fn line(&mut self, (first, second): (&[u8], &[u8]), name: usize, id: Name) {
+        let length = first.len() + second.len();
+        if self.admits(length) {
+            let start = self.list.text.len();
+            self.list.text.extend_from_slice(first);
+            if !second.is_empty() {
+                self.list.text.extend_from_slice(second);
+            }
+            self.push(start, length, name, id);
+        }
+    }
+
+    /// Ends a line that was appended to the text from `start` on, whose name has `name` bytes.
+    ///
+    /// # Errors
+    /// [`Bad::Coding`] if far more text than the limit was decoded. A name of the dynamic table has
+    /// kilobytes and is repeated by two bytes, so decoding a refused block is bounded as well.
+    #[inline]
+    pub(crate) fn end(&mut self, start: usize, name: usize, id: Name) -> Result<(), Bad> {
+        let length = self.list.text.len() - start;
+        if self.admits(length) {
+            self.push(start, length, name, id);
+            return Ok(());
+        }
+        self.list.text.truncate(start);
+        self.bytes += length;
+        if self.bytes > self.most_bytes.max(LEAST_WORK) * WORK { Err(Bad::Coding) } else { Ok(()) }
+    }
+
+    /// The error of the first limit that was exceeded. Its list is empty.
+    pub(crate) fn finish(self) -> Result<(), Bad> {
+        match self.refused {
+            None => Ok(()),
+            Some(bad) => {
+                self.list.clear();
+                Err(bad)
+            }
+        }
+    }
+
+    /// Whether a limit was exceeded.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.refused.is_some()
+    }
+
+    #[inline]
+    fn admits(&mut self, length: usize) -> bool {
+        if self.refused.is_some() {
+            return false;
+        }
+        self.bytes += length - LINE;
+        if self.bytes > self.most_bytes {
+            self.refused = Some(Bad::TooLarge);
+        } else if self.list.fields.len() >= self.most_fields {
+            self.refused = Some(Bad::TooMany);
+        }
+        self.refused.is_none()
+    }
+
+    #[inline]
+    fn push(&mut self, start: usize, length: usize, name: usize, id: Name) {
+        let value = Span { start: (start + name + BETWEEN.len()) as u32, len: (length - name - LINE) as u32 };
+        self.list.fields.push(Field { id, name: Span { start: start as u32, len: name as u32 }, value });
+    }
+}
+
+/// An entry of a static table.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Known {
+    /// The field as a line.
+    pub(crate) line: &'static [u8],
+    /// The length of its name.
+    pub(crate) name: usize,
+    pub(crate) id: Name,
+}
+
+impl Known {
+    pub(crate) const fn new(line: &'static str, name: &'static str) -> Known {
+        Known { line: line.as_bytes(), name: name.len(), id: Name::of_lower(name.as_bytes()) }
+    }
+
+    #[inline]
+    pub(crate) fn name(&self) -> &'static [u8] {
+        &self.line[..self.name]
+    }
+
+    #[inline]
+    pub(crate) fn value(&self) -> &'static [u8] {
+        &self.line[self.name + BETWEEN.len()..self.line.len() - BEHIND.len()]
+    }
+}
+
+/// Entries of a static table from names and values.
+macro_rules! known {
+    ($(($name:literal, $value:literal),)*) => {
+        [$($crate::field_list::Known::new(concat!($name, ": ", $value, "\r\n"), $name),)*]
+    };
+}
+pub(crate) use known;

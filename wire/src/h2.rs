@@ -1,0 +1,5 @@
+//! hot path
+//!
+//! HTTP/2: header compression.
+
+pub mod hpack;
