@@ -20,7 +20,7 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use tokio_rustls::rustls;
 use tokio_rustls::rustls::ClientConfig;
 
-use crate::http::{self, Server};
+use crate::http::{self, Names, Server};
 
 /// The ALPN name of a handshake that proves a name.
 const PROOF: &[u8] = b"acme-tls/1";
@@ -40,24 +40,26 @@ pub struct Acme {
     /// Whom it is bound to elsewhere: key id, and key in base64url.
     pub external: Option<(String, String)>,
     pub tls: Arc<ClientConfig>,
+    pub names: Option<Names>,
 }
 
 /// Sends the requests of instant-acme.
-struct Client(Arc<ClientConfig>);
+struct Client(Arc<ClientConfig>, Option<Names>);
 
 impl HttpClient for Client {
     fn request(
         &self,
         request: hyper::Request<BodyWrapper<Bytes>>,
     ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
-        let tls = self.0.clone();
-        Box::pin(async move { send(request, &tls).await.map_err(|error| Error::Other(error.into())) })
+        let (tls, names) = (self.0.clone(), self.1.clone());
+        Box::pin(async move { send(request, &tls, names).await.map_err(|error| Error::Other(error.into())) })
     }
 }
 
 async fn send(
     request: hyper::Request<BodyWrapper<Bytes>>,
     tls: &Arc<ClientConfig>,
+    names: Option<Names>,
 ) -> Result<BytesResponse, String> {
     let (head, body) = request.into_parts();
     let body = body.collect().await.map_err(|error| error.to_string())?.to_bytes();
@@ -66,7 +68,7 @@ async fn send(
     if scheme != "https" {
         return Err(format!("{}: expected an https:// address", head.uri));
     }
-    let server = Server::parse(&format!("{scheme}://{authority}"), tls)?;
+    let server = Server::parse(&format!("{scheme}://{authority}"), tls)?.resolved_by(names);
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
     let fields = head.headers.iter().filter_map(|(name, value)| Some((name.as_str(), value.to_str().ok()?)));
     let fields: Vec<(&str, &str)> = fields.collect();
@@ -80,7 +82,7 @@ async fn send(
 
 impl Acme {
     fn client(&self) -> Box<dyn HttpClient> {
-        Box::new(Client(self.tls.clone()))
+        Box::new(Client(self.tls.clone(), self.names.clone()))
     }
 
     async fn restored(&self, kept: &str) -> Result<Account, String> {

@@ -105,7 +105,7 @@ impl Consul {
         let tls = trust.of(&settings.tls)?;
         let settings = Arc::new(settings);
         let cluster = |url: &String| {
-            let server = Server::parse(url, &tls)?;
+            let server = Server::parse(url, &tls)?.resolved_by(trust.names.clone());
             Ok(Arc::new(Cluster { server, settings: settings.clone(), seen: Default::default() }))
         };
         let servers: Vec<_> = settings.servers.iter().map(cluster).collect::<Result<_, String>>()?;

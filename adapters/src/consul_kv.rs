@@ -73,7 +73,7 @@ impl ConsulKv {
         let prefix = settings.prefix.trim_matches('/').to_owned();
         let settings = Arc::new(Settings { prefix, ..settings });
         let store = |url: &String| {
-            let server = Server::parse(url, &tls)?;
+            let server = Server::parse(url, &tls)?.resolved_by(trust.names.clone());
             let begin = format!("{}/v1/kv/{}/", url.trim_end_matches('/'), settings.prefix);
             Ok(Arc::new(Store { server, begin, settings: settings.clone() }))
         };

@@ -41,6 +41,8 @@ pub use link::{Host, Tls};
 pub use presence::Presence;
 use proto::RangeRequest;
 
+use crate::Names;
+
 /// A write that takes longer fails, so that clients have an answer within 3 s.
 const WRITE: Duration = Duration::from_millis(2500);
 
@@ -52,6 +54,8 @@ pub struct Settings {
     pub prefix: String,
     pub user: Option<User>,
     pub tls: Option<Tls>,
+    /// How host names of members are resolved; without it, as the system does.
+    pub names: Option<Names>,
     /// The longest a page of keys may take.
     pub timeout: Duration,
     /// Failed tries in a row, up to which trouble is not logged.
@@ -182,11 +186,11 @@ impl Drop for Etcd {
 
 impl Inner {
     fn new(settings: Settings) -> (Arc<Inner>, mpsc::Receiver<keep::Release>) {
-        let Settings { hosts, tls, user, .. } = settings.clone();
+        let Settings { hosts, tls, user, names, .. } = settings.clone();
         let (releases, asked) = mpsc::channel(1);
         let inner = Inner {
             releases,
-            client: Client::new(Cluster { hosts, tls, user }),
+            client: Client::new(Cluster { hosts, tls, user, names }),
             layout: Layout::new(&settings.prefix),
             table: Arc::new(Table::new([], None, 0)),
             filled: watch::Sender::new(false),

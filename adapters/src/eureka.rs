@@ -45,8 +45,11 @@ impl Eureka {
     pub fn new(config: &Value, trust: &Trust) -> Result<Eureka, String> {
         let settings: Settings = crate::settings(config)?;
         let tls = trust.of(&settings.tls)?;
-        let server = |host: &String| Server::parse(&format!("{host}{}", settings.prefix), &tls);
-        let servers: Vec<Server> = settings.host.iter().map(server).collect::<Result<_, _>>()?;
+        let server = |host: &String| {
+            let server = Server::parse(&format!("{host}{}", settings.prefix), &tls)?;
+            Ok(server.resolved_by(trust.names.clone()))
+        };
+        let servers: Vec<Server> = settings.host.iter().map(server).collect::<Result<_, String>>()?;
         Ok(Eureka { config: config.clone(), servers, settings })
     }
 }

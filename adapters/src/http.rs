@@ -257,16 +257,9 @@ impl Server {
 
     async fn connect(&self) -> Result<TcpStream, String> {
         let (host, port) = self.authority.rsplit_once(':').unwrap_or((&self.authority, ""));
-        let connected = match (&self.names, port.parse()) {
-            (Some(names), Ok(port)) if !host.starts_with('[') && host.parse::<IpAddr>().is_err() => {
-                let answer = names.0.resolve(host).await.ok_or("too many names are being resolved")?;
-                let found = answer.addresses.map_err(|why| why.to_string())?;
-                let addresses: Vec<SocketAddr> = found.iter().map(|ip| SocketAddr::new(*ip, port)).collect();
-                TcpStream::connect(&addresses[..]).await
-            }
-            _ => TcpStream::connect(&self.authority).await,
-        };
-        connected.map_err(|error| error.to_string())
+        let host = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+        let port = port.parse().map_err(|_| format!("{}: expected a port", self.authority))?;
+        connect(host, port, self.names.as_ref()).await
     }
 
     /// The name and password in its address.
@@ -372,6 +365,23 @@ impl Server {
         let (head, body) = response.map_err(|error| format!("{}: {error}", self.authority))?.into_parts();
         Ok(Open { status: head.status.as_u16(), headers: head.headers, body, _driver: driver })
     }
+}
+
+/// Connects to a host name or an address without brackets. The caller bounds the time.
+///
+/// # Errors
+/// The name has no address, or none of them takes the connection; in words.
+pub async fn connect(host: &str, port: u16, names: Option<&Names>) -> Result<TcpStream, String> {
+    let connected = match names {
+        Some(names) if host.parse::<IpAddr>().is_err() => {
+            let answer = names.0.resolve(host).await.ok_or("too many names are being resolved")?;
+            let found = answer.addresses.map_err(|why| format!("{host} has no address: {why}"))?;
+            let addresses: Vec<SocketAddr> = found.iter().map(|ip| SocketAddr::new(*ip, port)).collect();
+            TcpStream::connect(&addresses[..]).await
+        }
+        _ => TcpStream::connect((host, port)).await,
+    };
+    connected.map_err(|error| error.to_string())
 }
 
 async fn shake<T>(stream: T) -> Result<(SendRequest<Full<Bytes>>, Driver), String>

@@ -211,7 +211,7 @@ async fn ask(asked: &Question, trust: &Trust, settings: Settings) -> Result<Byte
     // The path is kept as it is written, behind scheme and host.
     let at = asked.url.match_indices('/').nth(2).map_or(asked.url.len(), |(at, _)| at);
     let (origin, path) = asked.url.split_at(at);
-    let server = Server::parse(origin, &trust.verifying).map_err(failed)?;
+    let server = Server::parse(origin, &trust.verifying).map_err(failed)?.resolved_by(trust.names.clone());
     let question = http::Question {
         method: Method::POST,
         path: if path.is_empty() { "/" } else { path },

@@ -141,6 +141,7 @@ pub fn start(
         email: wanted.email.clone(),
         external: wanted.eab.clone().map(|eab| (eab.kid, eab.hmac_key)),
         tls,
+        names: trust.names.clone(),
     };
     let issuer = (boot.role != Role::DataPlane).then(|| {
         anyhow::Ok(Issuer {

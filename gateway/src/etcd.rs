@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use adapters::Names;
 use adapters::etcd::{Etcd, Host, Settings, Tls, User, write_all};
 use anyhow::{Context, anyhow, bail};
 use control::store::{Embedded, Refused, Step, Store, StoreError};
@@ -49,6 +50,7 @@ pub fn settings(boot: &Boot, data: Option<&Path>) -> anyhow::Result<Settings> {
         prefix: etcd.prefix.clone(),
         user: etcd.user.clone().map(|(name, password)| User { name, password }),
         tls,
+        names: None,
         timeout: etcd.timeout,
         startup_retry: etcd.startup_retry,
         progress_interval: etcd.progress_interval,
@@ -110,7 +112,8 @@ fn open(found: &Found) -> anyhow::Result<(tokio::runtime::Runtime, control::stor
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let etcd = {
         let _on = runtime.enter();
-        Etcd::start(settings)
+        let questions = wiring::questions(&found.boot, wiring::names(&found.boot));
+        Etcd::start(Settings { names: Some(Names(questions)), ..settings })
     };
     runtime.block_on(etcd.ready(READING.min(found.boot.etcd.timeout)))?;
     let store = wiring::sealed(&found.boot, &*wiring::catalog(&found.boot)?, Arc::new(etcd))?;

@@ -9,11 +9,11 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use adapters::etcd::Etcd;
+use adapters::etcd::{Etcd, Settings};
 use admin::metrics::Pages;
 use admin::{Admin, ControlApi, Program};
 use anyhow::Context;
-use control::names::{LookUp, Questions, Resolver, System};
+use control::names::Resolver;
 use control::store::{Embedded, File, Store};
 use control::{Handle, Pipeline};
 use model::Diagnostic;
@@ -114,8 +114,15 @@ async fn serve(
         let boot = boot.clone();
         move || tls::settings(&boot)
     });
-    let Opened { store, file, etcd } =
-        open_store(&boot, &*catalog, (resources.as_deref(), import.as_ref()), given.as_deref(), &data)?;
+    let names = wiring::names(&boot);
+    let questions = wiring::questions(&boot, names.clone());
+    let sources = Sources {
+        resources: resources.as_deref(),
+        import: import.as_ref(),
+        given: given.as_deref(),
+        names: adapters::Names(questions.clone()),
+    };
+    let Opened { store, file, etcd } = open_store(&boot, &*catalog, sources, &data)?;
     if let Some(given) = given.as_deref().filter(|_| store.writable()) {
         forward::keep(&*store, given).await?;
     }
@@ -130,9 +137,6 @@ async fn serve(
     settings.streams.access_log = logs.streams.as_ref().map(AccessLog::for_workers);
     let tls = tls.await.context("reading the trusted certificates failed")??;
     settings.tls = tls.common.clone();
-    let names: Arc<dyn LookUp> = Arc::new(System::new(&boot.resolver));
-    let valid = boot.resolver.valid;
-    let questions = Arc::new(Questions::start(names.clone(), valid, settings.limits.resolved_names));
     settings.resolver = Some(questions.clone());
     let trust = wiring::trust(&tls.common, Some(adapters::Names(questions)));
     logs.deliveries.trust(trust.clone());
@@ -158,7 +162,7 @@ async fn serve(
         .map_err(|why| anyhow::anyhow!(why))?;
     let mut acme = acme::start(&boot, &store, &trust, &provider)?;
     let secrets = wiring::secrets(&boot, trust.clone());
-    let resolver = Resolver::of(names, valid).with_registries(registries).with_secrets(secrets);
+    let resolver = Resolver::of(names, boot.resolver.valid).with_registries(registries).with_secrets(secrets);
     let (pipeline, mut handle) = Pipeline::new(&*store, compiler, publisher, resolver);
     let program = Arc::new(Running {
         observer,
@@ -277,6 +281,14 @@ fn spawn_reports(program: &Arc<Running>, handle: &Handle, services: &Services) {
     control::tasks::spawn(metrics::forget_routes(handle.clone(), services.meters.clone()));
 }
 
+/// Where resources are read from, as the command line says, and how names are resolved.
+struct Sources<'s> {
+    resources: Option<&'s Path>,
+    import: Option<&'s Arc<Job>>,
+    given: Option<&'s str>,
+    names: adapters::Names,
+}
+
 /// The store, and the same by its kind.
 struct Opened {
     store: Arc<dyn Store>,
@@ -287,8 +299,7 @@ struct Opened {
 fn open_store(
     boot: &Boot,
     catalog: &dyn Catalog,
-    (resources, import): (Option<&Path>, Option<&Arc<Job>>),
-    given: Option<&str>,
+    Sources { resources, import, given, names }: Sources<'_>,
     data: &Path,
 ) -> anyhow::Result<Opened> {
     match resources {
@@ -307,7 +318,8 @@ fn open_store(
             Ok(Opened { store, file: Some(file), etcd: None })
         }
         None if boot.provider == Provider::Etcd => {
-            let etcd = Arc::new(Etcd::start(etcd::settings(boot, Some(data))?));
+            let settings = etcd::settings(boot, Some(data))?;
+            let etcd = Arc::new(Etcd::start(Settings { names: Some(names), ..settings }));
             let store = Arc::new(wiring::sealed(boot, catalog, etcd.clone())?);
             Ok(Opened { store, file: None, etcd: Some(etcd) })
         }

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use cache::{Caches, DiskSettings};
+use control::names::{LookUp, Questions, System};
 use control::secrets::Secrets;
 use control::store::{History, Opener, Ring, Sealed, Store};
 use indexmap::IndexMap;
@@ -152,6 +153,16 @@ pub fn trust(common: &CommonTls, names: Option<adapters::Names>) -> adapters::Tr
         trusting: common.trusting.without_sessions(),
         names,
     }
+}
+
+/// Looks names up with the name servers of the boot file.
+pub fn names(boot: &Boot) -> Arc<dyn LookUp> {
+    Arc::new(System::new(&boot.resolver))
+}
+
+/// Looks names up for workers and adapters, each name once. Must run on a runtime.
+pub fn questions(boot: &Boot, names: Arc<dyn LookUp>) -> Arc<Questions> {
+    Arc::new(Questions::start(names, boot.resolver.valid, saturating(boot.http.max_resolved_names)))
 }
 
 /// How secret managers are asked.

@@ -24,6 +24,7 @@ use super::proto::{
     LeaseKeepAliveResponse, RangeRequest, RangeResponse, StatusRequest, StatusResponse, TxnRequest,
     TxnResponse, WatchRequest, WatchResponse,
 };
+use crate::Names;
 
 /// How long a member may take to accept a connection and its handshakes.
 const CONNECT: Duration = Duration::from_secs(1);
@@ -68,6 +69,7 @@ pub struct Cluster {
     pub hosts: Vec<Host>,
     pub tls: Option<Tls>,
     pub user: Option<User>,
+    pub names: Option<Names>,
 }
 
 /// A user of etcd's.
@@ -261,7 +263,7 @@ impl Client {
 
     async fn dial_one(&self, host: Host) -> Result<Current, String> {
         let dial = async {
-            let link = Link::connect(&host, self.cluster.tls.as_ref()).await?;
+            let link = Link::connect(&host, self.cluster.tls.as_ref(), self.cluster.names.as_ref()).await?;
             let number = self.made.fetch_add(1, Ordering::Relaxed);
             let mut current = Current { link, host: host.clone(), token: None, number };
             if let Some(User { name, password }) = self.cluster.user.clone() {
@@ -369,7 +371,7 @@ mod tests {
     async fn an_unreachable_cluster_is_reported_with_every_address() {
         let hosts =
             ["http://127.0.0.1:1", "http://127.0.0.1:2"].map(|url| Host::parse(url).unwrap()).to_vec();
-        let client = Client::new(Cluster { hosts, tls: None, user: None });
+        let client = Client::new(Cluster { hosts, tls: None, user: None, names: None });
         let Err(Trouble::Unreachable(why)) = client.lease(1).await else { panic!() };
         assert!(why.contains("http://127.0.0.1:1: ") && why.contains("http://127.0.0.1:2: "), "{why}");
     }

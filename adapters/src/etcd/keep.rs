@@ -155,6 +155,7 @@ mod tests {
             prefix: "/apisix".to_owned(),
             user: None,
             tls: None,
+            names: None,
             timeout: Duration::from_secs(1),
             startup_retry: 0,
             progress_interval: Duration::from_secs(60),

@@ -12,10 +12,11 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tonic::body::Body;
 use tower_service::Service;
+
+use crate::Names;
 
 /// A connection on which nothing comes is asked whether it lives after so long.
 const PING: Duration = Duration::from_secs(5);
@@ -114,9 +115,8 @@ impl Link {
     ///
     /// # Errors
     /// In words.
-    pub async fn connect(host: &Host, tls: Option<&Tls>) -> Result<Link, String> {
-        let stream =
-            TcpStream::connect((host.name.as_str(), host.port)).await.map_err(|error| error.to_string())?;
+    pub async fn connect(host: &Host, tls: Option<&Tls>, names: Option<&Names>) -> Result<Link, String> {
+        let stream = crate::http::connect(&host.name, host.port, names).await?;
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
         let stream: Box<dyn Stream> = match (host.tls, tls) {
             (false, _) => Box::new(stream),

@@ -207,6 +207,7 @@ fn cluster(
     let bare = host.trim_start_matches('[').trim_end_matches(']');
     let host = if bare.contains(':') { format!("[{bare}]") } else { bare.to_owned() };
     let server = Server::parse(&format!("{}://{host}:{port}", service.schema), &tls)?;
+    let server = server.resolved_by(trust.names.clone());
     let client = match (written.client.token, written.client.token_file) {
         (Some(token), _) => Client::Token(variable(&token, env)?.trim().to_owned()),
         (None, Some(file)) => Client::File(variable(&file, env)?),

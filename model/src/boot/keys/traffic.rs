@@ -30,7 +30,7 @@ pub const PORTS: &[Row] = &[
         "`X-APISIX-Upstream-Status` on every upstream response, not only if the last attempt ended with 5xx"),
     row("apisix.disable_upstream_healthcheck", Shape::Bool, "false",
         "switches all [health checks](resources.md#health-checks) off"),
-    row("apisix.dns_resolver", Shape::Texts, "", "list of name servers, for upstreams, plugins and secret managers").words("the system's"),
+    row("apisix.dns_resolver", Shape::Texts, "", "list of name servers, for every name that the gateway connects to; the registry `dns` has its own").words("the system's"),
     row("apisix.dns_resolver_valid", Shape::Count { min: 0, max: YEAR }, "", "seconds an address is cached")
         .words("records' own"),
     row("apisix.resolver_timeout", Shape::Time, "5s", "for one lookup"),
