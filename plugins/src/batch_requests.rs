@@ -327,6 +327,7 @@ fn request(x: &Exchange<'_>, batch: &Batch, item: &Item) -> Result<Fetch, &'stat
         timeouts: FetchTimeouts { connect: timeout, send: timeout, read: timeout },
         max_body: 0,
         repeatable: false,
+        http2: false,
         keep: Keep { connections: 0, idle: Duration::ZERO },
     })
 }

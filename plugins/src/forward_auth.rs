@@ -255,6 +255,7 @@ impl ForwardAuth {
             max_body: self.max_answer,
             // Asking the server twice does no harm.
             repeatable: true,
+            http2: false,
             keep,
         }
     }

@@ -34,6 +34,7 @@ pub mod echo;
 mod edits;
 mod encoding;
 pub mod error_page;
+pub mod ext_authz;
 pub mod fault_injection;
 pub mod file_logger;
 pub mod forward_auth;
@@ -123,6 +124,7 @@ plugins! {
     jwt_auth::JwtAuth,
     key_auth::KeyAuth,
     consumer_restriction::ConsumerRestriction,
+    ext_authz::ExtAuthz,
     forward_auth::ForwardAuth,
     proxy_cache::ProxyCache,
     body_transformer::BodyTransformer,

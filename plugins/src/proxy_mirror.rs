@@ -150,6 +150,7 @@ impl Plugin for ProxyMirror {
             max_body: MAX_ANSWER,
             // Rather a copy twice than none, where the mirror closed a kept connection.
             repeatable: true,
+            http2: false,
             keep: Keep::default(),
         });
         Step::Next

@@ -19,9 +19,11 @@ use crate::io;
 use crate::rt::{self, memory};
 use crate::up::connect::{Secured, connect_humbly};
 use crate::up::h1::{Conn, Wish};
+use crate::up::h2::Stream;
+use crate::up::links;
 use crate::up::pool::Peer;
 use crate::up::tls::server_name;
-use crate::up::{Head, Lines, Size};
+use crate::up::{Head, Lines, Size, Upstream};
 use crate::worker::Worker;
 
 pub(crate) use permits::Fetches;
@@ -77,35 +79,54 @@ pub(crate) async fn run(worker: &Worker, request: Fetch) -> Result<Fetched, Fetc
             let common = &worker.settings.tls;
             let tls = if request.verify { &common.verifying } else { &common.trusting };
             let name = server_name(request.target.authority.as_bytes(), addr);
-            Secured { tls: tls.clone(), name, h2: false }
+            Secured { tls: tls.clone(), name, h2: request.http2 }
         });
         let peer = match &secured {
             None => Peer::plain(addr),
             Some(Secured { tls, name, .. }) => worker.pools.over_tls(addr, tls, name),
         };
-        let mut pooled = worker.pools.take(peer, worker.clock.coarse_ms(), true);
+        let Keep { connections, idle } = request.keep;
+        let keepalive = Keepalive { size: connections, idle_timeout: idle, requests: REQUESTS };
+        let mut pooled = match request.http2 {
+            true => None,
+            false => worker.pools.take(peer, worker.clock.coarse_ms(), true),
+        };
+        let mut fresh = false;
         loop {
             if worker.clock.is_over(end) {
                 return Err(FetchError::Timeout);
             }
-            let mut conn = match pooled.take() {
-                Some(conn) => conn,
-                None => match connect_humbly(worker, &waiters[0], addr, secured.as_ref(), connect, end).await
-                {
-                    Ok(conn) => conn,
-                    Err(fault) => {
-                        last = error_of(fault);
-                        break;
-                    }
-                },
+            let connected = match pooled.take() {
+                Some(conn) => Ok(Upstream::H1(conn)),
+                None if request.http2 => {
+                    let target = links::Target {
+                        peer: peer.with_h2(),
+                        place: addr.into(),
+                        secured: secured.clone(),
+                        connect_timeout: connect,
+                        send_timeout: send,
+                        keepalive,
+                    };
+                    // Boxed, as it is larger than what HTTP/1 needs.
+                    let place = Box::pin(worker.links.place(worker, &waiters[0], target, fresh)).await;
+                    place.map(|place| Upstream::H2(Box::new(Stream::new(place, true))))
+                }
+                None => connect_humbly(worker, &waiters[0], addr, secured.as_ref(), connect, end)
+                    .await
+                    .map(Upstream::H1),
+            };
+            let mut conn = match connected {
+                Ok(conn) => conn,
+                Err(fault) => {
+                    last = error_of(fault);
+                    break;
+                }
             };
             let tried = exchange(worker, &waiters, &mut conn, &request, &mut out, end).await;
+            let reused = conn.is_reused();
             let failed = match tried {
                 Ok((fetched, keep)) => {
-                    if keep {
-                        let Keep { connections, idle } = request.keep;
-                        let keepalive =
-                            Keepalive { size: connections, idle_timeout: idle, requests: REQUESTS };
+                    if let (true, Upstream::H1(conn)) = (keep, conn) {
                         worker.pools.give(peer, conn, &keepalive, worker.clock.coarse_ms());
                     }
                     return Ok(fetched);
@@ -114,10 +135,10 @@ pub(crate) async fn run(worker: &Worker, request: Fetch) -> Result<Fetched, Fetc
             };
             last = failed.error;
             let Some(fault) = failed.fault else { return Err(last) };
-            let state = Try { reused: conn.reused, fresh: false, sent: failed.sent, body_lost: false };
+            let state = Try { reused, fresh, sent: failed.sent, body_lost: false };
             match retry::decide(fault, state, repeatable) {
                 // A kept connection had died, which says nothing about the server.
-                Again::SameServer => {}
+                Again::SameServer => fresh = true,
                 Again::NextServer => break,
                 Again::No => return Err(last),
             }
@@ -139,7 +160,7 @@ pub(crate) async fn dispatch(
     let waiters = [worker.clock.waiter(), worker.clock.waiter()];
     let (ours, theirs) = memory::pair(Default::default(), Default::default());
     worker.hold(move |worker| down::h1::serve(worker, rt::Io::Memory(theirs), client, false));
-    let mut conn = Conn::new(rt::Io::Memory(ours));
+    let mut conn = Upstream::H1(Conn::new(rt::Io::Memory(ours)));
     let answer = exchange(worker, &waiters, &mut conn, &request, &mut Vec::new(), end).await;
     answer.map(|(fetched, _)| fetched).map_err(|failed| failed.error)
 }
@@ -177,7 +198,7 @@ fn error_of(fault: Fault) -> FetchError {
 async fn exchange(
     worker: &Worker,
     [sending, receiving]: &[Waiter; 2],
-    conn: &mut Conn,
+    conn: &mut Upstream,
     request: &Fetch,
     out: &mut Vec<u8>,
     end: u64,

@@ -150,6 +150,14 @@ impl Receiver<'_> {
         }
     }
 
+    /// Something of a response came, on a connection that carries one at a time.
+    pub(crate) fn was_answered(&self) -> bool {
+        match self {
+            Receiver::H1(from) => from.was_answered(),
+            Receiver::H2(_) => false,
+        }
+    }
+
     /// Takes a piece of the body from what was read: in chunked coding as it is, if `framed`, or else
     /// without any. False if more must be read.
     #[inline]

@@ -113,6 +113,9 @@ pub struct Fetch {
     /// Whether it may be sent twice, regardless of its method. An idempotent one always may: if a pooled
     /// connection turns out to be dead, it is sent on a new one.
     pub repeatable: bool,
+    /// Speaks HTTP/2, without TLS by prior knowledge. A server's connections carry the requests of all exchanges of
+    /// the worker.
+    pub http2: bool,
     pub keep: Keep,
 }
 

@@ -1,5 +1,7 @@
 //! `ext_authz`: another server decides.
 
+mod grpc;
+
 use serde_json::{Map, Value, json};
 
 use super::cluster::Clusters;
@@ -10,22 +12,17 @@ use crate::Variables;
 use crate::finding::Severity::{Behaviour, Cosmetic};
 use crate::node::Node;
 
-/// Reads the filter. A server of gRPC has no counterpart.
+pub(super) use grpc::of_route;
+
+/// Reads the filter.
 pub(super) fn read(
     config: &Node<'_>,
     clusters: &Clusters,
     variables: Variables<'_>,
     report: &mut Report,
 ) -> Map<String, Value> {
-    if let Some(grpc) = config.some("grpc_service") {
-        config.whole();
-        report.guard(
-            &grpc,
-            "ext_authz.grpc_service",
-            "a server of gRPC cannot be asked whether to accept a request",
-        );
-        report.hint("offer the check by HTTP, for the plugin forward-auth");
-        return Map::new();
+    if let Some(service) = config.some("grpc_service") {
+        return grpc::read(config, &service, clusters, report);
     }
     let Some(service) = config.some("http_service") else {
         config.whole();
@@ -66,7 +63,7 @@ pub(super) fn read(
     {
         report.behaviour(&share, "ext_authz.filter_enabled", "all requests are checked");
     }
-    let Some(target) = target(&service, clusters, report) else { return Map::new() };
+    let Some(target) = server(&service, clusters, report) else { return Map::new() };
     let prefix = text(&service, "path_prefix").unwrap_or_default().trim_end_matches('/').to_owned();
     let mut settings = json!({"uri": format!("{target}{prefix}"), "original_request": true});
     if let Some(body) = config.some("with_request_body") {
@@ -137,11 +134,8 @@ pub(super) fn read(
     if boolean(config, "failure_mode_allow") == Some(true) {
         settings["allow_degradation"] = json!(true);
     }
-    if let Some(status) = config.some("status_on_error") {
-        let code = status.some("code").and_then(|code| status_of(&code));
-        if let Some(code) = code {
-            settings["status_on_error"] = json!(code);
-        }
+    if let Some(code) = status_on_error(config) {
+        settings["status_on_error"] = json!(code);
     }
     let server = service.some("server_uri");
     if let Some(timeout) = server.as_ref().and_then(|server| seconds(server, "timeout")) {
@@ -150,33 +144,39 @@ pub(super) fn read(
     Map::from_iter([("forward-auth".to_owned(), settings)])
 }
 
-/// The address of the server.
-fn target(service: &Node<'_>, clusters: &Clusters, report: &mut Report) -> Option<String> {
+/// The address of the server of HTTP.
+fn server(service: &Node<'_>, clusters: &Clusters, report: &mut Report) -> Option<String> {
     let server = service.some("server_uri")?;
     let _ = server.get("uri");
-    let name = text(&server, "cluster").unwrap_or_default();
+    let cluster = text(&server, "cluster").unwrap_or_default();
+    let found = target(&server, "ext_authz.server_uri", cluster, clusters, report);
+    if found.is_none() {
+        service.whole();
+    }
+    found
+}
+
+/// The address of the first server of a cluster.
+fn target(
+    node: &Node<'_>,
+    construct: &str,
+    name: &str,
+    clusters: &Clusters,
+    report: &mut Report,
+) -> Option<String> {
     let cluster = clusters.get(name);
     let endpoint = cluster.and_then(|cluster| cluster.hosts.first());
     let (Some(cluster), Some((host, port))) = (cluster, endpoint) else {
-        service.whole();
-        report.guard(
-            &server,
-            "ext_authz.server_uri",
-            format!("the cluster `{name}` has no endpoint, so no server can be asked"),
-        );
+        let effect = format!("the cluster `{name}` has no endpoint, so no server can be asked");
+        report.guard(node, construct, effect);
         return None;
     };
     if cluster.tls {
-        service.whole();
-        report.guard(&server, "ext_authz.server_uri", "the server cannot be asked by HTTPS");
+        report.guard(node, construct, "the server cannot be asked by TLS");
         return None;
     }
     if cluster.hosts.len() > 1 {
-        report.behaviour(
-            &server,
-            "ext_authz.server_uri",
-            format!("one server of the cluster is asked, {host}"),
-        );
+        report.behaviour(node, construct, format!("one server of the cluster is asked, {host}"));
     }
     let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
     Some(format!("http://{host}:{port}"))
@@ -201,6 +201,10 @@ fn names(node: &Node<'_>, name: &str, report: &mut Report) -> Vec<String> {
         }
     }
     names
+}
+
+fn status_on_error(config: &Node<'_>) -> Option<u64> {
+    status_of(&config.some("status_on_error")?.some("code")?)
 }
 
 /// The number of a status that may be written as a word.

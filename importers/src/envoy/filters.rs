@@ -221,9 +221,11 @@ fn own_plugins(
 ) -> Option<Map<String, Value>> {
     let inner = ["rbac", "buffer", "check_settings", "overrides"].iter().find_map(|name| settings.some(name));
     let mut report = Report::default();
-    let plugins = if filter.is(&["ext_authz", "ExtAuthz", "ext_proc", "ExternalProcessor"]) {
+    let plugins = if filter.is(&["ext_authz", "ExtAuthz"]) {
+        authz::of_route(settings, &filter.plugins, &mut report)
+    } else if filter.is(&["ext_proc", "ExternalProcessor"]) {
         settings.whole();
-        report.behaviour(settings, filter.name(), "settings of a route for this filter are not carried over");
+        report.guard(settings, filter.name(), "settings of a route for this filter are not carried over");
         None
     } else if filter.is(&["rbac", "RBAC"]) && inner.is_none() {
         // Without rules the filter does nothing.

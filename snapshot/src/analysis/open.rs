@@ -8,7 +8,7 @@ use crate::router::trace::Shape;
 
 /// Plugins that restrict who may send requests, beside those that the catalog lists as identifying
 /// consumers.
-const GUARDS: [&str; 16] = [
+const GUARDS: [&str; 17] = [
     "acl",
     "authz-casbin",
     "authz-casdoor",
@@ -16,6 +16,7 @@ const GUARDS: [&str; 16] = [
     "cas-auth",
     "consumer-restriction",
     "dingtalk-auth",
+    "ext-authz",
     "feishu-auth",
     "forward-auth",
     "ip-restriction",

@@ -141,21 +141,57 @@ fn filters_become_plugins_of_the_routes_they_apply_to() {
 }
 
 #[test]
-fn servers_of_grpc_and_keys_of_servers_close_their_routes() {
-    let text = fixture("filters.yaml");
-    let remote = text.replace("provider_name: login", "provider_name: remote");
+fn keys_of_servers_close_their_routes() {
+    let remote = fixture("filters.yaml").replace("provider_name: login", "provider_name: remote");
     assert!(guards(&import(&remote), "calls").contains(&"jwt_authn".to_owned()));
+}
+
+#[test]
+fn servers_of_grpc_are_asked() {
+    let text = fixture("filters.yaml");
     let start = text.find("              http_service:").unwrap();
     let end = text.find("          - name: envoy.filters.http.compressor").unwrap();
-    let grpc = format!(
-        "{}              grpc_service: {{envoy_grpc: {{cluster_name: auth}}}}\n{}",
-        &text[..start],
-        &text[end..]
+    let with = |service: &str| {
+        let text = format!("{}              grpc_service: {{{service}}}\n{}", &text[..start], &text[end..]);
+        text.replace(
+            "disabled: true",
+            "check_settings: {context_extensions: {area: public}, disable_request_body_buffering: true}",
+        )
+    };
+    let plugin = |import: &Import, route: &str| resource(import, route)["plugins"]["ext-authz"].clone();
+    let rest = "with_request_body: {max_request_bytes: 10, allow_partial_message: true}\n";
+    let service = format!(
+        "envoy_grpc: {{cluster_name: auth}}, timeout: 0.5s, initial_metadata: [{{key: k, value: v}}]}}\n              {rest}              transport_api_version: V2\n#"
     );
-    let import = import(&grpc);
-    assert_eq!(guards(&import, "all"), ["ext_authz.grpc_service"]);
-    // It is off there.
-    assert_eq!(guards(&import, "all-public"), Vec::<String>::new());
+    let carried = import(&with(&service));
+    assert_valid(&carried, "a server of gRPC");
+    let settings = plugin(&carried, "routes/all");
+    assert!(settings["uri"].as_str().unwrap().ends_with(":9000/envoy.service.auth.v2.Authorization/Check"));
+    assert_eq!(
+        [&settings["timeout"], &settings["max_request_bytes"], &settings["status_on_error"]],
+        [500, 10, 503]
+    );
+    assert_eq!((&settings["allow_partial_body"], &settings["metadata"]), (&json!(true), &json!({"k": "v"})));
+    assert_eq!(guards(&carried, "all"), Vec::<String>::new());
+    let own = plugin(&carried, "routes/all-public");
+    assert_eq!(
+        (&own["context_extensions"], own.get("max_request_bytes")),
+        (&json!({"area": "public"}), None)
+    );
+
+    let google = import(&with("google_grpc: {target_uri: \"dns:///auth.example:9191\", stat_prefix: a}"));
+    assert_eq!(plugin(&google, "routes/all")["uri"], "http://auth.example:9191");
+    for service in [
+        "envoy_grpc: {cluster_name: missing}",
+        "google_grpc: {target_uri: \"unix:/a\"}",
+        "google_grpc: {target_uri: \"a:1\", channel_credentials: {ssl_credentials: {}}}",
+    ] {
+        let import = import(&with(service));
+        assert_eq!(guards(&import, "all"), ["ext_authz.grpc_service"], "{service}");
+    }
+    let other = with("envoy_grpc: {cluster_name: auth}")
+        .replace("check_settings: {", "check_settings: {grpc_service: {envoy_grpc: {cluster_name: app}}, ");
+    assert_eq!(guards(&import(&other), "all-public"), ["ext_authz.check_settings"]);
 }
 
 #[test]

@@ -1,0 +1,388 @@
+//! ext-authz: asks a server of `envoy.service.auth.v3.Authorization` by gRPC whether to accept a request.
+//!
+//! Native: APISIX has no such plugin. Requests and answers are those of Envoy's filter `ext_authz`, so servers such as
+//! Open Policy Agent can be used unchanged.
+
+mod message;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use indexmap::IndexMap;
+use model::Invalid;
+use sdk::budget::Reservation;
+use sdk::chain::Phases;
+use sdk::exchange::Body;
+use sdk::world::{Fetch, FetchTimeouts, Fetched, Keep, Target};
+use sdk::{Build, Exchange, Fields, Framing, Method, Phase, Plugin, Reply, Step, Version, target};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::auth::Vouched;
+use message::{Answer, Header, Writer};
+
+/// The method that servers of the API v3 offer.
+const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
+
+/// The configured plugin.
+pub struct ExtAuthz {
+    target: Target,
+    /// The path of the method.
+    path: String,
+    config: Config,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Config {
+    uri: String,
+    ssl_verify: bool,
+    timeout: u64,
+    allow_degradation: bool,
+    status_on_error: u16,
+    request_headers: Vec<String>,
+    max_request_bytes: usize,
+    allow_partial_body: bool,
+    pack_as_bytes: bool,
+    #[serde(default)]
+    context_extensions: IndexMap<String, String>,
+    #[serde(default)]
+    metadata: IndexMap<String, String>,
+    max_response_bytes: usize,
+    keepalive_timeout: u64,
+}
+
+impl Plugin for ExtAuthz {
+    const NAME: &'static str = "ext-authz";
+    const PRIORITY: i32 = 2003;
+    const PHASES: Phases = Phases::ACCESS;
+
+    type Config = Config;
+
+    fn schema() -> Value {
+        json!({
+            "type": "object",
+            "properties": {
+                "uri": {"type": "string"},
+                "ssl_verify": {"type": "boolean", "default": true},
+                "timeout": {"type": "integer", "minimum": 1, "maximum": 60000, "default": 200},
+                "allow_degradation": {"type": "boolean", "default": false},
+                "status_on_error": {"type": "integer", "minimum": 200, "maximum": 599, "default": 403},
+                "request_headers": {"type": "array", "default": [], "items": {"type": "string"}},
+                "max_request_bytes": {"type": "integer", "minimum": 0, "maximum": 67_108_864, "default": 0},
+                "allow_partial_body": {"type": "boolean", "default": false},
+                "pack_as_bytes": {"type": "boolean", "default": false},
+                "context_extensions": {"type": "object", "additionalProperties": {"type": "string"}},
+                "metadata": {"type": "object", "additionalProperties": {"type": "string"}},
+                "max_response_bytes": {"type": "integer", "minimum": 5, "maximum": 67_108_864, "default": 1_048_576},
+                "keepalive_timeout": {"type": "integer", "minimum": 1000, "default": 60000},
+            },
+            "required": ["uri"],
+        })
+    }
+
+    fn build(mut config: Config, cx: &mut Build<'_>) -> Result<ExtAuthz, Invalid> {
+        let target = cx.target(&config.uri).map_err(|invalid| invalid.at("/uri"))?;
+        let rest = config.uri.split_once("://").map_or("", |(_, rest)| rest);
+        let path = match rest.find('/').map(|at| &rest[at..]) {
+            None | Some("/") => CHECK.to_owned(),
+            Some(path)
+                if path.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'?' | b'#')) =>
+            {
+                path.to_owned()
+            }
+            Some(_) => {
+                return Err(Invalid::new("the path of uri is not that of a method of gRPC")
+                    .at("/uri")
+                    .expected(CHECK));
+            }
+        };
+        let mut fields = Fields::new();
+        for (name, value) in &config.metadata {
+            fields.append(name.as_bytes(), value.as_bytes()).map_err(|_| {
+                Invalid::new("this is not a valid header").within(name).under("/metadata").got(value)
+            })?;
+        }
+        config.request_headers.iter_mut().for_each(|name| name.make_ascii_lowercase());
+        Ok(ExtAuthz { target, path, config })
+    }
+
+    fn access(&self, x: &mut Exchange<'_>) -> Step {
+        let Config { max_request_bytes: limit, allow_partial_body, .. } = self.config;
+        if limit == 0 {
+            return Step::Wait;
+        }
+        if allow_partial_body {
+            x.want_body_prefix();
+            return x.ask_for_optional_body(limit).unwrap_or(Step::Wait);
+        }
+        if matches!(x.request().framing, Framing::Length(length) if length > limit as u64) {
+            return Step::Reply(Reply::status(413).because(crate::TOO_LARGE));
+        }
+        if x.lacks_body(limit) {
+            return Step::Body(limit);
+        }
+        let too_long = matches!(x.body_state(), Body::Streaming | Body::TooLarge) || x.body().len() > limit;
+        if too_long { Step::Reply(Reply::status(413).because(crate::TOO_LARGE)) } else { Step::Wait }
+    }
+
+    async fn wait(&self, _phase: Phase, x: &mut Exchange<'_>) -> Step {
+        // The copy counts against the worker's budget until the answer has arrived.
+        let mut held = Reservation::default();
+        let message = self.message(x);
+        if held.resize(x.world().budget(), message.len()).is_err() {
+            return crate::no_memory();
+        }
+        let fetched = x.world().fetch(self.request(x, message)).await;
+        drop(held);
+        let failed = match &fetched {
+            Ok(fetched) => match read(fetched) {
+                Ok(answer) => return self.obey(x, &answer),
+                Err(why) => why,
+            },
+            Err(error) => error.as_str(),
+        };
+        if self.config.allow_degradation {
+            return Step::Next;
+        }
+        x.complain(Self::NAME, failed);
+        Step::Reply(Reply::status(self.config.status_on_error).because(failed))
+    }
+}
+
+/// The server's answer.
+fn read(fetched: &Fetched) -> Result<Answer<'_>, &'static str> {
+    if fetched.status != 200 {
+        return Err("the authorization server does not answer with status 200");
+    }
+    // An answer that is a head alone holds the status of gRPC.
+    let failed = fetched.fields.get_named(b"grpc-status").is_some_and(|status| status != b"0");
+    if failed || fetched.body.is_empty() {
+        return Err("the authorization server answers with an error of gRPC");
+    }
+    let message = message::unframed(&fetched.body);
+    message
+        .and_then(|message| Answer::read(message).ok())
+        .ok_or("the authorization server's answer is not a CheckResponse")
+}
+
+impl ExtAuthz {
+    fn request(&self, x: &Exchange<'_>, message: Vec<u8>) -> Fetch {
+        let mut fields = Fields::new();
+        for (name, value) in &self.config.metadata {
+            // Checked at build time.
+            let _ = fields.append(name.as_bytes(), value.as_bytes());
+        }
+        // The name and value are valid.
+        let _ = fields.set(b"Content-Type", b"application/grpc");
+        x.count_hop(&mut fields);
+        let timeout = Duration::from_millis(self.config.timeout);
+        Fetch {
+            verify: self.config.ssl_verify,
+            target: self.target.clone(),
+            method_name: Vec::new(),
+            method: Method::Post,
+            uri: self.path.clone().into_bytes(),
+            fields,
+            body: Bytes::from(message),
+            timeouts: FetchTimeouts { connect: timeout, send: timeout, read: timeout },
+            max_body: self.config.max_response_bytes,
+            // Asking the server twice does no harm.
+            repeatable: true,
+            http2: true,
+            keep: Keep { connections: 1, idle: Duration::from_millis(self.config.keepalive_timeout) },
+        }
+    }
+
+    /// `CheckRequest`, with the prefix of gRPC.
+    fn message(&self, x: &Exchange<'_>) -> Vec<u8> {
+        let head = x.request();
+        let scheme = x.client().scheme().as_bytes();
+        // The normal form, by which routes are found and which the upstream gets: another spelling of a path must
+        // not pass a server that judges by paths.
+        let mut path = Vec::with_capacity(head.target().len());
+        target::encode_path(x.path(), &mut path);
+        if head.has_query {
+            path.push(b'?');
+            path.extend_from_slice(x.query());
+        }
+        let mut http = Writer::default();
+        let [high, low] = x.unique();
+        http.bytes(1, format!("{high:016x}{low:016x}").as_bytes()).bytes(2, head.method_bytes());
+        let pseudo: [(&[u8], &[u8]); 4] = [
+            (b":authority", head.authority()),
+            (b":method", head.method_bytes()),
+            (b":path", &path),
+            (b":scheme", scheme),
+        ];
+        for (name, value) in pseudo {
+            http.entry(3, name, value);
+        }
+        for (name, value) in self.headers(x) {
+            http.entry(3, name.as_bytes(), &value);
+        }
+        let protocol: &[u8] = match head.version {
+            Version::Http10 => b"HTTP/1.0",
+            Version::Http11 => b"HTTP/1.1",
+            Version::Http2 => b"HTTP/2",
+            Version::Http3 => b"HTTP/3",
+        };
+        http.bytes(4, &path).bytes(5, head.authority()).bytes(6, scheme);
+        // An unknown length is -1.
+        http.number(9, if let Framing::Length(length) = head.framing { length } else { u64::MAX });
+        http.bytes(10, protocol);
+        if self.config.max_request_bytes > 0 {
+            let body = x.body_prefix();
+            let body = &body[..body.len().min(self.config.max_request_bytes)];
+            match self.config.pack_as_bytes {
+                true => http.bytes(12, body),
+                // A field of text must be UTF-8.
+                false => http.bytes(11, String::from_utf8_lossy(body).as_bytes()),
+            };
+        }
+        let mut time = Writer::default();
+        let now = x.world().now_ms();
+        time.number(1, now / 1000).number(2, now % 1000 * 1_000_000);
+        let mut request = Writer::default();
+        request.message(1, &time).message(2, &http);
+        let mut attributes = Writer::default();
+        let client = x.client();
+        attributes.message(1, &peer(client.ip_text(), client.port()));
+        attributes.message(2, &peer(client.local.ip().to_string().as_bytes(), client.local.port()));
+        attributes.message(4, &request);
+        for (name, value) in &self.config.context_extensions {
+            attributes.entry(10, name.as_bytes(), value.as_bytes());
+        }
+        if let Some(session) = &client.session {
+            let mut tls = Writer::default();
+            tls.bytes(1, session.server_name.as_deref().unwrap_or_default().as_bytes());
+            attributes.message(12, &tls);
+        }
+        let mut message = Writer::default();
+        message.message(1, &attributes);
+        message.framed()
+    }
+
+    /// The headers of the request, in lower case, with the values of one name in one.
+    fn headers(&self, x: &Exchange<'_>) -> IndexMap<String, Vec<u8>> {
+        let mut headers: IndexMap<String, Vec<u8>> = IndexMap::new();
+        let wanted = &self.config.request_headers;
+        for (name, value, _) in x.request().fields.iter() {
+            let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+            if name == "host" || !wanted.is_empty() && !wanted.contains(&name) {
+                continue;
+            }
+            let separator: &[u8] = if name == "cookie" { b"; " } else { b"," };
+            // A field of text must be UTF-8.
+            let value = String::from_utf8_lossy(value).into_owned().into_bytes();
+            match headers.get_mut(&name) {
+                Some(values) => values.extend_from_slice(&[separator, &value].concat()),
+                None => _ = headers.insert(name, value),
+            }
+        }
+        // Clients cannot forge these.
+        for (name, value) in
+            [("x-forwarded-for", x.client().ip_text()), ("x-forwarded-proto", x.client().scheme().as_bytes())]
+        {
+            if wanted.is_empty() || wanted.iter().any(|wanted| wanted == name) {
+                headers.insert(name.to_owned(), value.to_vec());
+            }
+        }
+        headers
+    }
+
+    fn obey(&self, x: &mut Exchange<'_>, answer: &Answer<'_>) -> Step {
+        if answer.code != 0 {
+            return refuse(x, answer);
+        }
+        if answer.changes_query {
+            x.complain(Self::NAME, "the authorization server changes the query, which is not supported");
+            let reply = Reply::status(self.config.status_on_error);
+            return Step::Reply(reply.because("the authorization server changes the query"));
+        }
+        to_client(x, &answer.response_headers);
+        if answer.headers.is_empty() && answer.removed.is_empty() {
+            return Step::Next;
+        }
+        let mut vouched = x.take_note::<Vouched>().unwrap_or_default();
+        for name in answer.removed.iter().filter(|name| is_changeable(name)) {
+            x.remove_lookalikes(*name);
+            x.remove_header(*name);
+            vouched.add(name.as_bytes());
+        }
+        for Header { name, value, append } in &answer.headers {
+            // As in Envoy, values are appended to a header that is there alone.
+            if !is_changeable(name) || *append && x.header(*name).is_none() {
+                continue;
+            }
+            let changed = match append {
+                true => x.add_header(*name, value),
+                false => {
+                    x.remove_lookalikes(*name);
+                    x.set_header(*name, value)
+                }
+            };
+            match changed {
+                Ok(()) => [name.as_bytes(), value].into_iter().for_each(|part| vouched.add(part)),
+                Err(_) => {
+                    x.complain(Self::NAME, "a header of the authorization server is invalid and was left out")
+                }
+            }
+        }
+        x.set_note(vouched);
+        Step::Next
+    }
+}
+
+/// Answers the client as the server says.
+fn refuse(x: &mut Exchange<'_>, answer: &Answer<'_>) -> Step {
+    to_client(x, &answer.headers);
+    let status =
+        u16::try_from(answer.status).ok().filter(|status| (200..=599).contains(status)).unwrap_or(403);
+    Step::Reply(
+        Reply::text(status, answer.body.to_vec()).because("the authorization server refuses the request"),
+    )
+}
+
+/// Sets headers of the response.
+fn to_client(x: &mut Exchange<'_>, headers: &[Header<'_>]) {
+    for (at, Header { name, value, append }) in headers.iter().enumerate() {
+        if !is_changeable(name) {
+            continue;
+        }
+        let again = || headers[..at].iter().any(|one| one.name.eq_ignore_ascii_case(name));
+        // An invalid name or value is left out.
+        let _ = match *append || again() {
+            true => x.add_response_header(*name, value),
+            false => x.set_response_header(*name, value),
+        };
+    }
+}
+
+/// Whether a header is not part of the framing or of the connection.
+fn is_changeable(name: &str) -> bool {
+    const FIXED: [&str; 8] = [
+        "host",
+        "content-length",
+        "transfer-encoding",
+        "connection",
+        "keep-alive",
+        "upgrade",
+        "te",
+        "trailer",
+    ];
+    !name.starts_with(':') && !FIXED.iter().any(|fixed| name.eq_ignore_ascii_case(fixed))
+}
+
+/// `AttributeContext.Peer`, with its address.
+fn peer(ip: &[u8], port: u16) -> Writer {
+    let mut socket = Writer::default();
+    socket.bytes(2, ip).number(3, port.into());
+    let mut address = Writer::default();
+    address.message(1, &socket);
+    let mut peer = Writer::default();
+    peer.message(1, &address);
+    peer
+}
+
+#[cfg(test)]
+mod tests;
