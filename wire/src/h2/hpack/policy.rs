@@ -81,12 +81,14 @@ const fn rule(id: Name) -> Rule {
 
 /// Whether an unknown name is spelled like that of a secret.
 pub(super) fn is_secret(name: &[u8]) -> bool {
-    const WORDS: [&[u8]; 10] =
-        [b"token", b"secret", b"passw", b"auth", b"key", b"session", b"csrf", b"xsrf", b"cred", b"sign"];
-    (0..name.len()).any(|at| {
-        matches!(name[at] | 0x20, b't' | b's' | b'p' | b'a' | b'k' | b'c' | b'x')
-            && WORDS
-                .iter()
-                .any(|word| name.get(at..at + word.len()).is_some_and(|part| part.eq_ignore_ascii_case(word)))
+    const KEY: u32 = u32::from_be_bytes(*b"\0key");
+    let mut last = 0u32;
+    name.iter().any(|byte| {
+        last = last << 8 | u32::from(byte | 0x20);
+        let begins = matches!(
+            &last.to_be_bytes(),
+            b"auth" | b"cred" | b"csrf" | b"pass" | b"secr" | b"sess" | b"sign" | b"toke" | b"xsrf"
+        );
+        begins || last & 0xff_ffff == KEY
     })
 }

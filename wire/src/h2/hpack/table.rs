@@ -45,6 +45,12 @@ impl Table {
         self.limit
     }
 
+    /// The number of entries.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     /// The entry that was inserted as the last but `age`.
     #[inline]
     pub(super) fn get(&self, age: usize) -> Option<Entry> {
