@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use model::Invalid;
 use sdk::Build;
-use sdk::limit::{self, Limits, Wanted};
+use sdk::limit::{self, Limits, Scope, Wanted};
 
 use delayed::Delayed;
 use limiter::RedisLimiter;
@@ -43,14 +43,15 @@ struct Policy {
 impl limit::Policy for Policy {
     fn limiter(
         &self,
-        scope: &str,
+        scope: &Scope,
         wanted: &Wanted<'_>,
         cx: &Build<'_>,
     ) -> Result<Arc<dyn limit::Limiter>, Invalid> {
         let settings = Settings::read(wanted.policy, wanted.settings)?;
         // Plugin instances with the same servers share their connections.
         let servers = cx.shared_worker_state::<Option<Rc<Servers>>>(&format!("redis\n{settings:?}"));
-        let limiter = RedisLimiter::new(wanted.plugin, scope, settings, servers, self.scripts.clone());
+        let limiter =
+            RedisLimiter::new(wanted.plugin, scope.clone(), settings, servers, self.scripts.clone());
         let interval = wanted.settings.get("sync_interval").and_then(serde_json::Value::as_f64);
         match interval.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()) {
             Some(interval) => Ok(Arc::new(Delayed::new(limiter, interval, wanted, cx)?)),

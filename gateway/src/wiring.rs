@@ -9,7 +9,7 @@ use control::secrets::Secrets;
 use control::store::{History, Opener, Ring, Sealed, Store};
 use indexmap::IndexMap;
 use ipnet::IpNet;
-use model::boot::{self, Boot};
+use model::boot::{self, Boot, Provider};
 use sdk::Catalog;
 use sdk::build::{Extensions, Services};
 use sdk::catalog::Subsystem;
@@ -57,9 +57,18 @@ pub fn services(boot: &Boot, folders: &Arc<Folders>) -> anyhow::Result<Services>
         states: Default::default(),
         extensions: Extensions::default()
             .with(Arc::new(Caches::new(cache_zones(boot))))
-            .with(Arc::new(adapters::limits()))
+            .with(Arc::new(adapters::limits().under(resources_root(boot))))
             .with(Arc::new(MetricsPage::default())),
     })
+}
+
+/// The prefix of resources' names in keys of limits, as APISIX has it with the same provider.
+fn resources_root(boot: &Boot) -> &str {
+    match boot.provider {
+        Provider::Etcd => &boot.etcd.prefix,
+        Provider::Yaml | Provider::Json => "",
+        Provider::Embedded => "/apisix",
+    }
 }
 
 fn cache_zones(boot: &Boot) -> Vec<cache::Settings> {

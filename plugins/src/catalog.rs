@@ -203,8 +203,10 @@ impl Catalog {
             (scope.metadata)(row.name())
         };
         let is_plain = meta.is_none();
+        let complete = || plugin.schema().parse(or_empty(written)).ok();
         let mut cx = Build::new(owner, &self.services, scope.names)
             .with_plugin_builder(&others)
+            .with_complete_config(&complete)
             .with_metadata(&metadata);
         if let Some(upstreams) = scope.upstreams {
             cx = cx.with_upstreams(upstreams);

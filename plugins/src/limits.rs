@@ -4,6 +4,8 @@
 //! come from the request, and where it is counted ([`policy`]).
 
 pub(crate) mod policy;
+#[cfg(test)]
+mod scopes;
 
 use model::Invalid;
 use sdk::Exchange;

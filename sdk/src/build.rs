@@ -124,6 +124,9 @@ pub trait PluginBuilder {
     fn endpoints(&self, owner: &Owner) -> Vec<Served>;
 }
 
+/// Separates the id of an owner from the part of a plugin that builds another one. No id has it.
+pub(crate) const PART: char = '#';
+
 /// The context in which one plugin instance is built.
 pub struct Build<'a> {
     pub owner: &'a Owner,
@@ -133,6 +136,8 @@ pub struct Build<'a> {
     pub names: &'a dyn Names,
     /// The plugin's name and its configuration; part of the key of its state.
     identity: Option<(&'static str, &'a Value)>,
+    /// The plugin's configuration with its defaults and `_meta`.
+    complete: Option<&'a dyn Fn() -> Option<Value>>,
     metadata: Option<&'a dyn Fn() -> Option<&'a Value>>,
     others: Option<&'a dyn PluginBuilder>,
     upstreams: Option<&'a dyn Upstreams>,
@@ -147,6 +152,7 @@ impl<'a> Build<'a> {
             attr: None,
             names,
             identity: None,
+            complete: None,
             metadata: None,
             others: None,
             upstreams: None,
@@ -157,6 +163,18 @@ impl<'a> Build<'a> {
     #[must_use]
     pub fn with_identity(self, plugin: &'static str, config: &'a Value) -> Build<'a> {
         Build { identity: Some((plugin, config)), ..self }
+    }
+
+    /// Sets the source of [`Build::complete_config`].
+    #[must_use]
+    pub fn with_complete_config(self, complete: &'a dyn Fn() -> Option<Value>) -> Build<'a> {
+        Build { complete: Some(complete), ..self }
+    }
+
+    /// The plugin's configuration as a whole, with its defaults and `_meta`, even fields that are no settings of the
+    /// plugin. Parsed for each call.
+    pub fn complete_config(&self) -> Option<Value> {
+        self.complete.and_then(|complete| complete())
     }
 
     /// Sets the plugin's metadata resource, for [`Build::metadata`].
@@ -234,7 +252,7 @@ impl<'a> Build<'a> {
         };
         let Owner { collection, id } = self.owner;
         // A configuration that is only checked has no owner.
-        let id = if collection.is_empty() { String::new() } else { format!("{id}#{part}") };
+        let id = if collection.is_empty() { String::new() } else { format!("{id}{PART}{part}") };
         others.plugin(name, config, &Owner { collection, id })
     }
 

@@ -16,11 +16,12 @@ use hashbrown::HashMap;
 use model::Invalid;
 use serde_json::{Map, Value};
 
-use crate::build::Build;
+use crate::build::{Build, Owner, PART};
 use crate::chain::LocalFuture;
 use crate::counters::Pace;
 use crate::world::World;
 
+mod checksum;
 mod local;
 #[cfg(any(test, feature = "testing"))]
 pub mod suite;
@@ -144,30 +145,60 @@ pub struct Wanted<'a> {
 
 /// Makes the limiters of one policy.
 pub trait Policy: Send + Sync {
-    /// Makes a limiter whose keys begin with `scope`. Connects to no server: that is done by the
+    /// Makes a limiter whose keys are within `scope`. Connects to no server: that is done by the
     /// first hit.
     ///
     /// # Errors
     /// Settings that do not fit, with a JSON pointer to the field.
-    fn limiter(&self, scope: &str, wanted: &Wanted<'_>, cx: &Build<'_>) -> Result<Arc<dyn Limiter>, Invalid>;
+    fn limiter(
+        &self,
+        scope: &Scope,
+        wanted: &Wanted<'_>,
+        cx: &Build<'_>,
+    ) -> Result<Arc<dyn Limiter>, Invalid>;
+}
+
+/// The parts of a shared limiter's keys around the value that is counted. APISIX uses the same ones, so that nodes of
+/// both kinds count together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scope {
+    /// `/apisix/routes/1:2790532487:`, or a group.
+    pub before: String,
+    /// `:1` within the first rule of a workflow.
+    pub after: String,
 }
 
 /// The policies of the program, by name; a service of it ([`Build::service`]).
-#[derive(Clone, Default)]
-pub struct Limits(HashMap<&'static str, Arc<dyn Policy>>);
+#[derive(Clone)]
+pub struct Limits {
+    policies: HashMap<&'static str, Arc<dyn Policy>>,
+    root: String,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { policies: HashMap::new(), root: "/apisix".to_owned() }
+    }
+}
 
 impl Limits {
+    /// Sets the prefix of resources' names in keys; without it, that is `/apisix`.
+    #[must_use]
+    pub fn under(self, root: &str) -> Limits {
+        Limits { root: root.to_owned(), ..self }
+    }
+
     /// Adds a policy.
     #[must_use]
     pub fn with(mut self, name: &'static str, policy: Arc<dyn Policy>) -> Limits {
-        self.0.insert(name, policy);
+        self.policies.insert(name, policy);
         self
     }
 }
 
 impl fmt::Debug for Limits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.0.keys()).finish()
+        f.debug_set().entries(self.policies.keys()).finish()
     }
 }
 
@@ -181,8 +212,8 @@ impl Build<'_> {
         if wanted.policy == "local" {
             return Ok(Limit::Local(Local::new(self, wanted)));
         }
-        let Some(policy) = self.service::<Limits>().and_then(|limits| limits.0.get(wanted.policy).cloned())
-        else {
+        let limits = self.service::<Limits>().unwrap_or_default();
+        let Some(policy) = limits.policies.get(wanted.policy) else {
             return Err(Invalid::new(format!("policy {} is not available in this build", wanted.policy))
                 .at("/policy")
                 .expected("local")
@@ -190,26 +221,37 @@ impl Build<'_> {
                 .hint("`policy: local` counts each node's requests separately"));
         };
         let scope = match wanted.group {
-            Some(group) => group.to_owned(),
-            None => {
-                let version = version(&wanted.rules.to_string());
-                format!("/apisix/{}/{}:{version:016x}", self.owner.collection, self.owner.id)
-            }
+            Some(group) => Scope { before: format!("{group}:"), after: String::new() },
+            None => self.scope(&limits.root, wanted.rules),
         };
         Ok(Limit::Shared(policy.limiter(&scope, wanted, self)?))
+    }
+
+    /// The scope of a plugin instance: its resource, and the checksum of its configuration.
+    fn scope(&self, root: &str, rules: &Value) -> Scope {
+        let Owner { collection, id } = self.owner;
+        let mut config = self.complete_config().unwrap_or_else(|| rules.clone());
+        // Fields that APISIX adds to the configurations of plugins.
+        let (id, part) = id.split_once(PART).unwrap_or((id, ""));
+        let number = part.parse::<u64>().ok().map(|rule| rule + 1);
+        if let Some(fields) = config.as_object_mut() {
+            fields.entry("_meta").or_insert_with(|| Value::Object(Map::new()));
+            if matches!(*collection, "consumers" | "consumer_groups") {
+                fields.insert("_from_consumer".to_owned(), true.into());
+            }
+            if let Some(number) = number {
+                fields.insert("_vid".to_owned(), number.into());
+            }
+        }
+        let version = checksum::of(&config);
+        let after = number.map(|number| format!(":{number}")).unwrap_or_default();
+        Scope { before: format!("{root}/{collection}/{id}:{version}:"), after }
     }
 
     /// Settings that several plugin instances share by name.
     pub fn groups(&self) -> &Groups {
         self.services.counters.groups()
     }
-}
-
-/// Identifies settings, the same on all nodes (64 bits of FNV-1a).
-fn version(settings: &str) -> u64 {
-    settings
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 #[cfg(test)]

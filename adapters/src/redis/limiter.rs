@@ -7,7 +7,7 @@ use redis::Value;
 use sdk::World;
 use sdk::chain::LocalFuture;
 use sdk::counters::Pace;
-use sdk::limit::{Decision, Hit, Limiter, Permit, Rule, Unavailable};
+use sdk::limit::{Decision, Hit, Limiter, Permit, Rule, Scope, Unavailable};
 use sdk::state::WorkerState;
 
 use super::command::{Call, command, integer, list, number};
@@ -20,7 +20,7 @@ use super::settings::Settings;
 pub struct RedisLimiter {
     /// The beginning of a window's key.
     prefix: String,
-    scope: String,
+    scope: Scope,
     settings: Arc<Settings>,
     servers: WorkerState<Option<Rc<Servers>>>,
     scripts: Arc<Scripts>,
@@ -42,13 +42,13 @@ impl Limiter for RedisLimiter {
 impl RedisLimiter {
     pub fn new(
         plugin: &'static str,
-        scope: &str,
+        scope: Scope,
         settings: Settings,
         servers: WorkerState<Option<Rc<Servers>>>,
         scripts: Arc<Scripts>,
     ) -> RedisLimiter {
         let prefix = format!("plugin-{plugin}:");
-        RedisLimiter { prefix, scope: scope.to_owned(), settings: Arc::new(settings), servers, scripts }
+        RedisLimiter { prefix, scope, settings: Arc::new(settings), servers, scripts }
     }
 
     pub async fn decide(&self, world: &dyn World, hit: Hit<'_>) -> Result<Decision, Unavailable> {
@@ -247,7 +247,8 @@ impl RedisLimiter {
     }
 
     fn key(&self, prefix: &[u8], key: &[u8]) -> Vec<u8> {
-        [prefix, self.scope.as_bytes(), b":", key].concat()
+        let Scope { before, after } = &self.scope;
+        [prefix, before.as_bytes(), key, after.as_bytes()].concat()
     }
 
     fn window(&self, key: &[u8], ms: u64, now_ms: u64) -> Window {

@@ -27,11 +27,11 @@ fn the_local_limiter_behaves_as_all_do() {
 
 /// Notes the scopes of the limiters that are made.
 #[derive(Default)]
-struct Scopes(std::sync::Mutex<Vec<String>>);
+struct Scopes(std::sync::Mutex<Vec<Scope>>);
 
 impl Policy for Scopes {
-    fn limiter(&self, scope: &str, _: &Wanted<'_>, _: &Build<'_>) -> Result<Arc<dyn Limiter>, Invalid> {
-        self.0.lock().unwrap().push(scope.to_owned());
+    fn limiter(&self, scope: &Scope, _: &Wanted<'_>, _: &Build<'_>) -> Result<Arc<dyn Limiter>, Invalid> {
+        self.0.lock().unwrap().push(scope.clone());
         Err(Invalid::new("only the scope matters"))
     }
 }
@@ -39,16 +39,13 @@ impl Policy for Scopes {
 #[test]
 fn keys_of_shared_limits_begin_the_same_on_every_node() {
     let (mut probe, scopes) = (Probe::default(), Arc::new(Scopes::default()));
-    let limits = Limits::default().with("other", scopes.clone());
+    let limits = Limits::default().with("other", scopes.clone()).under("/root");
     probe.services.extensions = crate::build::Extensions::default().with(Arc::new(limits));
     for (id, rules) in [("1", json!({"count": 1})), ("1", json!({"count": 2})), ("2", json!({"count": 1}))] {
         assert!(limit(&probe, "other", ("routes", id), &rules).is_err());
     }
-    let expected = [
-        "/apisix/routes/1:a8223d49e692bb15",
-        "/apisix/routes/1:a81f3d49e690853e",
-        "/apisix/routes/2:a8223d49e692bb15",
-    ];
+    let expected = ["/root/routes/1:863375806:", "/root/routes/1:408633981:", "/root/routes/2:863375806:"]
+        .map(|before| Scope { before: before.to_owned(), after: String::new() });
     assert_eq!(*scopes.0.lock().unwrap(), expected);
 }
 
