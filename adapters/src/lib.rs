@@ -12,6 +12,7 @@ mod consul_kv;
 mod dns;
 pub mod etcd;
 mod eureka;
+pub mod files;
 mod http;
 mod kubernetes;
 mod nacos;

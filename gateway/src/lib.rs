@@ -33,6 +33,7 @@ mod run;
 mod say;
 mod server_info;
 mod sinks;
+mod static_files;
 mod tls;
 mod upgrade;
 mod wiring;

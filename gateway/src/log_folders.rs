@@ -1,8 +1,10 @@
-//! The folders in which plugins may write files (`plugin_attr.file-logger.allowed_paths`).
+//! The folders in which plugins may write files (`plugin_attr.file-logger.allowed_paths`), and those that they may serve
+//! (`plugin_attr.static-files.roots`).
 
 use std::path::{Path, PathBuf};
 
 use model::Boot;
+use sdk::files::ServedFolders;
 use sdk::sink::Folders;
 use serde_json::Value;
 
@@ -29,7 +31,22 @@ pub fn of(boot: &Boot, config: Option<&Path>, resources: Option<&Path>, data: &P
     let logs = logs.map(|log| log.path.as_str()).chain(boot.error_log.as_deref());
     own.extend(logs.map(|path| real(&base.join(path))));
     own.extend(boot.proxy_cache.zones.iter().filter_map(|zone| Some(real(&zone.disk.as_ref()?.path))));
-    Folders::new(&text(&base), listed.collect::<Vec<_>>(), own.iter().map(|path| text(path)))
+    let folders = Folders::new(&text(&base), listed.collect::<Vec<_>>(), own.iter().map(|path| text(path)));
+    folders.with_served(served(boot, config, resources, data))
+}
+
+/// The folders that plugins may serve. Relative ones start from the folder of the resources, or of the boot file.
+fn served(boot: &Boot, config: Option<&Path>, resources: Option<&Path>, data: &Path) -> ServedFolders {
+    let folder = resources.or(config).and_then(Path::parent).map_or_else(|| data.to_owned(), Path::to_owned);
+    let base = real(if folder.as_os_str().is_empty() { Path::new(".") } else { &folder });
+    let setting = boot.plugin_attr.get("static-files").and_then(|attr| attr.get("roots"));
+    let listed = setting.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+    let listed = listed.filter(|path| !path.is_empty()).map(|path| {
+        let path = base.join(path);
+        (text(&path), text(&real(&path)))
+    });
+    let own = [Some(data), config, resources].into_iter().flatten().map(|path| text(&real(path)));
+    ServedFolders::new(&text(&base), listed.collect::<Vec<_>>(), own.collect::<Vec<_>>())
 }
 
 /// An absolute path with its links resolved, as far as it exists.
@@ -75,6 +92,27 @@ mod tests {
             assert!(file(Path::new(refused)).is_err(), "{refused}");
         }
         assert!(file(&config).is_err());
+    }
+
+    #[test]
+    fn only_configured_folders_are_served() {
+        let folder = tempfile::tempdir().unwrap();
+        let there = std::fs::canonicalize(folder.path()).unwrap();
+        let (config, resources) = (there.join("config.yaml"), there.join("apisix.yaml"));
+        let served = |boot: &Boot, path: &str| {
+            let folders = of(boot, Some(&config), Some(&resources), &there.join("data"));
+            folders.served().root(path).map(|root| (root.listed, root.below, root.own.len()))
+        };
+        let path = |below: &str| there.join(below).to_str().unwrap().to_owned();
+        assert!(served(&Boot::default(), "html").is_err() && served(&Boot::default(), "/").is_err());
+        let text = "plugin_attr: {static-files: {roots: [html, /srv/www]}}\n";
+        let (boot, _) = Boot::parse("config.yaml", text, &plugins::names(), &|_| None).unwrap();
+        assert_eq!(served(&boot, "html"), Ok((path("html"), String::new(), 0)));
+        assert_eq!(served(&boot, "/srv/www/a"), Ok(("/srv/www".to_owned(), "a".to_owned(), 0)));
+        assert!(served(&boot, "data").is_err() && served(&boot, ".").is_err());
+        let text = "plugin_attr: {static-files: {roots: [.]}}\n";
+        let (boot, _) = Boot::parse("config.yaml", text, &plugins::names(), &|_| None).unwrap();
+        assert_eq!(served(&boot, "html"), Ok((there.to_str().unwrap().to_owned(), "html".to_owned(), 3)));
     }
 
     #[test]

@@ -133,6 +133,7 @@ async fn serve(
     let mut settings = wiring::proxy_settings(&boot, Vec::new(), count);
     settings.reuse_port = reuse_port;
     settings.pool = pool::start(wiring::background_threads(&boot, count))?;
+    settings.file_pool = pool::start_for_files(crate::static_files::Settings::of(&boot).threads)?;
     settings.access_log = logs.http.as_ref().map(AccessLog::for_workers);
     settings.streams.access_log = logs.streams.as_ref().map(AccessLog::for_workers);
     let tls = tls.await.context("reading the trusted certificates failed")??;

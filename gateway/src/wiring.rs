@@ -58,7 +58,8 @@ pub fn services(boot: &Boot, folders: &Arc<Folders>) -> anyhow::Result<Services>
         extensions: Extensions::default()
             .with(Arc::new(Caches::new(cache_zones(boot))))
             .with(Arc::new(adapters::limits().under(resources_root(boot))))
-            .with(Arc::new(MetricsPage::default())),
+            .with(Arc::new(MetricsPage::default()))
+            .with(Arc::new(crate::static_files::service(boot, folders))),
     })
 }
 
@@ -400,6 +401,7 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<proxy::Listener>, workers: usize)
         tls: CommonTls::default(),
         resolver: None,
         pool: proxy::Pool::default(),
+        file_pool: proxy::Pool::default(),
         handoff: None,
         proofs: None,
     }

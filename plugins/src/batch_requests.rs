@@ -187,7 +187,7 @@ impl Plugin for BatchRequests {
         }
         out.extend_from_slice(b"]\n");
         let headers = vec![("Content-Type", b"application/json".to_vec())];
-        Step::Reply(Reply { status: 200, headers, body: Bytes::from(out), reason: "" })
+        Step::Reply(Reply { status: 200, headers, body: Bytes::from(out), ..Reply::default() })
     }
 }
 

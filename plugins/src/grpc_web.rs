@@ -161,7 +161,7 @@ fn refuse(status: u16) -> Step {
         status,
         headers: vec![("Content-Type", b"text/html".to_vec())],
         body: body.into(),
-        reason: "",
+        ..Reply::default()
     })
 }
 

@@ -71,6 +71,7 @@ pub mod request_validation;
 pub mod response_rewrite;
 mod rules;
 pub mod server_info;
+pub mod static_files;
 pub mod stream;
 pub mod syslog;
 pub mod tcp_logger;
@@ -150,6 +151,7 @@ plugins! {
     tcp_logger::TcpLogger,
     syslog::Syslog,
     file_logger::FileLogger,
+    static_files::StaticFiles,
     ocsp_stapling::OcspStapling,
 }
 

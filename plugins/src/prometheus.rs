@@ -165,7 +165,7 @@ impl Plugin for Prometheus {
                 status: 200,
                 headers: vec![("Content-Type", b"text/plain; version=0.0.4; charset=utf-8".to_vec())],
                 body,
-                reason: "",
+                ..Reply::default()
             },
             None => Reply::status(500),
         })

@@ -21,8 +21,8 @@
 
 mod key;
 mod purge;
-mod range;
-mod rules;
+pub(crate) mod range;
+pub(crate) mod rules;
 mod store;
 #[cfg(test)]
 mod tests;

@@ -16,6 +16,7 @@ pub(crate) mod phases;
 pub(crate) mod proven;
 pub(crate) mod receive;
 pub(crate) mod retry;
+mod streamed;
 pub(crate) mod tries;
 mod trusted;
 pub(crate) mod upload;

@@ -194,6 +194,23 @@ mod tests {
     }
 
     #[test]
+    fn files_have_threads_of_their_own_and_a_bound_on_time() {
+        let stuck = Threads::default();
+        let settings = Settings { file_pool: stuck.pool(1).pool, ..Settings::default() };
+        beside_worker(settings, async move |worker, _| {
+            let world: &dyn World = &*worker;
+            let bound = Duration::from_secs(1);
+            let late = world.read_files(holding(world.budget(), 10), bound, |_| 1).await;
+            assert!(late.is_none());
+            assert_eq!((stuck.begun(), world.budget().taken()), (1, 10));
+            assert_eq!(world.offload(Reservation::default(), |_| 2).await.0, 2);
+            stuck.work();
+            turns().await;
+            assert_eq!(world.budget().taken(), 0);
+        });
+    }
+
+    #[test]
     fn a_panic_is_the_exchange_s_own() {
         let settings = Settings::default();
         beside_worker(settings, async move |worker, _| {

@@ -39,6 +39,8 @@ pub struct Settings {
     pub bounds: sdk::Bounds,
     /// Threads for long work.
     pub pool: Pool,
+    /// Threads for files that plugins serve.
+    pub file_pool: Pool,
     /// The first part of a short response waits a little for the rest (`proxy_buffering`).
     pub gathers: bool,
     /// Value of `Server` in every answer.

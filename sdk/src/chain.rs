@@ -328,7 +328,7 @@ impl Meta {
                 let mut headers = std::mem::take(&mut reply.headers);
                 headers.retain(|(name, _)| !name.eq_ignore_ascii_case("Content-Type"));
                 headers.push(("Content-Type", content_type.as_bytes().to_vec()));
-                Step::Reply(Reply { headers, body: body.clone(), ..reply })
+                Step::Reply(Reply { headers, body: body.clone(), streamed: false, ..reply })
             }
             (step, _) => step,
         }

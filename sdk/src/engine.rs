@@ -17,12 +17,13 @@ use wire::{BadField, Fields, Framing, Method, RequestHead, ResponseHead, Span, V
 use crate::budget::Reservation;
 use crate::chain::LocalFuture;
 use crate::client::Caller;
-use crate::coder::Coder;
 use crate::consumers::Consumers;
 use crate::exchange::{Body, Chunk, Exchange, RouteInfo, Source, Timing, Try};
 use crate::header::Named;
+use crate::response_body::{Coder, SizedSource};
 use crate::step::Step;
 use crate::stream::Stream;
+
 use crate::upload::RequestFilter;
 use crate::upstream::Chosen;
 use crate::world::World;
@@ -72,6 +73,8 @@ pub struct Engine<'s> {
     /// See [`Exchange::encode_with`]. Cleared before the header filters run again, on another
     /// response.
     pub coder: Option<Box<dyn Coder>>,
+    /// See [`Exchange::stream_body`].
+    pub body_source: Option<SizedSource>,
 }
 
 impl Engine<'_> {

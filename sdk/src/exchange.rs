@@ -79,6 +79,7 @@ impl<'s> Exchange<'s> {
                 stream: None,
                 request_filters: Vec::new(),
                 coder: None,
+                body_source: None,
             },
             identity: None,
             skipped: SmallVec::new(),

@@ -6,6 +6,9 @@
 //! the waiting exchange.
 
 use std::any::Any;
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::Duration;
 
 use crate::budget::Reservation;
 use crate::chain::LocalFuture;
@@ -97,6 +100,28 @@ impl dyn World + '_ {
             let (output, held) = running.await;
             (*output.downcast().expect("the closure gives a T"), held)
         }
+    }
+
+    /// Runs a closure that reads files, on threads of their own; otherwise as [`World::offload`](dyn World::offload).
+    /// `None` if it takes longer than `timeout`, the wait for a thread included.
+    pub fn read_files<T, F>(
+        &self,
+        held: Reservation,
+        timeout: Duration,
+        job: F,
+    ) -> impl Future<Output = Option<(T, Reservation)>> + use<T, F>
+    where
+        T: Send + 'static,
+        F: FnOnce(&TimeSlice<'_>) -> T + Send + 'static,
+    {
+        let mut running = self.run_file_job(Box::new(move |turn| Box::new(job(turn))), held);
+        let mut late = self.sleep(timeout);
+        poll_fn(move |cx| match running.as_mut().poll(cx) {
+            Poll::Ready((output, held)) => {
+                Poll::Ready(Some((*output.downcast().expect("the closure gives a T"), held)))
+            }
+            Poll::Pending => late.as_mut().poll(cx).map(|()| None),
+        })
     }
 }
 

@@ -27,6 +27,7 @@ use serde_json::Value;
 pub use batch::{Batching, Gathering};
 pub use deliver::{Batch, Deliver, Outcome};
 pub use folders::{Folders, LogFile, SETTING as FOLDERS_SETTING};
+pub(crate) use folders::{below, normalized};
 pub use outlet::{Bounds, Outlet};
 pub use queue::{Intake, Next, Room, Sink, Taken, of_buffers};
 pub use record::{Destination, Fields, Record};

@@ -42,6 +42,8 @@ pub struct Reply {
     /// Set on the response in this order; names in their usual spelling.
     pub headers: Vec<(&'static str, Vec<u8>)>,
     pub body: Bytes,
+    /// The body is not `body`, but the source set by [`crate::Exchange::stream_body`].
+    pub streamed: bool,
     /// Why the request is refused, for the operator (`$sluice_reason`, explain); empty in an ordinary
     /// response. The client does not see it.
     pub reason: &'static str,
@@ -59,7 +61,7 @@ impl Reply {
             status,
             headers: vec![("Content-Type", b"text/plain; charset=utf-8".to_vec())],
             body: body.into(),
-            reason: "",
+            ..Reply::default()
         }
     }
 
@@ -71,7 +73,7 @@ impl Reply {
             status,
             headers: vec![("Content-Type", b"application/json".to_vec())],
             body: body.into(),
-            reason: "",
+            ..Reply::default()
         }
     }
 

@@ -35,6 +35,12 @@ pub trait World {
     /// Runs a job on the background thread pool. For [`World::offload`](dyn World::offload), which plugins call.
     fn run_job(&self, job: Job, held: Reservation) -> LocalFuture<'static, (Output, Reservation)>;
 
+    /// As [`World::run_job`], on the threads for files: a disk that hangs does not delay other work. For
+    /// [`World::read_files`](dyn World::read_files), which plugins call.
+    fn run_file_job(&self, job: Job, held: Reservation) -> LocalFuture<'static, (Output, Reservation)> {
+        self.run_job(job, held)
+    }
+
     /// Sends a request over the worker's own connections and returns the complete response. The
     /// number of exchanges is bounded, which bounds their fetches.
     fn fetch(&self, request: Fetch) -> LocalFuture<'static, Result<Fetched, FetchError>>;

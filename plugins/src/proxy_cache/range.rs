@@ -6,7 +6,7 @@ use super::rules;
 
 /// The part of an answer of some length that a request wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(crate) enum Wanted {
     Whole,
     /// The bytes from the first to before the second.
     Part(usize, usize),
@@ -16,7 +16,7 @@ pub(super) enum Wanted {
 
 /// Reads Range and If-Range. Several parts at once, other units and what cannot be read are
 /// answered with the whole, as section 14.2 allows.
-pub(super) fn wanted(request: &Fields, answer: &Fields, length: usize) -> Wanted {
+pub(crate) fn wanted(request: &Fields, answer: &Fields, length: usize) -> Wanted {
     let mut lines = request.all(b"range");
     let (Some(line), None) = (lines.next(), lines.next()) else { return Wanted::Whole };
     let none = |value: &[u8]| value.trim_ascii().eq_ignore_ascii_case(b"none");

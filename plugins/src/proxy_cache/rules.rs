@@ -109,7 +109,7 @@ pub(super) fn vary(fields: &Fields) -> Option<Vec<Box<[u8]>>> {
 }
 
 /// Whether the client has the answer already (RFC 9110 section 13.2.2, `If-None-Match` first).
-pub(super) fn not_modified(request: &Fields, answer: &Fields) -> bool {
+pub(crate) fn not_modified(request: &Fields, answer: &Fields) -> bool {
     if request.get_named(b"if-none-match").is_some() {
         let Some(tag) = answer.get_named(b"etag").map(opaque) else { return false };
         return request.all(b"if-none-match").any(|line| line.trim_ascii() == b"*" || has_tag(line, tag));
@@ -196,7 +196,7 @@ fn lower(kept: &mut Option<u64>, value: u64) {
 }
 
 /// An HTTP date as Unix seconds; 0 before 1970.
-pub(super) fn date(value: &[u8]) -> Option<u64> {
+pub(crate) fn date(value: &[u8]) -> Option<u64> {
     let at: SystemTime = httpdate::parse_http_date(std::str::from_utf8(value).ok()?.trim()).ok()?;
     Some(at.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs())
 }

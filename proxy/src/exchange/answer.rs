@@ -6,6 +6,8 @@
 
 use bytes::Bytes;
 use sdk::exchange::{Chunk, Source};
+use sdk::response_body::SizedSource;
+
 use sdk::{Exchange, Reply};
 use smallvec::SmallVec;
 use wire::{Method, Name};
@@ -16,6 +18,7 @@ use super::fault_log::report;
 use super::live;
 use super::outcome::Outcome;
 use super::phases::{self, Chains, Flow};
+use super::streamed;
 use crate::down::Downstream;
 use crate::io::Failed;
 use crate::up::Size;
@@ -52,13 +55,20 @@ pub(crate) async fn send(
     reply: Reply,
     source: Source,
 ) -> Outcome {
-    let body = match phases::unless_gone(worker, down, make(worker, x, chains, reply, source)).await {
-        Ok(body) => body,
+    let made = match phases::unless_gone(worker, down, make(worker, x, chains, reply, source)).await {
+        Ok(made) => made,
         Err(_) => return Outcome::Gone,
     };
     if worker.settings.explain.is_some() {
         live::add_to_head(worker, x, chains);
     }
+    let body = match made {
+        MadeBody::Whole(body) => body,
+        // Boxed: it is rare, and its size would weigh on every connection.
+        MadeBody::Streamed(source) => {
+            return Box::pin(streamed::send(worker, down, x, chains, source)).await;
+        }
+    };
     let (_, mut response) = down.split(worker);
     if x.status() >= 300
         && speaks_grpc(x)
@@ -129,10 +139,12 @@ async fn make(
     chains: Chains<'_>,
     mut reply: Reply,
     mut source: Source,
-) -> Bytes {
+) -> MadeBody {
     let mut replaced = false;
+    let mut stream;
     let mut body = loop {
         let engine = x.engine_mut();
+        stream = engine.body_source.take().filter(|_| reply.streamed);
         let head = &mut engine.messages.response;
         head.clear();
         head.status = reply.status;
@@ -145,7 +157,8 @@ async fn make(
         engine.apply_early_edits();
         add_upstream_status(worker, x);
         let mut flow = chains.header_filter(worker, x).await;
-        if matches!(flow, Flow::Go) && !has_no_content(x.status()) && chains.filter_body(x) {
+        let is_whole = stream.is_none();
+        if matches!(flow, Flow::Go) && is_whole && !has_no_content(x.status()) && chains.filter_body(x) {
             flow = filtered(worker, x, chains, &mut reply.body).await;
         }
         match flow {
@@ -154,7 +167,10 @@ async fn make(
                 reply = other;
                 source = Source::Plugin;
             }
-            Flow::Fault(fault) => break refused(worker, x, fault),
+            Flow::Fault(fault) => {
+                stream = None;
+                break refused(worker, x, fault);
+            }
             Flow::Go | Flow::Reply(_) => break reply.body,
         }
     };
@@ -163,12 +179,22 @@ async fn make(
         x.engine_mut().messages.response.status = 500;
     }
     if matches!(x.status(), 200..=299) && asks_for_tunnel(x.request()) {
+        stream = None;
         body = refused(worker, x, Fault::client(FaultKind::NoSwitch));
     }
-    if has_no_content(x.status()) {
-        body = Bytes::new();
+    match stream.filter(|_| !has_no_content(x.status())) {
+        Some(source) => MadeBody::Streamed(source),
+        None if has_no_content(x.status()) => MadeBody::Whole(Bytes::new()),
+        None => MadeBody::Whole(body),
     }
-    body
+}
+
+/// The body of a reply.
+enum MadeBody {
+    /// After its filters.
+    Whole(Bytes),
+    /// Its pieces are filtered while they are sent.
+    Streamed(SizedSource),
 }
 
 /// The body of a reply as the filters want it. It is theirs to change, so this is a copy.
@@ -184,7 +210,7 @@ async fn filtered(worker: &Worker, x: &mut Exchange<'_>, chains: Chains<'_>, bod
 
 /// Puts the answer to a fault in the place of a reply whose head is made already.
 #[cold]
-fn refused(worker: &Worker, x: &mut Exchange<'_>, fault: Fault) -> Bytes {
+pub(super) fn refused(worker: &Worker, x: &mut Exchange<'_>, fault: Fault) -> Bytes {
     let reply = of_fault(fault);
     let engine = x.engine_mut();
     engine.source = Source::Gateway;

@@ -125,6 +125,8 @@ pub enum FaultKind {
     HeldTooMuch,
     /// A plugin waited for too long.
     PluginTimeout,
+    /// A plugin could not produce the rest of its response.
+    Unfinished(&'static str),
     /// A stage could not do its work; the exchange went on without it.
     Skipped {
         plugin: &'static str,
@@ -357,7 +359,10 @@ impl FaultKind {
             | FaultKind::Stopping
             | FaultKind::Overloaded
             | FaultKind::HeldTooMuch => 503,
-            FaultKind::Panic | FaultKind::BrokenStage | FaultKind::Skipped { .. } => 500,
+            FaultKind::Panic
+            | FaultKind::BrokenStage
+            | FaultKind::Unfinished(_)
+            | FaultKind::Skipped { .. } => 500,
         }
     }
 
@@ -433,7 +438,7 @@ impl FaultKind {
             FaultKind::BrokenStage => "a plugin made a response that cannot be sent",
             FaultKind::Stopping => "the gateway is stopping",
             FaultKind::Overloaded => "the gateway is overloaded",
-            FaultKind::Skipped { reason, .. } => reason,
+            FaultKind::Unfinished(reason) | FaultKind::Skipped { reason, .. } => reason,
             FaultKind::PluginTimeout => "a plugin did not finish in time",
             FaultKind::HeldTooMuch => "the gateway's memory for request and response bodies is used up",
         }

@@ -118,6 +118,7 @@ impl Default for Settings {
             resolver: None,
             bounds: sdk::Bounds::DEFAULT,
             pool: Pool::default(),
+            file_pool: Pool::default(),
             gathers: true,
             server: "APISIX/3.18.0".to_owned(),
             show_upstream_status: false,

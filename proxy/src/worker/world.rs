@@ -39,6 +39,10 @@ impl World for Worker {
         Box::pin(self.settings.pool.clone().run(job, held))
     }
 
+    fn run_file_job(&self, job: Job, held: Reservation) -> LocalFuture<'static, (Output, Reservation)> {
+        Box::pin(self.settings.file_pool.clone().run(job, held))
+    }
+
     fn fetch(&self, request: Fetch) -> LocalFuture<'static, Result<Fetched, FetchError>> {
         let worker = self.strong();
         Box::pin(async move {

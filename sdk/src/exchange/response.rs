@@ -5,9 +5,9 @@
 use wire::{BadField, ResponseHead};
 
 use super::{Exchange, Source};
-use crate::coder::Coder;
 use crate::engine::Edit;
 use crate::header::Named;
+use crate::response_body::{BodySource, Coder, SizedSource};
 
 impl Exchange<'_> {
     #[inline]
@@ -68,6 +68,12 @@ impl Exchange<'_> {
     /// filter; the last coder set is used.
     pub fn encode_with(&mut self, coder: Box<dyn Coder>) {
         self.engine.coder = Some(coder);
+    }
+
+    /// Sets the source of the body of a [`crate::Reply`] that is `streamed`, and its length in bytes. The plugin
+    /// returns that reply at once.
+    pub fn stream_body(&mut self, length: u64, source: Box<dyn BodySource>) {
+        self.engine.body_source = Some(SizedSource { length, source });
     }
 
     /// Whether a coder is set.

@@ -5,6 +5,8 @@ use std::fmt;
 
 use model::Invalid;
 
+use crate::files::ServedFolders;
+
 /// The setting that lists the folders.
 pub const SETTING: &str = "plugin_attr.file-logger.allowed_paths";
 
@@ -16,6 +18,7 @@ pub struct Folders {
     listed: Vec<Listed>,
     /// The gateway's own files and folders, with all links resolved.
     own: Vec<String>,
+    served: ServedFolders,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,7 +58,23 @@ impl Folders {
             [Some(Listed { name: name.clone(), real: real.clone() }), (name != real).then_some(again)]
         });
         let own = own.into_iter().map(|path| normalized(&path)).collect();
-        Folders { base: base.to_owned(), listed: listed.flatten().collect(), own }
+        Folders {
+            base: base.to_owned(),
+            listed: listed.flatten().collect(),
+            own,
+            served: ServedFolders::default(),
+        }
+    }
+
+    /// Adds the folders that plugins may serve.
+    #[must_use]
+    pub fn with_served(self, served: ServedFolders) -> Folders {
+        Folders { served, ..self }
+    }
+
+    /// The folders that plugins may serve.
+    pub fn served(&self) -> &ServedFolders {
+        &self.served
     }
 
     /// The folder that relative paths start from.
@@ -109,7 +128,7 @@ impl fmt::Display for LogFile<'_> {
 
 /// Makes a path absolute and removes `.`, `..`, empty components and a final slash; the root is
 /// empty.
-fn normalized(path: &str) -> String {
+pub(crate) fn normalized(path: &str) -> String {
     let mut parts = Vec::new();
     for part in path.split('/') {
         match part {
@@ -122,7 +141,7 @@ fn normalized(path: &str) -> String {
 }
 
 /// The part of `path` below `folder`: empty if they are equal.
-fn below<'a>(path: &'a str, folder: &str) -> Option<&'a str> {
+pub(crate) fn below<'a>(path: &'a str, folder: &str) -> Option<&'a str> {
     let rest = path.strip_prefix(folder)?;
     if rest.is_empty() { Some(rest) } else { rest.strip_prefix('/') }
 }

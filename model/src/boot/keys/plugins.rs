@@ -43,6 +43,17 @@ pub const PLUGINS: &[Row] = &[
         "folders in which `file-logger` may write, besides `/dev/stdout` and `/dev/stderr`; a relative one lies in the \
          data folder. The gateway's own files are refused in any of them: its logs, the rest of the data folder, the \
          folder of `config.yaml`, the zones of `proxy-cache`. Symbolic links below these folders are not followed").ours(),
+    row("plugin_attr.static-files.roots", Shape::Texts, "",
+        "folders that `static-files` may serve, with everything below; a relative one lies in the folder of the file of \
+         resources, or else of `config.yaml`. The data folder and these two files are refused in any of them. A file of \
+         another gateway lists the folders that it names").words("none").ours(),
+    row("plugin_attr.static-files.max_open_files", Shape::Count { min: 1, max: 1 << 20 }, "1000",
+        "files longer than 64 KiB that are open at a time; requests for more get 503")
+        .ours(),
+    row("plugin_attr.static-files.threads", Shape::Count { min: 1, max: 1024 }, "4",
+        "threads that find and read files").ours(),
+    row("plugin_attr.static-files.read_timeout", Shape::Time, "10s",
+        "for finding a file, and for reading 64 KiB of it; then the request gets 504, or its response breaks off").ours(),
     row("plugin_attr.forward-auth.max_resp_body_size", Shape::Size, "1m",
         "a longer answer of the server counts as a failure").ours(),
     row("plugin_attr.proxy-mirror.timeout.connect", Shape::Time, "60s", "for connecting to a mirror"),

@@ -1,4 +1,6 @@
-//! Content codings of response bodies.
+//! Bodies of responses: their content codings, and sources that produce them while they are sent.
+
+use bytes::Bytes;
 
 use crate::chain::LocalFuture;
 use crate::exchange::{Chunk, Exchange};
@@ -23,4 +25,21 @@ pub trait Coder {
     fn wait<'a>(&'a mut self, _world: &'a dyn World, _chunk: &'a mut Chunk) -> LocalFuture<'a, ()> {
         Box::pin(async {})
     }
+}
+
+/// The source of a response's body, piece by piece. The next piece is requested once the client has taken the one
+/// before, so that at most two are in memory.
+pub trait BodySource {
+    /// The next piece, which is not empty. Not called again after the last byte or after an error.
+    fn next<'a>(&'a mut self, world: &'a dyn World) -> LocalFuture<'a, Result<Bytes, SourceError>>;
+}
+
+/// Why a body ends before its last byte: the client sees a response that breaks off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SourceError(pub &'static str);
+
+/// A source and the number of bytes that it produces.
+pub struct SizedSource {
+    pub length: u64,
+    pub source: Box<dyn BodySource>,
 }
