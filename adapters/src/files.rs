@@ -281,7 +281,7 @@ mod tests {
             assert_eq!(open(path), Err(OpenError::Outside), "{path}");
         }
         assert_eq!(open("a").as_deref(), Ok("a"));
-        std::fs::set_permissions(there.join("a"), std::fs::Permissions::from_mode(0)).unwrap();
+        std::fs::set_permissions(there.join("a"), std::fs::Permissions::from_mode(0o000)).unwrap();
         // The superuser may read it.
         assert!(matches!(open("a").as_deref(), Err(OpenError::Denied) | Ok("a")));
     }
