@@ -1,6 +1,8 @@
 //! Random blocks of HPACK, and random fields from an encoder to a decoder.
 
 use proptest::prelude::*;
+use wire::List;
+use wire::h2::hpack::Decoder;
 
 #[path = "support/hpack.rs"]
 mod checks;
@@ -57,4 +59,30 @@ proptest! {
     ) {
         prop_assert_eq!(checks::blocks(&[vec![cut], pieces.concat()].concat()), Ok(()));
     }
+}
+
+/// Blocks and verdicts of an independent implementation.
+#[test]
+fn blocks_of_another_encoder_are_decoded_alike() {
+    let (mut decoder, mut list, mut blocks) = (Decoder::new(0), List::default(), 0);
+    let mut lines = include_str!("hpack/vectors.txt").lines().peekable();
+    while let Some(line) = lines.next() {
+        let (kind, rest) = line.split_once(' ').unwrap();
+        if kind == "table" {
+            decoder = Decoder::new(rest.parse().unwrap());
+            continue;
+        }
+        let byte = |at| u8::from_str_radix(&rest[at..at + 2], 16).unwrap();
+        let block: Vec<u8> = (0..rest.len()).step_by(2).map(byte).collect();
+        let done = decoder.decode(&block, &mut list, 1 << 16, 100);
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        let fields = list.iter().map(|(name, value, _)| format!("{}: {}", text(name), text(value)));
+        let is_field =
+            |line: &&str| !["table ", "block ", "refused "].iter().any(|kind| line.starts_with(kind));
+        let expected: Vec<_> = std::iter::from_fn(|| lines.next_if(is_field)).collect();
+        assert_eq!(done.is_ok(), kind == "block", "{rest}: {done:?}");
+        assert_eq!(fields.collect::<Vec<_>>(), expected, "{rest}");
+        blocks += 1;
+    }
+    assert!(blocks > 200, "{blocks}");
 }
