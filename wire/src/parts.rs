@@ -4,7 +4,7 @@
 //! authority, path and fields. The same code refuses the same errors as in HTTP/1 bytes;
 //! connection-specific HTTP/1 fields are refused as well.
 
-use crate::fields::{Field, Span, is_token, is_value_byte};
+use crate::fields::{Field, Span, check_name, check_value, is_token, is_value_byte};
 use crate::h1::Refusal;
 use crate::h1::decode::{Expect, LONGEST_METHOD, Limits, Seen, resolve_host, span};
 use crate::h1::scan::Stop;
@@ -27,11 +27,12 @@ pub struct Parts<'a> {
     pub ends: bool,
 }
 
-/// Builds a head from its parts; `text` is reused memory. A body without an announced length has
+/// Builds a head from its parts and its fields, each with the [`Name::from_bytes`] of its name;
+/// `text` is reused memory. A body without an announced length has
 /// [`Framing::Chunked`]: the protocol marks its end.
 pub fn request<'a>(
     parts: &Parts<'_>,
-    fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
+    fields: impl IntoIterator<Item = (&'a [u8], &'a [u8], Name)>,
     version: Version,
     head: &mut RequestHead,
     text: &mut Vec<u8>,
@@ -43,7 +44,7 @@ pub fn request<'a>(
 
 fn make<'a>(
     parts: &Parts<'_>,
-    fields: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
+    fields: impl IntoIterator<Item = (&'a [u8], &'a [u8], Name)>,
     version: Version,
     head: &mut RequestHead,
     text: &mut Vec<u8>,
@@ -97,7 +98,7 @@ fn make<'a>(
         seen.note(field, b"Host", authority, limits)?;
         head.fields.push(field);
     }
-    for (name, value) in fields {
+    for (name, value, id) in fields {
         lines += 1;
         if lines > limits.fields {
             return Err(Refusal::TooManyFields);
@@ -105,7 +106,6 @@ fn make<'a>(
         if text.len() + name.len() + value.len() > limit {
             return Err(Refusal::HeadTooLarge);
         }
-        let id = Name::from_bytes(name);
         // Repeating the authority in Host is allowed if both are equal.
         if id == Name::Host && parts.authority == Some(value) {
             continue;
@@ -150,11 +150,13 @@ pub fn speaks_of_connection(id: Name, value: &[u8]) -> bool {
 
 /// Appends a field's text to the buffer.
 fn put(text: &mut Vec<u8>, id: Name, name: &[u8], value: &[u8]) -> Result<Field, Refusal> {
-    if name.is_empty() || !name.iter().all(|&byte| is_token(byte)) {
+    // Known names are tokens.
+    if id == Name::Other && check_name(name).is_err() {
         return Err(Refusal::FieldName);
     }
-    if let Some(bad) = value.iter().find(|&&byte| !is_value_byte(byte)) {
-        return Err(if *bad == 0 { Refusal::Nul } else { Refusal::Control });
+    if check_value(value).is_err() {
+        let first = value.iter().find(|&&byte| !is_value_byte(byte));
+        return Err(if first == Some(&0) { Refusal::Nul } else { Refusal::Control });
     }
     // White space around a value is not part of it, and is not allowed in a protocol without lines.
     if matches!(value.first(), Some(b' ' | b'\t')) || matches!(value.last(), Some(b' ' | b'\t')) {

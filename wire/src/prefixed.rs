@@ -4,6 +4,7 @@
 
 use crate::field_list::Bad;
 use crate::huffman;
+use crate::names::{lower, short};
 
 /// The rest of a coded block.
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
@@ -77,4 +78,15 @@ pub(crate) fn put_integer(flags: u8, bits: u32, value: usize, out: &mut Vec<u8>)
 pub(crate) fn put_text(text: &[u8], out: &mut Vec<u8>) {
     put_integer(0, 7, text.len(), out);
     out.extend_from_slice(text);
+}
+
+/// Appends a name in lower case.
+#[inline]
+pub(crate) fn put_lower(name: &[u8], out: &mut Vec<u8>) {
+    let (words, rest) = name.as_chunks::<8>();
+    for word in words {
+        out.extend_from_slice(&lower(u64::from_le_bytes(*word)).to_le_bytes());
+    }
+    let word = lower(short(rest)).to_le_bytes();
+    out.extend_from_slice(&word[..rest.len()]);
 }

@@ -19,7 +19,7 @@ proptest! {
         let mut coded = Vec::new();
         qpack::begin(&mut coded);
         for (name, value) in &listed {
-            qpack::put(name.as_bytes(), value, &mut coded);
+            qpack::put(Name::from_bytes(name.as_bytes()), name.as_bytes(), value, &mut coded);
         }
         let mut list = wire::List::default();
         prop_assert_eq!(qpack::decode(&coded, &mut list, 1 << 20, 100), Ok(()));

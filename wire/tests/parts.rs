@@ -25,7 +25,7 @@ fn from_parts(request: &Request, head: &mut RequestHead) -> Result<(), Refusal> 
         path: &request.path,
         ends: request.ends,
     };
-    let fields = request.fields.iter().map(|(name, value)| (&name[..], &value[..]));
+    let fields = request.fields.iter().map(|(name, value)| (&name[..], &value[..], Name::from_bytes(name)));
     parts::request(&parts, fields, Version::Http2, head, &mut Vec::new(), &Limits::default())
 }
 
@@ -222,7 +222,7 @@ type Texts<'a> = &'a [(&'a [u8], &'a [u8])];
 
 fn made(parts: &Parts<'_>, fields: Texts<'_>, limits: &Limits) -> Result<RequestHead, Refusal> {
     let mut head = RequestHead::default();
-    let fields = fields.iter().copied();
+    let fields = fields.iter().map(|(name, value)| (*name, *value, Name::from_bytes(name)));
     parts::request(parts, fields, Version::Http2, &mut head, &mut Vec::new(), limits).map(|()| head)
 }
 

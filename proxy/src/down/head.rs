@@ -26,8 +26,8 @@ pub(super) struct Asked<'a> {
     pub(super) protocol: Option<&'a [u8]>,
 }
 
-/// Makes a head as strictly as it is made of bytes. Names are in lower case.
-pub(super) fn make<'a, F: Iterator<Item = (&'a [u8], &'a [u8])>>(
+/// Makes a head as strictly as it is made of bytes, of names in lower case with their ids, and values.
+pub(super) fn make<'a, F: Iterator<Item = (&'a [u8], &'a [u8], Name)>>(
     asked: &Asked<'_>,
     fields: impl Fn() -> F,
     version: Version,
@@ -44,7 +44,7 @@ pub(super) fn make<'a, F: Iterator<Item = (&'a [u8], &'a [u8])>>(
         parts.method = b"GET";
     }
     // Cookies may come in parts (RFC 9113 section 8.2.3); for everyone else they are one field.
-    let mut crumbs = fields().filter(|(name, _)| *name == b"cookie").map(|(_, value)| value);
+    let mut crumbs = fields().filter(|(_, _, id)| *id == Name::Cookie).map(|(_, value, _)| value);
     let cookie = match (crumbs.next(), crumbs.next()) {
         (Some(first), Some(second)) => {
             let mut whole = first.to_vec();
@@ -56,13 +56,13 @@ pub(super) fn make<'a, F: Iterator<Item = (&'a [u8], &'a [u8])>>(
         }
         _ => None,
     };
-    if parts.authority.is_some() && fields().filter(|(name, _)| *name == b"host").count() > 1 {
+    if parts.authority.is_some() && fields().filter(|(_, _, id)| *id == Name::Host).count() > 1 {
         return Err(Refusal::RepeatedHost);
     }
     let fields = fields()
         .map(shorter)
-        .filter(|(name, _)| cookie.is_none() || *name != b"cookie")
-        .chain(cookie.as_deref().map(|cookie| (&b"cookie"[..], cookie)));
+        .filter(|(_, _, id)| cookie.is_none() || *id != Name::Cookie)
+        .chain(cookie.as_deref().map(|cookie| (&b"cookie"[..], cookie, Name::Cookie)));
     parts::request(&parts, fields, version, head, text, limits)?;
     if asked.protocol.is_none() {
         wire::h1::hop::strip_request(head, false);
@@ -83,7 +83,7 @@ pub(super) fn make<'a, F: Iterator<Item = (&'a [u8], &'a [u8])>>(
 }
 
 /// Shortens the lifetime of a field, so that the client's fields can be chained with a joined cookie.
-fn shorter<'b, 'a: 'b>(field: (&'a [u8], &'a [u8])) -> (&'b [u8], &'b [u8]) {
+fn shorter<'b, 'a: 'b>(field: (&'a [u8], &'a [u8], Name)) -> (&'b [u8], &'b [u8], Name) {
     field
 }
 

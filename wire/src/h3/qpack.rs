@@ -5,8 +5,8 @@
 
 use super::table::FIELDS;
 use crate::field_list::{BEHIND, BETWEEN, Bad, Known, Limited, List};
-use crate::names::Name;
-use crate::prefixed::{Reader, put_integer, put_text};
+use crate::names::{Name, same_in_any_case};
+use crate::prefixed::{Reader, put_integer, put_lower, put_text};
 
 /// Decodes a section of at most `most_fields`, whose names and values have at most `most_bytes`.
 ///
@@ -72,22 +72,25 @@ pub fn begin(out: &mut Vec<u8>) {
     out.extend_from_slice(&[0, 0]);
 }
 
-/// Appends a field; its name must be in lower case.
-pub fn put(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+/// Appends a field. The name may be in any case and is written in lower case; `id` is the name's
+/// [`Name::from_bytes`].
+pub fn put(id: Name, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     let mut of_name = None;
-    for (index, known) in FIELDS.iter().enumerate() {
-        if known.name == name.len() && known.name().eq_ignore_ascii_case(name) {
+    let mut next = CHAINS.first[chain(id, name.len())];
+    while let Some(known) = FIELDS.get(usize::from(next)) {
+        if id != Name::Other || same_in_any_case(known.name(), name) {
             if known.value() == value {
-                return put_integer(0xc0, 6, index, out);
+                return put_integer(0xc0, 6, next.into(), out);
             }
-            of_name.get_or_insert(index);
+            of_name.get_or_insert(next);
         }
+        next = CHAINS.next[usize::from(next)];
     }
     match of_name {
-        Some(index) => put_integer(0x50, 4, index, out),
+        Some(index) => put_integer(0x50, 4, index.into(), out),
         None => {
             put_integer(0x20, 3, name.len(), out);
-            out.extend(name.iter().map(u8::to_ascii_lowercase));
+            put_lower(name, out);
         }
     }
     put_text(value, out);
@@ -95,8 +98,58 @@ pub fn put(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
 
 /// Appends the status of a response.
 pub fn put_status(status: u16, out: &mut Vec<u8>) {
-    let digits = [status / 100 % 10, status / 10 % 10, status % 10].map(|digit| b'0' + digit as u8);
-    put(b":status", &digits, out);
+    const NAME: usize = 24;
+    let index = match status {
+        103 => 24,
+        200 => 25,
+        304 => 26,
+        404 => 27,
+        503 => 28,
+        100 => 63,
+        204 => 64,
+        206 => 65,
+        302 => 66,
+        400 => 67,
+        403 => 68,
+        421 => 69,
+        425 => 70,
+        500 => 71,
+        _ => {
+            let digits = [status / 100 % 10, status / 10 % 10, status % 10].map(|digit| b'0' + digit as u8);
+            put_integer(0x50, 4, NAME, out);
+            return put_text(&digits, out);
+        }
+    };
+    put_integer(0xc0, 6, index, out);
+}
+
+/// Entries of the static table by id, those of unknown names by the length of the name.
+struct Chains {
+    first: [u8; Name::KNOWN.len() + 1 + LENGTHS],
+    /// The next entry in the chain of each entry.
+    next: [u8; FIELDS.len()],
+}
+
+const LENGTHS: usize = 32;
+const END: u8 = u8::MAX;
+
+static CHAINS: Chains = {
+    let mut chains = Chains { first: [END; Name::KNOWN.len() + 1 + LENGTHS], next: [END; FIELDS.len()] };
+    let mut at = FIELDS.len();
+    while at > 0 {
+        at -= 1;
+        let chain = chain(FIELDS[at].id, FIELDS[at].name);
+        chains.next[at] = chains.first[chain];
+        chains.first[chain] = at as u8;
+    }
+    chains
+};
+
+const fn chain(id: Name, length: usize) -> usize {
+    match id {
+        Name::Other => Name::KNOWN.len() + 1 + length % LENGTHS,
+        _ => id as usize,
+    }
 }
 
 #[cfg(test)]
@@ -132,7 +185,12 @@ mod tests {
         let mut coded = Vec::new();
         begin(&mut coded);
         for (name, value) in fields {
-            put(name.to_uppercase().as_bytes(), value.as_bytes(), &mut coded);
+            put(
+                Name::from_bytes(name.as_bytes()),
+                name.to_uppercase().as_bytes(),
+                value.as_bytes(),
+                &mut coded,
+            );
         }
         let expected: Texts = fields.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
         assert_eq!(read(&coded), Ok(expected));
@@ -143,6 +201,26 @@ mod tests {
         assert_eq!(status, [0, 0, 0xc0 | 63, 1], "one index is enough");
         put_status(431, &mut status);
         assert_eq!(read(&status).unwrap()[1], (":status".to_owned(), "431".to_owned()));
+    }
+
+    #[test]
+    fn static_entries_are_found_by_their_names() {
+        for (index, field) in FIELDS.iter().enumerate() {
+            let (mut coded, mut status) = (vec![0, 0], Vec::new());
+            put(field.id, field.name(), field.value(), &mut coded);
+            let mut expected = vec![0, 0];
+            put_integer(0xc0, 6, index, &mut expected);
+            assert_eq!(coded, expected, "{field:?}");
+            if field.name() == b":status" {
+                put_status(str::from_utf8(field.value()).unwrap().parse().unwrap(), &mut status);
+                assert_eq!(status, expected[2..]);
+            }
+            // A name with another value.
+            put(field.id, field.name(), b"another", &mut coded);
+            assert!(coded.len() <= expected.len() + 10, "{field:?} is {coded:?}");
+            let fields = read(&coded).unwrap();
+            assert_eq!((fields[1].0.as_bytes(), &fields[1].1[..]), (field.name(), "another"));
+        }
     }
 
     #[test]
@@ -188,7 +266,7 @@ mod tests {
     fn limits_hold() {
         let mut coded = vec![0, 0];
         for _ in 0..5 {
-            put(b"x-a", b"12345", &mut coded);
+            put(Name::Other, b"x-a", b"12345", &mut coded);
         }
         assert_eq!(limited(&coded, 40, 5).map(|list| list.len()), Ok(5));
         assert_eq!(limited(&coded, 39, 5), Err(Bad::TooLarge));

@@ -19,7 +19,7 @@ pub fn fields(coded: &[u8]) -> Result<(), String> {
     }
     let mut again = Vec::new();
     qpack::begin(&mut again);
-    list.iter().for_each(|(name, value, _)| qpack::put(name, value, &mut again));
+    list.iter().for_each(|(name, value, id)| qpack::put(id, name, value, &mut again));
     let mut second = List::default();
     qpack::decode(&again, &mut second, MOST_BYTES, MOST_FIELDS)
         .map_err(|bad| format!("{bad:?} when written again"))?;

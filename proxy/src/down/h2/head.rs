@@ -6,7 +6,7 @@ use http::request;
 use wire::h1::Refusal;
 use wire::h1::decode::Limits;
 use wire::parts::Parts;
-use wire::{RequestHead, Version};
+use wire::{Name, RequestHead, Version};
 
 use crate::down::head::{self, Ask, Asked};
 
@@ -30,7 +30,12 @@ pub(super) fn make(
     let authority = uri.authority().map(|authority| authority.as_str().as_bytes());
     let path = uri.path_and_query().map_or("", |path| path.as_str()).as_bytes();
     let parts = Parts { method: from.method.as_str().as_bytes(), scheme, authority, path, ends };
-    let fields = || from.headers.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()));
+    let fields = || {
+        from.headers.iter().map(|(name, value)| {
+            let name = name.as_str().as_bytes();
+            (name, value.as_bytes(), Name::from_bytes(name))
+        })
+    };
     head::make(&Asked { parts, protocol }, fields, Version::Http2, head, text, limits)
 }
 
@@ -38,7 +43,7 @@ pub(super) fn make(
 mod tests {
     use super::*;
     use http::Request;
-    use wire::{Framing, Method, Name};
+    use wire::{Framing, Method};
 
     fn made(request: http::request::Builder, ends: bool) -> Result<(Ask, RequestHead), Refusal> {
         let (parts, ()) = request.body(()).unwrap().into_parts();

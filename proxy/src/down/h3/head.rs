@@ -36,9 +36,9 @@ pub(super) fn make(
             return Err(Refusal::RequestLine);
         }
     }
-    let fields = || list.iter().skip(before).map(|(name, value, _)| (name, value));
+    let fields = || list.iter().skip(before);
     // One that begins with a colon here comes too late, and no name has one.
-    if fields().any(|(name, _)| name.iter().any(|byte| byte.is_ascii_uppercase() || *byte == b':')) {
+    if fields().any(|(name, ..)| name.iter().any(|byte| byte.is_ascii_uppercase() || *byte == b':')) {
         return Err(Refusal::FieldName);
     }
     let method = method.ok_or(Refusal::Method)?;

@@ -187,7 +187,7 @@ impl Response<'_> {
         let mut list = begin(head.status);
         for (name, value, id) in head.fields.iter() {
             if !fields::is_of_connection(id) {
-                qpack::put(name, value, &mut list);
+                qpack::put(id, name, value, &mut list);
             }
         }
         self.send_interim(&list).await
@@ -204,7 +204,7 @@ impl Response<'_> {
         for (name, value, id) in head.fields.iter() {
             let of_handshake = name.eq_ignore_ascii_case(b"sec-websocket-accept");
             if !fields::is_of_connection(id) && !of_handshake && id != Name::ContentLength {
-                qpack::put(name, value, &mut list);
+                qpack::put(id, name, value, &mut list);
             }
         }
         self.output.borrow_mut().head = Some(list);
@@ -220,7 +220,7 @@ impl Response<'_> {
                 Name::Server => {}
                 Name::ContentLength => measured = true,
                 id if fields::is_of_connection(id) => {}
-                _ => qpack::put(name, value, &mut list),
+                _ => qpack::put(id, name, value, &mut list),
             }
         }
         match size {
@@ -229,7 +229,7 @@ impl Response<'_> {
             Size::Exactly(length) => {
                 let mut digits = Vec::with_capacity(20);
                 encode::decimal(length, &mut digits);
-                qpack::put(b"content-length", &digits, &mut list);
+                qpack::put(Name::ContentLength, b"content-length", &digits, &mut list);
             }
             Size::None | Size::Open => {}
         }
@@ -243,11 +243,11 @@ impl Response<'_> {
         if !dated {
             let mut date = Vec::with_capacity(29);
             self.worker.write_date(&mut date);
-            qpack::put(b"date", &date, list);
+            qpack::put(Name::Date, b"date", &date, list);
         }
-        qpack::put(b"server", self.worker.settings.server.as_bytes(), list);
+        qpack::put(Name::Server, b"server", self.worker.settings.server.as_bytes(), list);
         if let Some(alt_svc) = self.alt_svc.filter(|_| !alternative) {
-            qpack::put(b"alt-svc", alt_svc, list);
+            qpack::put(Name::Other, b"alt-svc", alt_svc, list);
         }
     }
 
@@ -276,9 +276,9 @@ impl Response<'_> {
         let Some(trailers) = trailers else { return Ok(()) };
         let mut list = Vec::new();
         qpack::begin(&mut list);
-        for (name, value, _) in trailers.iter() {
+        for (name, value, id) in trailers.iter() {
             if may_be_trailer(name) {
-                qpack::put(name, value, &mut list);
+                qpack::put(id, name, value, &mut list);
             }
         }
         self.output.borrow_mut().put_fields(&list);
@@ -305,7 +305,7 @@ impl Response<'_> {
     pub(super) async fn reply(&mut self, reply: &Reply) -> Result<(), Failed> {
         let mut list = begin(reply.status);
         for (name, value) in &reply.headers {
-            qpack::put(name.as_bytes(), value, &mut list);
+            qpack::put(Name::from_bytes(name.as_bytes()), name.as_bytes(), value, &mut list);
         }
         self.add_ours(false, false, &mut list);
         self.put(list);
@@ -321,14 +321,14 @@ impl Response<'_> {
             let ours =
                 matches!(id, Name::Server | Name::ContentLength | Name::ContentType | Name::ContentEncoding);
             if !ours && !fields::is_of_connection(id) {
-                qpack::put(name, value, &mut list);
+                qpack::put(id, name, value, &mut list);
             }
         }
-        qpack::put(b"content-type", b"application/grpc", &mut list);
+        qpack::put(Name::ContentType, b"content-type", b"application/grpc", &mut list);
         let mut digits = Vec::with_capacity(2);
         encode::decimal(grpc::status(x.status()).into(), &mut digits);
-        qpack::put(b"grpc-status", &digits, &mut list);
-        qpack::put(b"grpc-message", &grpc::message(text, x.status()), &mut list);
+        qpack::put(Name::Other, b"grpc-status", &digits, &mut list);
+        qpack::put(Name::Other, b"grpc-message", &grpc::message(text, x.status()), &mut list);
         let has = |name: &[u8]| from.get_named(name).is_some();
         self.add_ours(has(b"date"), has(b"alt-svc"), &mut list);
         self.put(list)

@@ -9,7 +9,7 @@ use super::table::{Entry, Table};
 use crate::field_list::{BEHIND, BETWEEN};
 use crate::h1::encode::decimal;
 use crate::names::{Name, lower, same_in_any_case, short};
-use crate::prefixed::{put_integer, put_text};
+use crate::prefixed::{put_integer, put_lower, put_text};
 
 /// Flags and bits of the representations (RFC 7541 section 6).
 const INDEXED: (u8, u32) = (0x80, 7);
@@ -379,15 +379,4 @@ fn put_name((flags, bits): (u8, u32), index: usize, name: &[u8], out: &mut Vec<u
         put_integer(0, 7, name.len(), out);
         put_lower(name, out);
     }
-}
-
-/// Appends a name in lower case.
-#[inline]
-fn put_lower(name: &[u8], out: &mut Vec<u8>) {
-    let (words, rest) = name.as_chunks::<8>();
-    for word in words {
-        out.extend_from_slice(&lower(u64::from_le_bytes(*word)).to_le_bytes());
-    }
-    let word = lower(short(rest)).to_le_bytes();
-    out.extend_from_slice(&word[..rest.len()]);
 }
