@@ -96,6 +96,13 @@ fn assert_plugins_accept(import: &Import, name: &str) {
                 continue;
             }
             let checked = catalog.check(plugin, config, place);
+            // The schema holds; this catalog has no Redis.
+            if checked
+                .as_ref()
+                .is_err_and(|invalid| invalid.reason.ends_with("is not available in this build"))
+            {
+                continue;
+            }
             assert!(checked.is_ok(), "{name}: {} {plugin}: {checked:?}\n{config:#}", resource.key);
         }
     }

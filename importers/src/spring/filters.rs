@@ -13,6 +13,7 @@ use crate::finding::Severity;
 mod custom;
 mod headers;
 mod limits;
+mod redis;
 mod resilience;
 
 pub use custom::words;

@@ -165,6 +165,44 @@ fn variables_of_paths_and_answers_are_carried_over() {
 }
 
 #[test]
+fn rates_are_counted_in_the_redis_of_the_file() {
+    let limit = |redis: &str| {
+        let text = format!(
+            "spring: {{{redis}cloud: {{gateway: {{routes: [{{id: a, uri: 'http://a:1', predicates: [Path=/a], \
+             filters: [{{name: RequestRateLimiter, args: {{redis-rate-limiter.replenishRate: 1, key-resolver: '#{{@ip}}'}}}}]}}]}}}}}}"
+        );
+        let import = import_of(Format::SpringCloudGateway, &[("application.yml", &text)], &[]).unwrap();
+        let limit = &route(&import, "a")["plugins"]["limit-req"];
+        [
+            "policy",
+            "redis_host",
+            "redis_port",
+            "redis_username",
+            "redis_password",
+            "redis_ssl",
+            "redis_timeout",
+        ]
+        .map(|name| limit[name].clone())
+    };
+    assert_eq!(
+        json!(limit("data: {redis: {host: re, port: 6380, password: p, timeout: 2s}}, ")),
+        json!(["redis", "re", 6380, null, "p", null, 2000])
+    );
+    assert_eq!(
+        json!(limit("redis: {url: 'rediss://u:p@re:1/0'}, ")),
+        json!(["redis", "re", 1, "u", "p", true, null])
+    );
+    assert_eq!(
+        json!(limit("data: {redis: {cluster: {nodes: 'a:1, b:2'}, password: p}}, ")),
+        json!(["redis-cluster", null, null, null, "p", null, null])
+    );
+    for other in ["", "data: {redis: {sentinel: {master: m, nodes: a}}}, ", "data: {redis: {database: 1}}, "]
+    {
+        assert_eq!(limit(other)[0], Value::Null, "{other}");
+    }
+}
+
+#[test]
 fn properties_become_the_same() {
     let import =
         import_of(Format::SpringCloudGateway, &[("application.properties", PROPERTIES)], &[]).unwrap();

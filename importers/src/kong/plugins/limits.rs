@@ -1,6 +1,8 @@
 //! Limits of requests.
 
-use serde_json::{Value, json};
+mod redis;
+
+use serde_json::{Map, Value, json};
 
 use super::super::entities::Entity;
 use super::Notes;
@@ -26,6 +28,8 @@ pub(super) struct Limit {
     message: String,
     sliding: bool,
     pub shows_headers: bool,
+    /// Settings of the policy by which nodes count together.
+    policy: Map<String, Value>,
 }
 
 /// By what requests are counted.
@@ -77,6 +81,9 @@ impl Limit {
         if let Some(group) = group {
             value["group"] = json!(group);
         }
+        for (name, setting) in &self.policy {
+            value[name] = setting.clone();
+        }
         value
     }
 }
@@ -93,24 +100,8 @@ pub(super) fn rate_limiting(config: &Entity<'_>, node: &Node<'_>, notes: &mut No
         .filter(|(.., count)| *count > 0)
         .collect();
     let limit = common(config, node, windows, notes);
-    policy(config, "policy", &["local"], notes);
-    for name in [
-        "redis",
-        "redis_host",
-        "redis_port",
-        "redis_password",
-        "redis_username",
-        "redis_timeout",
-        "redis_database",
-        "redis_ssl",
-        "redis_ssl_verify",
-        "redis_server_name",
-        "fault_tolerant",
-        "sync_rate",
-    ] {
-        config.get(name).map(|node| node.whole());
-    }
-    limit
+    let policy = redis::basic(config, notes);
+    limit.map(|limit| Limit { policy, ..limit })
 }
 
 pub(super) fn advanced(config: &Entity<'_>, node: &Node<'_>, notes: &mut Notes) -> Option<Limit> {
@@ -130,28 +121,13 @@ pub(super) fn advanced(config: &Entity<'_>, node: &Node<'_>, notes: &mut Notes) 
         .collect();
     let sliding = config.text("window_type").as_deref() != Some("fixed");
     let limit = common(config, node, windows, notes);
-    policy(config, "strategy", &["local"], notes);
-    for name in [
-        "namespace",
-        "sync_rate",
-        "dictionary_name",
-        "redis",
-        "disable_penalty",
-        "retry_after_jitter_max",
-        "lock_dictionary_name",
-    ] {
+    let policy = redis::advanced(config, notes);
+    for name in
+        ["namespace", "dictionary_name", "disable_penalty", "retry_after_jitter_max", "lock_dictionary_name"]
+    {
         config.get(name).map(|node| node.whole());
     }
-    limit.map(|limit| Limit { sliding, ..limit })
-}
-
-/// Says that counters stay on a node.
-fn policy(config: &Entity<'_>, name: &str, local: &[&str], notes: &mut Notes) {
-    if let Some(node) =
-        config.get(name).filter(|node| node.str().is_some_and(|policy| !local.contains(&policy)))
-    {
-        notes.behaviour(&node, "each node counts for itself: with several nodes more requests pass");
-    }
+    limit.map(|limit| Limit { sliding, policy, ..limit })
 }
 
 fn common(
@@ -219,7 +195,7 @@ fn common(
             },
         );
     }
-    Some(Limit { windows, by, code, message, sliding: false, shows_headers })
+    Some(Limit { windows, by, code, message, sliding: false, shows_headers, policy: Map::new() })
 }
 
 /// The largest body of a request.

@@ -72,6 +72,40 @@ fn a_global_limit_counts_all_routes_together() {
 }
 
 #[test]
+fn limits_are_counted_in_redis() {
+    let limit = |config: &str| {
+        let import = import(&routes(&format!(
+            "- {{name: rate-limiting, route: one, config: {{minute: 5, {config}}}}}"
+        )));
+        let together = !import.findings.iter().any(|finding| finding.effect.starts_with("each node counts"));
+        (resource(&import, Kind::Route, "one")["plugins"]["limit-count"].clone(), together)
+    };
+    let fields = |value: &Value| {
+        ["policy", "redis_host", "redis_port", "redis_password", "redis_ssl", "allow_degradation"]
+            .map(|name| value[name].clone())
+    };
+    let old = limit("policy: redis, redis_host: re, redis_port: 6380, redis_password: '{vault://env/pass}'");
+    let expected = json!(["redis", "re", 6380, "$env://PASS", null, true]);
+    assert_eq!((json!(fields(&old.0)), old.1), (expected, true));
+    let new = limit("policy: redis, fault_tolerant: false, redis: {host: redis, ssl: true}");
+    assert_eq!((json!(fields(&new.0)), new.1), (json!(["redis", "redis", null, null, true, null]), true));
+    for config in [
+        "policy: cluster",
+        "policy: redis",
+        "policy: redis, redis: {sentinel_nodes: [{host: a, port: 1}], host: redis}",
+    ] {
+        let (value, together) = limit(config);
+        assert_eq!((value.get("policy"), together), (None, false), "{config}");
+    }
+    let import = import(&routes(
+        "- {name: rate-limiting-advanced, route: one, config: {limit: [5], window_size: [60], strategy: redis, sync_rate: 2, redis: {cluster_nodes: [{ip: a, port: 7000}]}}}",
+    ));
+    let value = &resource(&import, Kind::Route, "one")["plugins"]["limit-count"];
+    assert_eq!((&value["policy"], &value["sync_interval"]), (&json!("redis-cluster"), &json!(2.0)));
+    assert_eq!(value["redis_cluster_nodes"], json!(["a:7000"]));
+}
+
+#[test]
 fn guards_name_their_routes_alone() {
     let import = import(&routes(
         "- {name: oauth2, route: one}\n- {name: opa, service: t}\n- {name: zipkin}\n- {name: key-auth, config: {anonymous: absent}}",

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Effects, Scope, construct, custom};
+use super::{Effects, Scope, construct, custom, redis};
 use crate::finding::Severity;
 use crate::spring::definition::Definition;
 use crate::spring::report::Report;
@@ -62,22 +62,27 @@ pub fn rate(definition: &Definition<'_>, scope: &Scope<'_>, effects: &mut Effect
         // Keys are never empty: without a value, the address of the client counts.
         definition.named(name).and_then(|item| item.raw());
     }
-    let effect = "requests are counted on each node, and responses have no X-RateLimit headers";
+    let policy = redis::policy(scope.settings);
+    let effect = match policy {
+        Some(_) => "responses have no X-RateLimit headers, and counters of Spring in Redis are not used",
+        None => "requests are counted on each node, and responses have no X-RateLimit headers",
+    };
     report.find(Severity::Behaviour, definition.place.clone(), &construct(definition), effect);
     if let Some(headers) = scope.gateway.and_then(|gateway| gateway.get("redis-rate-limiter")) {
         headers.whole();
     }
-    effects.plugins.insert(
-        "limit-req".to_owned(),
-        json!({
-            "rate": rate as f64 / tokens as f64,
-            "burst": burst as f64 / tokens as f64 - 1.0,
-            "nodelay": true,
-            "key_type": "var",
-            "key": key,
-            "rejected_code": status.unwrap_or(429),
-        }),
-    );
+    let mut settings = json!({
+        "rate": rate as f64 / tokens as f64,
+        "burst": burst as f64 / tokens as f64 - 1.0,
+        "nodelay": true,
+        "key_type": "var",
+        "key": key,
+        "rejected_code": status.unwrap_or(429),
+    });
+    if let (Some(settings), Some(policy)) = (settings.as_object_mut(), policy) {
+        settings.extend(policy);
+    }
+    effects.plugins.insert("limit-req".to_owned(), settings);
 }
 
 /// The variable that requests are counted by, as far as the name of the bean says it.
