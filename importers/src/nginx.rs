@@ -107,15 +107,16 @@ fn http_block(
     let selections = servers::select(&servers, &mut report);
     // Without the directive nginx drops such headers.
     let mut underscores = servers.iter().map(|server| server.scope.flag("underscores_in_headers"));
+    let first = servers.first().map_or_else(
+        || Place { file: source.file.into(), position: model::Position { line: 1, column: 1 } },
+        |server| server.directive.place.clone(),
+    );
     let mut settings = match underscores.any(|flag| flag == Some(true)) {
         true => Vec::new(),
         false => vec![Setting {
             path: "nginx_config.http.underscores_in_headers".to_owned(),
             value: "off".into(),
-            place: servers.first().map_or_else(
-                || Place { file: source.file.into(), position: model::Position { line: 1, column: 1 } },
-                |server| server.directive.place.clone(),
-            ),
+            place: first.clone(),
         }],
     };
     let certificates = certificates::read(&servers, source, &mut report);
@@ -133,6 +134,14 @@ fn http_block(
         listens.extend(server.listens.iter().map(|listen| (listen.clone(), Protocol::Http)));
     }
     let (mut resources, report, routes_of) = http.into_resources();
+    // Where no directive names them, the upstream gets those of the client.
+    if resources.iter().any(|resource| draft::passes_forwarded(&resource.value)) {
+        settings.push(Setting {
+            path: "apisix.trusted_addresses".to_owned(),
+            value: serde_json::json!(["0.0.0.0/0", "::/0"]),
+            place: first,
+        });
+    }
     resources.extend(certificates);
     HttpBlock { resources, settings, report, routes_of }
 }

@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 import client
+import explained
 import upstream
 
 # Headers of one connection or of one program; they differ without any configuration.
@@ -179,22 +180,23 @@ def compare(original, path, args, ports):
 
 
 def counted(path, requests, theirs, ours, findings, verbose):
-    same, explained, different, used = 0, [], [], set()
+    same, named_ones, different, used = 0, [], [], set()
     effective = [one for one in findings if one["severity"] != "cosmetic"]
     for request, one, other in zip(requests, theirs, ours):
         found = differences(one, other)
         if not found:
             same += 1
             continue
-        named = [at for at, finding in enumerate(effective) if finding["line"] in request.lines]
-        if named:
-            used.update(named)
+        near = [(at, finding) for at, finding in enumerate(effective) if finding["line"] in request.lines]
+        reasons = [{at for at, finding in near if explained.explains(finding, one, request.target)} for one in found]
+        named = all(reasons)
+        used.update(*reasons)
         shown = f"{request.method} {request.target} {request.headers[:1] + request.headers[3:]} ({request.about})"
-        (explained if named else different).append({"request": shown, "differences": found})
+        (named_ones if named else different).append({"request": shown, "differences": found})
     for one in different[: verbose or 0]:
         print(f"    {one['request']}\n      " + "\n      ".join(one["differences"]), file=sys.stderr)
     return {
-        "file": path, "requests": len(requests), "same": same, "explained": explained, "different": different,
+        "file": path, "requests": len(requests), "same": same, "explained": named_ones, "different": different,
         "findings": len(findings),
         "unseen": [f"{one['line']}: {one['construct']}" for at, one in enumerate(effective) if at not in used],
     }

@@ -8,6 +8,7 @@ use super::context::{Context, Report};
 use super::listeners::{self, Shared};
 use super::manager::{self, ports_condition};
 use super::value::{self, items};
+use super::vhosts;
 use crate::finding::Severity::{self, Behaviour, Cosmetic};
 use crate::node::{Node, Tree};
 use crate::{Import, Source};
@@ -138,7 +139,8 @@ fn runtime(root: &Node<'_>, report: &mut Report) {
     }
 }
 
-/// Adds the treatment that every request gets from Envoy: an identifier, and no certificate that a client claims.
+/// Adds the treatment that every request gets from Envoy: an identifier, no certificate that a client claims, and 403 if it
+/// asks for an upgrade of the connection where no route takes it.
 fn global_rule(context: &mut Context<'_>, root: &Node<'_>, shared: &Shared) {
     if !shared.any_http {
         return;
@@ -154,6 +156,30 @@ fn global_rule(context: &mut Context<'_>, root: &Node<'_>, shared: &Shared) {
     if !shared.keeps_certificates {
         plugins
             .insert("proxy-rewrite".to_owned(), json!({"headers": {"remove": ["x-forwarded-client-cert"]}}));
+    }
+    let mut refusing = shared.without_upgrades.clone();
+    refusing.retain(|port| !shared.with_upgrades.contains(port));
+    if !refusing.is_empty() {
+        let mut when = vec![
+            json!(["http_upgrade", "~~", "."]),
+            json!(["http_upgrade", "!", "~*", "^h2c$"]),
+            json!(["route_id", "~=", null]),
+        ];
+        // Without a route, the answer is 404.
+        let ends: Vec<&str> = context
+            .import
+            .resources
+            .iter()
+            .filter(|resource| resource.value["desc"] == vhosts::NO_ROUTE)
+            .map(|resource| resource.key.id.as_str())
+            .collect();
+        if !ends.is_empty() {
+            when.push(json!(["route_id", "!", "in", ends]));
+        }
+        if !shared.with_upgrades.is_empty() {
+            when.push(ports_condition(&refusing));
+        }
+        plugins.insert("fault-injection".to_owned(), json!({"abort": {"http_status": 403, "vars": [when]}}));
     }
     if plugins.is_empty() {
         return;

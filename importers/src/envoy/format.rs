@@ -107,7 +107,10 @@ fn header(argument: &str, prefix: &str) -> Option<String> {
     };
     // Envoy keeps the path that it rewrote in a header of its own.
     if first.eq_ignore_ascii_case("x-envoy-original-path") {
-        return Some("${request_uri}".to_owned());
+        return Some("${real_request_uri}".to_owned());
+    }
+    if first.eq_ignore_ascii_case(":path") && other.is_none() {
+        return Some("${real_request_uri}".to_owned());
     }
     let name = header_variable(first, prefix)?;
     // The second name cannot be a variable of a default.
@@ -143,7 +146,7 @@ mod tests {
         let env = |name: &str| (name == "ZONE").then(|| "b".to_owned());
         for (from, to) in [
             ("plain", "plain"),
-            ("%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%", "${request_method} ${request_uri}"),
+            ("%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%", "${request_method} ${real_request_uri}"),
             ("100%% of %REQ(X-Shop)%", "100% of ${http_x_shop}"),
             ("%START_TIME(%Y-%m)%", "${time_iso8601}"),
             ("%ENVIRONMENT(ZONE)%-%RESP(X-A)%", "b-${sent_http_x_a}"),

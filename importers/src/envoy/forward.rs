@@ -25,6 +25,11 @@ pub(super) fn read(
     rewrite: &mut Map<String, Value>,
 ) {
     paths(action, draft, rewrite);
+    // A server that judges requests must see the path that the upstream gets.
+    let manager = around.manager;
+    if manager.raw_targets && !rewrite.contains_key("regex_uri") && !manager.asks_servers() {
+        rewrite.insert("use_real_request_uri_unsafe".to_owned(), json!(true));
+    }
     hosts(action, around, draft, rewrite);
     let mut settings = Map::new();
     retries::read(action, levels, &mut settings, &mut draft.report);

@@ -60,6 +60,9 @@ pub(super) struct Shared {
     /// Ports whose requests get an identifier, and those whose do not.
     pub(super) with_ids: Vec<u16>,
     pub(super) without_ids: Vec<u16>,
+    /// Ports where no connection is upgraded, and those where some may be.
+    pub(super) without_upgrades: Vec<u16>,
+    pub(super) with_upgrades: Vec<u16>,
     pub(super) keeps_certificates: bool,
     pub(super) any_http: bool,
 }
@@ -186,6 +189,10 @@ fn http(
     let ports: Vec<u16> = addresses.iter().map(|(_, port)| *port).collect();
     shared.any_http = true;
     shared.keeps_certificates |= !manager.hides_certificates;
+    match manager.refuses_upgrades {
+        true => shared.without_upgrades.extend(&ports),
+        false => shared.with_upgrades.extend(&ports),
+    }
     if manager.request_ids { &mut shared.with_ids } else { &mut shared.without_ids }.extend(&ports);
     let mut written = Vec::new();
     let mut around = Around { manager, clusters };

@@ -19,6 +19,10 @@ pub(super) struct Manager<'a> {
     /// All routes have one path in the router: grpc-web cuts off the path by which a route was found.
     pub(super) linear: bool,
     pub(super) websocket: bool,
+    /// Servers get the target as the client sent it.
+    pub(super) raw_targets: bool,
+    /// No route of it lets connections be upgraded, so Envoy answers such requests itself.
+    pub(super) refuses_upgrades: bool,
     pub(super) uses_remote_address: bool,
     pub(super) strips_port: bool,
     /// Addresses of clients are those that proxies in front tell of.
@@ -121,6 +125,12 @@ impl<'a> Manager<'a> {
             has_cors: false,
             linear: false,
             websocket: false,
+            raw_targets: ["normalize_path", "merge_slashes"]
+                .iter()
+                .all(|name| boolean(node, name) != Some(true)),
+            refuses_upgrades: node.some("rds").is_none()
+                && node.some("scoped_routes").is_none()
+                && !node.value().to_string().contains("\"upgrade_configs\""),
             uses_remote_address: boolean(node, "use_remote_address") == Some(true),
             strips_port: boolean(node, "strip_any_host_port") == Some(true)
                 || boolean(node, "strip_matching_host_port") == Some(true),
@@ -168,6 +178,11 @@ impl<'a> Manager<'a> {
         manager.linear = manager.filters.iter().any(|filter| filter.is(&["grpc_web", "GrpcWeb"]));
         manager.fronts = manager.filters.iter().filter_map(filters::health_check).collect();
         manager
+    }
+
+    /// Whether a filter asks another server about requests.
+    pub(super) fn asks_servers(&self) -> bool {
+        self.filters.iter().any(|filter| filter.is(&["ext_authz", "ExtAuthz"]))
     }
 
     /// The table of routes, or the file that it is in.
@@ -218,7 +233,7 @@ impl<'a> Manager<'a> {
             }
         }
         if !kept.is_empty() {
-            report.behaviour(node, kept.join(", "), "paths are always brought to their normal form: dot segments and repeated slashes are resolved, and routes see them decoded");
+            report.behaviour(node, kept.join(", "), "routes are chosen by paths in their normal form: dot segments and repeated slashes are resolved, and escapes decoded");
         }
         report.behaviour(
             node,

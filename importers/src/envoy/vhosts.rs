@@ -214,6 +214,9 @@ fn path_name(draft: &Draft) -> String {
     }
 }
 
+/// The description of a route that stands for the end of a virtual host.
+pub(super) const NO_ROUTE: &str = "No route of the virtual host matches";
+
 /// Answers 404 where no route of a virtual host matches, as its requests are not for another one.
 fn write_end(
     context: &mut Context<'_>,
@@ -234,7 +237,7 @@ fn write_end(
     if placed.priority > 0 {
         value.insert("priority".to_owned(), json!(placed.priority));
     }
-    value.insert("desc".to_owned(), json!("No route of the virtual host matches"));
+    value.insert("desc".to_owned(), json!(NO_ROUTE));
     value.insert("plugins".to_owned(), plugins.value());
     let key = context.key(Kind::Route, &[&member.host.name, "no-route"]);
     let place = member.host.drafts.first().map(|draft| draft.place.clone());

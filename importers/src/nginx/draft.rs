@@ -18,6 +18,8 @@ pub(super) struct Draft {
     /// Seconds: connect, send, read.
     pub timeout: Option<(f64, f64, f64)>,
     pub websocket: bool,
+    /// The upstream gets the target as the client sent it.
+    pub raw_target: bool,
     /// Nothing is configured to answer: nginx looks for a file, which only some methods may ask for.
     pub is_empty: bool,
 }
@@ -55,6 +57,10 @@ impl Draft {
 
     /// The fields of the route.
     pub(super) fn into_fields(mut self) -> Map<String, Value> {
+        // A server that judges requests must see the path that the upstream gets.
+        if self.raw_target && !self.plugins.contains_key("forward-auth") {
+            self.rewrite.insert("use_real_request_uri_unsafe".to_owned(), json!(true));
+        }
         let mut headers = Map::new();
         if !self.set.is_empty() {
             headers.insert("set".to_owned(), Value::Object(self.set));
@@ -88,6 +94,20 @@ impl Draft {
         fields.insert("plugins".to_owned(), Value::Object(self.plugins));
         fields
     }
+}
+
+/// Whether a route passes on forwarded headers of clients, as nginx does with those that no directive names.
+pub(super) fn passes_forwarded(route: &Value) -> bool {
+    let headers = &route["plugins"]["proxy-rewrite"]["headers"];
+    let names = |name: &str| {
+        let is_set = headers["set"]
+            .as_object()
+            .is_some_and(|set| set.keys().any(|key| key.eq_ignore_ascii_case(name)));
+        let removed = headers["remove"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        is_set || removed.into_iter().any(|key| key.eq_ignore_ascii_case(name))
+    };
+    let forwarded = ["X-Forwarded-Proto", "X-Forwarded-Host", "X-Forwarded-Port"];
+    route.get("upstream_id").is_some() && !forwarded.into_iter().all(names)
 }
 
 impl ResponseHeaders {

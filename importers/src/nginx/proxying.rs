@@ -146,6 +146,12 @@ impl Proxying<'_, '_> {
         if let Some(uri) = &pass.uri {
             self.swap(at, pass, uri, location, state, &mut pairs, draft);
         }
+        // nginx sends the target as it came, unless a directive changes it.
+        let as_it_came = match &pass.uri {
+            None => true,
+            Some(uri) => pass.has_variables && uri.single() == Some("request_uri"),
+        };
+        draft.raw_target = as_it_came && pairs.is_empty();
         if !pairs.is_empty() {
             draft.rewrite.insert("regex_uri".to_owned(), json!(pairs));
         }
@@ -277,15 +283,7 @@ impl Proxying<'_, '_> {
                         self.report.add(set, Severity::Behaviour, effect);
                     }
                 },
-                "x-forwarded-proto" if source == "${scheme}" => {}
                 _ if text.constant() == Some("") => draft.remove.push(name.to_owned()),
-                "x-forwarded-proto" | "x-forwarded-port" | "x-forwarded-host"
-                    if source == format!("${{http_{}}}", lower.replace('-', "_")) =>
-                {
-                    let effect = "taken from trusted proxies alone";
-                    let hint = "name them in `apisix.trusted_addresses` of config.yaml";
-                    self.report.add_with_hint(set, Severity::Behaviour, effect, Some(hint));
-                }
                 _ => {
                     // A header that is passed on as it came.
                     if source == format!("${{http_{}}}", lower.replace('-', "_")) {

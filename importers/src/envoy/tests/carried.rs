@@ -141,6 +141,35 @@ fn filters_become_plugins_of_the_routes_they_apply_to() {
 }
 
 #[test]
+fn upgrades_that_no_route_takes_are_refused() {
+    let rule = |text: &str| {
+        let import = import(text);
+        assert_valid(&import, "upgrades");
+        let mut rules = import.resources.iter().filter(|one| one.key.kind == model::Kind::GlobalRule);
+        rules.find_map(|rule| rule.value["plugins"].get("fault-injection").cloned())
+    };
+    let found = rule(fixture("filters.yaml")).unwrap();
+    assert_eq!(found["abort"]["http_status"], 403);
+    assert_eq!(found["abort"]["vars"][0][0], json!(["http_upgrade", "~~", "."]));
+    assert_eq!(rule(fixture("routes.yaml")), None);
+}
+
+#[test]
+fn targets_that_no_route_changes_are_sent_as_they_came() {
+    let raw = |text: &str, id: &str| {
+        let import = import(text);
+        resource(&import, id)["plugins"]["proxy-rewrite"]["use_real_request_uri_unsafe"] == true
+    };
+    let routes = fixture("routes.yaml");
+    let as_they_came = routes
+        .replace("normalize_path: true", "normalize_path: false")
+        .replace("merge_slashes: true", "merge_slashes: false");
+    assert!(raw(&as_they_came, "routes/shop-split") && !raw(&as_they_came, "routes/shop-api"));
+    assert!(!raw(routes, "routes/shop-split"));
+    assert!(!raw(fixture("filters.yaml"), "routes/all"), "another server judges its requests");
+}
+
+#[test]
 fn keys_of_servers_close_their_routes() {
     let remote = fixture("filters.yaml").replace("provider_name: login", "provider_name: remote");
     assert!(guards(&import(&remote), "calls").contains(&"jwt_authn".to_owned()));

@@ -44,6 +44,43 @@ fn a_prefix_is_exchanged_for_the_path_of_the_address() {
 }
 
 #[test]
+fn a_target_that_no_directive_changes_is_sent_as_it_came() {
+    for (directives, raw) in [
+        ("proxy_pass http://b:1;", true),
+        ("set $b b:1; proxy_pass http://$b;", true),
+        ("proxy_pass http://b:1$request_uri;", true),
+        ("proxy_pass http://b:1/a/;", false),
+        ("proxy_pass http://b:1/c;", false),
+        ("rewrite ^/a/(.*)$ /b/$1 break; proxy_pass http://b:1;", false),
+        ("auth_request /check; proxy_pass http://b:1;", false),
+    ] {
+        let import = server(&format!(
+            "location /a/ {{ {directives} }} location = /check {{ proxy_pass http://c:1/; }}"
+        ));
+        check(&import);
+        let rewrite = &route(&import, "port-80-a")["plugins"]["proxy-rewrite"];
+        assert_eq!(rewrite["use_real_request_uri_unsafe"] == true, raw, "{directives}");
+    }
+}
+
+#[test]
+fn forwarded_headers_of_clients_pass_where_no_directive_names_them() {
+    let trusted = |directives: &str| {
+        let import = server(&format!("location / {{ {directives} }}"));
+        check(&import);
+        import.settings.iter().any(|setting| setting.path == "apisix.trusted_addresses")
+    };
+    let all = "proxy_set_header X-Forwarded-Proto $scheme; proxy_set_header X-Forwarded-Port $server_port;";
+    assert!(trusted("proxy_pass http://b:1;"));
+    assert!(trusted(&format!("proxy_pass http://b:1; {all}")));
+    assert!(!trusted(&format!("proxy_pass http://b:1; {all} proxy_set_header X-Forwarded-Host \"\";")));
+    assert!(!trusted("return 204;"));
+    let import = server(&format!("location / {{ proxy_pass http://b:1; {all} }}"));
+    let set = &route(&import, "port-80")["plugins"]["proxy-rewrite"]["headers"]["set"];
+    assert_eq!(set["X-Forwarded-Proto"], "$scheme");
+}
+
+#[test]
 fn the_host_is_that_of_the_address_unless_it_is_set() {
     let host = |directives: &str| {
         let import = server(&format!("location / {{ proxy_pass https://b.test:443; {directives} }}"));
