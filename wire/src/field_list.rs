@@ -2,7 +2,7 @@
 //!
 //! The fields of one decoded field block (HTTP/2) or field section (HTTP/3).
 
-use crate::fields::{Field, Span};
+use crate::fields::{Field, Span, check_value, is_token};
 use crate::names::Name;
 
 /// Why a block of fields is invalid.
@@ -24,6 +24,7 @@ pub enum Bad {
 pub struct List {
     pub(crate) text: Vec<u8>,
     fields: Vec<Field>,
+    has_unclean: bool,
 }
 
 /// Bytes of a line beside its name and value.
@@ -48,6 +49,13 @@ impl List {
         self.fields.iter().map(|field| (self.bytes(field.name), self.bytes(field.value), field.id))
     }
 
+    /// Whether every name is a token in lower case, or one behind a colon, and no value has control
+    /// characters or surrounding white space. Entries of tables are checked only once.
+    #[inline]
+    pub fn is_clean(&self) -> bool {
+        !self.has_unclean
+    }
+
     /// The number of fields.
     #[inline]
     pub fn len(&self) -> usize {
@@ -63,6 +71,7 @@ impl List {
     pub fn clear(&mut self) {
         self.text.clear();
         self.fields.clear();
+        self.has_unclean = false;
         if self.text.capacity() > KEPT_TEXT {
             self.text.shrink_to(KEPT_TEXT);
         }
@@ -93,9 +102,9 @@ impl<'a> Limited<'a> {
         Limited { list, most_bytes: most_bytes.min(1 << 24), most_fields, bytes: 0, refused: None }
     }
 
-    /// Appends a line in up to two pieces, whose name has `name` bytes.
+    /// Appends a line in up to two pieces.
     #[inline]
-    pub(crate) fn line(&mut self, (first, second): (&[u8], &[u8]), name: usize, id: Name) {
+    pub(crate) fn line(&mut self, (first, second): (&[u8], &[u8]), about: About) {
         let length = first.len() + second.len();
         if self.admits(length) {
             let start = self.list.text.len();
@@ -103,20 +112,20 @@ impl<'a> Limited<'a> {
             if !second.is_empty() {
                 self.list.text.extend_from_slice(second);
             }
-            self.push(start, length, name, id);
+            self.push(start, length, about);
         }
     }
 
-    /// Ends a line that was appended to the text from `start` on, whose name has `name` bytes.
+    /// Ends a line that was appended to the text from `start` on.
     ///
     /// # Errors
     /// [`Bad::Coding`] if far more text than the limit was decoded. A name of the dynamic table has
     /// kilobytes and is repeated by two bytes, so decoding a refused block is bounded as well.
     #[inline]
-    pub(crate) fn end(&mut self, start: usize, name: usize, id: Name) -> Result<(), Bad> {
+    pub(crate) fn end(&mut self, start: usize, about: About) -> Result<(), Bad> {
         let length = self.list.text.len() - start;
         if self.admits(length) {
-            self.push(start, length, name, id);
+            self.push(start, length, about);
             return Ok(());
         }
         self.list.text.truncate(start);
@@ -155,35 +164,75 @@ impl<'a> Limited<'a> {
     }
 
     #[inline]
-    fn push(&mut self, start: usize, length: usize, name: usize, id: Name) {
+    fn push(&mut self, start: usize, length: usize, about: About) {
+        let About { name, id, is_clean } = about;
+        let name = name as usize;
+        self.list.has_unclean |= !is_clean;
         let value = Span { start: (start + name + BETWEEN.len()) as u32, len: (length - name - LINE) as u32 };
         self.list.fields.push(Field { id, name: Span { start: start as u32, len: name as u32 }, value });
     }
 }
+
+/// Properties of a line.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct About {
+    /// The length of the name.
+    pub(crate) name: u32,
+    pub(crate) id: Name,
+    /// See [`List::is_clean`].
+    pub(crate) is_clean: bool,
+}
+
+impl About {
+    /// The properties of a name.
+    #[inline]
+    pub(crate) fn name(name: &[u8]) -> About {
+        let token = name.strip_prefix(b":").unwrap_or(name);
+        let is_clean = !token.is_empty() && token.iter().all(|&byte| LOWER_TOKEN[byte as usize]);
+        About { name: name.len() as u32, id: Name::from_bytes(name), is_clean }
+    }
+
+    /// The same with a value.
+    #[inline]
+    pub(crate) fn with(self, value: &[u8]) -> About {
+        let is_spaced =
+            matches!(value.first(), Some(b' ' | b'\t')) || matches!(value.last(), Some(b' ' | b'\t'));
+        About { is_clean: self.is_clean && !is_spaced && check_value(value).is_ok(), ..self }
+    }
+}
+
+static LOWER_TOKEN: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = is_token(byte as u8) && !(byte as u8).is_ascii_uppercase();
+        byte += 1;
+    }
+    table
+};
 
 /// An entry of a static table.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Known {
     /// The field as a line.
     pub(crate) line: &'static [u8],
-    /// The length of its name.
-    pub(crate) name: usize,
-    pub(crate) id: Name,
+    pub(crate) about: About,
 }
 
 impl Known {
     pub(crate) const fn new(line: &'static str, name: &'static str) -> Known {
-        Known { line: line.as_bytes(), name: name.len(), id: Name::of_lower(name.as_bytes()) }
+        let id = Name::of_lower(name.as_bytes());
+        Known { line: line.as_bytes(), about: About { name: name.len() as u32, id, is_clean: true } }
     }
 
     #[inline]
     pub(crate) fn name(&self) -> &'static [u8] {
-        &self.line[..self.name]
+        &self.line[..self.about.name as usize]
     }
 
     #[inline]
     pub(crate) fn value(&self) -> &'static [u8] {
-        &self.line[self.name + BETWEEN.len()..self.line.len() - BEHIND.len()]
+        &self.line[self.about.name as usize + BETWEEN.len()..self.line.len() - BEHIND.len()]
     }
 }
 

@@ -25,6 +25,9 @@ pub struct Parts<'a> {
     pub path: &'a [u8],
     /// Whether the message ends with the head.
     pub ends: bool,
+    /// Whether all names and values are known to be clean ([`crate::List::is_clean`]), so that they
+    /// need not be checked again.
+    pub clean: bool,
 }
 
 /// Builds a head from its parts and its fields, each with the [`Name::from_bytes`] of its name;
@@ -94,7 +97,8 @@ fn make<'a>(
     let mut lines = 0;
     if let Some(authority) = parts.authority {
         lines += 1;
-        let field = put(text, Name::Host, b"Host", authority)?;
+        check(Name::Host, b"Host", authority)?;
+        let field = put(text, Name::Host, b"Host", authority);
         seen.note(field, b"Host", authority, limits)?;
         head.fields.push(field);
     }
@@ -113,7 +117,12 @@ fn make<'a>(
         if speaks_of_connection(id, value) {
             return Err(Refusal::Connection);
         }
-        let field = put(text, id, name, value)?;
+        if !parts.clean {
+            check(id, name, value)?;
+        } else if name.first() == Some(&b':') {
+            return Err(Refusal::FieldName);
+        }
+        let field = put(text, id, name, value);
         if seen.note(field, name, value, limits)? {
             head.fields.push(field);
         }
@@ -148,8 +157,8 @@ pub fn speaks_of_connection(id: Name, value: &[u8]) -> bool {
     id.is_of_connection() || id == Name::Te && !value.eq_ignore_ascii_case(b"trailers")
 }
 
-/// Appends a field's text to the buffer.
-fn put(text: &mut Vec<u8>, id: Name, name: &[u8], value: &[u8]) -> Result<Field, Refusal> {
+/// Checks the name and the value of a field.
+fn check(id: Name, name: &[u8], value: &[u8]) -> Result<(), Refusal> {
     // Known names are tokens.
     if id == Name::Other && check_name(name).is_err() {
         return Err(Refusal::FieldName);
@@ -162,10 +171,16 @@ fn put(text: &mut Vec<u8>, id: Name, name: &[u8], value: &[u8]) -> Result<Field,
     if matches!(value.first(), Some(b' ' | b'\t')) || matches!(value.last(), Some(b' ' | b'\t')) {
         return Err(Refusal::LeadingSpace);
     }
+    Ok(())
+}
+
+/// Appends a field's text to the buffer.
+#[inline]
+fn put(text: &mut Vec<u8>, id: Name, name: &[u8], value: &[u8]) -> Field {
     let mut keep = |bytes: &[u8]| {
         let start = text.len();
         text.extend_from_slice(bytes);
         Span { start: start as u32, len: bytes.len() as u32 }
     };
-    Ok(Field { id, name: keep(name), value: keep(value) })
+    Field { id, name: keep(name), value: keep(value) }
 }

@@ -24,6 +24,7 @@ fn from_parts(request: &Request, head: &mut RequestHead) -> Result<(), Refusal> 
         authority: Some(&request.authority),
         path: &request.path,
         ends: request.ends,
+        clean: false,
     };
     let fields = request.fields.iter().map(|(name, value)| (&name[..], &value[..], Name::from_bytes(name)));
     parts::request(&parts, fields, Version::Http2, head, &mut Vec::new(), &Limits::default())
@@ -209,14 +210,27 @@ fn a_simple_head_is_built() {
     assert_eq!(head.fields.get(Name::Te), Some(&b"Trailers"[..]));
     request.fields = vec![("content-length".into(), "3".into())];
     assert_eq!(from_parts(&request, &mut head), Err(Refusal::ContentLength), "nothing follows");
-    let none = Parts { method: b"GET", scheme: Some(b"http"), authority: None, path: b"/", ends: true };
+    let none = Parts {
+        method: b"GET",
+        scheme: Some(b"http"),
+        authority: None,
+        path: b"/",
+        ends: true,
+        clean: false,
+    };
     let made = parts::request(&none, [], Version::Http2, &mut head, &mut Vec::new(), &Limits::default());
     assert_eq!(made, Err(Refusal::NoHost));
 }
 
 /// `POST /` to `a`; each test changes one part.
-const POST: Parts<'_> =
-    Parts { method: b"POST", scheme: Some(b"http"), authority: Some(b"a"), path: b"/", ends: false };
+const POST: Parts<'_> = Parts {
+    method: b"POST",
+    scheme: Some(b"http"),
+    authority: Some(b"a"),
+    path: b"/",
+    ends: false,
+    clean: false,
+};
 
 type Texts<'a> = &'a [(&'a [u8], &'a [u8])];
 

@@ -4,7 +4,7 @@
 //! section can be decoded independently, nothing blocks, and no state is kept between sections.
 
 use super::table::FIELDS;
-use crate::field_list::{BEHIND, BETWEEN, Bad, Known, Limited, List};
+use crate::field_list::{About, BEHIND, BETWEEN, Bad, Known, Limited, List};
 use crate::names::{Name, same_in_any_case};
 use crate::prefixed::{Reader, put_integer, put_lower, put_text};
 
@@ -34,26 +34,27 @@ fn read(coded: &[u8], to: &mut Limited<'_>) -> Result<(), Bad> {
     while let Some(&first) = from.0.first() {
         if first & 0xc0 == 0xc0 {
             let field = known(from.integer(6)?)?;
-            to.line((field.line, b""), field.name, field.id);
+            to.line((field.line, b""), field.about);
         } else {
             let start = to.list.text.len();
-            let (name, id) = match first {
+            let about = match first {
                 0x40..0x80 if first & 0x10 != 0 => {
                     let field = known(from.integer(4)?)?;
                     to.list.text.extend_from_slice(field.name());
-                    (field.name, field.id)
+                    field.about
                 }
                 0x20..0x40 => {
-                    let name = from.text(3, &mut to.list.text)?;
-                    (name, Name::from_bytes(&to.list.text[start..]))
+                    from.text(3, &mut to.list.text)?;
+                    About::name(&to.list.text[start..])
                 }
                 // References to entries of the dynamic table.
                 _ => return Err(Bad::Coding),
             };
             to.list.text.extend_from_slice(BETWEEN);
-            from.text(7, &mut to.list.text)?;
+            let length = from.text(7, &mut to.list.text)?;
+            let about = about.with(&to.list.text[to.list.text.len() - length..]);
             to.list.text.extend_from_slice(BEHIND);
-            to.end(start, name, id)?;
+            to.end(start, about)?;
         }
         if to.is_refused() {
             break;
@@ -138,7 +139,7 @@ static CHAINS: Chains = {
     let mut at = FIELDS.len();
     while at > 0 {
         at -= 1;
-        let chain = chain(FIELDS[at].id, FIELDS[at].name);
+        let chain = chain(FIELDS[at].about.id, FIELDS[at].about.name as usize);
         chains.next[at] = chains.first[chain];
         chains.first[chain] = at as u8;
     }
@@ -207,7 +208,7 @@ mod tests {
     fn static_entries_are_found_by_their_names() {
         for (index, field) in FIELDS.iter().enumerate() {
             let (mut coded, mut status) = (vec![0, 0], Vec::new());
-            put(field.id, field.name(), field.value(), &mut coded);
+            put(field.about.id, field.name(), field.value(), &mut coded);
             let mut expected = vec![0, 0];
             put_integer(0xc0, 6, index, &mut expected);
             assert_eq!(coded, expected, "{field:?}");
@@ -216,7 +217,7 @@ mod tests {
                 assert_eq!(status, expected[2..]);
             }
             // A name with another value.
-            put(field.id, field.name(), b"another", &mut coded);
+            put(field.about.id, field.name(), b"another", &mut coded);
             assert!(coded.len() <= expected.len() + 10, "{field:?} is {coded:?}");
             let fields = read(&coded).unwrap();
             assert_eq!((fields[1].0.as_bytes(), &fields[1].1[..]), (field.name(), "another"));

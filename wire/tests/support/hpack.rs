@@ -1,6 +1,7 @@
 //! Invariants of HPACK: any bytes as blocks, and any fields through an encoder and a decoder.
 
 use wire::field_list::Bad;
+use wire::fields::{check_name, check_value};
 use wire::h2::hpack::{DEFAULT_TABLE_SIZE, Decoder, Encoder, Pseudo};
 use wire::{List, Name};
 
@@ -26,11 +27,22 @@ pub fn blocks(bytes: &[u8]) -> Result<(), String> {
         if done == Err(Bad::Coding) {
             break;
         }
+        if list.is_clean() && !list.iter().all(|(name, value, _)| is_clean(name, value)) {
+            return Err(format!("{list:?} is not clean"));
+        }
         if let Some((name, ..)) = list.iter().find(|(name, _, id)| Name::from_bytes(name) != *id) {
             return Err(format!("another id than that of {name:?}"));
         }
     }
     Ok(())
+}
+
+fn is_clean(name: &[u8], value: &[u8]) -> bool {
+    let token = name.strip_prefix(b":").unwrap_or(name);
+    check_name(token).is_ok()
+        && check_value(value).is_ok()
+        && token.to_ascii_lowercase() == token
+        && value.trim_ascii() == value
 }
 
 /// One block: settings received before it, and its fields.

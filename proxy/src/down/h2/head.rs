@@ -29,7 +29,8 @@ pub(super) fn make(
     };
     let authority = uri.authority().map(|authority| authority.as_str().as_bytes());
     let path = uri.path_and_query().map_or("", |path| path.as_str()).as_bytes();
-    let parts = Parts { method: from.method.as_str().as_bytes(), scheme, authority, path, ends };
+    let parts =
+        Parts { method: from.method.as_str().as_bytes(), scheme, authority, path, ends, clean: false };
     let fields = || {
         from.headers.iter().map(|(name, value)| {
             let name = name.as_str().as_bytes();

@@ -38,7 +38,12 @@ pub(super) fn make(
     }
     let fields = || list.iter().skip(before);
     // One that begins with a colon here comes too late, and no name has one.
-    if fields().any(|(name, ..)| name.iter().any(|byte| byte.is_ascii_uppercase() || *byte == b':')) {
+    let clean = list.is_clean();
+    let is_bad = |name: &[u8]| match clean {
+        true => name.starts_with(b":"),
+        false => name.iter().any(|byte| byte.is_ascii_uppercase() || *byte == b':'),
+    };
+    if fields().any(|(name, ..)| is_bad(name)) {
         return Err(Refusal::FieldName);
     }
     let method = method.ok_or(Refusal::Method)?;
@@ -50,7 +55,7 @@ pub(super) fn make(
         (Some(path), false) => path,
         _ => return Err(Refusal::Target),
     };
-    let asked = Asked { parts: Parts { method, scheme, authority, path, ends }, protocol };
+    let asked = Asked { parts: Parts { method, scheme, authority, path, ends, clean }, protocol };
     head::make(&asked, fields, Version::Http3, head, text, limits)
 }
 

@@ -4,8 +4,7 @@
 
 use super::fixed::FIELDS;
 use super::table::Table;
-use crate::field_list::{BEHIND, BETWEEN, Bad, LINE, Limited, List};
-use crate::names::Name;
+use crate::field_list::{About, BEHIND, BETWEEN, Bad, Limited, List};
 use crate::prefixed::Reader;
 
 /// The largest block; a connection limits its blocks to far less.
@@ -85,10 +84,10 @@ impl Decoder {
     fn indexed(&self, index: usize, to: &mut Limited<'_>) -> Result<(), Bad> {
         let at = index.checked_sub(1).ok_or(Bad::Coding)?;
         match FIELDS.get(at) {
-            Some(field) => to.line((field.line, b""), field.name, field.id),
+            Some(field) => to.line((field.line, b""), field.about),
             None => {
                 let entry = self.table.get(at - FIELDS.len()).ok_or(Bad::Coding)?;
-                to.line(self.table.line(entry), entry.name as usize, entry.id);
+                to.line(self.table.line(entry), entry.about);
             }
         }
         Ok(())
@@ -106,26 +105,28 @@ impl Decoder {
         let index = from.integer(bits)?;
         let text = &mut to.list.text;
         let start = text.len();
-        let (name, id) = if index == 0 {
-            let name = from.text(7, text)?;
-            (name, Name::from_bytes(&text[start..]))
+        let about = if index == 0 {
+            from.text(7, text)?;
+            About::name(&text[start..])
         } else if let Some(field) = FIELDS.get(index - 1) {
             text.extend_from_slice(field.name());
-            (field.name, field.id)
+            field.about
         } else {
             let entry = self.table.get(index - 1 - FIELDS.len()).ok_or(Bad::Coding)?;
             let (first, second) = self.table.name(entry);
             text.extend_from_slice(first);
             text.extend_from_slice(second);
-            (entry.name as usize, entry.id)
+            entry.about
         };
         text.extend_from_slice(BETWEEN);
-        from.text(7, text)?;
+        let length = from.text(7, text)?;
+        // A name of the table may have had a value that is not clean; at worst this one is checked
+        // again by those that read the list.
+        let about = about.with(&text[text.len() - length..]);
         text.extend_from_slice(BEHIND);
-        debug_assert!(text.len() >= start + name + LINE);
         if inserts {
-            self.table.insert(&text[start..], name, id);
+            self.table.insert(&text[start..], about);
         }
-        to.end(start, name, id)
+        to.end(start, about)
     }
 }

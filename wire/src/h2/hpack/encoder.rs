@@ -6,7 +6,7 @@ use super::DEFAULT_TABLE_SIZE;
 use super::fixed::FIELDS;
 use super::policy::{self, Policy, Rule};
 use super::table::{Entry, Table};
-use crate::field_list::{BEHIND, BETWEEN};
+use crate::field_list::{About, BEHIND, BETWEEN};
 use crate::h1::encode::decimal;
 use crate::names::{Name, lower, same_in_any_case, short};
 use crate::prefixed::{put_integer, put_lower, put_text};
@@ -220,7 +220,8 @@ impl Encoder {
         out.extend_from_slice(BETWEEN);
         out.extend_from_slice(text.value);
         out.extend_from_slice(BEHIND);
-        self.table.insert(&out[end..], text.name.len(), text.id);
+        let about = About { name: text.name.len() as u32, id: text.id, is_clean: false };
+        self.table.insert(&out[end..], about);
         out.truncate(end);
         self.inserted = self.inserted.wrapping_add(1);
         let number = self.inserted;
@@ -306,10 +307,10 @@ impl Text<'_> {
 
     #[inline]
     fn is_name(&self, table: &Table, entry: Entry) -> bool {
-        if self.id != Name::Other || entry.id != Name::Other {
-            return self.id == entry.id;
+        if self.id != Name::Other || entry.about.id != Name::Other {
+            return self.id == entry.about.id;
         }
-        if self.name.len() != entry.name as usize {
+        if self.name.len() != entry.about.name as usize {
             return false;
         }
         let (first, second) = table.name(entry);

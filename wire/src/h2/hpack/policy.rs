@@ -40,7 +40,7 @@ static POLICIES: [Policy; Name::KNOWN.len() + 1] = {
     // From the last to the first, as the first entry of a name has the lowest index.
     let mut index = FIELDS.len();
     while index > 0 {
-        let id = FIELDS[index - 1].id as usize;
+        let id = FIELDS[index - 1].about.id as usize;
         if id != Name::Other as usize {
             all[id].index = index as u8;
         }

@@ -4,8 +4,7 @@
 
 use std::collections::VecDeque;
 
-use crate::field_list::{BETWEEN, LINE};
-use crate::names::Name;
+use crate::field_list::{About, BETWEEN, LINE};
 
 /// The size of an entry beside its name and value, in bytes (RFC 7541 section 4.1).
 const OVERHEAD: usize = 32;
@@ -31,9 +30,7 @@ pub(super) struct Table {
 pub(super) struct Entry {
     start: u32,
     length: u32,
-    /// The length of the name.
-    pub(super) name: u32,
-    pub(super) id: Name,
+    pub(super) about: About,
 }
 
 impl Table {
@@ -66,15 +63,16 @@ impl Table {
     /// The name of an entry, as [`Table::line`].
     #[inline]
     pub(super) fn name(&self, entry: Entry) -> (&[u8], &[u8]) {
-        self.pieces(entry.start as usize, entry.name as usize)
+        self.pieces(entry.start as usize, entry.about.name as usize)
     }
 
     /// The value of an entry, as [`Table::line`].
     #[inline]
     pub(super) fn value(&self, entry: Entry) -> (&[u8], &[u8]) {
-        let start = entry.start as usize + entry.name as usize + BETWEEN.len();
+        let name = entry.about.name as usize;
+        let start = entry.start as usize + name + BETWEEN.len();
         let start = if start < self.ring.len() { start } else { start - self.ring.len() };
-        self.pieces(start, entry.length as usize - entry.name as usize - LINE)
+        self.pieces(start, entry.length as usize - name - LINE)
     }
 
     #[inline]
@@ -98,9 +96,8 @@ impl Table {
         self.used + self.entries.len() * (OVERHEAD - LINE)
     }
 
-    /// Inserts a line whose name has `name` bytes. A line that exceeds the limit by itself empties
-    /// the table (RFC 7541 section 4.4).
-    pub(super) fn insert(&mut self, line: &[u8], name: usize, id: Name) {
+    /// Inserts a line. One that exceeds the limit by itself empties the table (RFC 7541 section 4.4).
+    pub(super) fn insert(&mut self, line: &[u8], about: About) {
         let Some(room) = self.limit.checked_sub(line.len() - LINE + OVERHEAD) else {
             return self.evict(0);
         };
@@ -118,7 +115,7 @@ impl Table {
         }
         self.used += line.len();
         let (start, length) = (start as u32, line.len() as u32);
-        self.entries.push_front(Entry { start, length, name: name as u32, id });
+        self.entries.push_front(Entry { start, length, about });
     }
 
     /// Removes the oldest entries until the size is at most `most`.

@@ -232,6 +232,45 @@ fn few_bytes_that_expand_to_many_are_bounded() {
 }
 
 #[test]
+fn names_and_values_are_clean_or_not() {
+    for (name, value, is_clean) in [
+        ("a", "b", true),
+        (":a", "", true),
+        ("x_a!1", "b\tc \u{e9}", true),
+        ("server", "b", true),
+        ("", "b", false),
+        (":", "b", false),
+        ("a:", "b", false),
+        ("::a", "b", false),
+        ("A", "b", false),
+        ("Server", "b", false),
+        ("a b", "b", false),
+        ("a", " b", false),
+        ("a", "b\t", false),
+        ("a", "b\nc", false),
+        ("a", "b\0", false),
+        ("a", "\x7f", false),
+    ] {
+        let (mut decoder, mut list) = (Decoder::new(DEFAULT_TABLE_SIZE), List::default());
+        for form in [0, 0x40] {
+            let length = |text: &str| text.len() as u8;
+            let pieces = [&[form, length(name)], name.as_bytes(), &[length(value)], value.as_bytes()];
+            decoder.decode(&pieces.concat(), &mut list, 1000, 10).unwrap();
+            assert_eq!(list.is_clean(), is_clean, "{name:?}: {value:?}");
+        }
+        // From the table, and among others.
+        for block in [&b"\xbe"[..], b"\x82\xbe\x84"] {
+            decoder.decode(block, &mut list, 1000, 10).unwrap();
+            assert_eq!(list.is_clean(), is_clean, "{name:?}: {value:?}");
+        }
+        decoder.decode(b"\x82\x41\x01a", &mut list, 1000, 10).unwrap();
+        assert!(list.is_clean());
+        decoder.decode(b"\x82\x41\x02a\n", &mut list, 1000, 10).unwrap();
+        assert!(!list.is_clean(), "a name of the static table");
+    }
+}
+
+#[test]
 fn values_that_repeat_are_indexed() {
     let mut encoder = Encoder::new();
     let mut sizes = Vec::new();
@@ -308,15 +347,15 @@ fn static_entries_are_found_by_their_names() {
             b":method" => encoder.put_pseudo(Pseudo::Method, value, &mut out),
             b":path" => encoder.put_pseudo(Pseudo::Path, value, &mut out),
             b":scheme" => encoder.put_pseudo(Pseudo::Scheme, value, &mut out),
-            _ => encoder.put(field.id, name, value, &mut out),
+            _ => encoder.put(field.about.id, name, value, &mut out),
         }
         match value {
-            [] => assert!(out.len() <= 3 || field.id == Name::Other, "{field:?} is {out:?}"),
+            [] => assert!(out.len() <= 3 || field.about.id == Name::Other, "{field:?} is {out:?}"),
             _ => assert_eq!(out, [0x81 + at as u8]),
         }
         Decoder::new(DEFAULT_TABLE_SIZE).decode(&out, &mut list, 1000, 1).unwrap();
-        assert!(list.iter().eq([(name, value, field.id)]));
-        assert_eq!(field.id, Name::from_bytes(name));
+        assert!(list.iter().eq([(name, value, field.about.id)]));
+        assert_eq!(field.about.id, Name::from_bytes(name));
     }
 }
 
