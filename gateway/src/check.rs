@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use snapshot::analysis::{Analysis, Code, Finding};
 use snapshot::compile::{Compiler, Touched};
 
+use self::stored::Checked;
 use crate::cli::{Files, Forward, Import};
 use crate::files::{self, Found};
 use crate::forward;
@@ -75,12 +76,13 @@ pub fn run(files: &Files, forward: &Forward, import: &Import, how: &How) -> anyh
             summary.extend(valid(file, count, &diagnostics, strict));
             all.extend(diagnostics);
         }
-        match stored::check(&found, analyses)?.filter(|_| found.given.is_none()) {
-            Some((file, count, diagnostics)) => {
+        match stored::check(&found, analyses)? {
+            Checked::Store(file, count, diagnostics) if found.given.is_none() => {
                 summary.extend(valid(&file, count, &diagnostics, strict));
                 all.extend(diagnostics);
             }
-            None => summary.extend(unchecked(&found)),
+            Checked::InUse(diagnostic) if found.given.is_none() => all.push(diagnostic),
+            _ => summary.extend(unchecked(&found)),
         }
         folders = found.folders();
         all.splice(..0, found.warnings.into_iter().chain(starts));
@@ -175,13 +177,9 @@ fn unchecked(found: &Found) -> Option<String> {
         }
         Provider::Yaml | Provider::Json => return None,
     }
-    let store = found.data.join("store.redb");
-    let resources = match store.exists() {
-        true => format!("resources are in {}, not checked again: the store is in use", store.display()),
-        false => "there are no resources yet".to_owned(),
-    };
+    let resources = "there are no resources yet";
     Some(match &found.config {
-        Some(_) => resources,
+        Some(_) => resources.to_owned(),
         None => format!("no file to check: the defaults apply; {resources}"),
     })
 }

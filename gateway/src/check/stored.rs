@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use anyhow::Context;
 use control::store::StoreError;
 use model::boot::Provider;
 use model::{Desired, Diagnostic, Entry, Invalid, Key, Resource, Severity};
@@ -17,23 +18,38 @@ use crate::files::Found;
 use crate::instance::{self, Act, export};
 use crate::wiring;
 
-/// The store's file, how many resources it holds and what is to be said of them. `None` if there is no store, or
-/// another process has it open that does not answer on its control API. A running gateway is asked for its findings.
+/// The result of a check of the store.
+pub enum Checked {
+    /// There is no store.
+    Absent,
+    /// Another process has it open, and does not tell what it found in it.
+    InUse(Diagnostic),
+    /// The store's file, the number of its resources, and the findings.
+    Store(PathBuf, usize, Vec<Diagnostic>),
+}
+
+/// Checks the resources in the store. A running gateway is asked for its findings.
 ///
 /// # Errors
 /// A plugin's schema that does not compile, or TLS settings that cannot be used.
-pub fn check(found: &Found, analyses: bool) -> anyhow::Result<Option<(PathBuf, usize, Vec<Diagnostic>)>> {
+pub fn check(found: &Found, analyses: bool) -> anyhow::Result<Checked> {
     let file = found.data.join("store.redb");
     if found.boot.provider != Provider::Embedded || !file.exists() {
-        return Ok(None);
+        return Ok(Checked::Absent);
     }
     let name = file.display().to_string();
     let held = match export::of_folder(&found.boot, &found.data) {
         Ok((held, _)) => held,
         Err(error) => {
             return Ok(match error.downcast_ref() {
-                Some(StoreError::Locked { .. }) => running(found, file, analyses),
-                _ => Some((file, 0, vec![Diagnostic::new(Severity::Error, &name, format!("{error:#}"))])),
+                Some(StoreError::Locked { .. }) => running(found, &file, analyses).unwrap_or_else(|error| {
+                    let reason = format!("not checked, as another process has it open: {error:#}");
+                    Checked::InUse(Diagnostic::new(Severity::Warning, &name, reason))
+                }),
+                _ => {
+                    let invalid = Diagnostic::new(Severity::Error, &name, format!("{error:#}"));
+                    Checked::Store(file, 0, vec![invalid])
+                }
             });
         }
     };
@@ -77,16 +93,20 @@ pub fn check(found: &Found, analyses: bool) -> anyhow::Result<Option<(PathBuf, u
             Diagnostic::new(Severity::Warning, &name, format!("and {count} more of {}", code.as_str()))
         }));
     }
-    Ok(Some((file, held.items.len(), diagnostics)))
+    Ok(Checked::Store(file, held.items.len(), diagnostics))
 }
 
 /// The report of a running gateway that has the store open.
-fn running(found: &Found, file: PathBuf, analyses: bool) -> Option<(PathBuf, usize, Vec<Diagnostic>)> {
-    let (address, status) = instance::running(found, Act::Change).ok()?;
-    let store = Path::new(status.get("store")?.as_str()?);
-    if store.canonicalize().ok()? != found.data.canonicalize().ok()? {
-        return None;
-    }
+///
+/// # Errors
+/// No gateway answers, or it has another store open.
+fn running(found: &Found, file: &Path, analyses: bool) -> anyhow::Result<Checked> {
+    let (address, status) = instance::running(found, Act::Ask)?;
+    let store = status.get("store").and_then(Value::as_str).unwrap_or_default();
+    // A path that is not here is another one.
+    let is_same =
+        Path::new(store).canonicalize().is_ok_and(|store| Some(store) == found.data.canonicalize().ok());
+    anyhow::ensure!(is_same, "the gateway on {address} uses `{store}`");
     let name = file.display().to_string();
     let tell = |severity, one: &Value| {
         let text = |name: &str| one.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
@@ -104,12 +124,13 @@ fn running(found: &Found, file: PathBuf, analyses: bool) -> Option<(PathBuf, usi
         && diagnostics.iter().all(|one| one.severity == Severity::Warning)
         && let Ok((200, body)) = instance::send(address, "GET", "/v1/analysis", None, &[], "")
     {
-        let analysis: Value = serde_json::from_str(&body).ok()?;
+        let analysis: Value = serde_json::from_str(&body)
+            .with_context(|| format!("GET /v1/analysis of the gateway on {address}"))?;
         let findings = list(&analysis, "list");
         let findings = findings.iter().filter(|one| one["code"] != Code::NoEffect.as_str());
         diagnostics.extend(findings.map(|one| tell(Severity::Warning, one)));
     }
     let counts = status.get("resources").and_then(Value::as_object).into_iter().flatten();
     let count = counts.filter_map(|(_, count)| count.as_u64()).sum::<u64>();
-    Some((file, usize::try_from(count).unwrap_or(usize::MAX), diagnostics))
+    Ok(Checked::Store(file.to_owned(), usize::try_from(count).unwrap_or(usize::MAX), diagnostics))
 }
