@@ -1,10 +1,13 @@
 //! Servers that fail, hang or refuse.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use sdk::limit::{Hit, Rule};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use super::engine::Engine;
 use super::{LONG, Real, hit, limiter, merge, run, until};
@@ -196,6 +199,107 @@ fn answers_come_in_pieces_and_need_not_be_answers() {
             let limiter = limiter("redis", "1", &answering(bytes, piece).await);
             assert_eq!(hit(&*limiter, &Real::default(), LONG).await, expected, "{text}");
         }
+    });
+}
+
+/// A server that treats its connections so; its settings, and how many it accepted.
+async fn accepting<F: Future<Output = ()> + 'static>(
+    serve: impl Fn(TcpStream, u16) -> F + 'static,
+) -> (serde_json::Value, Rc<Cell<usize>>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let accepted = Rc::<Cell<usize>>::default();
+    let count = accepted.clone();
+    tokio::task::spawn_local(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            count.set(count.get() + 1);
+            tokio::task::spawn_local(serve(stream, port));
+        }
+    });
+    (json!({"redis_host": "127.0.0.1", "redis_port": port, "redis_timeout": 200}), accepted)
+}
+
+#[test]
+fn an_answer_that_trickles_in_costs_the_timeout() {
+    run(async {
+        let (settings, accepted) = accepting(|mut stream, _| async move {
+            let mut read = [0; 4096];
+            while stream.read(&mut read).await.is_ok_and(|read| read > 0) {
+                for byte in b"*2\r\n$1\r\n1\r\n:60000\r\n" {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    if stream.write_all(&[*byte]).await.is_err() {
+                        return;
+                    }
+                }
+            }
+        })
+        .await;
+        let (limiter, world) = (limiter("redis", "1", &settings), Real::default());
+        for _ in 0..3 {
+            assert_eq!(hit(&*limiter, &world, LONG).await, Err("the Redis server did not answer in time"));
+        }
+        // The next command has a connection of its own: the rest of an answer is not taken for the next one.
+        assert_eq!(accepted.get(), 3);
+    });
+}
+
+#[test]
+fn a_server_that_reads_nothing_holds_bounded_commands_and_connections() {
+    run(async {
+        let (settings, accepted) = accepting(|stream, _| async move {
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            drop(stream);
+        })
+        .await;
+        let (limiter, world) = (limiter("redis", "1", &settings), Real::default());
+        let started = Instant::now();
+        let many = futures_util::future::join_all((0..6_000).map(|_| hit(&*limiter, &world, LONG))).await;
+        let count = |reason| many.iter().filter(|got| **got == Err(reason)).count();
+        // The first one whose time is over closes the connection; others are sent once more with what is left of theirs.
+        let late = count("the Redis server did not answer in time");
+        let broken = count("the connection to the Redis server broke");
+        assert_eq!(count("too many requests wait for the Redis server"), 6_000 - 4_096);
+        assert!(late > 0 && late + broken == 4_096, "{late} {broken}");
+        assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+        assert!(accepted.get() <= 3, "{}", accepted.get());
+    });
+}
+
+#[test]
+fn a_server_that_closes_each_connection_is_tried_twice() {
+    run(async {
+        let (settings, accepted) = accepting(|stream, _| async move { drop(stream) }).await;
+        let (limiter, world) = (limiter("redis", "1", &settings), Real::default());
+        assert_eq!(hit(&*limiter, &world, LONG).await, Err("the connection to the Redis server broke"));
+        assert_eq!(accepted.get(), 2);
+    });
+}
+
+#[test]
+fn redirections_without_an_end_are_bounded() {
+    run(async {
+        let (settings, accepted) = accepting(|mut stream, port| async move {
+            let mut read = [0; 4096];
+            while let Ok(bytes @ 1..) = stream.read(&mut read).await {
+                let asks = read[..bytes].windows(5).any(|window| window == b"SLOTS");
+                let answer = match asks {
+                    true => format!("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:{port}\r\n"),
+                    false => format!("-MOVED 1 127.0.0.1:{port}\r\n"),
+                };
+                if stream.write_all(answer.as_bytes()).await.is_err() {
+                    return;
+                }
+            }
+        })
+        .await;
+        let node = format!("127.0.0.1:{}", settings["redis_port"]);
+        let settings = json!({"redis_cluster_nodes": [node], "redis_cluster_name": "c"});
+        let (limiter, world) = (limiter("redis-cluster", "1", &settings), Real::default());
+        let none = "no node of the Redis cluster has the key's slot";
+        for _ in 0..3 {
+            assert_eq!(hit(&*limiter, &world, LONG).await, Err(none));
+        }
+        assert_eq!(accepted.get(), 1);
     });
 }
 
