@@ -6,7 +6,7 @@
 use model::Invalid;
 use sdk::build::split_authority;
 use sdk::chain::Phases;
-use sdk::sink::{Batching, Destination, Sink, Spec};
+use sdk::sink::{Batching, Destination, HOPS, Record, Sink, Spec};
 use sdk::{Build, Chunk, Exchange, Plugin, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -128,7 +128,15 @@ impl Plugin for HttpLogger {
     }
 
     fn log(&self, x: &mut Exchange<'_>) {
-        self.sink.push(x, self.logger.entry(x, Some(UNMATCHED)));
+        // Sent to this gateway, the entry would be a request with an entry of its own, without an end.
+        if x.is_loop() {
+            return;
+        }
+        let mut record = Record::from(self.logger.entry(x, Some(UNMATCHED)));
+        if x.hops() > 0 {
+            record.fields.push((HOPS, x.hops().to_string().into_bytes()));
+        }
+        self.sink.push(x, record);
     }
 }
 

@@ -302,6 +302,8 @@ pub struct Forward {
     /// Gateways that the request has passed through, this one included, as reported by them; 0 if
     /// it comes directly from a client.
     pub hops: u16,
+    /// It was refused for its hops.
+    pub is_loop: bool,
 }
 
 /// A set of the headers that describe the client's connection to the upstream.

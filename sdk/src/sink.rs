@@ -30,7 +30,7 @@ pub use folders::{Folders, LogFile, SETTING as FOLDERS_SETTING};
 pub(crate) use folders::{below, normalized};
 pub use outlet::{Bounds, Outlet};
 pub use queue::{Intake, Next, Room, Sink, Taken, of_buffers};
-pub use record::{Destination, Fields, Record};
+pub use record::{Destination, Fields, HOPS, Record};
 pub use registry::{Entries, Sinks, Start};
 
 use crate::build::{Build, Owner};

@@ -10,7 +10,7 @@ use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use sdk::chain::LocalFuture;
-use sdk::sink::{Batch, Deliver, Destination, Outcome};
+use sdk::sink::{self, Batch, Deliver, Destination, Outcome, Taken};
 use serde::Deserialize;
 
 use super::{Context, Format, Kind, Server, TIMEOUT, Tls, within};
@@ -22,6 +22,9 @@ const AT_ONCE: usize = 8;
 
 /// The most bytes of an answer that are read, as the message about an error repeats some.
 const ANSWER: usize = 64 << 10;
+
+/// Ends loops of entries that are sent to this gateway (`nginx_config.http.max_hops`).
+const HOPS: &str = "sluice-hops";
 
 /// Bytes of an answer that a message repeats.
 const REPEATED: usize = 200;
@@ -38,10 +41,21 @@ struct Settings {
     timeout: u64,
 }
 
+/// The contents of a request.
+struct Body {
+    text: Bytes,
+    hops: u16,
+}
+
 struct Http {
     server: Server,
     settings: Settings,
     idle: RefCell<Vec<SendRequest<Full<Bytes>>>>,
+}
+
+/// Gateways that an entry's request has passed through.
+fn hops(record: &Taken) -> Option<u16> {
+    std::str::from_utf8(record.field(sink::HOPS)?).ok()?.parse().ok()
 }
 
 fn make(to: &Destination, context: &Context) -> Result<Box<dyn Deliver>, String> {
@@ -78,10 +92,13 @@ impl Http {
     /// Sends a request over a kept connection or a new one; gives the status and some of the body.
     async fn post(&self, batch: Batch<'_>) -> Result<(u16, Bytes), String> {
         let Server { host, port, timeout, .. } = &self.server;
-        let text = Bytes::from(self.settings.format.text(batch.records));
+        let body = Body {
+            text: Bytes::from(self.settings.format.text(batch.records)),
+            hops: batch.records.iter().filter_map(hops).max().unwrap_or(1),
+        };
         let kept = std::iter::from_fn(|| self.idle.borrow_mut().pop()).find(SendRequest::is_ready);
         if let Some(sender) = kept {
-            match self.answered(sender, &text).await {
+            match self.answered(sender, &body).await {
                 // The server may have the entries: sent at once over another connection, they would
                 // arrive twice.
                 Err(error) if error == TIMEOUT => {
@@ -103,17 +120,17 @@ impl Http {
         tokio::task::spawn_local(driver);
         // Without this the first request could find it not ready.
         let _ = within(*timeout, sender.ready()).await;
-        let answered = self.answered(sender, &text).await;
+        let answered = self.answered(sender, &body).await;
         answered.map_err(|error| format!("error while sending data to [{host}] port[{port}] {error}"))
     }
 
     async fn answered(
         &self,
         mut sender: SendRequest<Full<Bytes>>,
-        text: &Bytes,
+        body: &Body,
     ) -> Result<(u16, Bytes), String> {
         let timeout = self.server.timeout;
-        let response = within(timeout, sender.send_request(self.request(text)?)).await?;
+        let response = within(timeout, sender.send_request(self.request(body)?)).await?;
         let status = response.status().as_u16();
         let body = within(timeout, Limited::new(response.into_body(), ANSWER).collect()).await;
         // Of an answer that was too long or broke off, the status is what counts.
@@ -127,19 +144,20 @@ impl Http {
         Ok((status, body.unwrap_or_default()))
     }
 
-    fn request(&self, text: &Bytes) -> Result<Request<Full<Bytes>>, String> {
+    fn request(&self, body: &Body) -> Result<Request<Full<Bytes>>, String> {
         let Settings { uri, content_type, authorization, .. } = &self.settings;
         let mut request = Request::builder()
             .method(Method::POST)
             .uri(uri)
             .header(HOST, &self.server.host)
             .header(CONTENT_TYPE, content_type)
+            .header(HOPS, body.hops)
             .header(USER_AGENT, concat!("sluice/", env!("CARGO_PKG_VERSION")));
         if let Some(authorization) = authorization {
             request = request.header(AUTHORIZATION, authorization);
         }
         request
-            .body(Full::new(text.clone()))
+            .body(Full::new(body.text.clone()))
             .map_err(|error| format!("no request can be made of it: {error}"))
     }
 }

@@ -277,6 +277,7 @@ async fn prepare<'s>(
     *plan = found;
     // Behind the choice of the route, so that the log names the one that leads back here.
     if x.engine().forward.hops > worker.settings.limits.hops {
+        x.engine_mut().forward.is_loop = true;
         return Flow::Fault(Fault::client(FaultKind::LoopDetected));
     }
     Flow::Go

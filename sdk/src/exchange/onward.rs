@@ -69,6 +69,17 @@ impl Exchange<'_> {
         self.engine.forward.host.map(|span| self.text(span))
     }
 
+    /// Gateways that the request has passed through, this one included; 0 if it comes directly from a client. Clients
+    /// can write any number.
+    pub fn hops(&self) -> u16 {
+        self.engine.forward.hops
+    }
+
+    /// Whether the request was refused since it passed through too many gateways.
+    pub fn is_loop(&self) -> bool {
+        self.engine.forward.is_loop
+    }
+
     /// Adds the hop count to the headers of a request that a plugin sends on behalf of this one, so
     /// that a loop back to this gateway ends (`nginx_config.http.max_hops`).
     pub fn count_hop(&self, fields: &mut Fields) {

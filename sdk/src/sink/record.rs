@@ -46,6 +46,10 @@ pub struct Record {
     pub bytes: Vec<u8>,
 }
 
+/// The field with the number of gateways that the entry's request passed through. A sink over HTTP sends the largest one
+/// of a batch, so that a loop back to this gateway ends.
+pub const HOPS: &str = "hops";
+
 /// See [`Record::fields`].
 pub type Fields = Vec<(&'static str, Vec<u8>)>;
 
