@@ -66,7 +66,7 @@ pub fn import(source: &Source<'_>) -> Result<Import, Box<Diagnostic>> {
     // A file of conf.d is as if it stood in `http`.
     let http = https.and_then(|http| http.block.as_ref()).or(snippet.then_some(&top));
     if let Some(block) = http {
-        let read = http_block(source, block, report, &mut listens);
+        let read = http_block(source, block, https.is_none(), report, &mut listens);
         import.resources = read.resources;
         import.settings = read.settings;
         report = read.report;
@@ -94,6 +94,7 @@ struct HttpBlock {
 fn http_block(
     source: &Source<'_>,
     block: &Block,
+    is_snippet: bool,
     mut report: Report,
     listens: &mut Vec<(servers::Listen, Protocol)>,
 ) -> HttpBlock {
@@ -129,10 +130,12 @@ fn http_block(
         place: one.place.clone(),
     }));
     let mut http = Http::new(source, block, report);
+    http.is_snippet = is_snippet;
     for (server, selections) in servers.iter().zip(&selections) {
         http.server(server, selections);
         listens.extend(server.listens.iter().map(|listen| (listen.clone(), Protocol::Http)));
     }
+    settings.extend(http.roots_setting());
     let (mut resources, report, routes_of) = http.into_resources();
     // Where no directive names them, the upstream gets those of the client.
     if resources.iter().any(|resource| draft::passes_forwarded(&resource.value)) {

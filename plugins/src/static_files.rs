@@ -101,6 +101,7 @@ impl Plugin for StaticFiles {
                                 "type": "array", "minItems": 1, "uniqueItems": true,
                                 "items": {"type": "integer", "minimum": 300, "maximum": 599},
                             },
+                            "root": path,
                             "file": {"type": "string", "pattern": "^/[^?#]*$", "maxLength": 4096},
                             "answer": {"type": "integer", "minimum": 200, "maximum": 599},
                             "of_upstream": {"type": "boolean", "default": false},
@@ -118,6 +119,7 @@ impl Plugin for StaticFiles {
             return Err(Invalid::new("files are not available here").at("/root"));
         };
         let root = files.folders.root(&config.root).map_err(|invalid| invalid.at("/root"))?;
+        let error_files = ErrorFiles::new(config.error_files, &files.folders)?;
         Ok(StaticFiles {
             files,
             root: Arc::new(root),
@@ -131,7 +133,7 @@ impl Plugin for StaticFiles {
             expires: config.expires.map(|seconds| seconds as i64),
             etag: config.etag,
             hidden_files: config.hidden_files,
-            error_files: ErrorFiles::new(config.error_files),
+            error_files,
         })
     }
 
@@ -184,7 +186,7 @@ impl StaticFiles {
         match found {
             Found::File(_) if !matches!(x.method(), Method::Get | Method::Head) => not_allowed(),
             Found::File(served) => self.serve(x, served, held),
-            Found::Folder => Step::Reply(redirect(x, &path)),
+            Found::Folder => Step::Reply(self.with_expiry(x, redirect(x, &path))),
             Found::Nothing => match self.candidates.last() {
                 Last::Upstream => Step::Next,
                 Last::Status(status) => answer(status, "no file is at this path"),
@@ -226,22 +228,36 @@ impl StaticFiles {
         if matches!(served.status, 200 | 206) {
             reply = reply.header("Content-Type", self.media_type(&served.name));
         }
-        reply = reply.header("Last-Modified", served.last_modified).header("Accept-Ranges", "bytes");
+        if served.status == 200 {
+            reply = reply.header("Accept-Ranges", "bytes");
+        }
+        if matches!(served.status, 412 | 416) {
+            let mut reply = page(served.status, "the file does not meet the request's conditions");
+            if let Some(range) = served.content_range {
+                reply = reply.header("Content-Range", range);
+            }
+            return Step::Reply(reply);
+        }
+        reply = reply.header("Last-Modified", served.last_modified);
         if let Some(etag) = served.etag {
             reply = reply.header("ETag", etag);
         }
         if let Some(range) = served.content_range {
             reply = reply.header("Content-Range", range);
         }
-        if let Some(seconds) = self.expires.filter(|_| matches!(served.status, 200 | 206 | 304)) {
-            let control = match seconds {
-                0.. => format!("max-age={seconds}"),
-                _ => "no-cache".to_owned(),
-            };
-            let at = (x.world().now_ms() / 1000).saturating_add_signed(seconds);
-            reply = reply.header("Expires", find::http_date(at)).header("Cache-Control", control);
-        }
+        let reply = self.with_expiry(x, reply);
         self.give(x, reply, served.body, held)
+    }
+
+    /// Says how long the response may be kept.
+    fn with_expiry(&self, x: &Exchange<'_>, reply: Reply) -> Reply {
+        let Some(seconds) = self.expires else { return reply };
+        let control = match seconds {
+            0.. => format!("max-age={seconds}"),
+            _ => "no-cache".to_owned(),
+        };
+        let at = (x.world().now_ms() / 1000).saturating_add_signed(seconds);
+        reply.header("Expires", find::http_date(at)).header("Cache-Control", control)
     }
 
     /// Replies with a part of a file.
@@ -294,17 +310,18 @@ fn redirect(x: &Exchange<'_>, uri: &[u8]) -> Reply {
 }
 
 fn not_allowed() -> Step {
-    match answer(405, "files are only read") {
-        Step::Reply(reply) => Step::Reply(reply.header("Allow", "GET, HEAD")),
-        step => step,
-    }
+    Step::Reply(page(405, "files are only read").header("Allow", "GET, HEAD"))
+}
+
+fn answer(status: u16, reason: &'static str) -> Step {
+    Step::Reply(page(status, reason))
 }
 
 /// A short page for people.
-fn answer(status: u16, reason: &'static str) -> Step {
+fn page(status: u16, reason: &'static str) -> Reply {
     let title = format!("{status} {}", sdk::reason(status));
     let title = title.trim_end();
     let page = format!("<html><head><title>{title}</title></head><body><h1>{title}</h1></body></html>\n");
     let reply = Reply { status, body: page.into(), ..Reply::default() };
-    Step::Reply(reply.header("Content-Type", "text/html").because(reason))
+    reply.header("Content-Type", "text/html").because(reason)
 }

@@ -1,6 +1,8 @@
 //! The `http` block: servers, their locations, and the routes that come of them.
 
 mod auth;
+mod error_pages;
+mod files;
 mod jumps;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -38,6 +40,10 @@ pub(super) struct Http<'s, 'a> {
     /// Sets of limits by their settings, with their ids.
     limits: Vec<(Value, String, Place)>,
     ids: HashSet<String>,
+    /// The folders whose files are served, and where they are named first.
+    roots: Vec<(String, Place)>,
+    /// The file is one of conf.d, included in an `http` block that is not here.
+    pub is_snippet: bool,
     /// The routes of each block, for findings about directives in it.
     pub routes_of: HashMap<usize, Vec<Key>>,
 }
@@ -68,6 +74,8 @@ impl<'s, 'a> Http<'s, 'a> {
             routes: Vec::new(),
             limits: Vec::new(),
             ids: HashSet::new(),
+            roots: Vec::new(),
+            is_snippet: false,
             routes_of: HashMap::new(),
         }
     }
@@ -244,6 +252,14 @@ impl<'s, 'a> Http<'s, 'a> {
         let lookup = |name: &str| state.lookup(name, &declared);
         let path = (location.kind == LocationKind::Exact).then_some(location.path.as_str());
         let site = Site { origin: &current.origin, path };
+        // nginx sends a text of `return` as it is.
+        let has_pages = match &outcome {
+            Outcome::Return(at) => {
+                at.args.len() == 1 && at.arg(0).parse::<u16>().is_ok_and(|code| code >= 400)
+            }
+            Outcome::Content => true,
+            Outcome::Redirect { .. } | Outcome::Jump { .. } => false,
+        };
         match outcome {
             Outcome::Return(at) => answers::give(at, &state, &site, &lookup, &mut draft, &mut self.report),
             Outcome::Redirect { at, rewrite, status } => {
@@ -269,6 +285,9 @@ impl<'s, 'a> Http<'s, 'a> {
                 responses::compression(&state.scope, &mut draft, &mut self.report);
                 responses::cache(&state.scope, &lookup, &mut draft, &mut self.report);
             }
+        }
+        if has_pages {
+            self.error_pages(current, location, &state, &lookup, &mut draft);
         }
         responses::headers(&state.scope, &lookup, &mut draft, &mut self.report);
         responses::body_size(&state.scope, &mut draft, &mut self.report);
@@ -320,7 +339,7 @@ impl<'s, 'a> Http<'s, 'a> {
             (!found.is_empty()).then_some(found)
         });
         let Some(found) = found else {
-            return self.files(current, location, state, draft);
+            return self.files(current, location, state, lookup, draft);
         };
         found.iter().for_each(|directive| {
             directive.mark_used();
@@ -375,41 +394,6 @@ impl<'s, 'a> Http<'s, 'a> {
         let rules = json!([{ "weighted_upstreams": weighted }]);
         draft.plugins.insert("traffic-split".to_owned(), json!({ "rules": rules }));
         true
-    }
-
-    /// A location without a handler: files.
-    fn files(
-        &mut self,
-        current: &Current<'_, 'a>,
-        location: &Location<'a>,
-        state: &State<'a>,
-        draft: &mut Draft,
-    ) {
-        let scope = &state.scope;
-        let (root, alias, attempts) = (scope.get("root"), scope.own("alias"), scope.get("try_files"));
-        let _ = current;
-        for name in ["index", "autoindex", "try_files", "alias"] {
-            scope.all(name);
-        }
-        match alias.or(attempts).or(root) {
-            None => {
-                draft.is_empty = true;
-                answers::page(404, draft);
-            }
-            Some(at) => {
-                let at = location
-                    .directive
-                    .filter(|_| root.is_some_and(|root| std::ptr::eq(root, at)))
-                    .unwrap_or(at);
-                self.report.add_with_hint(
-                    at,
-                    Severity::Behaviour,
-                    "files are not served: requests get 501",
-                    Some("serve them from a web server behind the gateway"),
-                );
-                answers::page(501, draft);
-            }
-        }
     }
 
     /// Limits stand in a plugin config, so that all routes count together as in a zone of nginx.

@@ -48,7 +48,10 @@ pub(super) fn headers(scope: &Scope<'_>, lookup: Lookup<'_>, draft: &mut Draft, 
             report.add(add, Severity::Behaviour, effect);
         }
     }
-    if let Some(expires) = scope.get("expires") {
+    // Files have their own times.
+    let is_files =
+        draft.plugins.get("static-files").is_some_and(|files| files["try_files"] != json!(["@upstream"]));
+    if let Some(expires) = scope.get("expires").filter(|_| !is_files) {
         let time = if expires.arg(0) == "modified" { expires.arg(1) } else { expires.arg(0) };
         let value = match time {
             "off" => None,

@@ -2,6 +2,7 @@
 
 mod carried;
 mod choice;
+mod files;
 mod hostile;
 
 use std::collections::BTreeMap;

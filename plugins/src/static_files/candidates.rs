@@ -35,6 +35,8 @@ pub(super) struct Candidate {
     pub(super) path: Vec<u8>,
     /// Only a folder counts.
     pub(super) is_folder: bool,
+    /// A folder at this path needs no redirect.
+    pub(super) has_slash: bool,
 }
 
 const UPSTREAM: &str = "@upstream";
@@ -83,14 +85,22 @@ impl Candidates {
 
     /// The candidates of a request with this path.
     pub(super) fn of(&self, x: &Exchange<'_>, path: &[u8]) -> Vec<Candidate> {
-        let path = match &self.strip {
-            Some(prefix) => path.strip_prefix(&prefix[..]).unwrap_or(path),
-            None => path,
-        };
+        let has_slash = path.ends_with(b"/");
+        let path = self.without_prefix(path);
         match &self.listed {
-            None => vec![Candidate { path: path.to_vec(), is_folder: false }],
+            None => vec![Candidate { path: path.to_vec(), is_folder: false, has_slash }],
             Some(items) => items.iter().map(|item| item.render(x, path)).collect(),
         }
+    }
+}
+
+impl Candidates {
+    /// The path without the prefix, which ends where a part of the path does.
+    fn without_prefix<'p>(&self, path: &'p [u8]) -> &'p [u8] {
+        let Some(prefix) = &self.strip else { return path };
+        let rest = path.strip_prefix(&prefix[..]);
+        let ends = |rest: &&[u8]| prefix.ends_with(b"/") || rest.is_empty() || rest.starts_with(b"/");
+        rest.filter(ends).unwrap_or(path)
     }
 }
 
@@ -122,7 +132,8 @@ impl Item {
                 }
             }
         }
-        Candidate { path, is_folder: self.is_folder }
+        let has_slash = path.is_empty() || path.ends_with(b"/");
+        Candidate { path, is_folder: self.is_folder, has_slash }
     }
 }
 

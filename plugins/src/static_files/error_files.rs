@@ -1,6 +1,10 @@
 //! Files in the place of responses with certain statuses.
 
+use std::sync::Arc;
+
+use model::Invalid;
 use sdk::exchange::Source;
+use sdk::files::{Root, ServedFolders};
 use sdk::{Exchange, Reply, Step};
 use serde::Deserialize;
 
@@ -12,12 +16,14 @@ use super::find::{Found, Lookup, Part};
 #[derive(Debug, Deserialize)]
 pub struct ErrorFile {
     status: Vec<u16>,
+    root: Option<String>,
     file: String,
     answer: Option<u16>,
     of_upstream: bool,
 }
 
-pub(super) struct ErrorFiles(Vec<ErrorFile>);
+/// The entries with their own folders.
+pub(super) struct ErrorFiles(Vec<(ErrorFile, Option<Arc<Root>>)>);
 
 /// Marks a response that was replaced: it is not replaced again.
 struct Replaced;
@@ -34,8 +40,12 @@ const KEPT: [&str; 7] = [
 ];
 
 impl ErrorFiles {
-    pub(super) fn new(files: Vec<ErrorFile>) -> ErrorFiles {
-        ErrorFiles(files)
+    pub(super) fn new(files: Vec<ErrorFile>, folders: &ServedFolders) -> Result<ErrorFiles, Invalid> {
+        let with_root = |(index, file): (usize, ErrorFile)| {
+            let root = file.root.as_deref().map(|root| folders.root(root).map(Arc::new)).transpose();
+            Ok((file, root.map_err(|invalid| invalid.at(format!("/error_files/{index}/root")))?))
+        };
+        Ok(ErrorFiles(files.into_iter().enumerate().map(with_root).collect::<Result<_, Invalid>>()?))
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -43,13 +53,14 @@ impl ErrorFiles {
     }
 
     /// The entry of the response whose head is there.
-    pub(super) fn of(&self, x: &Exchange<'_>) -> Option<&ErrorFile> {
+    pub(super) fn of(&self, x: &Exchange<'_>) -> Option<&(ErrorFile, Option<Arc<Root>>)> {
         if self.0.is_empty() || x.note::<Replaced>().is_some() {
             return None;
         }
         let of_upstream = x.source() == Source::Upstream;
-        let applies =
-            |file: &&ErrorFile| file.status.contains(&x.status()) && (!of_upstream || file.of_upstream);
+        let applies = |(file, _): &&(ErrorFile, Option<Arc<Root>>)| {
+            file.status.contains(&x.status()) && (!of_upstream || file.of_upstream)
+        };
         self.0.iter().find(applies)
     }
 }
@@ -57,9 +68,11 @@ impl ErrorFiles {
 impl StaticFiles {
     /// Replaces the response by the file of its status. Without the file it stays.
     pub(super) async fn error_file(&self, x: &mut Exchange<'_>) -> Step {
-        let Some(file) = self.error_files.of(x) else { return Step::Next };
-        let candidates = vec![Candidate { path: file.file.clone().into_bytes(), is_folder: false }];
-        let lookup = Lookup { candidates, is_listed: true, part: Part::Whole, ..self.lookup(x) };
+        let Some((file, root)) = self.error_files.of(x) else { return Step::Next };
+        let candidates =
+            vec![Candidate { path: file.file.clone().into_bytes(), is_folder: false, has_slash: false }];
+        let root = root.as_ref().unwrap_or(&self.root).clone();
+        let lookup = Lookup { root, candidates, is_listed: true, part: Part::Whole, ..self.lookup(x) };
         let Ok((Found::File(served), held)) = self.find(x, lookup).await else {
             x.complain(<Self as sdk::Plugin>::NAME, "the file of `error_files` cannot be read");
             return Step::Next;

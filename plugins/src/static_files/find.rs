@@ -89,7 +89,7 @@ impl Lookup {
 
     fn at(&self, candidate: &Candidate) -> Found {
         let Some(path) = relative(&candidate.path, self.hidden_files) else { return Found::Nothing };
-        let has_slash = candidate.path.is_empty() || candidate.path.ends_with(b"/");
+        let has_slash = candidate.has_slash;
         match self.files.opener.open(&self.root, &path) {
             Ok(Opened::File(_)) if has_slash || candidate.is_folder => Found::Nothing,
             Ok(Opened::File(file)) => self.served(path, file),

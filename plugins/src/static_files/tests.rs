@@ -150,6 +150,9 @@ fn files_and_folders_are_found() {
     assert_eq!(get(json!({}), "/empty"), (200, String::new()));
     assert_eq!(get(json!({"strip": "/static"}), "/static/a.txt").0, 200);
     assert_eq!(get(json!({"strip": "/static/"}), "/static/a.txt").0, 200);
+    let strip = ["/static", "/static/", "/statica.txt", "/static/dir"]
+        .map(|path| status(json!({"strip": "/static"}), path));
+    assert_eq!(strip, [301, 200, 404, 301]);
     assert_eq!(get(json!({"index": ["x", "absent"]}), "/bare/"), (200, "x".to_owned()));
     assert_eq!(status(json!({}), "/bare/"), 403);
     for absent in ["/absent", "/a.txt/", "/a.txt/b", "/dir/absent"] {
@@ -244,7 +247,11 @@ fn conditions_and_ranges_are_honoured() {
         (vec![("Range", "bytes=2-4"), ("If-Range", "\"x\"")], 200, "0123456789"),
     ] {
         let (status, fields, found) = ask(&json!({}), "GET", "/a.txt", &headers).unwrap();
-        assert_eq!((status, &found[..]), (expected, body.as_bytes()), "{headers:?}");
+        let is_page = status > 400 && found.starts_with(b"<html>");
+        assert!(
+            status == expected && (is_page || found == body.as_bytes()),
+            "{headers:?}: {status} {found:?}"
+        );
         let range = fields.get("Content-Range").map(String::as_str);
         match status {
             206 => assert!(range.unwrap().ends_with("/10"), "{range:?}"),
@@ -310,6 +317,7 @@ fn fields_describe_the_file() {
         ("no-cache", "Tue, 14 Nov 2023 22:13:20 GMT")
     );
     assert!(!fields(json!({"expires": 1}), "/absent").contains_key("Expires"));
+    assert_eq!(fields(json!({"expires": 1}), "/dir")["Cache-Control"], "max-age=1");
 }
 
 #[test]
@@ -365,6 +373,7 @@ fn settings_are_checked() {
         (json!({"try_files": ["$uri", "@other"]}), "/try_files/1"),
         (json!({"default_type": "a\r\nb"}), "/default_type"),
         (json!({"index": ["../x"]}), "/index/0"),
+        (json!({"error_files": [{"status": [404], "file": "/x", "root": "/etc"}]}), "/error_files/0/root"),
     ] {
         assert_eq!(build(more.clone()).unwrap_err().pointer, pointer, "{more}");
     }
