@@ -25,6 +25,12 @@ fn files(location: &str) -> (Value, Vec<String>) {
     (plugin, import_findings.collect())
 }
 
+/// The folders that the gateway may serve.
+fn roots(import: &Import) -> Option<&Value> {
+    let setting = import.settings.iter().find(|one| one.path == "plugin_attr.static-files.roots");
+    setting.map(|one| &one.value)
+}
+
 fn none() -> Vec<String> {
     Vec::new()
 }
@@ -124,7 +130,7 @@ fn files_stand_in_the_place_of_errors() {
         "error_files": [{"status": [500, 502, 503, 504], "file": "/50x.html"}]});
     assert_eq!(plugin(&import, "port-80"), expected);
     assert_eq!(findings(&import), none());
-    assert_eq!(import.settings.last().map(|one| &one.value), Some(&json!(["/pages"])));
+    assert_eq!(roots(&import), Some(&json!(["/pages"])));
     let import = server(&format!(
         "proxy_intercept_errors on; error_page 404 =200 /50x.html; location / {{ proxy_pass http://b:1; }} {page}"
     ));
@@ -135,7 +141,7 @@ fn files_stand_in_the_place_of_errors() {
     ));
     let entries = json!([{"status": [404], "file": "/404.html"}, {"status": [403], "root": "/pages", "file": "/50x.html"}]);
     assert_eq!(plugin(&import, "port-80")["error_files"], entries);
-    assert_eq!(import.settings.last().map(|one| &one.value), Some(&json!(["/www", "/pages"])));
+    assert_eq!(roots(&import), Some(&json!(["/www", "/pages"])));
     let import = server(&format!("error_page 404 /50x.html; location / {{ return 404; }} {page}"));
     assert_eq!(plugin(&import, "port-80")["error_files"], json!([{"status": [404], "file": "/50x.html"}]));
     for other in ["404 http://other.test/", "404 @named", "404 /app", "404 /$uri"] {
