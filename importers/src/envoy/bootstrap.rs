@@ -80,9 +80,10 @@ pub(super) fn read(source: &Source<'_>, tree: &Tree) -> Result<Import, Box<Diagn
     let mut clusters = Clusters::read(&mut context, &clusters);
     let serving = listeners.iter().filter(|listener| serves_http(listener));
     let all: Vec<_> = serving.map(listeners::addresses).collect();
+    let streams: Vec<_> = listeners.iter().map(listeners::addresses).collect();
     let mut shared = Shared::default();
     for listener in &listeners {
-        listeners::read(&mut context, &mut clusters, listener, &all, &mut shared);
+        listeners::read(&mut context, &mut clusters, listener, &all, &streams, &mut shared);
     }
     clusters.finish(&mut context);
     global_rule(&mut context, &root, &shared);

@@ -67,12 +67,13 @@ pub(super) struct Shared {
     pub(super) any_http: bool,
 }
 
-/// Reads a listener. `all` are the addresses of each listener that speaks HTTP.
+/// Reads a listener. `all` are the addresses of each listener that speaks HTTP, `streams` those of each listener.
 pub(super) fn read(
     context: &mut Context<'_>,
     clusters: &mut Clusters,
     node: &Node<'_>,
     all: &[Vec<Endpoint>],
+    streams: &[Vec<Endpoint>],
     shared: &mut Shared,
 ) {
     let mut report = Report::default();
@@ -131,7 +132,7 @@ pub(super) fn read(
                     for (address, port) in &addresses {
                         used.push((*address, *port, Protocol::Tcp, tls.is_some(), false));
                     }
-                    keys.extend(tcp::tcp(context, clusters, config, &addresses, &chain.names));
+                    keys.extend(tcp::tcp(context, clusters, config, &addresses, streams, &chain.names));
                     if chains::depends_on_addresses(&vars) {
                         guards.guard(
                             &chain.node,

@@ -134,7 +134,9 @@ impl<'a> Manager<'a> {
             uses_remote_address: boolean(node, "use_remote_address") == Some(true),
             strips_port: boolean(node, "strip_any_host_port") == Some(true)
                 || boolean(node, "strip_matching_host_port") == Some(true),
-            behind_proxies: number(node, "xff_num_trusted_hops").unwrap_or(0) > 0
+            // Without `use_remote_address` the last address of `X-Forwarded-For` counts.
+            behind_proxies: boolean(node, "use_remote_address") != Some(true)
+                || number(node, "xff_num_trusted_hops").unwrap_or(0) > 0
                 || !items(node, "original_ip_detection_extensions").is_empty(),
             idle: seconds(node, "stream_idle_timeout"),
             request_ids: boolean(node, "generate_request_id").unwrap_or(true),

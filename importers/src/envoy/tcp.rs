@@ -18,6 +18,7 @@ pub(super) fn tcp(
     clusters: &mut Clusters,
     node: &Node<'_>,
     addresses: &[(Option<IpAddr>, u16)],
+    all: &[Vec<(Option<IpAddr>, u16)>],
     names: &[String],
 ) -> Vec<Key> {
     let mut report = Report::default();
@@ -87,12 +88,18 @@ pub(super) fn tcp(
         names => names.iter().map(|name| Some(name.as_str())).collect(),
     };
     let mut keys = Vec::new();
-    for (_, port) in addresses {
+    for (address, port) in addresses {
+        // Another listener has the port on another address.
+        let others = all.iter().flatten().any(|other| other.1 == *port && other.0 != *address);
+        let own = address.filter(|_| others);
         for sni in &snis {
             let mut value = Map::from_iter([
                 ("server_port".to_owned(), json!(port)),
                 ("upstream_id".to_owned(), json!(upstream.id)),
             ]);
+            if let Some(own) = own {
+                value.insert("server_addr".to_owned(), json!(own.to_string()));
+            }
             if let Some(sni) = sni {
                 value.insert("sni".to_owned(), json!(sni));
             }
@@ -102,7 +109,9 @@ pub(super) fn tcp(
                     json!({"traffic-split": {"rules": [{"weighted_upstreams": parts}]}}),
                 );
             }
-            let key = context.key(Kind::StreamRoute, &["port", &port.to_string(), sni.unwrap_or_default()]);
+            let place = own.map(|own| own.to_string().replace(':', "-")).unwrap_or_default();
+            let parts = ["port", &port.to_string(), &place, sni.unwrap_or_default()];
+            let key = context.key(Kind::StreamRoute, &parts);
             keys.push(key.clone());
             context.add(key, value, node.place());
         }

@@ -95,10 +95,12 @@ fn addresses_that_proxies_tell_of_need_to_be_trusted_here() {
     let with = |rules: &Value, manager: &Value, routes: &Value| {
         closed(&read(&[listener(&[json!({"name": "r", "typed_config": rules})], manager, routes)]))
     };
-    for manager in [&hops, &detection] {
+    // By default, the last address of `X-Forwarded-For` counts.
+    for manager in [&hops, &detection, &json!({}), &json!({"xff_num_trusted_hops": 0})] {
         assert_eq!(with(&remote, manager, &routes()).len(), 2);
     }
-    assert!(with(&remote, &json!({"xff_num_trusted_hops": 0}), &routes()).is_empty());
+    let edge = json!({"use_remote_address": true, "xff_num_trusted_hops": 0});
+    assert!(with(&remote, &edge, &routes()).is_empty());
     assert!(with(&direct, &hops, &routes()).is_empty());
     let mut own = routes();
     own[1]["typed_per_filter_config"] =
@@ -259,4 +261,31 @@ fn routes_that_share_requests_are_joined_only_if_they_protect_alike() {
         assert_eq!(share(percent, [&off, &none]), [kept]);
         assert_eq!(share(percent, [&none, &off]), [kept]);
     }
+}
+
+#[test]
+fn streams_of_one_port_are_distinguished_by_address() {
+    let stream = |address: &str, cluster: &str| {
+        let config = json!({
+            "@type": "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy",
+            "stat_prefix": "s", "cluster": cluster,
+        });
+        json!({
+            "address": {"socket_address": {"address": address, "port_value": 5432}},
+            "filter_chains": [{"filters": [{"name": "tcp", "typed_config": config}]}],
+        })
+    };
+    let of = |listeners: &[Value]| {
+        let import = read(listeners);
+        let routes = import.resources.iter().filter(|one| one.key.kind == model::Kind::StreamRoute);
+        routes.map(|one| (one.key.id.clone(), one.value["server_addr"].clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        of(&[stream("127.0.0.1", "app"), stream("127.0.0.2", "app")]),
+        [
+            ("port-5432-127.0.0.1".to_owned(), json!("127.0.0.1")),
+            ("port-5432-127.0.0.2".to_owned(), json!("127.0.0.2"))
+        ]
+    );
+    assert_eq!(of(&[stream("127.0.0.1", "app")]), [("port-5432".to_owned(), Value::Null)]);
 }
