@@ -21,6 +21,7 @@ mod headers;
 mod health;
 mod jwks;
 mod jwt;
+mod jwt_keys;
 mod limit;
 mod listeners;
 mod manager;

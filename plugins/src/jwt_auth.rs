@@ -4,7 +4,7 @@
 //! the consumer: a token with another `alg` is refused before any cryptography. As RFC 7518 demands,
 //! RSA keys must have at least 2048 bits.
 
-mod token;
+pub(crate) mod token;
 mod verify;
 
 use std::borrow::Cow;

@@ -43,6 +43,7 @@ pub mod gzip;
 pub mod hmac_auth;
 pub mod http_logger;
 pub mod ip_restriction;
+pub mod jwks_auth;
 pub mod jwt_auth;
 pub mod key_auth;
 pub mod limit_conn;
@@ -123,6 +124,7 @@ plugins! {
     hmac_auth::HmacAuth,
     basic_auth::BasicAuth,
     jwt_auth::JwtAuth,
+    jwks_auth::JwksAuth,
     key_auth::KeyAuth,
     consumer_restriction::ConsumerRestriction,
     ext_authz::ExtAuthz,

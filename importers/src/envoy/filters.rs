@@ -96,7 +96,8 @@ pub(super) fn read<'a>(
             );
         }
         if filter.is(&["jwt_authn", "JwtAuthentication"]) {
-            filter.jwt = filter.config.as_ref().and_then(|config| jwt::read(context, config, &mut report));
+            filter.jwt =
+                filter.config.as_ref().and_then(|config| jwt::read(context, clusters, config, &mut report));
         } else {
             filter.plugins = plugins(context, clusters, &filter, filter.config.as_ref(), &mut report);
         }

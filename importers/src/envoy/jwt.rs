@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use model::Kind;
 use serde_json::{Map, Value, json};
 
+use super::cluster::Clusters;
 use super::context::{Context, Report};
 use super::draft::Draft;
-use super::jwks;
 use super::matching::{Path, header_condition, joined, negated, parameter_condition, path_of};
 use super::value::{boolean, items, number, text, texts};
+use super::{jwks, jwt_keys};
 use crate::finding::Severity::{Behaviour, Cosmetic};
 use crate::node::Node;
 
@@ -46,6 +47,8 @@ struct Provider {
     settings: Map<String, Value>,
     /// The variable that a token comes in.
     variable: String,
+    /// Settings of jwks-auth, for a provider that is no consumer.
+    by_keys: Option<Map<String, Value>>,
 }
 
 /// How a rule's requests and a route's relate.
@@ -78,6 +81,7 @@ const CONDITIONS: [&str; 9] = [
 /// Reads the filter.
 pub(super) fn read<'a>(
     context: &mut Context<'_>,
+    clusters: &Clusters,
     config: &Node<'a>,
     report: &mut Report,
 ) -> Option<Rules<'a>> {
@@ -96,7 +100,7 @@ pub(super) fn read<'a>(
     let mut providers = BTreeMap::new();
     let mut issuers = Vec::new();
     for (name, node) in config.some("providers").map(|providers| providers.members()).unwrap_or_default() {
-        let provider = provider(context, name, &node, &mut issuers, report);
+        let provider = provider(context, clusters, name, &node, &mut issuers, report);
         providers.insert(name.to_owned(), provider);
     }
     let mut named = BTreeMap::new();
@@ -192,11 +196,13 @@ fn requirement(node: &Node<'_>) -> Requirement {
 
 fn provider(
     context: &mut Context<'_>,
+    clusters: &Clusters,
     name: &str,
     node: &Node<'_>,
     issuers: &mut Vec<String>,
     report: &mut Report,
 ) -> Provider {
+    // Consumers verify tokens of one key by their issuer, and pass nothing on.
     let mut problem = None;
     let mut wrong = |what: &str| _ = problem.get_or_insert_with(|| what.to_owned());
     report.fields(
@@ -207,9 +213,6 @@ fn provider(
             ("failed_status_in_metadata", Cosmetic, "metadata is not set"),
             ("normalize_payload_in_metadata", Cosmetic, "metadata is not set"),
             ("jwt_cache_config", Cosmetic, "tokens are verified each time"),
-            ("pad_forward_payload_header", Cosmetic, "the payload is not passed on"),
-            ("forward_payload_header", Behaviour, "the payload is not passed on to servers"),
-            ("claim_to_headers", Behaviour, "claims are not passed on to servers"),
             ("clear_route_cache", Behaviour, "the route is not chosen again"),
         ],
     );
@@ -221,6 +224,11 @@ fn provider(
         if let Some(part) = node.some(field) {
             part.whole();
             wrong(what);
+        }
+    }
+    for field in ["forward_payload_header", "claim_to_headers"] {
+        if node.some(field).is_some() {
+            wrong("claims are not passed on to servers");
         }
     }
     let issuer = text(node, "issuer").unwrap_or_default().to_owned();
@@ -270,7 +278,13 @@ fn provider(
     } else {
         let _ = node.get("clock_skew_seconds");
     }
-    Provider { problem, consumer: consumer.id, settings, variable }
+    let by_keys = problem.is_some().then(|| jwt_keys::read(context, clusters, node, report)).flatten();
+    if by_keys.is_none() {
+        for field in ["forward_payload_header", "claim_to_headers", "pad_forward_payload_header"] {
+            node.get(field).map(|field| field.whole());
+        }
+    }
+    Provider { problem, consumer: consumer.id, settings, variable, by_keys }
 }
 
 /// Where a token is looked for.
@@ -348,6 +362,9 @@ impl Rules<'_> {
             }
         }
         for (_, requirement, node) in &steps {
+            if self.by_keys(requirement).is_some() {
+                continue;
+            }
             if let (Some(problem), Some(node)) = (self.problem(requirement), node) {
                 draft.report.guard(node, "jwt_authn", format!("tokens are not verified: {problem}"));
                 return;
@@ -388,18 +405,24 @@ impl Rules<'_> {
             Truth::Known(true) => Vec::new(),
             Truth::If(condition) => vec![condition],
         };
+        if let Some(settings) = self.by_keys(needed[0]) {
+            let mut settings = settings.clone();
+            if *optional {
+                settings.insert("allow_missing".to_owned(), json!(true));
+            }
+            self.spare_preflights(&mut filter);
+            if !filter.is_empty() {
+                settings.insert("_meta".to_owned(), json!({"filter": filter}));
+            }
+            draft.plugins.set("jwks-auth", Value::Object(settings));
+            return;
+        }
         let providers: Vec<&Provider> = names.iter().filter_map(|name| self.providers.get(name)).collect();
         let Some(first) = providers.first() else { return };
         if *optional {
             filter.push(json!([first.variable, "~~", "^"]));
         }
-        if self.bypasses_preflights {
-            filter.push(negated(json!([
-                "AND",
-                ["request_method", "==", "OPTIONS"],
-                ["http_access_control_request_method", "~~", "^"]
-            ])));
-        }
+        self.spare_preflights(&mut filter);
         let mut settings = first.settings.clone();
         if !filter.is_empty() {
             settings.insert("_meta".to_owned(), json!({"filter": filter}));
@@ -414,6 +437,23 @@ impl Rules<'_> {
         if self.providers.values().filter(|provider| provider.problem.is_none()).count() > providers.len() {
             draft.plugins.set("consumer-restriction", restriction);
         }
+    }
+
+    fn spare_preflights(&self, filter: &mut Vec<Value>) {
+        if self.bypasses_preflights {
+            filter.push(negated(json!([
+                "AND",
+                ["request_method", "==", "OPTIONS"],
+                ["http_access_control_request_method", "~~", "^"]
+            ])));
+        }
+    }
+
+    /// The settings of jwks-auth for a requirement of one provider that is no consumer.
+    fn by_keys(&self, requirement: &Requirement) -> Option<&Map<String, Value>> {
+        let Requirement::Providers(names, _) = requirement else { return None };
+        let [name] = names.as_slice() else { return None };
+        self.providers.get(name)?.by_keys.as_ref()
     }
 
     fn problem(&self, requirement: &Requirement) -> Option<String> {

@@ -53,6 +53,13 @@ pub fn plugins(settings: &Settings<'_>, source: &Source<'_>, report: &mut Report
     }
     if let Some(jwt) = security.get("oauth2.resourceserver.jwt") {
         match local_key(&jwt, source) {
+            None if let Some(settings) = server_keys(&jwt) => {
+                plugins.insert("jwks-auth".to_owned(), settings);
+                let effect = "each route needs a token that these keys verify: paths that Java code permits without one \
+                              are refused, and scopes are not checked";
+                report.item(Severity::Behaviour, &jwt, effect, None);
+                jwt.whole();
+            }
             Some((issuer, key, algorithm)) => {
                 let consumer = json!({
                     "username": "spring_security",
@@ -66,7 +73,7 @@ pub fn plugins(settings: &Settings<'_>, source: &Source<'_>, report: &mut Report
                 jwt.whole();
             }
             None => {
-                let effect = "tokens are not verified: keys of a server (JWKS) are not read, and a local key needs an \
+                let effect = "tokens are not verified: the keys of an issuer are not looked for, and a local key needs an \
                               `issuer-uri` beside it";
                 guard(report, &jwt, effect);
             }
@@ -111,6 +118,23 @@ fn local_key(jwt: &Item<'_>, source: &Source<'_>) -> Option<(String, String, Str
         _ => return None,
     };
     Some((issuer, key, algorithm))
+}
+
+/// The settings of jwks-auth for tokens that the keys of a server verify.
+fn server_keys(jwt: &Item<'_>) -> Option<Value> {
+    let uri = jwt.get("jwk-set-uri")?.some()?;
+    if !uri.starts_with("http://") && !uri.starts_with("https://") {
+        return None;
+    }
+    let mut settings = json!({"jwks_uri": uri});
+    if let Some(issuer) = jwt.get("issuer-uri").and_then(|item| item.some()) {
+        settings["issuer"] = json!(issuer);
+    }
+    let audiences = jwt.get("audiences").map(|item| item.texts()).unwrap_or_default();
+    if !audiences.is_empty() {
+        settings["audiences"] = json!(audiences);
+    }
+    Some(settings)
 }
 
 /// The text of a file by its location: `classpath:key.pem`, `file:./key.pem`. PEM itself is its own text.

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use crate::auth::{Decoded, base64url};
 
-pub(super) struct Token<'t> {
+pub(crate) struct Token<'t> {
     header: Map<String, Value>,
     payload: Map<String, Value>,
     /// The signed text: header and payload, as sent.
@@ -28,6 +28,11 @@ impl<'t> Token<'t> {
         })
     }
 
+    /// The key that signed it (`kid`), if it names one.
+    pub fn key_id(&self) -> Option<&str> {
+        self.header.get("kid")?.as_str()
+    }
+
     pub fn algorithm(&self) -> Option<&str> {
         self.header.get("alg")?.as_str()
     }
@@ -43,6 +48,12 @@ impl<'t> Token<'t> {
 
     pub fn signature(&self) -> Option<Decoded> {
         base64url(self.signature)
+    }
+
+    /// The payload as it was sent, in base64url.
+    pub fn payload_text(&self) -> &'t [u8] {
+        let from = self.signed.iter().position(|byte| *byte == b'.').map_or(0, |at| at + 1);
+        &self.signed[from..]
     }
 
     pub fn into_claims(self) -> Value {

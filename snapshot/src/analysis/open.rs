@@ -8,7 +8,7 @@ use crate::router::trace::Shape;
 
 /// Plugins that restrict who may send requests, beside those that the catalog lists as identifying
 /// consumers.
-const GUARDS: [&str; 17] = [
+const GUARDS: [&str; 18] = [
     "acl",
     "authz-casbin",
     "authz-casdoor",
@@ -20,6 +20,7 @@ const GUARDS: [&str; 17] = [
     "feishu-auth",
     "forward-auth",
     "ip-restriction",
+    "jwks-auth",
     "ldap-auth",
     "opa",
     "openid-connect",

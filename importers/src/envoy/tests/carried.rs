@@ -170,9 +170,45 @@ fn targets_that_no_route_changes_are_sent_as_they_came() {
 }
 
 #[test]
-fn keys_of_servers_close_their_routes() {
+fn keys_of_servers_verify_tokens() {
     let remote = fixture("filters.yaml").replace("provider_name: login", "provider_name: remote");
-    assert!(guards(&import(&remote), "calls").contains(&"jwt_authn".to_owned()));
+    let carried = import(&remote);
+    assert_valid(&carried, "keys of a server");
+    assert!(!guards(&carried, "calls").contains(&"jwt_authn".to_owned()));
+    let settings = &resource(&carried, "routes/calls")["plugins"]["jwks-auth"];
+    assert!(settings["jwks_uri"].as_str().unwrap().ends_with("/jwks"), "{settings}");
+    assert_eq!(
+        (&settings["issuer"], &settings["timeout"], &settings["cache_ttl"], &settings["hide_credentials"]),
+        (&json!("https://remote.example"), &json!(1000), &json!(600), &json!(true))
+    );
+    assert!(settings["_meta"]["filter"].is_array());
+    for (from, to) in [
+        ("cluster: app, timeout: 1s", "cluster: missing, timeout: 1s"),
+        ("remote_jwks:", "subjects: {exact: a}\n                  remote_jwks:"),
+    ] {
+        let import = import(&remote.replace(from, to));
+        assert!(guards(&import, "calls").contains(&"jwt_authn".to_owned()), "{to}");
+    }
+}
+
+#[test]
+fn a_provider_without_an_issuer_verifies_by_its_keys() {
+    let text = fixture("filters.yaml").replace(
+        "                  issuer: https://login.example\n",
+        "                  audiences: [shop]\n                  forward: true\n                  forward_payload_header: x-payload\n                  claim_to_headers: [{header_name: x-sub, claim_name: sub}]\n                  from_headers: [{name: x-token}]\n",
+    );
+    let import = import(&text);
+    assert_valid(&import, "without an issuer");
+    let settings = &resource(&import, "routes/calls")["plugins"]["jwks-auth"];
+    assert!(settings["jwks"].as_str().unwrap().contains("oct"));
+    let mut rest = settings.clone();
+    for name in ["jwks", "_meta"] {
+        rest.as_object_mut().unwrap().remove(name);
+    }
+    assert_eq!(
+        rest,
+        json!({"audiences": ["shop"], "header": "x-token", "prefix": "", "payload_header": "x-payload", "claim_headers": {"x-sub": "sub"}})
+    );
 }
 
 #[test]

@@ -12,7 +12,6 @@ const ROUTE: &str = "spring.cloud.gateway.routes: [{id: a, uri: 'http://a:1', pr
 fn tokens_of_a_server_close_the_routes() {
     for security in [
         "oauth2.resourceserver.jwt.issuer-uri: http://i",
-        "oauth2.resourceserver.jwt.jwk-set-uri: http://i",
         "oauth2.resourceserver.opaquetoken.introspection-uri: http://i",
         "oauth2.client.registration.x.client-id: y",
         "user.password: '{bcrypt}x'",
@@ -38,6 +37,17 @@ fn a_local_key_and_a_user_are_carried_over() {
     let found = import(&format!("{ROUTE}spring.security.user: {{name: jack, password: secret}}\n"));
     assert_eq!(found.count(Severity::Guard), 0, "{:?}", found.findings);
     assert_eq!(route(&found, "a")["plugins"]["basic-auth"], json!({}));
+}
+
+#[test]
+fn keys_of_a_server_verify_tokens() {
+    let jwt = "spring.security.oauth2.resourceserver.jwt:\n  jwk-set-uri: http://keys/certs\n";
+    let found = import(&format!("{ROUTE}{jwt}  issuer-uri: http://i\n  audiences: [shop]\n"));
+    assert_eq!(found.count(Severity::Guard), 0, "{:?}", found.findings);
+    assert_eq!(
+        route(&found, "a")["plugins"]["jwks-auth"],
+        json!({"jwks_uri": "http://keys/certs", "issuer": "http://i", "audiences": ["shop"]})
+    );
 }
 
 #[test]

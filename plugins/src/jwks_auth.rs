@@ -1,0 +1,342 @@
+//! jwks-auth: verifies JSON web tokens (RFC 7519) with a set of keys, given or fetched from a server.
+//!
+//! Native: APISIX verifies such tokens with openid-connect. A token needs no consumer here: who it is for stands in its
+//! claims, which may be passed on to the upstream in headers.
+
+mod cache;
+mod keys;
+
+use std::borrow::Cow;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use indexmap::IndexMap;
+use model::Invalid;
+use sdk::chain::Phases;
+use sdk::state::WorkerState;
+use sdk::world::{Fetch, FetchTimeouts, Keep, Target};
+use sdk::{Build, Exchange, Fields, Method, Phase, Plugin, Reply, Step, World};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::auth::{self, Challenge, Vouched};
+use crate::jwt_auth::token::Token;
+use crate::query::{self, Arg};
+use cache::{Cache, Next};
+use keys::KeySet;
+
+/// The configured plugin.
+pub struct JwksAuth {
+    config: Config,
+    keys: Keys,
+    challenge: Challenge,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Config {
+    jwks: Option<String>,
+    jwks_uri: Option<String>,
+    ssl_verify: bool,
+    timeout: u64,
+    cache_ttl: u64,
+    issuer: Option<String>,
+    #[serde(default)]
+    audiences: Vec<String>,
+    header: String,
+    prefix: String,
+    query: Option<String>,
+    cookie: Option<String>,
+    hide_credentials: bool,
+    allow_missing: bool,
+    require_expiration: bool,
+    clock_skew: u64,
+    payload_header: Option<String>,
+    #[serde(default)]
+    claim_headers: IndexMap<String, String>,
+    realm: String,
+}
+
+/// Where the keys come from.
+enum Keys {
+    Given(KeySet),
+    Fetched { target: Target, uri: String, cache: WorkerState<Cache> },
+}
+
+/// The largest set of keys, in bytes.
+const MOST: usize = 1 << 20;
+
+/// How long a request waits before it looks again whether another one has fetched the keys.
+const PAUSE: Duration = Duration::from_millis(10);
+
+impl Plugin for JwksAuth {
+    const NAME: &'static str = "jwks-auth";
+    const PRIORITY: i32 = 2505;
+    const PHASES: Phases = Phases::REWRITE;
+
+    type Config = Config;
+
+    fn schema() -> Value {
+        let name = json!({"type": "string", "minLength": 1});
+        json!({
+            "type": "object",
+            "properties": {
+                "jwks": {"type": "string", "minLength": 2},
+                "jwks_uri": {"type": "string", "minLength": 8},
+                "ssl_verify": {"type": "boolean", "default": true},
+                "timeout": {"type": "integer", "minimum": 1, "maximum": 60000, "default": 3000},
+                "cache_ttl": {"type": "integer", "minimum": 1, "maximum": 86400, "default": 300},
+                "issuer": name,
+                "audiences": {"type": "array", "items": name},
+                "header": {"type": "string", "minLength": 1, "default": "Authorization"},
+                "prefix": {"type": "string", "default": "Bearer "},
+                "query": name,
+                "cookie": name,
+                "hide_credentials": {"type": "boolean", "default": false},
+                "allow_missing": {"type": "boolean", "default": false},
+                "require_expiration": {"type": "boolean", "default": false},
+                "clock_skew": {"type": "integer", "minimum": 0, "maximum": 86400, "default": 60},
+                "payload_header": name,
+                "claim_headers": {"type": "object", "additionalProperties": name},
+                "realm": auth::realm("jwt"),
+            },
+            "oneOf": [{"required": ["jwks"]}, {"required": ["jwks_uri"]}],
+        })
+    }
+
+    fn build(config: Config, cx: &mut Build<'_>) -> Result<JwksAuth, Invalid> {
+        for name in config.payload_header.iter().chain(config.claim_headers.keys()) {
+            Fields::new().append(name.as_bytes(), b"").map_err(|_| {
+                Invalid::new("this is not a valid header name").expected("letters, digits and `-`").got(name)
+            })?;
+        }
+        let keys = match (&config.jwks, &config.jwks_uri) {
+            (Some(text), _) => {
+                Keys::Given(KeySet::read(text.as_bytes()).map_err(|why| Invalid::new(why).at("/jwks"))?)
+            }
+            (None, url) => {
+                let url = url.as_deref().unwrap_or_default();
+                let target = cx.target(url).map_err(|invalid| invalid.at("/jwks_uri"))?;
+                let rest = url.split_once("://").map_or("", |(_, rest)| rest);
+                let path = rest.split('#').next().unwrap_or_default();
+                let uri = path.find(['/', '?']).map_or("/", |at| &path[at..]);
+                let uri = if uri.starts_with('?') { format!("/{uri}") } else { uri.to_owned() };
+                if !uri.bytes().all(|byte| byte.is_ascii_graphic()) {
+                    return Err(Invalid::new("jwks_uri holds a character that cannot stand in a request")
+                        .at("/jwks_uri")
+                        .expected("other characters than ASCII ones percent-encoded"));
+                }
+                Keys::Fetched { target, uri, cache: cx.worker_state("keys") }
+            }
+        };
+        let challenge = Challenge::new("Bearer", &config.realm);
+        Ok(JwksAuth { config, keys, challenge })
+    }
+
+    fn rewrite(&self, x: &mut Exchange<'_>) -> Step {
+        let Some(text) = self.find(x) else {
+            if !self.config.allow_missing {
+                return self.challenge.refuse("Missing JWT token in request");
+            }
+            self.pass_on(x, None);
+            return Step::Next;
+        };
+        let Some(token) = Token::parse(&text) else { return self.challenge.refuse("JWT token invalid") };
+        match &self.keys {
+            Keys::Given(keys) => self.judge(x, keys, &token),
+            Keys::Fetched { cache, .. } => {
+                let now = x.world().steady_ms();
+                let next = cache.with(x.world(), |cache| cache.next(now, self.ttl(), token.key_id()));
+                match next {
+                    Next::Verify(keys) => self.judge(x, &keys, &token),
+                    _ => Step::Wait,
+                }
+            }
+        }
+    }
+
+    async fn wait(&self, _phase: Phase, x: &mut Exchange<'_>) -> Step {
+        let Some(text) = self.find(x) else { return self.challenge.refuse("Missing JWT token in request") };
+        let Some(token) = Token::parse(&text) else { return self.challenge.refuse("JWT token invalid") };
+        match self.keys_for(x, token.key_id()).await {
+            Ok(keys) => self.judge(x, &keys, &token),
+            Err(why) => {
+                x.complain(Self::NAME, why);
+                Step::Reply(Reply::status(503).because(why))
+            }
+        }
+    }
+}
+
+impl JwksAuth {
+    fn ttl(&self) -> u64 {
+        self.config.cache_ttl.saturating_mul(1000)
+    }
+
+    /// The server's keys, fetched if need be. One request of a worker fetches them; the others wait.
+    async fn keys_for(&self, x: &Exchange<'_>, key: Option<&str>) -> Result<Rc<KeySet>, &'static str> {
+        const FAILED: &str = "the server of the keys does not answer";
+        let Keys::Fetched { target, uri, cache } = &self.keys else { return Err(FAILED) };
+        let world = x.world();
+        let end = world.steady_ms().saturating_add(self.config.timeout);
+        loop {
+            let now = world.steady_ms();
+            match cache.with(world, |cache| cache.next(now, self.ttl(), key)) {
+                Next::Verify(keys) => return Ok(keys),
+                Next::Ask => {}
+                Next::Wait if now < end => {
+                    world.sleep(PAUSE).await;
+                    continue;
+                }
+                Next::Wait | Next::Fail => return Err(FAILED),
+            }
+            cache.with(world, |cache| cache.asks = true);
+            let asking = Asking { cache, world };
+            let fetched = world.fetch(self.request(x, target, uri)).await;
+            drop(asking);
+            let read = match &fetched {
+                Ok(answer) if answer.status == 200 => KeySet::read(&answer.body),
+                Ok(_) => Err("the server of the keys does not answer with status 200"),
+                Err(error) => Err(error.as_str()),
+            };
+            let now = world.steady_ms();
+            if let Err(why) = read.map(|keys| cache.with(world, |cache| cache.store(now, keys))) {
+                x.complain(Self::NAME, why);
+                cache.with(world, |cache| cache.fail(now));
+            }
+        }
+    }
+
+    fn request(&self, x: &Exchange<'_>, target: &Target, uri: &str) -> Fetch {
+        let mut fields = Fields::new();
+        // The name and value are valid.
+        let _ = fields.set(b"Accept", b"application/json");
+        x.count_hop(&mut fields);
+        let timeout = Duration::from_millis(self.config.timeout);
+        Fetch {
+            verify: self.config.ssl_verify,
+            target: target.clone(),
+            method_name: Vec::new(),
+            method: Method::Get,
+            uri: uri.as_bytes().to_vec(),
+            fields,
+            body: Bytes::new(),
+            timeouts: FetchTimeouts { connect: timeout, send: timeout, read: timeout },
+            max_body: MOST,
+            repeatable: true,
+            http2: false,
+            keep: Keep { connections: 0, idle: Duration::ZERO },
+        }
+    }
+
+    fn judge(&self, x: &mut Exchange<'_>, keys: &KeySet, token: &Token<'_>) -> Step {
+        let config = &self.config;
+        if !keys.verify(token) {
+            return self.challenge.refuse("failed to verify jwt");
+        }
+        let claim = |name: &str| token.claim(name).and_then(Value::as_str);
+        if config.issuer.as_deref().is_some_and(|issuer| claim("iss") != Some(issuer)) {
+            return self.challenge.refuse("the issuer of the token is not accepted");
+        }
+        if !config.audiences.is_empty() && !self.is_for_us(token.claim("aud")) {
+            return self.challenge.refuse("the audience of the token is not accepted");
+        }
+        let now = x.world().now_ms() / 1000;
+        let lacks_end = config.require_expiration && token.claim("exp").is_none();
+        let times_are_numbers =
+            ["exp", "nbf"].iter().all(|name| token.claim(name).is_none_or(Value::is_number));
+        if lacks_end || !times_are_numbers || !self.is_in_time(token, now) {
+            return self.challenge.refuse("the token is expired or not yet valid");
+        }
+        self.pass_on(x, Some(token));
+        Step::Next
+    }
+
+    fn is_in_time(&self, token: &Token<'_>, now: u64) -> bool {
+        let (now, skew) = (now as f64, self.config.clock_skew as f64);
+        let time = |name: &str| token.claim(name).and_then(Value::as_f64);
+        time("exp").is_none_or(|exp| exp > now - skew) && time("nbf").is_none_or(|nbf| nbf <= now + skew)
+    }
+
+    fn is_for_us(&self, audience: Option<&Value>) -> bool {
+        let is_ours =
+            |one: &Value| one.as_str().is_some_and(|one| self.config.audiences.iter().any(|own| own == one));
+        match audience {
+            Some(Value::Array(list)) => list.iter().any(is_ours),
+            Some(one) => is_ours(one),
+            None => false,
+        }
+    }
+
+    /// The token in the header, the query or the cookie, whichever has one first.
+    fn find(&self, x: &Exchange<'_>) -> Option<Vec<u8>> {
+        let Config { header, prefix, query, cookie, .. } = &self.config;
+        let in_header = x.header(header.as_str()).and_then(|value| {
+            let (start, rest) = value.split_at_checked(prefix.len())?;
+            start.eq_ignore_ascii_case(prefix.as_bytes()).then(|| rest.trim_ascii().to_vec())
+        });
+        let in_query = || match query::find(x.query(), query.as_ref()?.as_bytes()) {
+            Arg::One(token) => Some(Cow::into_owned(token)),
+            // Present without a value or several times: an empty token is invalid.
+            Arg::Other => Some(Vec::new()),
+            Arg::Absent => None,
+        };
+        let in_cookie = || x.cookie(cookie.as_ref()?).map(<[u8]>::to_vec);
+        in_header.or_else(in_query).or_else(in_cookie)
+    }
+
+    /// Hides the token, and sets the headers with its claims; the client's own headers of these names are removed.
+    fn pass_on(&self, x: &mut Exchange<'_>, token: Option<&Token<'_>>) {
+        let Config { header, query, cookie, payload_header, claim_headers, .. } = &self.config;
+        if self.config.hide_credentials && token.is_some() {
+            x.remove_header(header.as_str());
+            if let Some(query) = query {
+                query::hide(x, query);
+            }
+            if let Some(cookie) = cookie {
+                x.remove_cookie(cookie);
+            }
+        }
+        if payload_header.is_none() && claim_headers.is_empty() {
+            return;
+        }
+        let mut vouched = x.take_note::<Vouched>().unwrap_or_default();
+        let payload =
+            payload_header.as_ref().map(|name| (name, token.map(|token| token.payload_text().to_vec())));
+        let claims = claim_headers.iter().map(|(name, claim)| {
+            let value = match token.and_then(|token| token.claim(claim)) {
+                Some(Value::String(text)) => Some(text.clone()),
+                Some(value @ (Value::Number(_) | Value::Bool(_))) => Some(value.to_string()),
+                _ => None,
+            };
+            (name, value.map(String::into_bytes))
+        });
+        for (name, value) in payload.into_iter().chain(claims) {
+            x.remove_lookalikes(name.as_str());
+            x.remove_header(name.as_str());
+            vouched.add(name.as_bytes());
+            if let Some(value) = value {
+                match x.set_header(name.as_str(), &value) {
+                    Ok(()) => vouched.add(&value),
+                    Err(_) => x.complain(Self::NAME, "a claim cannot stand in a header and was left out"),
+                }
+            }
+        }
+        x.set_note(vouched);
+    }
+}
+
+/// Marks that a request asks the server, until it is dropped.
+struct Asking<'a> {
+    cache: &'a WorkerState<Cache>,
+    world: &'a dyn World,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.cache.with(self.world, |cache| cache.asks = false);
+    }
+}
+
+#[cfg(test)]
+mod tests;
