@@ -3,7 +3,9 @@
 //! Settings and order as in APISIX 3.18. The path that goes out is always encoded again,
 //! so nothing a client sent encoded can become part of the request line
 //! (`use_real_request_uri_unsafe` excepted, whose text is refused if it holds control
-//! characters or spaces).
+//! characters or spaces). `query` is ours.
+
+mod query_edits;
 
 use model::Invalid;
 use sdk::chain::Phases;
@@ -14,6 +16,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::edits::{self, Edit, Verb};
+use query_edits::{QueryEdits, QuerySettings};
 
 /// The stage. Often there is one for each of many routes, so what few of them have takes little room.
 pub struct ProxyRewrite {
@@ -22,6 +25,7 @@ pub struct ProxyRewrite {
     method: Option<Box<(Method, String)>>,
     host: Option<Box<str>>,
     edits: Box<[Edit]>,
+    query: Option<Box<QueryEdits>>,
     /// `use_real_request_uri_unsafe`: the target goes on as the client sent it.
     real_uri: bool,
 }
@@ -35,6 +39,7 @@ pub struct Config {
     host: Option<String>,
     #[serde(default)]
     headers: Value,
+    query: Option<QuerySettings>,
     #[serde(default)]
     use_real_request_uri_unsafe: bool,
 }
@@ -88,6 +93,7 @@ impl Plugin for ProxyRewrite {
                         {"type": "object", "minProperties": 1, "patternProperties": {"^[^:]+$": {"oneOf": scalar}}},
                     ],
                 },
+                "query": query_edits::schema(),
                 "use_real_request_uri_unsafe": {
                     "description": "use real_request_uri instead, THIS IS VERY UNSAFE.",
                     "type": "boolean", "default": false,
@@ -122,6 +128,7 @@ impl Plugin for ProxyRewrite {
             method: config.method.map(|name| Box::new((Method::from_bytes(name.as_bytes()), name))),
             host: config.host.map(String::into_boxed_str),
             edits: edits::read(&config.headers).map_err(|error| error.under("/headers"))?.into(),
+            query: config.query.map(|query| Box::new(QueryEdits::new(query))),
             real_uri: config.use_real_request_uri_unsafe,
         })
     }
@@ -133,6 +140,20 @@ impl Plugin for ProxyRewrite {
                 Ok(uri) => x.set_upstream_uri(&uri),
                 Err(step) => return step,
             }
+        }
+        if let Some(query) = &self.query {
+            let mut uri = Vec::new();
+            x.upstream_uri(&mut uri);
+            let end = uri.iter().position(|&byte| byte == b'?').unwrap_or(uri.len());
+            let Some(query) = query.apply(x, uri.get(end + 1..).unwrap_or_default()) else {
+                return refusal("the query for the upstream");
+            };
+            uri.truncate(end);
+            if !query.is_empty() {
+                uri.push(b'?');
+                uri.extend_from_slice(&query);
+            }
+            x.set_upstream_uri(&uri);
         }
         if let Some((method, name)) = self.method.as_deref() {
             x.set_upstream_method(*method, name.as_bytes());

@@ -16,8 +16,33 @@ pub(super) struct Rewrite {
     set: Map<String, Value>,
     add: Map<String, Value>,
     remove: Vec<String>,
-    /// Arguments that are added to the query.
-    query: Vec<String>,
+    /// Changes of the query.
+    query: Query,
+}
+
+/// `query` of proxy-rewrite: removed arguments, and maps by their action.
+#[derive(Default, Clone)]
+struct Query {
+    remove: Vec<String>,
+    maps: Vec<(&'static str, Map<String, Value>)>,
+}
+
+impl Query {
+    fn insert(&mut self, action: &'static str, name: String, value: String) {
+        match self.maps.iter_mut().find(|(known, _)| *known == action) {
+            Some((_, map)) => _ = map.insert(name, json!(value)),
+            None => self.maps.push((action, Map::from_iter([(name, json!(value))]))),
+        }
+    }
+
+    fn value(&self) -> Option<Value> {
+        let mut value: Map<String, Value> =
+            self.maps.iter().map(|(action, map)| ((*action).to_owned(), json!(map))).collect();
+        if !self.remove.is_empty() {
+            value.insert("remove".to_owned(), json!(self.remove));
+        }
+        (!value.is_empty()).then_some(Value::Object(value))
+    }
 }
 
 impl Rewrite {
@@ -29,35 +54,28 @@ impl Rewrite {
         self.set.extend(other.set.clone());
         self.add.extend(other.add.clone());
         self.remove.extend(other.remove.iter().cloned());
-        self.query.extend(other.query.iter().cloned());
+        self.query.remove.extend(other.query.remove.iter().cloned());
+        for (action, map) in &other.query.maps {
+            for (name, value) in map {
+                self.query.insert(action, name.clone(), value.as_str().unwrap_or_default().to_owned());
+            }
+        }
     }
 
     /// The configuration of proxy-rewrite with the path of a route; none if nothing changes.
     pub(super) fn value(&self, path: Option<PathRewrite>) -> Option<Value> {
         let mut value = Map::new();
         let mut set = Map::new();
-        let query = match self.query.is_empty() {
-            true => String::new(),
-            false => format!("?{}", self.query.join("&")),
-        };
         if let Some(uri) = &self.uri {
-            value.insert("uri".to_owned(), json!(format!("{uri}{query}")));
+            value.insert("uri".to_owned(), json!(uri));
         } else if let Some(path) = path {
             if path.captures_prefix && self.uri.is_none() {
                 set.insert("X-Forwarded-Prefix".to_owned(), json!("$1"));
             }
-            let pairs: Vec<String> = path
-                .pairs
-                .iter()
-                .enumerate()
-                .map(|(index, text)| match index % 2 {
-                    0 => text.clone(),
-                    _ => format!("{text}{query}"),
-                })
-                .collect();
-            value.insert("regex_uri".to_owned(), json!(pairs));
-        } else if !query.is_empty() {
-            value.insert("regex_uri".to_owned(), json!(["^(.*)$", format!("$1{query}")]));
+            value.insert("regex_uri".to_owned(), json!(path.pairs));
+        }
+        if let Some(query) = self.query.value() {
+            value.insert("query".to_owned(), query);
         }
         if let Some(method) = &self.method {
             value.insert("method".to_owned(), json!(method));
@@ -142,15 +160,19 @@ pub(super) fn request(config: &Entity<'_>, notes: &mut Notes) -> Rewrite {
             rewrite.add.insert(name, json!(value));
         }
     }
-    for (action, effect) in [("add", "is added also where the request has it"), ("append", "")] {
+    for (name, _, _) in pairs(config, "remove", "querystring") {
+        rewrite.query.remove.push(name);
+    }
+    for (old, new, _) in pairs(config, "rename", "querystring") {
+        if !new.is_empty() {
+            rewrite.query.insert("rename", old, new);
+        }
+    }
+    for (action, ours) in [("replace", "replace"), ("add", "default"), ("append", "add")] {
         for (name, value, node) in pairs(config, action, "querystring") {
-            let Some(value) = template(&value, &node, notes).filter(|value| !value.contains('$')) else {
-                continue;
-            };
-            if !effect.is_empty() {
-                notes.behaviour(&node, format!("`{name}` {effect}"));
+            if let Some(value) = template(&value, &node, notes) {
+                rewrite.query.insert(ours, name, value);
             }
-            rewrite.query.push(format!("{}={}", encoded(&name), encoded(&value)));
         }
     }
     if let Some(node) = config.get("replace").and_then(|replace| replace.some("uri")) {
@@ -158,9 +180,9 @@ pub(super) fn request(config: &Entity<'_>, notes: &mut Notes) -> Rewrite {
         rewrite.uri = uri.filter(|uri| uri.starts_with('/'));
     }
     for (action, parts) in [
-        ("remove", &["querystring", "body"][..]),
-        ("rename", &["querystring", "body"]),
-        ("replace", &["querystring", "body"]),
+        ("remove", &["body"][..]),
+        ("rename", &["body"]),
+        ("replace", &["body"]),
         ("add", &["body"]),
         ("append", &["body"]),
     ] {
@@ -230,17 +252,6 @@ fn template(value: &str, node: &Node<'_>, notes: &mut Notes) -> Option<String> {
     }
     out.push_str(rest);
     Some(out)
-}
-
-fn encoded(text: &str) -> String {
-    let mut out = String::new();
-    for byte in text.bytes() {
-        match byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            true => out.push(char::from(byte)),
-            false => out.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    out
 }
 
 pub(super) fn response(config: &Entity<'_>, notes: &mut Notes) -> Option<(&'static str, Value)> {

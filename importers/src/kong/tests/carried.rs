@@ -299,3 +299,15 @@ fn folders_of_logs_are_a_setting() {
     assert_eq!(import.settings[0].path, "plugin_attr.file-logger.allowed_paths");
     assert_eq!(import.settings[0].value, json!(["logs", "/var/log", "/srv/logs"]));
 }
+
+#[test]
+fn arguments_of_the_query_are_changed() {
+    let text = "_format_version: '3.0'\nservices:\n- name: a\n  url: http://b/\n  routes: [{name: r, paths: [/]}]\n  plugins:\n  - name: request-transformer\n    config:\n      remove: {querystring: [a]}\n      rename: {querystring: ['b:c']}\n      replace: {querystring: ['d:$(headers.x-d)']}\n      add: {querystring: ['e:1']}\n      append: {querystring: ['f:2']}\n";
+    let import = import(text);
+    let rewrite =
+        import.resources.iter().find_map(|one| one.value.pointer("/plugins/proxy-rewrite/query")).unwrap();
+    let expected = json!({"remove": ["a"], "rename": {"b": "c"}, "replace": {"d": "${http_x_d}"},
+        "default": {"e": "1"}, "add": {"f": "2"}});
+    assert_eq!(*rewrite, expected);
+    assert!(import.findings.iter().all(|finding| !finding.effect.contains("query")), "{:?}", import.findings);
+}
