@@ -1,7 +1,8 @@
 //! Windows that are brought together with other nodes only from time to time (`sync_interval`).
 //!
 //! Each worker counts on by itself from the state it saw last, and sends what it let in at the end of each interval.
-//! All nodes together may let in more than the limit, by what each lets in within an interval.
+//! The node also counts at once what its workers let in: together they let in no more than the limit.
+//! All nodes together may let in more, by what each lets in within an interval.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -13,7 +14,7 @@ use futures_util::future::{Either, select};
 use model::Invalid;
 use redis::Value;
 use sdk::chain::LocalFuture;
-use sdk::limit::{Decision, Hit, Limit, Limiter, Rule, Unavailable, Wanted};
+use sdk::limit::{Decision, Hit, Limit, Limiter, Local, Rule, Unavailable, Wanted};
 use sdk::state::WorkerState;
 use sdk::{Build, World};
 
@@ -32,8 +33,8 @@ const CLEAR_EVERY_MS: u64 = 1000;
 pub struct Delayed {
     limiter: Arc<RedisLimiter>,
     interval: Duration,
-    /// Counts while there is no server.
-    fallback: Limit,
+    /// Counts what the workers of this node let in, and alone while there is no server.
+    node: Local,
     quotas: WorkerState<Rc<Quotas>>,
 }
 
@@ -52,6 +53,8 @@ struct Quota {
     seen: Committed,
     /// On the steady clock.
     ends_ms: u64,
+    /// It was hit since its last exchange with the server.
+    is_due: bool,
     delta: u64,
     link: Rc<Link>,
     /// While there is something to send.
@@ -65,8 +68,10 @@ impl Delayed {
         wanted: &Wanted<'_>,
         cx: &Build<'_>,
     ) -> Result<Delayed, Invalid> {
-        let fallback = cx.limit(&Wanted { policy: "local", ..*wanted })?;
-        Ok(Delayed { limiter: Arc::new(limiter), interval, fallback, quotas: cx.worker_state("delayed") })
+        let Limit::Local(node) = cx.limit(&Wanted { policy: "local", ..*wanted })? else {
+            return Err(Invalid::new("the policy `local` does not count on this node"));
+        };
+        Ok(Delayed { limiter: Arc::new(limiter), interval, node, quotas: cx.worker_state("delayed") })
     }
 
     async fn decide(&self, world: &dyn World, hit: Hit<'_>) -> Result<Decision, Unavailable> {
@@ -79,7 +84,7 @@ impl Delayed {
         if is_short || hit.key.len() > LONGEST_KEY || !quotas.has_room(hit.key, now_ms) {
             return self.limiter.decide(world, hit).await;
         }
-        if let Some(decision) = quotas.take(hit, now_ms) {
+        if let Some(decision) = quotas.take(&self.node, hit, now_ms) {
             self.schedule(world, &quotas);
             return Ok(decision);
         }
@@ -87,23 +92,20 @@ impl Delayed {
         match self.limiter.commit(world, hit.key, delta, hit.rule).await {
             Ok((seen, link)) => {
                 let ends_ms = now_ms.saturating_add(seen.reset_ms.max(1));
-                let quota = Quota { rule: hit.rule, seen, ends_ms, delta: 0, link, hold: None };
+                let mut quota =
+                    Quota { rule: hit.rule, seen, ends_ms, is_due: false, delta: 0, link, hold: None };
                 let mut keys = quotas.keys.borrow_mut();
-                let old = keys.insert(hit.key.to_vec(), quota);
                 // Others were let in meanwhile.
-                let since = old.map_or(0, |old| old.delta);
-                if let Some(quota) = keys.get_mut(hit.key) {
-                    quota.set(since);
-                }
+                quota.set(keys.get(hit.key).map_or(0, |old| old.delta));
+                keys.insert(hit.key.to_vec(), quota);
             }
-            Err(unavailable) => {
+            Err(_) => {
                 quotas.give_back(hit.key, delta);
-                let Limit::Local(local) = &self.fallback else { return Err(unavailable) };
-                return local.take(local.key(hit.key), hit.cost, hit.rule, now_ms);
+                return self.node.take(self.node.key(hit.key), hit.cost, hit.rule, now_ms);
             }
         }
         self.schedule(world, &quotas);
-        Ok(quotas.take(hit, now_ms).unwrap_or_default())
+        Ok(quotas.take(&self.node, hit, now_ms).unwrap_or_default())
     }
 
     /// Sends at the end of the interval what was let in.
@@ -118,7 +120,10 @@ impl Delayed {
         let task = async move {
             interval.await;
             let mut sent = Vec::new();
-            for (key, quota) in own.keys.borrow_mut().iter_mut().filter(|(_, quota)| quota.delta > 0) {
+            for (key, quota) in
+                own.keys.borrow_mut().iter_mut().filter(|(_, quota)| quota.is_due || quota.delta > 0)
+            {
+                quota.is_due = false;
                 let call = limiter.commit_call(key, quota.delta, quota.rule, now_ms);
                 match call.keys.first().and_then(|at| servers.post(at, &call.command(true))) {
                     Some(posted) => sent.push((key.clone(), quota.delta, posted)),
@@ -129,7 +134,11 @@ impl Delayed {
             let mut patience = patience;
             for (key, delta, posted) in sent {
                 match select(posted, &mut patience).await {
-                    Either::Left((Ok(value), _)) => own.sent(&key, delta, &value, now_ms),
+                    Either::Left((Ok(value), _)) => {
+                        if let Some(quota) = own.keys.borrow_mut().get_mut(&key) {
+                            quota.answered(delta, &value, now_ms);
+                        }
+                    }
                     // It is sent with the next ones.
                     Either::Left((Err(_), _)) => {}
                     Either::Right(_) => break,
@@ -161,6 +170,15 @@ impl Quota {
             _ => _ = self.hold.get_or_insert_with(|| Hold::new(self.link.clone(), Vec::new())),
         }
     }
+
+    /// Takes over the answer to what was sent.
+    fn answered(&mut self, delta: u64, value: &Value, now_ms: u64) {
+        match self.seen.read(value, self.rule, now_ms) {
+            Some(()) => self.set(self.delta.saturating_sub(delta)),
+            // Another server has the key: the next hit finds it.
+            None => self.ends_ms = 0,
+        }
+    }
 }
 
 impl Quotas {
@@ -175,14 +193,23 @@ impl Quotas {
         keys.len() < MOST_KEYS || keys.contains_key(key)
     }
 
-    /// Decides by what was seen last; nothing if that window ended.
-    fn take(&self, hit: Hit<'_>, now_ms: u64) -> Option<Decision> {
+    /// Decides by what was seen last and what the node let in since; nothing if that window ended.
+    fn take(&self, node: &Local, hit: Hit<'_>, now_ms: u64) -> Option<Decision> {
         let mut keys = self.keys.borrow_mut();
         let quota = keys.get_mut(hit.key).filter(|quota| quota.rule == hit.rule && quota.ends_ms > now_ms)?;
         let reset_ms = quota.ends_ms - now_ms;
-        let left = quota.seen.remaining.checked_sub(quota.delta + u64::from(hit.cost));
+        quota.is_due = true;
+        let delta = quota.delta + u64::from(hit.cost);
+        let own = quota.seen.remaining.checked_sub(delta);
+        // The node's window ends with the server's.
+        let (Rule::Fixed { limit, .. } | Rule::Sliding { limit, .. }) = hit.rule else { return None };
+        let rule = Rule::Fixed { limit, window_ms: reset_ms };
+        let left = own.and_then(|own| {
+            let taken = node.take(node.key(hit.key), hit.cost, rule, now_ms).ok()?;
+            taken.allowed.then(|| own.min(taken.remaining))
+        });
         if left.is_some() {
-            quota.set(quota.delta + u64::from(hit.cost));
+            quota.set(delta);
         }
         let (allowed, remaining) = (left.is_some(), left.unwrap_or(0));
         Some(Decision { allowed, remaining, reset_ms, ..Decision::default() })
@@ -200,16 +227,6 @@ impl Quotas {
     fn give_back(&self, key: &[u8], delta: u64) {
         if let Some(quota) = self.keys.borrow_mut().get_mut(key) {
             quota.set(quota.delta.saturating_add(delta));
-        }
-    }
-
-    fn sent(&self, key: &[u8], delta: u64, value: &Value, now_ms: u64) {
-        if let Some(quota) = self.keys.borrow_mut().get_mut(key) {
-            match quota.seen.read(value, quota.rule, now_ms) {
-                Some(()) => quota.set(quota.delta.saturating_sub(delta)),
-                // Another server has the key: the next hit finds it.
-                None => quota.ends_ms = 0,
-            }
         }
     }
 }

@@ -186,6 +186,70 @@ fn delayed_windows_are_brought_together_at_each_interval() {
 }
 
 #[test]
+fn delayed_windows_are_one_limit_for_the_workers_of_a_node() {
+    run(async {
+        let redis = Engine::start(&[]);
+        let settings = merge(redis.settings(), json!({"sync_interval": 5}));
+        for rule in
+            [Rule::Fixed { limit: 7, window_ms: 600_000 }, Rule::Sliding { limit: 7, window_ms: 600_000 }]
+        {
+            let limiter = limiter("redis", &format!("{rule:?}"), &settings);
+            let workers = [Real::default(), Real::default(), Real::default()];
+            workers.iter().for_each(|world| world.pass_to(1_700_000_001_000));
+            // Within one interval, each worker sees the server's count only once.
+            for (worker, expected) in [
+                (0, Ok(6)),
+                (0, Ok(5)),
+                (1, Ok(4)),
+                (0, Ok(3)),
+                (1, Ok(2)),
+                (2, Ok(1)),
+                (0, Ok(0)),
+                (0, Err("rejected")),
+                (1, Err("rejected")),
+                (2, Err("rejected")),
+            ] {
+                assert_eq!(hit(&*limiter, &workers[worker], rule).await, expected, "{rule:?} {worker}");
+            }
+        }
+    });
+}
+
+#[test]
+fn delayed_windows_exceed_the_limit_by_an_interval_of_each_node_at_most() {
+    run(async {
+        let redis = Engine::start(&[]);
+        let settings = merge(redis.settings(), json!({"sync_interval": 0.2}));
+        let nodes = [0, 1].map(|_| (limiter("redis", "1", &settings), [Real::default(), Real::default()]));
+        let rule = Rule::Fixed { limit: 50, window_ms: 600_000 };
+        let mut allowed = [0, 0];
+        for round in 0..600 {
+            for (count, (limiter, workers)) in allowed.iter_mut().zip(&nodes) {
+                for world in workers {
+                    *count += u64::from(hit(&**limiter, world, rule).await.is_ok());
+                }
+            }
+            if round % 20 == 0 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+        assert!(allowed.iter().all(|count| *count <= 50), "{allowed:?}");
+        let total: u64 = allowed.iter().sum();
+        assert!((50..=100).contains(&total), "{allowed:?}");
+        let key = redis.cli(&["keys", "*"]).trim().to_owned();
+        until("all are counted", async || {
+            for (limiter, workers) in &nodes {
+                for world in workers {
+                    assert_eq!(hit(&**limiter, world, rule).await, Err("rejected"));
+                }
+            }
+            (redis.cli(&["get", &key]).trim() == total.to_string()).then_some(())
+        })
+        .await;
+    });
+}
+
+#[test]
 fn delayed_windows_outlive_the_connection() {
     run(async {
         let redis = Engine::start(&[]);
