@@ -2,7 +2,7 @@
 //!
 //! ip-restriction: allows or refuses clients by address.
 //!
-//! Settings and messages as in APISIX 3.18. The address is the client's as the
+//! Settings and messages as in APISIX 3.18; `except` is ours. The address is the client's as the
 //! gateway knows it: the peer's, or what a trusted proxy named.
 
 use model::Invalid;
@@ -17,6 +17,7 @@ use crate::ranges::{self, Ranges};
 pub struct IpRestriction {
     whitelist: Option<Ranges>,
     blacklist: Option<Ranges>,
+    except: Option<Ranges>,
     refusal: Reply,
 }
 
@@ -26,6 +27,7 @@ pub struct Config {
     response_code: u16,
     whitelist: Option<Vec<String>>,
     blacklist: Option<Vec<String>>,
+    except: Option<Vec<String>>,
 }
 
 impl Plugin for IpRestriction {
@@ -49,6 +51,7 @@ impl Plugin for IpRestriction {
                 "response_code": {"type": "integer", "minimum": 403, "maximum": 404, "default": 403},
                 "whitelist": list,
                 "blacklist": list,
+                "except": list,
             },
             "oneOf": [{"required": ["whitelist"]}, {"required": ["blacklist"]}],
         })
@@ -62,9 +65,13 @@ impl Plugin for IpRestriction {
         let ranges = |list: Option<Vec<String>>, name: &str| {
             list.map(|list| Ranges::parse(&list).map_err(|invalid| invalid.within(name))).transpose()
         };
+        if config.except.is_some() && config.whitelist.is_none() {
+            return Err(Invalid::new("except needs a whitelist").at("/except"));
+        }
         Ok(IpRestriction {
             whitelist: ranges(config.whitelist, "whitelist")?,
             blacklist: ranges(config.blacklist, "blacklist")?,
+            except: ranges(config.except, "except")?,
             refusal: Reply::json(config.response_code, &json!({ "message": config.message }))
                 .because("the client's address is not allowed"),
         })
@@ -73,7 +80,9 @@ impl Plugin for IpRestriction {
     fn access(&self, x: &mut Exchange<'_>) -> Step {
         let ip = x.client().ip();
         let kept_out = match (&self.whitelist, &self.blacklist) {
-            (Some(whitelist), _) => !whitelist.contain(ip),
+            (Some(whitelist), _) => {
+                !whitelist.contain(ip) || self.except.as_ref().is_some_and(|except| except.contain(ip))
+            }
             (None, Some(blacklist)) => blacklist.contain(ip),
             (None, None) => false,
         };
@@ -99,6 +108,25 @@ mod tests {
             }
             step => panic!("{step:?}"),
         }
+    }
+
+    #[test]
+    fn a_whitelist_may_have_exceptions() {
+        let config = json!({"whitelist": ["10.0.0.0/8", "::1"], "except": ["10.1.0.0/16"]});
+        let allowed = ["10.0.0.1", "10.1.0.1", "::1", "11.0.0.1"].map(|ip| allowed(&config, ip));
+        assert_eq!(allowed, [true, false, true, false]);
+        let probe = Probe::get("/");
+        for lists in [json!({"except": ["::1"]}), json!({"blacklist": ["::1"], "except": ["::2"]})] {
+            assert!(probe.stage::<IpRestriction>(lists).is_err());
+        }
+        assert_eq!(
+            probe
+                .stage::<IpRestriction>(json!({"whitelist": ["::1"], "except": ["x"]}))
+                .map(|_| ())
+                .unwrap_err()
+                .pointer,
+            "/except/0"
+        );
     }
 
     #[test]

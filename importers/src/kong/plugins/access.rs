@@ -72,9 +72,8 @@ pub(super) fn ip_restriction(
         (true, false) => value["blacklist"] = json!(deny),
         (false, true) => value["whitelist"] = json!(allow),
         (false, false) => {
-            // Both at once: the denied are taken off by a second plugin that refuses the same way.
-            notes.guard(node, "`allow` and `deny` at once are not supported");
             value["whitelist"] = json!(allow);
+            value["except"] = json!(deny);
         }
     }
     Some(("ip-restriction", value))

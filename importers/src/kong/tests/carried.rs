@@ -224,6 +224,10 @@ fn stream(plugins: &str) -> Import {
 fn the_narrowest_restriction_of_addresses_counts_on_a_stream_route() {
     let global = "- {name: ip-restriction, config: {allow: [10.0.0.0/8]}}";
     let service = "- {name: ip-restriction, service: s, config: {allow: [10.1.0.0/16]}}";
+    let both = "- {name: ip-restriction, route: t, config: {allow: [10.0.0.0/8], deny: [10.2.0.0/16]}}";
+    let imported = stream(both);
+    let settings = imported.resources.iter().find_map(|one| one.value.pointer("/plugins/ip-restriction"));
+    assert_eq!(settings, Some(&json!({"whitelist": ["10.0.0.0/8"], "except": ["10.2.0.0/16"]})));
     let route = "- {name: ip-restriction, route: t, config: {deny: [10.2.0.0/16], status: 418}}";
     let requests = "- {name: ip-restriction, protocols: [http, https], config: {allow: [10.0.0.0/8]}}";
     for (plugins, expected) in [
@@ -246,7 +250,7 @@ fn what_may_protect_a_stream_route_closes_it_alone() {
         ("{name: pre-function, config: {preread: [x]}}", vec!["0000-t", "0001-u"]),
         ("{name: post-function, service: s, config: {preread: [x]}}", vec!["0000-t", "0001-u"]),
         ("{name: own-plugin, route: t}", vec!["0000-t"]),
-        ("{name: ip-restriction, route: u, config: {allow: [10.0.0.1], deny: [10.0.0.2]}}", vec!["0001-u"]),
+        ("{name: ip-restriction, route: u, config: {allow: [10.0.0.1], deny: [10.0.0.2]}}", vec![]),
         ("{name: pre-function, protocols: [http], config: {access: [x]}}", vec![]),
         ("{name: opa}", vec![]),
         ("{name: tcp-log, route: t, config: {host: a, port: 1}}", vec![]),
