@@ -51,6 +51,14 @@ pub(super) fn headers(scope: &Scope<'_>, lookup: Lookup<'_>, draft: &mut Draft, 
     // Files have their own times.
     let is_files =
         draft.plugins.get("static-files").is_some_and(|files| files["try_files"] != json!(["@upstream"]));
+    // A header of the same name takes the place of the plugin's.
+    let seconds = draft.plugins.get("static-files").and_then(|files| files["expires"].as_i64());
+    if let Some(seconds) = seconds
+        && draft.response.add.iter().any(|(name, _)| name.eq_ignore_ascii_case("cache-control"))
+    {
+        let value = if seconds < 0 { "no-cache".to_owned() } else { format!("max-age={seconds}") };
+        draft.response.add.insert(0, ("Cache-Control".to_owned(), value));
+    }
     if let Some(expires) = scope.get("expires").filter(|_| !is_files) {
         let time = if expires.arg(0) == "modified" { expires.arg(1) } else { expires.arg(0) };
         let value = match time {

@@ -174,3 +174,14 @@ fn folders_that_depend_on_requests_are_reported() {
         "{found:?}"
     );
 }
+
+#[test]
+fn times_and_added_headers_go_together() {
+    let import =
+        server("location / { root /www; expires 1y; add_header Cache-Control \"public, immutable\"; }");
+    check(&import);
+    let set = value(&import, "routes/port-80", "/plugins/response-rewrite/headers/set");
+    assert_eq!(*set, json!({"Cache-Control": "max-age=31536000, public, immutable"}));
+    assert_eq!(plugin(&import, "port-80")["expires"], 31_536_000);
+    assert_eq!(findings(&import), none());
+}
