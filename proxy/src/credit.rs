@@ -70,11 +70,6 @@ impl Credit {
         }
         self.left.get() < 0
     }
-
-    #[cfg(test)]
-    pub(crate) fn left(&self) -> i64 {
-        self.left.get()
-    }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! An exchange sees a client as two halves: the request's body, which it takes piece by piece, and the
 //! response, which it gives. They work beside each other within one task.
 
+mod field_section;
 mod grpc;
 pub(crate) mod h1;
 pub(crate) mod h2;
@@ -241,7 +242,7 @@ impl<'a> Response<'a> {
     pub(crate) async fn go_on(&mut self) -> Result<(), Fault> {
         match self {
             Response::H1(response) => response.go_on().await,
-            Response::H2(response) => response.go_on(),
+            Response::H2(response) => response.go_on().await,
             Response::H3(response) => response.go_on().await,
         }
         .map_err(|_| Fault::client(FaultKind::ClientGone))
@@ -251,7 +252,7 @@ impl<'a> Response<'a> {
     pub(crate) async fn interim(&mut self, head: &ResponseHead) -> Result<(), Failed> {
         match self {
             Response::H1(response) => response.interim(head).await,
-            Response::H2(response) => response.interim(head),
+            Response::H2(response) => response.interim(head).await,
             Response::H3(response) => response.interim(head).await,
         }
     }
@@ -260,7 +261,7 @@ impl<'a> Response<'a> {
     pub(crate) async fn switch(&mut self, head: &ResponseHead) -> Result<(), Failed> {
         match self {
             Response::H1(response) => response.switch(head).await,
-            Response::H2(response) => response.switch(head),
+            Response::H2(response) => response.switch(head).await,
             Response::H3(response) => response.switch(head).await,
         }
     }
@@ -308,7 +309,7 @@ impl<'a> Response<'a> {
     pub(crate) async fn flush(&mut self) -> Result<(), Failed> {
         match self {
             Response::H1(response) => response.flush().await,
-            Response::H2(response) => response.flush(),
+            Response::H2(response) => response.flush().await,
             Response::H3(response) => response.flush().await,
         }
     }
@@ -318,7 +319,7 @@ impl<'a> Response<'a> {
     pub(crate) async fn end(&mut self) -> Result<(), Failed> {
         match self {
             Response::H1(response) => response.flush().await,
-            Response::H2(response) => response.end(),
+            Response::H2(response) => response.end().await,
             Response::H3(response) => response.end().await,
         }
     }

@@ -1,17 +1,19 @@
-//! Parts that the client and the server of HTTP/2 share (RFC 9113).
+//! HTTP/2 (RFC 9113), alike for clients and servers: frames, streams, flow control and the turns in which streams send.
 //!
-//! Frames, HPACK, flow control and the states of streams are the `h2` crate's. It runs over our own
-//! [`Line`], which counts what the crate does not: frames that ask for nothing, and a peer that reads
-//! nothing.
+//! [`Mux`] is a connection without its socket, which the [`Line`] is. An exchange has a [`Stream`] of it. The forms of
+//! frames and field blocks are `wire`'s.
 
-mod backlog;
-pub(crate) mod fields;
+mod control;
 mod line;
-mod meter;
-mod outlet;
-mod unread;
+mod mux;
+mod receive;
+mod send;
+mod slots;
+mod stream;
 
-pub(crate) use backlog::Backlog;
-pub(crate) use line::Line;
-pub(crate) use outlet::Outlet;
-pub(crate) use unread::Unread;
+pub(crate) use line::{Line, Read};
+pub(crate) use mux::{Budgets, Limits, Mux, Over, Role};
+pub(crate) use receive::{Event, length};
+pub(crate) use send::First;
+pub(crate) use slots::{Gone, Priority};
+pub(crate) use stream::{Came, FieldSink, Shared, Stream};

@@ -12,15 +12,7 @@ use crate::clock::Waiter;
 use crate::rt::{Io, ReadHalf, WriteHalf};
 use crate::worker::Worker;
 
-/// Why a read or write did not happen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Failed {
-    /// The other side is gone.
-    Closed,
-    /// It went when it had taken a part of what was to be written.
-    Broken,
-    Timeout,
-}
+pub(crate) use crate::failed::Failed;
 
 /// Writes everything.
 #[inline]

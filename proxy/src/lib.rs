@@ -22,6 +22,7 @@ mod consumer_chains;
 mod credit;
 mod down;
 mod exchange;
+mod failed;
 mod fetch;
 mod h1;
 mod h2;

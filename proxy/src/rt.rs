@@ -3,7 +3,6 @@
 //! A worker is one thread. The rest of the room needs little of it: sockets, tasks on this thread,
 //! and a tick. Tokio's current-thread runtime gives it that.
 
-mod duplex;
 mod io;
 pub(crate) mod memory;
 pub(crate) mod quic;
@@ -17,7 +16,6 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 
-pub(crate) use duplex::{Duplex, Line};
 pub(crate) use io::{Io, ReadHalf, WriteHalf, connect};
 pub(crate) use socket::Socket;
 pub(crate) use tcp::{Listener, Stream, listen};

@@ -14,7 +14,7 @@ use crate::buffers::{Buffer, Lent};
 use crate::clock::Waiter;
 use crate::down::{h2, h3};
 use crate::exchange::fault::FaultRecord;
-use crate::h2::{Line, Outlet};
+use crate::h2::Stream;
 use crate::io::{self, Failed};
 use crate::rt::{self, ReadHalf, WriteHalf};
 use crate::up;
@@ -50,18 +50,24 @@ pub(crate) enum Source<'a> {
     /// A connection, and what was read from it before.
     Io(ReadHalf<'a>, Option<Buffer>),
     /// A stream of a client's connection.
-    H2(&'a mut h2::Input),
+    H2 {
+        input: &'a mut h2::Input,
+        stream: &'a Stream,
+    },
     H3(&'a mut h3::Input),
     /// A stream of a connection to an upstream.
-    Up(&'a mut up::h2::Inlet),
+    Up {
+        inlet: &'a mut up::h2::Inlet,
+        stream: &'a Stream,
+    },
 }
 
 /// Where one direction's bytes go.
 pub(crate) enum Sink<'a> {
     Io(WriteHalf<'a>),
-    H2 { output: &'a RefCell<h2::Output>, line: &'a Line },
+    H2(&'a Stream),
     H3 { output: &'a RefCell<h3::Output>, shared: &'a h3::Shared },
-    Up(&'a mut Outlet),
+    Up(&'a Stream),
 }
 
 /// The client's side of a tunnel.
@@ -86,7 +92,7 @@ pub(crate) async fn run(worker: &Worker, waiters: [&Waiter; 2], down: Ends<'_>, 
         }
         Switched::H2(stream) => {
             let (from, to) = stream.split();
-            (Source::Up(from), Sink::Up(to))
+            (Source::Up { inlet: from, stream: to }, Sink::Up(to))
         }
     };
     let alive = Cell::new(worker.clock.after(idle_timeout));
@@ -180,9 +186,13 @@ impl Way<'_> {
                     cut = self.pass_on(&mut to, &mut frames, buffer.data()).await?;
                     continue;
                 }
-                Source::H2(input) => self.until(&frames, |cx| input.poll_tunnel(cx)).await?,
+                Source::H2 { input, stream } => {
+                    self.until(&frames, |cx| input.poll_tunnel(stream, cx)).await?
+                }
                 Source::H3(input) => self.until(&frames, |cx| input.poll_tunnel(cx)).await?,
-                Source::Up(inlet) => self.until(&frames, |cx| inlet.poll_tunnel(cx)).await?,
+                Source::Up { inlet, stream } => {
+                    self.until(&frames, |cx| inlet.poll_tunnel(stream, cx)).await?
+                }
             };
             let Some(piece) = piece else { continue };
             let Some(piece) = piece? else { break };
@@ -270,24 +280,12 @@ impl Way<'_> {
     async fn send(&self, to: &mut Sink<'_>, bytes: &[u8], ends: bool) -> Result<(), Failed> {
         match to {
             Sink::Io(to) => io::write_all(self.worker, self.waiter, to, bytes, self.idle_timeout).await,
-            Sink::H2 { output, line } => {
-                let (waits, time) = (self.waiter, self.idle_timeout);
-                h2::send(self.worker, waits, time, output, line, bytes, ends).await
+            Sink::H2(stream) | Sink::Up(stream) => {
+                h2::send(self.worker, self.waiter, self.idle_timeout, stream, bytes, ends).await
             }
             Sink::H3 { output, shared } => {
                 let (waits, time) = (self.waiter, self.idle_timeout);
                 h3::send(self.worker, waits, time, output, shared, bytes, ends).await
-            }
-            Sink::Up(outlet) => {
-                let mut rest = bytes;
-                loop {
-                    let deadline = self.worker.clock.after(self.idle_timeout);
-                    let sent = self.waiter.until(deadline, |cx| outlet.poll_send(cx, rest, ends, None)).await;
-                    rest = &rest[sent.map_err(|_| Failed::Timeout)??..];
-                    if rest.is_empty() {
-                        return Ok(());
-                    }
-                }
             }
         }
     }
@@ -305,9 +303,9 @@ fn poll_close(from: &mut Source<'_>, frames: &mut Frames, cx: &mut Context<'_>) 
                 }
                 _ => break,
             },
-            Source::H2(input) => ready!(input.poll_tunnel(cx)),
+            Source::H2 { input, stream } => ready!(input.poll_tunnel(stream, cx)),
             Source::H3(input) => ready!(input.poll_tunnel(cx)),
-            Source::Up(inlet) => ready!(inlet.poll_tunnel(cx)),
+            Source::Up { inlet, stream } => ready!(inlet.poll_tunnel(stream, cx)),
         };
         match piece {
             Ok(Some(piece)) => frames.pass(&piece),

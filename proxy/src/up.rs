@@ -252,10 +252,8 @@ impl Receiver<'_> {
     pub(crate) fn take_rest(&mut self) -> Option<Buffer> {
         match self {
             Receiver::H1(from) => from.take_rest(),
-            Receiver::H2(from) => {
-                from.keep_rest();
-                None
-            }
+            // With the stream.
+            Receiver::H2(_) => None,
         }
     }
 }

@@ -15,10 +15,10 @@ use std::cell::{Cell, RefCell};
 
 use sdk::budget::{Budget, Reservation};
 
-/// How the library treats a window that is enlarged after it was made smaller and before the peer has used it up.
+/// How a protocol treats a window that is enlarged after it was made smaller and before the peer has used it up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Enlarging {
-    /// The open window still counts (`h2`).
+    /// The open window still counts (HTTP/2).
     Counts,
     /// All of the difference is promised again (`quinn`).
     Adds,
@@ -34,7 +34,7 @@ pub(crate) struct Windows {
     enlarging: Enlarging,
     /// Unread bytes never exceed this, regardless of promises: every stream has a window of its own, too.
     most: u32,
-    /// Of the connection, as set in the library.
+    /// Of the connection, as it was set last.
     whole: Cell<u32>,
     /// The most that the peer may have sent unread: the same, or the rest of a larger window.
     promised: Cell<u32>,

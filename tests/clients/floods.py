@@ -129,8 +129,17 @@ def different_trailers():
         yield frame(HEADERS, END_HEADERS, stream, post) + frame(HEADERS, END_HEADERS | END_STREAM, stream, fields)
 
 
+def large_trailers():
+    """Trailers as large as they may be, of a few bytes that name one long field many times."""
+    post = b"\x83\x86\x04\x05/hold" + AUTHORITY
+    entry = b"\x40\x01n" + b"\x7f\xd9\x1c" + b"v" * 3800
+    for stream in range(1, 256, 2):
+        fields = entry if stream == 1 else b"\xbe" * 15
+        yield frame(HEADERS, END_HEADERS, stream, post) + frame(HEADERS, END_HEADERS | END_STREAM, stream, fields)
+
+
 def tiny_pieces():
-    """Bodies that nobody reads for now, a byte in each frame."""
+    """Unread bodies, a byte in each frame. They take no more memory than others."""
     post = b"\x83\x86\x04\x06/later" + AUTHORITY
     for stream in range(1, 256, 2):
         yield frame(HEADERS, END_HEADERS, stream, post)
@@ -147,15 +156,15 @@ def huge_head():
 
 
 # These end by themselves, and what they have begun stays open for a moment.
-SHORT = [different_trailers]
+SHORT = [many_trailers, different_trailers, tiny_pieces]
 
 # Those of which the log must tell: it tells of ten refusals in a second.
-TOLD = [huge_head, empty_continuations, pings, made_you_reset, many_trailers, tiny_pieces]
+TOLD = [huge_head, empty_continuations, pings, made_you_reset, many_trailers, large_trailers]
 
 FLOODS = [
-    *((make, CALM) for make in TOLD), (settings, CALM), (priorities, CALM), (windows, CALM), (unknown, CALM),
+    *((make, None if make in SHORT else CALM) for make in TOLD), (settings, CALM), (priorities, CALM), (windows, CALM), (unknown, CALM),
     (empty_data, CALM), (rapid_reset, CALM), (malformed, CALM), (disagreeing, CALM), (continuations, CALM),
-    (header_bomb, None), (unread, None), *((make, None) for make in SHORT),
+    (header_bomb, None), (unread, None), *((make, None) for make in SHORT if make not in TOLD),
 ]
 
 

@@ -66,6 +66,11 @@ impl Fields {
         }
     }
 
+    /// Bytes of memory that it holds.
+    pub fn memory(&self) -> usize {
+        self.text.capacity() + self.list.capacity() * size_of::<Field>()
+    }
+
     #[inline]
     pub fn len(&self) -> usize {
         self.list.len()

@@ -480,7 +480,7 @@ async fn read_head(worker: &Worker, down: &mut Conn, head: &mut RequestHead) -> 
             Ok(None) if buffer.space().is_empty() => buffer.grow(limits.head + 2),
             Ok(None) => {}
             Err(_) if down.h2 && down.arrival.requests == 0 && h2::may_begin(buffer.data()) => {
-                if buffer.len() >= h2::PREFACE.len() {
+                if buffer.len() >= wire::h2::PREFACE.len() {
                     return Head::H2;
                 }
             }

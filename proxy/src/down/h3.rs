@@ -5,7 +5,6 @@
 
 mod control;
 mod frames;
-mod head;
 mod listen;
 mod request;
 mod response;

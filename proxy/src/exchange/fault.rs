@@ -152,66 +152,25 @@ pub enum BodyLimit {
 pub enum Flood {
     /// Frames that ask for nothing.
     Frames,
-    /// Trailers and small frames on one connection that are not read yet.
+    /// Trailers on one connection that are not read yet.
     Unread,
     /// The same on all connections of the worker.
     AllUnread,
-    // the library's reasons for ending a connection, by its own names
-    /// Requests that it resets before they are taken up.
-    Resets,
     /// Streams that had to be reset.
     StreamErrors,
-    Continuations,
+    /// A head far beyond the limit.
     HeaderList,
-    /// Empty DATA frames that end nothing.
-    Data,
-    /// A reason that this version of the library names otherwise.
-    Other,
 }
 
 impl Flood {
-    /// The words are the library's, which says it in no other way.
-    const BY_LIBRARY: [(&str, Flood); 5] = [
-        ("too_many_resets", Flood::Resets),
-        ("too_many_internal_resets", Flood::StreamErrors),
-        ("too_many_continuations", Flood::Continuations),
-        ("header_list_way_too_large", Flood::HeaderList),
-        ("too_many_data_frames", Flood::Data),
-    ];
-
-    /// By the end of the GOAWAY that the library has sent.
-    #[cold]
-    pub(crate) fn named(text: &[u8]) -> Flood {
-        let known = Flood::BY_LIBRARY
-            .iter()
-            .find(|(word, _)| text.windows(word.len()).any(|part| part == word.as_bytes()));
-        known.map_or(Flood::Other, |(_, flood)| *flood)
-    }
-
     fn words(self) -> &'static str {
         match self {
             Flood::Frames => {
                 "the client sends many HTTP/2 or HTTP/3 frames that ask for nothing, or resets most requests"
             }
-            Flood::Unread | Flood::AllUnread => {
-                "the client sends more trailers or small DATA frames than may wait to be read"
-            }
-            Flood::Resets => {
-                "the client resets requests faster than they are taken up (ENHANCE_YOUR_CALM, too_many_resets)"
-            }
-            Flood::StreamErrors => {
-                "too many of the client's streams had to be reset because of what it sent (ENHANCE_YOUR_CALM, too_many_internal_resets)"
-            }
-            Flood::Continuations => {
-                "the client sends a head in too many frames (ENHANCE_YOUR_CALM, too_many_continuations)"
-            }
-            Flood::HeaderList => {
-                "the client sends a head far beyond the limit (ENHANCE_YOUR_CALM, header_list_way_too_large)"
-            }
-            Flood::Data => {
-                "the client sends too many empty DATA frames (ENHANCE_YOUR_CALM, too_many_data_frames)"
-            }
-            Flood::Other => "the HTTP/2 library has ended the client's connection (ENHANCE_YOUR_CALM)",
+            Flood::Unread | Flood::AllUnread => "the client sends more trailers than may wait to be read",
+            Flood::StreamErrors => "too many of the client's streams had to be reset because of what it sent",
+            Flood::HeaderList => "the client sends a head far beyond the limit",
         }
     }
 }

@@ -34,7 +34,7 @@ impl FaultKind {
                 ("nginx_config.http.upstream.http2_windows", settings.budgets.upstream_windows)
             }
             FaultKind::LoopDetected => ("nginx_config.http.max_hops", usize::from(settings.limits.hops)),
-            FaultKind::Flood(flood) => flood.limit(settings)?,
+            FaultKind::Flood(flood) => flood.limit(settings),
             _ => return None,
         };
         Some((name, bound as u64))
@@ -42,46 +42,23 @@ impl FaultKind {
 }
 
 impl Flood {
-    fn limit(self, settings: &Settings) -> Option<(&'static str, usize)> {
+    fn limit(self, settings: &Settings) -> (&'static str, usize) {
         let http2 = &settings.http2;
-        Some(match self {
+        match self {
             Flood::Frames => ("nginx_config.http.http2_control_frames", http2.control_frames as usize),
             Flood::Unread => ("nginx_config.http.http2_unread", http2.unread),
             Flood::AllUnread => ("nginx_config.http.stream_windows", settings.budgets.stream_windows),
-            Flood::Resets => ("nginx_config.http.http2_max_concurrent_streams", http2.max_streams as usize),
             Flood::StreamErrors => {
                 ("nginx_config.http.http2_stream_errors", http2.max_stream_errors as usize)
             }
-            Flood::Continuations | Flood::HeaderList => {
-                ("nginx_config.http.large_client_header_buffers", settings.request.head)
-            }
-            Flood::Data | Flood::Other => return None,
-        })
+            Flood::HeaderList => ("nginx_config.http.large_client_header_buffers", settings.request.head),
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_the_library_ends_a_connection_for_is_known_by_its_word() {
-        let settings = Settings::default();
-        for (word, setting) in [
-            ("too_many_resets", "http2_max_concurrent_streams"),
-            ("too_many_internal_resets", "http2_stream_errors"),
-            ("too_many_continuations", "large_client_header_buffers"),
-            ("header_list_way_too_large", "large_client_header_buffers"),
-        ] {
-            let frame =
-                [&[0, 0, 33, 7, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 11][..], word.as_bytes()].concat();
-            let kind = FaultKind::Flood(Flood::named(&frame));
-            let (name, bound) = kind.limit(&settings).unwrap();
-            assert_eq!((name, bound > 0), (format!("nginx_config.http.{setting}").as_str(), true), "{word}");
-            assert!(kind.words().contains(word), "{word}");
-        }
-        assert_eq!(Flood::named(b"\0\0\x08\x07 anything"), Flood::Other);
-    }
 
     #[test]
     fn a_failure_at_a_bound_names_its_setting() {

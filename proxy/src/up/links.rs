@@ -1,17 +1,13 @@
 //! Connections to servers that carry many requests at a time, shared by all exchanges of a worker.
 //!
-//! A connection has a task of its own, which connects, and then drives the `h2` crate for as long as the
-//! connection lives. Exchanges ask for a place on it.
+//! A connection has a task of its own, which connects, and then reads and writes for as long as the connection lives. Exchanges ask for a place on it.
 
 use std::cell::{Cell, RefCell};
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use bytes::Bytes;
-use h2::client::{Builder, Connection, SendRequest};
 use hashbrown::HashMap;
 use snapshot::upstream::Keepalive;
 
@@ -20,12 +16,12 @@ use super::connect::{Secured, connect};
 use super::pool::Peer;
 use crate::clock::{Clock, Waiter};
 use crate::exchange::fault::{Fault, FaultKind};
-use crate::h2::Line;
-use crate::rt::{self, Duplex};
+use crate::h2::{self, Budgets, Limits, Line, Mux, Over, Read, Role};
+use crate::rt;
 use crate::windows::{Enlarging, Windows};
 use crate::worker::Worker;
 
-/// The initial connection window of HTTP/2 (65,535 bytes), rounded up (RFC 9113 section 6.9.2).
+/// The window that every connection has (RFC 9113 section 6.9.2), but for a byte.
 const FIRST_WINDOW: u32 = 64 << 10;
 
 /// The window of a stream where no more may be promised to servers: sixteen of them share the first window of their
@@ -72,9 +68,10 @@ pub(crate) struct Link {
     closing: Cell<bool>,
     /// The server's settings are known.
     settled: Cell<bool>,
-    line: RefCell<Option<Rc<Line>>>,
+    /// Why the server refused a certificate of ours, if it did.
+    refused: Cell<Option<&'static str>>,
     windows: Windows,
-    /// The connection's window as the library has it.
+    /// The connection's window as it was set last.
     window: Cell<u32>,
     claims: Claims,
     clock: Rc<Clock>,
@@ -83,7 +80,7 @@ pub(crate) struct Link {
 
 enum State {
     Connecting,
-    Ready(SendRequest<Bytes>),
+    Ready(h2::Shared),
     Over(Fault),
 }
 
@@ -97,7 +94,7 @@ pub(crate) struct Claim {
 /// An exchange's place on a connection.
 pub(crate) struct Place {
     claim: Claim,
-    send: SendRequest<Bytes>,
+    stream: h2::Stream,
     /// The connection has carried a request before this one.
     pub(super) reused: bool,
     /// Where no other was under way on it: how many it had carried with this one.
@@ -123,8 +120,8 @@ impl Links {
             let Some(link) = self.choose(worker, &target, fresh) else { break };
             let taken = Taken::new(&link);
             let ready = waiter.until(deadline, |cx| link.poll_ready(cx)).await;
-            let mut send = match ready {
-                Ok(Ok(send)) => send,
+            let mux = match ready {
+                Ok(Ok(mux)) => mux,
                 Ok(Err(fault)) if fault.kind == FaultKind::ClosedEarly => {
                     last = fault;
                     continue;
@@ -132,11 +129,16 @@ impl Links {
                 Ok(Err(fault)) => return Err(fault),
                 Err(_) => return Err(Fault::upstream(FaultKind::ConnectTimeout)),
             };
-            if link.open.get() > send.current_max_send_streams().max(1) {
+            if link.open.get() > mux.borrow().peer_streams().max(1) {
                 // The server takes fewer at a time than we thought.
                 continue;
             }
-            match waiter.until(deadline, |cx| send.poll_ready(cx)).await {
+            let takes = waiter.until(deadline, |cx| mux.borrow_mut().poll_streams(cx));
+            if takes.await.is_err() {
+                return Err(Fault::upstream(FaultKind::ConnectTimeout));
+            }
+            let stream = h2::Stream::begin(&mux);
+            match waiter.until(deadline, |cx| stream.poll_room(cx)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) => {
                     link.closing.set(true);
@@ -148,6 +150,7 @@ impl Links {
                 }
                 Err(_) => return Err(Fault::upstream(FaultKind::ConnectTimeout)),
             }
+            mux.borrow_mut().probe();
             let carried = link.carried.get() + 1;
             link.carried.set(carried);
             if carried >= target.keepalive.requests {
@@ -157,7 +160,7 @@ impl Links {
             let idle_until = Some(carried).filter(|_| reused && link.open.get() == 1);
             let link = taken.keep();
             let claim = Claim { index: link.claims.begin(), link };
-            return Ok(Place { claim, send, reused, idle_until });
+            return Ok(Place { claim, stream, reused, idle_until });
         }
         Err(last)
     }
@@ -267,7 +270,7 @@ impl Link {
             carried: Cell::new(0),
             closing: Cell::new(false),
             settled: Cell::new(false),
-            line: RefCell::default(),
+            refused: Cell::new(None),
             windows: Windows::new(&worker.upstream_windows, FIRST_WINDOW, stream, Enlarging::Counts),
             window: Cell::new(FIRST_WINDOW),
             claims: Claims::default(),
@@ -290,7 +293,7 @@ impl Link {
     /// Places it has, as far as is known.
     fn room(&self, most: usize) -> usize {
         match &*self.state.borrow() {
-            State::Ready(send) => send.current_max_send_streams().clamp(1, most),
+            State::Ready(mux) => mux.borrow().peer_streams().clamp(1, most),
             State::Connecting => most,
             State::Over(_) => 0,
         }
@@ -299,12 +302,12 @@ impl Link {
     /// The server takes no requests on it for now (`SETTINGS_MAX_CONCURRENT_STREAMS` of 0), as some announce before
     /// they stop. Requests that would wait there until they time out go on another connection.
     fn is_paused(&self) -> bool {
-        matches!(&*self.state.borrow(), State::Ready(send) if send.current_max_send_streams() == 0)
+        matches!(&*self.state.borrow(), State::Ready(mux) if mux.borrow().peer_streams() == 0)
     }
 
-    fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<SendRequest<Bytes>, Fault>> {
+    fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<h2::Shared, Fault>> {
         match &*self.state.borrow() {
-            State::Ready(send) => Poll::Ready(Ok(send.clone())),
+            State::Ready(mux) => Poll::Ready(Ok(mux.clone())),
             State::Over(fault) => Poll::Ready(Err(*fault)),
             State::Connecting => {
                 self.wait(cx);
@@ -323,9 +326,7 @@ impl Link {
     /// Whether the server takes tunnels (RFC 8441), once its settings are known.
     pub(super) fn poll_tunnels(&self, cx: &mut Context<'_>) -> Poll<bool> {
         match &*self.state.borrow() {
-            State::Ready(send) if self.settled.get() => {
-                return Poll::Ready(send.is_extended_connect_protocol_enabled());
-            }
+            State::Ready(mux) if self.settled.get() => return Poll::Ready(mux.borrow().peer_connects()),
             State::Over(_) => return Poll::Ready(false),
             State::Ready(_) | State::Connecting => {}
         }
@@ -355,19 +356,7 @@ impl Link {
     /// As [`super::Upstream::refusal`].
     #[cold]
     pub(super) fn refusal(&self) -> Option<&'static str> {
-        let line = self.line.borrow();
-        super::tls::refusal(&line.as_ref()?.io().borrow())
-    }
-
-    /// The server has said that it takes no more streams.
-    fn is_going(&self) -> bool {
-        self.line.borrow().as_ref().is_some_and(|line| line.last_stream().is_some())
-    }
-
-    /// The server has said that it did not look at this stream.
-    pub(super) fn left_out(&self, stream: u32) -> bool {
-        let last = self.line.borrow().as_ref().and_then(|line| line.last_stream());
-        last.is_some_and(|last| stream > last)
+        self.refused.get()
     }
 }
 
@@ -417,11 +406,11 @@ impl Place {
 
     /// The connection had been idle, and nothing but this request came since: the server may have closed it before.
     pub(super) fn may_have_been_gone(&self) -> bool {
-        self.idle_until == Some(self.link().carried.get()) && !self.link().is_going()
+        self.idle_until == Some(self.link().carried.get()) && self.stream.mux().borrow().goaway().is_none()
     }
 
-    pub(super) fn send(&mut self) -> &mut SendRequest<Bytes> {
-        &mut self.send
+    pub(super) fn stream(&self) -> &h2::Stream {
+        &self.stream
     }
 
     pub(super) fn share(&self) -> Rc<Link> {
@@ -482,11 +471,6 @@ impl Drop for Driven {
     }
 }
 
-/// Bytes of memory for small DATA frames of one server that clients have not taken, as the library counts them: 256 for
-/// each, less what it holds. A server that needs more has its connection ended, so there is room for some thousand
-/// frames, far more than the library gives; each may keep 16 KiB alive that were read with it.
-const SMALL_FRAMES: usize = 2 << 20;
-
 /// The task of one connection: connects, and serves until it is over.
 async fn drive(driven: Driven, target: Target) {
     let Driven { worker, link, .. } = &driven;
@@ -496,39 +480,28 @@ async fn drive(driven: Driven, target: Target) {
             Ok((conn, _)) => conn,
             Err(fault) => return link.set(State::Over(fault)),
         };
-    let line = Line::to_server(worker, conn.io);
-    let settings = &worker.settings;
-    let bounds = &settings.http2;
-    let mut builder = Builder::new();
-    builder
-        .enable_push(false)
-        .initial_window_size(link.windows.stream())
-        .max_header_list_size(u32::try_from(settings.response.head).unwrap_or(u32::MAX))
-        .max_send_buffer_size(bounds.send_buffer as usize)
-        .max_concurrent_reset_streams(bounds.upstream_streams as usize)
-        .max_local_error_reset_streams(Some(bounds.max_stream_errors as usize))
-        .data_frame_budget(SMALL_FRAMES);
-    let mut beginning = pin!(builder.handshake::<_, Bytes>(Duplex(line.clone())));
+    let mut line = Line::new(worker, conn.io, None);
+    let limits = Limits::of_client(&worker.settings, link.windows.stream());
+    let budgets = Budgets { received: worker.upstream_windows.clone(), unsent: worker.send_windows.clone() };
+    let mux = Mux::new(Role::Client, limits, budgets, worker.clock.clone());
+    let mux = h2::Shared::new(RefCell::new(mux));
     let deadline = worker.clock.after(target.connect_timeout);
-    let begun = waiter.until(deadline, |cx| beginning.as_mut().poll(cx)).await;
-    let mut connection = match begun {
-        Ok(Ok((send, connection))) => {
-            *link.line.borrow_mut() = Some(line.clone());
-            link.set(State::Ready(send));
-            connection
-        }
-        Ok(Err(_)) => return link.set(State::Over(Fault::upstream(FaultKind::ConnectFailed))),
+    match waiter.until(deadline, |cx| line.poll_write(cx, &mux)).await {
+        Ok(Ok(())) => link.set(State::Ready(mux.clone())),
+        Ok(Err(_)) => return link.set(State::Over(Fault::upstream(FaultKind::ClosedEarly))),
         Err(_) => return link.set(State::Over(Fault::upstream(FaultKind::ConnectTimeout))),
-    };
+    }
     let mut idle = None;
-    poll_fn(|cx| poll(&driven, &mut connection, &line, &waiter, &target, &mut idle, cx)).await;
+    poll_fn(|cx| poll(&driven, &mux, &mut line, &waiter, &target, &mut idle, cx)).await;
+    link.refused.set(super::tls::refusal(&line.io));
+    mux.borrow_mut().end(Over::Closed(None));
 }
 
 /// Ready when the connection is over.
 fn poll(
     driven: &Driven,
-    connection: &mut Connection<Duplex<Line>, Bytes>,
-    line: &Line,
+    mux: &h2::Shared,
+    line: &mut Line,
     waiter: &Waiter,
     target: &Target,
     idle: &mut Option<u64>,
@@ -542,22 +515,33 @@ fn poll(
             *driver = Some(cx.waker().clone());
         }
     }
+    mux.borrow_mut().note_driver(cx);
     // A client that reads slowly must not keep the others from their answers.
     link.windows.fit(link.open.get());
     let window = link.windows.whole();
     if link.window.replace(window) != window {
-        connection.set_target_window_size(window);
+        mux.borrow_mut().set_target(window);
     }
-    let over = pin!(&mut *connection).poll(cx).is_ready();
-    if line.last_stream().is_some() {
+    // A server has no requests.
+    let read = line.poll_read(cx, mux, |_| {});
+    let written = line.poll_write(cx, mux);
+    let (over, is_going, is_settled) = {
+        let mux = mux.borrow();
+        (mux.over(), mux.goaway().is_some() || mux.is_used_up(), mux.is_settled())
+    };
+    if is_going {
         link.closing.set(true);
     }
-    if line.is_settled() && !link.settled.replace(true) {
+    if is_settled && !link.settled.replace(true) {
         for waker in link.waiting.take() {
             waker.wake();
         }
     }
-    if over {
+    if matches!(read, Poll::Ready(Ok(Read::End) | Err(_))) || matches!(written, Poll::Ready(Err(_))) {
+        return Poll::Ready(());
+    }
+    // The reason has gone out, or never will.
+    if over.is_some() && (written.is_ready() || line.blocked_until(Duration::ZERO).is_some()) {
         return Poll::Ready(());
     }
     if link.open.get() > 0 {
@@ -573,7 +557,9 @@ fn poll(
         });
     }
     let blocked = line.blocked_until(target.send_timeout);
-    let next = [*idle, blocked].into_iter().flatten().min().unwrap_or(u64::MAX);
+    let silent =
+        mux.borrow().probing().map(|since| clock.after(target.connect_timeout) - (clock.coarse_ms() - since));
+    let next = [*idle, blocked, silent].into_iter().flatten().min().unwrap_or(u64::MAX);
     if clock.is_over(next) {
         return Poll::Ready(());
     }

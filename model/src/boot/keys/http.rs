@@ -53,11 +53,8 @@ pub const STREAMS: &[Row] = &[
     row("nginx_config.http.http2_stream_errors", Shape::Count { min: 1, max: 1 << 30 }, "100",
         "HTTP/2 streams of a connection that may be reset because of protocol errors on them, with the same end").ours(),
     row("nginx_config.http.http2_unread", Shape::Size, "4m",
-        "memory for unread data of an HTTP/2 connection that takes much more memory than it has bytes: trailers, counted \
-         as a hundred bytes for each byte on the wire, and DATA frames under 512 bytes, counted as 512 bytes each and 16 \
-         KiB for those of a stream that came together. More than 256 KiB of it counts in `stream_windows` as well, and so \
-         does the overhead of larger frames below 16 KiB. Beyond either bound the connection ends with ENHANCE_YOUR_CALM. \
-         A request with more than `max_header_fields` trailers is reset").ours(),
+        "memory for unread trailers of an HTTP/2 connection; it counts in `stream_windows` as well. Beyond either bound the \
+         connection ends with ENHANCE_YOUR_CALM. A request with more than `max_header_fields` trailers is answered with 431").ours(),
     row("nginx_config.http.http3_max_concurrent_streams", Shape::Count { min: 1, max: 10_000 }, "128",
         "HTTP/3 requests in flight per connection"),
     row("nginx_config.http.http3_stream_buffer_size", Shape::Within(1 << 10, 16 << 20), "64k",

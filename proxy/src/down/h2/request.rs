@@ -2,32 +2,27 @@
 //!
 //! The request's body from an HTTP/2 client.
 
-use std::cell::RefCell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use h2::RecvStream;
 use wire::Fields;
-use wire::h1::Refusal;
 
 use super::Shared;
-use super::response::Output;
 use crate::clock::Waiter;
 use crate::exchange::fault::{Fault, FaultKind};
 use crate::exchange::max_body::MaxBody;
-use crate::h2::fields;
+use crate::h2::{self, Came, Gone};
 use crate::io::{End, Failed};
 use crate::worker::Worker;
 
 /// The receiving side of a stream.
 pub(crate) struct Input {
-    stream: RecvStream,
     shared: Rc<Shared>,
-    piece: Bytes,
-    /// All of the body came; trailers may follow.
-    over: bool,
+    piece: Vec<u8>,
+    /// Bytes of a tunnel that were taken.
+    taken: usize,
     /// No piece comes after the one that was taken.
     complete: bool,
     received: u64,
@@ -35,16 +30,8 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    pub(super) fn new(stream: RecvStream, ends: bool, shared: Rc<Shared>) -> Input {
-        Input {
-            stream,
-            shared,
-            piece: Bytes::new(),
-            over: ends,
-            complete: ends,
-            received: 0,
-            trailers: Fields::new(),
-        }
+    pub(super) fn new(ends: bool, shared: Rc<Shared>) -> Input {
+        Input { shared, piece: Vec::new(), taken: 0, complete: ends, received: 0, trailers: Fields::new() }
     }
 
     /// The exchange sees no body: what comes is for the tunnel.
@@ -57,84 +44,57 @@ impl Input {
     }
 
     /// Takes the next piece, or the end.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), FaultKind>> {
-        while !self.over {
-            match self.stream.poll_data(cx) {
-                Poll::Ready(Some(Ok(piece))) if piece.is_empty() => {}
-                Poll::Ready(Some(Ok(piece))) => {
-                    self.received += piece.len() as u64;
-                    self.came(piece.len());
-                    self.piece = piece;
-                    if self.stream.is_end_stream() {
-                        (self.over, self.complete) = (true, true);
-                    }
-                    return Poll::Ready(Ok(()));
-                }
-                Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(FaultKind::ClientGone)),
-                Poll::Ready(None) => self.over = true,
-                Poll::Pending => return Poll::Pending,
+    fn poll(&mut self, stream: &h2::Stream, cx: &mut Context<'_>) -> Poll<Result<(), FaultKind>> {
+        if self.complete {
+            return Poll::Ready(Ok(()));
+        }
+        stream.poll_data(cx, &mut self.piece).map(|came| match came {
+            Ok(Came::Data { last }) => {
+                self.received += self.piece.len() as u64;
+                self.complete = last;
+                Ok(())
             }
-        }
-        if !self.complete {
-            match self.stream.poll_trailers(cx) {
-                Poll::Ready(Ok(trailers)) => {
-                    self.complete = true;
-                    return Poll::Ready(trailers.map_or(Ok(()), |map| self.take_trailers(&map)));
-                }
-                Poll::Ready(Err(_)) => return Poll::Ready(Err(FaultKind::ClientGone)),
-                Poll::Pending => return Poll::Pending,
+            Ok(Came::End) => {
+                self.complete = true;
+                stream.take_trailers(&mut self.trailers);
+                Ok(())
             }
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    /// They are bounded as heads are; their size, the library looks after.
-    fn take_trailers(&mut self, map: &http::HeaderMap) -> Result<(), FaultKind> {
-        if let Some(unread) = self.shared.line.unread() {
-            unread.end(self.stream.stream_id().as_u32());
-        }
-        let taken = match map.len() > self.shared.worker.settings.request.fields {
-            true => Err(Refusal::TrailersTooLarge),
-            false => fields::from_trailers(map, &mut self.trailers).map_err(|_| Refusal::FieldName),
-        };
-        taken.map_err(|why| {
-            self.shared.line.refused();
-            FaultKind::BadBody(why)
+            Err(Gone::Malformed(why)) => Err(FaultKind::BadBody(why)),
+            Err(_) => Err(FaultKind::ClientGone),
         })
     }
 
-    fn came(&self, length: usize) {
-        if let Some(unread) = self.shared.line.unread() {
-            unread.read(self.stream.stream_id().as_u32(), length);
+    /// The piece is done with: the client may send as much more.
+    fn used(&mut self, stream: &h2::Stream) {
+        if !self.piece.is_empty() {
+            self.release(stream, self.piece.len());
+            self.piece.clear();
         }
     }
 
-    /// The piece is done with: the client may send as much more.
-    fn used(&mut self) {
-        let piece = std::mem::take(&mut self.piece);
-        if !piece.is_empty() {
-            self.shared.windows.used(piece.len());
-            // Fails only where more is given back than came.
-            let _ = self.stream.flow_control().release_capacity(piece.len());
-        }
+    fn release(&self, stream: &h2::Stream, bytes: usize) {
+        self.shared.windows.used(bytes);
+        stream.used(bytes);
     }
 
     /// The next bytes of a tunnel; none at its end.
-    pub(crate) fn poll_tunnel(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Failed>> {
-        self.used();
-        loop {
-            return match self.stream.poll_data(cx) {
-                Poll::Ready(Some(Ok(piece))) if piece.is_empty() => continue,
-                Poll::Ready(Some(Ok(piece))) => {
-                    self.came(piece.len());
-                    self.piece = piece.clone();
-                    Poll::Ready(Ok(Some(piece)))
-                }
-                Poll::Ready(Some(Err(_))) => Poll::Ready(Err(Failed::Closed)),
-                Poll::Ready(None) => Poll::Ready(Ok(None)),
-                Poll::Pending => Poll::Pending,
-            };
+    pub(crate) fn poll_tunnel(
+        &mut self,
+        stream: &h2::Stream,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Bytes>, Failed>> {
+        let taken = std::mem::take(&mut self.taken);
+        if taken > 0 {
+            self.release(stream, taken);
         }
+        stream.poll_data(cx, &mut self.piece).map(|came| match came {
+            Ok(Came::Data { .. }) => {
+                self.taken = self.piece.len();
+                Ok(Some(Bytes::from(std::mem::take(&mut self.piece))))
+            }
+            Ok(Came::End) => Ok(None),
+            Err(_) => Err(Failed::Closed),
+        })
     }
 }
 
@@ -143,7 +103,7 @@ pub(crate) struct RequestBody<'a> {
     pub(in crate::down) max: MaxBody,
     pub(crate) waiter: &'a Waiter,
     pub(super) input: &'a mut Input,
-    pub(super) output: &'a RefCell<Output>,
+    pub(super) stream: &'a h2::Stream,
 }
 
 impl RequestBody<'_> {
@@ -153,9 +113,9 @@ impl RequestBody<'_> {
         }
         // A caller that gets `false` waits in `read`, so nothing is woken here.
         let mut cx = Context::from_waker(Waker::noop());
-        match self.input.poll(&mut cx) {
+        match self.input.poll(self.stream, &mut cx) {
             Poll::Ready(Ok(())) => self.measured().map(|()| true),
-            Poll::Ready(Err(kind)) => Err(Fault::client(kind)),
+            Poll::Ready(Err(kind)) => Err(self.fault(kind)),
             Poll::Pending => Ok(false),
         }
     }
@@ -164,12 +124,21 @@ impl RequestBody<'_> {
         self.max.check(self.input.received)
     }
 
+    /// Malformed messages cost the client credit.
+    #[cold]
+    fn fault(&self, kind: FaultKind) -> Fault {
+        if matches!(kind, FaultKind::BadBody(_)) {
+            self.stream.mux().borrow().credit().refused();
+        }
+        Fault::client(kind)
+    }
+
     pub(crate) fn piece(&self) -> &[u8] {
         &self.input.piece
     }
 
     pub(crate) fn used(&mut self) {
-        self.input.used();
+        self.input.used(self.stream);
     }
 
     pub(crate) fn is_complete(&self) -> bool {
@@ -185,16 +154,17 @@ impl RequestBody<'_> {
             return Ok(());
         }
         let deadline = self.worker.clock.after(self.worker.settings.timeouts.body);
-        match self.waiter.until(deadline, |cx| self.input.poll(cx)).await {
+        let Self { input, stream, .. } = self;
+        match self.waiter.until(deadline, |cx| input.poll(stream, cx)).await {
             Ok(Ok(())) => self.measured(),
-            Ok(Err(kind)) => Err(Fault::client(kind)),
+            Ok(Err(kind)) => Err(self.fault(kind)),
             Err(_) => Err(Fault::client(FaultKind::BodyTimeout)),
         }
     }
 
     /// A stream whose client has sent all is no sign of anything; one that was broken off is.
     pub(crate) async fn end(&mut self) -> End {
-        poll_fn(|cx| self.output.borrow_mut().poll_reset(cx)).await;
+        poll_fn(|cx| self.stream.poll_gone(cx)).await;
         End::Gone
     }
 }

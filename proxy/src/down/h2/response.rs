@@ -3,185 +3,145 @@
 //! The response to an HTTP/2 client.
 
 use std::cell::RefCell;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
-use h2::Reason;
-use h2::server::SendResponse;
-use http::header::{ALT_SVC, CONTENT_LENGTH, CONTENT_TYPE, DATE, SERVER};
-use http::{HeaderMap, HeaderValue, StatusCode};
 use sdk::{Exchange, Reply};
+use wire::h1::encode::decimal;
 use wire::{Fields, Method, Name, ResponseHead};
 
 use crate::clock::Waiter;
 use crate::down::grpc;
-use crate::h2::{Line, Outlet, fields};
+use crate::h2::{self, Mux};
 use crate::io::Failed;
 use crate::up::Size;
 use crate::worker::Worker;
 
 /// The sending side of a stream.
+#[derive(Debug, Default)]
 pub(crate) struct Output {
-    respond: SendResponse<Bytes>,
     /// A head that leaves with the first piece of the body, or by itself when that takes long.
-    head: Option<http::Response<()>>,
-    /// Behind the head.
-    outlet: Option<Outlet>,
+    status: u16,
+    head: Fields,
+    waits: bool,
+    /// It has left.
+    begun: bool,
     /// The client waits for 100 before it sends the body.
     pub(super) continue_due: bool,
 }
 
 impl Output {
-    pub(super) fn new(respond: SendResponse<Bytes>) -> Output {
-        Output { respond, head: None, outlet: None, continue_due: false }
-    }
-
     /// Sends the head if it still waits. With `ends`, nothing follows it.
-    fn send_head(&mut self, ends: bool) -> Result<(), Failed> {
-        if let Some(head) = self.head.take() {
-            let stream = self.respond.send_response(head, ends).map_err(|_| Failed::Closed)?;
-            self.outlet = Some(Outlet::new(stream));
+    fn send_head(&mut self, stream: &h2::Stream, ends: bool) -> Result<(), Failed> {
+        if std::mem::take(&mut self.waits) {
+            stream.send_response(self.status, &self.head, ends)?;
+            self.begun = true;
         }
         Ok(())
     }
 
-    fn interim(&mut self, status: u16, headers: HeaderMap) -> Result<(), Failed> {
-        let Some(mut head) = empty(status) else { return Ok(()) };
-        *head.headers_mut() = headers;
-        self.respond.send_informational(head).map_err(|_| Failed::Closed)
+    /// An empty head in which fields are gathered.
+    fn begin(&mut self, status: u16) -> &mut Fields {
+        self.status = status;
+        self.waits = true;
+        self.head.clear(4 << 10);
+        &mut self.head
     }
-
-    pub(crate) fn poll_send(
-        &mut self,
-        cx: &mut Context<'_>,
-        line: &Line,
-        bytes: &[u8],
-        ends: bool,
-    ) -> Poll<Result<usize, Failed>> {
-        match &mut self.outlet {
-            Some(outlet) => outlet.poll_send(cx, bytes, ends, line.backlog()),
-            None => Poll::Ready(Err(Failed::Closed)),
-        }
-    }
-
-    pub(super) fn poll_reset(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        match &mut self.outlet {
-            Some(outlet) => outlet.poll_reset(cx),
-            None => self.respond.poll_reset(cx).map(drop),
-        }
-    }
-
-    pub(crate) fn reset(&mut self, reason: Reason) {
-        match &mut self.outlet {
-            Some(outlet) => outlet.reset(reason),
-            None => self.respond.send_reset(reason),
-        }
-    }
-}
-
-fn empty(status: u16) -> Option<http::Response<()>> {
-    let mut head = http::Response::new(());
-    *head.status_mut() = StatusCode::from_u16(status).ok()?;
-    Some(head)
 }
 
 pub(crate) struct Response<'a> {
     pub(super) worker: &'a Worker,
     pub(crate) waiter: &'a Waiter,
+    pub(super) stream: &'a h2::Stream,
     pub(super) output: &'a RefCell<Output>,
-    pub(super) line: &'a Line,
     /// Where else the same is served.
     pub(super) alt_svc: Option<&'a [u8]>,
 }
 
 impl Response<'_> {
     /// RFC 9110 section 10.1.1.
-    pub(crate) fn go_on(&mut self) -> Result<(), Failed> {
-        let mut output = self.output.borrow_mut();
-        if std::mem::take(&mut output.continue_due) { output.interim(100, HeaderMap::new()) } else { Ok(()) }
+    pub(crate) async fn go_on(&mut self) -> Result<(), Failed> {
+        if !std::mem::take(&mut self.output.borrow_mut().continue_due) {
+            return Ok(());
+        }
+        self.room().await?;
+        self.stream.send_response(100, &Fields::new(), false)
     }
 
-    pub(crate) fn interim(&mut self, head: &ResponseHead) -> Result<(), Failed> {
-        let mut headers = HeaderMap::with_capacity(head.fields.len());
-        for (name, value, id) in head.fields.iter() {
-            if !fields::is_of_connection(id) {
-                fields::add(&mut headers, id, name, value);
-            }
+    pub(crate) async fn interim(&mut self, head: &ResponseHead) -> Result<(), Failed> {
+        self.room().await?;
+        let mut fields = Fields::new();
+        for (name, value, id) in head.fields.iter().filter(|(.., id)| !Mux::leaves_out(*id)) {
+            fields.append_checked(id, name, value);
         }
-        self.output.borrow_mut().interim(head.status, headers)
+        self.stream.send_response(head.status, &fields, false)
+    }
+
+    /// Waits until the client has taken so much that there is room for a head.
+    #[inline]
+    async fn room(&self) -> Result<(), Failed> {
+        let deadline = self.worker.clock.after(self.worker.settings.timeouts.send);
+        self.waiter.until(deadline, |cx| self.stream.poll_room(cx)).await.map_err(|_| Failed::Timeout)?
     }
 
     /// The stream is a tunnel from here on, as was asked for, which HTTP/2 says with 200 (RFC 8441 section 5).
-    pub(crate) fn switch(&mut self, head: &ResponseHead) -> Result<(), Failed> {
-        let mut output = self.output.borrow_mut();
-        let mut answer = http::Response::new(());
-        let headers = answer.headers_mut();
-        for (name, value, id) in head.fields.iter() {
-            let of_handshake = name.eq_ignore_ascii_case(b"sec-websocket-accept");
-            if !fields::is_of_connection(id) && !of_handshake && id != Name::ContentLength {
-                fields::add(headers, id, name, value);
+    pub(crate) async fn switch(&mut self, head: &ResponseHead) -> Result<(), Failed> {
+        {
+            let mut output = self.output.borrow_mut();
+            let fields = output.begin(200);
+            for (name, value, id) in head.fields.iter() {
+                let of_handshake = name.eq_ignore_ascii_case(b"sec-websocket-accept");
+                if !Mux::leaves_out(id) && !of_handshake && id != Name::ContentLength {
+                    fields.append_checked(id, name, value);
+                }
             }
         }
-        output.head = Some(answer);
-        output.send_head(false)
+        self.flush().await
     }
 
     pub(crate) fn start(&mut self, x: &Exchange<'_>, size: Size) -> u64 {
         let from = x.response();
-        let mut head = empty(from.status).unwrap_or_default();
-        let headers = head.headers_mut();
-        headers.reserve(from.fields.len() + 3);
+        let mut output = self.output.borrow_mut();
+        let fields = output.begin(from.status);
         let mut measured = false;
         for (name, value, id) in from.fields.iter() {
             match id {
                 Name::Server => {}
                 Name::ContentLength => measured = true,
-                id if fields::is_of_connection(id) => {}
-                id => fields::add(headers, id, name, value),
+                id if Mux::leaves_out(id) => {}
+                id => fields.append_checked(id, name, value),
             }
         }
         match size {
             // The end of the stream says as much.
             Size::Exactly(0) if !measured && x.method() != Method::Head => {}
             Size::Exactly(length) => {
-                headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+                let mut digits = Vec::with_capacity(20);
+                decimal(length, &mut digits);
+                fields.append_checked(Name::ContentLength, b"content-length", &digits);
             }
             Size::None | Size::Open => {}
         }
-        self.add_ours(headers);
-        self.put(head)
+        self.add_ours(fields);
+        size_of(fields)
     }
 
     /// Date, Server and Alt-Svc.
-    fn add_ours(&self, headers: &mut HeaderMap) {
-        if !headers.contains_key(DATE) {
+    fn add_ours(&self, fields: &mut Fields) {
+        if !fields.contains(Name::Date) {
             let mut date = Vec::with_capacity(29);
             self.worker.write_date(&mut date);
-            if let Ok(date) = HeaderValue::from_maybe_shared(Bytes::from(date)) {
-                headers.insert(DATE, date);
-            }
+            fields.append_checked(Name::Date, b"date", &date);
         }
-        if let Ok(server) = HeaderValue::from_str(&self.worker.settings.server) {
-            headers.insert(SERVER, server);
-        }
+        fields.append_checked(Name::Server, b"server", self.worker.settings.server.as_bytes());
         if let Some(alt_svc) = self.alt_svc
-            && !headers.contains_key(ALT_SVC)
-            && let Ok(value) = HeaderValue::from_bytes(alt_svc)
+            && fields.get_named(b"alt-svc").is_none()
         {
-            headers.insert(ALT_SVC, value);
+            fields.append_checked(Name::Other, b"alt-svc", alt_svc);
         }
-    }
-
-    /// Lets a head wait for what follows it. Gives its size.
-    fn put(&mut self, head: http::Response<()>) -> u64 {
-        let size = fields::size(head.headers()) + b":status200".len();
-        self.output.borrow_mut().head = Some(head);
-        size as u64
     }
 
     pub(crate) fn has_begun(&self) -> bool {
-        self.output.borrow().outlet.is_some()
+        self.output.borrow().begun
     }
 
     pub(crate) async fn write(
@@ -192,65 +152,76 @@ impl Response<'_> {
     ) -> Result<(), Failed> {
         let trailers = trailers.filter(|trailers| last && !trailers.is_empty());
         let ends = last && trailers.is_none();
-        {
-            let mut output = self.output.borrow_mut();
-            let fresh = output.head.is_some();
-            output.send_head(ends && bytes.is_empty())?;
-            if bytes.is_empty() && ends && fresh {
+        if self.output.borrow().waits {
+            self.room().await?;
+            self.output.borrow_mut().send_head(self.stream, ends && bytes.is_empty())?;
+            if bytes.is_empty() && ends {
                 return Ok(());
             }
         }
         if !bytes.is_empty() || ends {
             let timeout = self.worker.settings.timeouts.send;
-            send(self.worker, self.waiter, timeout, self.output, self.line, bytes, ends).await?;
+            send(self.worker, self.waiter, timeout, self.stream, bytes, ends).await?;
         }
-        match (trailers, &mut self.output.borrow_mut().outlet) {
-            (Some(trailers), Some(outlet)) => outlet.end(trailers),
-            _ => Ok(()),
-        }
+        let Some(trailers) = trailers else { return Ok(()) };
+        self.stream.send_trailers(trailers)
     }
 
-    pub(crate) fn flush(&mut self) -> Result<(), Failed> {
-        self.output.borrow_mut().send_head(false)
+    pub(crate) async fn flush(&mut self) -> Result<(), Failed> {
+        if !self.output.borrow().waits {
+            return Ok(());
+        }
+        self.room().await?;
+        self.output.borrow_mut().send_head(self.stream, false)
     }
 
     /// Sends the head of a response that has no body.
-    pub(crate) fn end(&mut self) -> Result<(), Failed> {
-        self.output.borrow_mut().send_head(true)
+    pub(crate) async fn end(&mut self) -> Result<(), Failed> {
+        self.room().await?;
+        self.output.borrow_mut().send_head(self.stream, true)
     }
 
     /// Sends an answer to what is no request.
     pub(super) async fn reply(&mut self, reply: &Reply) -> Result<(), Failed> {
-        let mut head = empty(reply.status).unwrap_or_default();
-        for (name, value) in &reply.headers {
-            fields::add(head.headers_mut(), Name::Other, name.as_bytes(), value);
+        {
+            let mut output = self.output.borrow_mut();
+            let fields = output.begin(reply.status);
+            for (name, value) in &reply.headers {
+                // One that cannot stand in a head is left out.
+                let _ = fields.append(name.as_bytes(), value);
+            }
+            self.add_ours(fields);
         }
-        self.add_ours(head.headers_mut());
-        self.put(head);
         self.write(&reply.body, true, None).await
     }
 
     /// Tells a gRPC client of an answer that is not gRPC: its status and text as `grpc-status` and
     /// `grpc-message`, in a head that nothing follows ("Trailers-Only").
     pub(crate) fn start_grpc(&mut self, x: &Exchange<'_>, text: &[u8]) -> u64 {
-        let mut head = http::Response::new(());
-        let headers = head.headers_mut();
+        let mut output = self.output.borrow_mut();
+        let fields = output.begin(200);
         for (name, value, id) in x.response().fields.iter() {
-            if !fields::is_of_connection(id)
-                && !matches!(
-                    id,
-                    Name::Server | Name::ContentLength | Name::ContentType | Name::ContentEncoding
-                )
-            {
-                fields::add(headers, id, name, value);
+            let ours =
+                matches!(id, Name::Server | Name::ContentLength | Name::ContentType | Name::ContentEncoding);
+            if !ours && !Mux::leaves_out(id) {
+                fields.append_checked(id, name, value);
             }
         }
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-        headers.insert("grpc-status", HeaderValue::from(grpc::status(x.status())));
-        fields::add(headers, Name::Other, b"grpc-message", &grpc::message(text, x.status()));
-        self.add_ours(headers);
-        self.put(head)
+        fields.append_checked(Name::ContentType, b"content-type", b"application/grpc");
+        let mut digits = Vec::with_capacity(2);
+        decimal(grpc::status(x.status()).into(), &mut digits);
+        fields.append_checked(Name::Other, b"grpc-status", &digits);
+        fields.append_checked(Name::Other, b"grpc-message", &grpc::message(text, x.status()));
+        self.add_ours(fields);
+        size_of(fields)
     }
+}
+
+/// Size of a response's head, as it would be in HTTP/1 without its first line.
+fn size_of(fields: &Fields) -> u64 {
+    let fields: usize =
+        fields.list().iter().map(|field| (field.name.len + field.value.len) as usize + 4).sum();
+    (fields + b":status200".len()) as u64
 }
 
 /// Sends all of a piece, for whose next part the client may take `timeout`.
@@ -258,16 +229,14 @@ pub(crate) async fn send(
     worker: &Worker,
     waiter: &Waiter,
     timeout: Duration,
-    output: &RefCell<Output>,
-    line: &Line,
+    stream: &h2::Stream,
     mut bytes: &[u8],
     ends: bool,
 ) -> Result<(), Failed> {
     loop {
         let deadline = worker.clock.after(timeout);
-        let sent = waiter.until(deadline, |cx| output.borrow_mut().poll_send(cx, line, bytes, ends)).await;
+        let sent = waiter.until(deadline, |cx| stream.poll_send(cx, bytes, ends)).await;
         let n = sent.map_err(|_| Failed::Timeout)??;
-        line.sent(n);
         bytes = &bytes[n..];
         if bytes.is_empty() {
             return Ok(());

@@ -3,27 +3,24 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use bytes::Bytes;
-use h2::server::SendResponse;
-use h2::{Reason, RecvStream};
-use http::Request;
 use wire::h1::Refusal;
+use wire::h2::frame::Code;
+use wire::{Framing, Version};
 
 use super::Shared;
-use super::head;
 use super::request::{Input, RequestBody};
 use super::response::{Output, Response};
 use crate::clock::Waiter;
 use crate::down::head::Ask;
 use crate::down::streams::{self, Streams};
-use crate::down::{Arrival, Downstream, refusal};
+use crate::down::{Arrival, Downstream, field_section, refusal};
 use crate::exchange::Scratch;
 use crate::exchange::answer;
 use crate::exchange::drive;
 use crate::exchange::fault::{Fault, FaultKind};
 use crate::exchange::max_body::MaxBody;
 use crate::exchange::outcome::Outcome;
-use crate::h2::fields;
+use crate::h2::{self, Event, Priority};
 use crate::tunnel::{self, Ends, Sink, Source};
 use crate::worker::Worker;
 
@@ -33,49 +30,72 @@ pub(crate) struct Stream {
     waiters: [Waiter; 2],
     input: Input,
     output: RefCell<Output>,
+    stream: h2::Stream,
     shared: Rc<Shared>,
     pub(in crate::down) arrival: Arrival,
 }
 
 /// The body of a stream, counted for as long as the stream's task runs.
-struct Body {
-    shared: Rc<Shared>,
-    /// The stream's.
-    number: u32,
-}
-
-impl Body {
-    fn begin(shared: &Rc<Shared>, number: u32) -> Body {
-        if let Some(unread) = shared.line.unread() {
-            unread.begin(number);
-        }
-        Body { shared: shared.clone(), number }
-    }
-}
+struct Body(Rc<Shared>);
 
 impl Drop for Body {
     fn drop(&mut self) {
-        self.shared.windows.end();
-        if let Some(unread) = self.shared.line.unread() {
-            unread.end(self.number);
-        }
+        self.0.windows.end();
     }
 }
 
 impl Stream {
-    /// Gives a stream its task.
-    pub(super) fn begin(shared: &Rc<Shared>, request: Request<RecvStream>, respond: SendResponse<Bytes>) {
-        shared.line.request();
-        let has_body = !request.body().is_end_stream();
-        let body = has_body.then(|| Body::begin(shared, respond.stream_id().as_u32()));
+    /// Makes a request of the fields that came, and gives its stream a task.
+    pub(super) fn begin(shared: &Rc<Shared>, event: Event) {
+        let Event::Request { index, ends, refused } = event;
+        let worker = &shared.worker;
+        let stream = h2::Stream::accept(&shared.mux, index);
+        let mut scratch = worker.take_scratch();
+        let mux = shared.mux.borrow();
+        let fields = mux.list.iter().filter(|(name, ..)| !name.starts_with(b":"));
+        let head_bytes = fields.map(|(name, value, _)| (name.len() + value.len() + 4) as u64).sum();
+        let request = &mut scratch.messages.request;
+        let made = match refused {
+            Some(refusal) => Err(refusal),
+            None => {
+                let mut text = shared.text.borrow_mut();
+                let limits = &worker.settings.request;
+                field_section::make(&mux.list, ends, Version::Http2, request, &mut text, limits)
+            }
+        };
+        drop(mux);
+        let has_body = made.is_ok() && !ends;
+        if has_body {
+            let length = match request.framing {
+                Framing::Length(length) if made == Ok(Ask::Answer) => Some(length),
+                _ => None,
+            };
+            stream.note_length(length);
+            if let Some(window) = shared.windows.begin() {
+                shared.mux.borrow_mut().set_target(window);
+            }
+        }
+        if let Some(value) = request.fields.get_named(b"priority") {
+            stream.note_priority(Priority::from_field(value));
+        }
+        let body = has_body.then(|| Body(shared.clone()));
         streams::begin(
             shared,
             |shared| &shared.streams,
             |requests| {
+                let arrival = Arrival { head_bytes, head_took_ms: 0, requests };
                 let shared = shared.clone();
                 Box::pin(async move {
                     let _body = body;
-                    serve(shared, request, respond, requests).await;
+                    let stream = Stream {
+                        waiters: [shared.worker.clock.waiter(), shared.worker.clock.waiter()],
+                        input: Input::new(ends, shared.clone()),
+                        output: RefCell::default(),
+                        stream,
+                        shared,
+                        arrival,
+                    };
+                    serve(stream, made, scratch).await;
                 })
             },
         );
@@ -83,17 +103,16 @@ impl Stream {
 
     pub(in crate::down) fn split<'a>(&'a mut self, worker: &'a Worker) -> (RequestBody<'a>, Response<'a>) {
         let [reading, writing] = &self.waiters;
+        let stream = &self.stream;
         let body = RequestBody {
             worker,
             max: MaxBody::client(worker.settings.limits.body),
             waiter: reading,
             input: &mut self.input,
-            output: &self.output,
+            stream,
         };
-        let shared = &self.shared;
-        let alt_svc = worker.alt_svc(&shared.client);
-        let response =
-            Response { worker, waiter: writing, output: &self.output, line: &shared.line, alt_svc };
+        let alt_svc = worker.alt_svc(&self.shared.client);
+        let response = Response { worker, waiter: writing, stream, output: &self.output, alt_svc };
         (body, response)
     }
 
@@ -107,33 +126,13 @@ impl Stream {
     }
 }
 
-async fn serve(
-    shared: Rc<Shared>,
-    request: Request<RecvStream>,
-    respond: SendResponse<Bytes>,
-    requests: u64,
-) {
-    let worker = shared.worker.clone();
-    let mut scratch = worker.take_scratch();
-    let (parts, body) = request.into_parts();
-    let ends = body.is_end_stream();
-    let arrival = Arrival { head_bytes: fields::size(&parts.headers) as u64, head_took_ms: 0, requests };
-    let mut stream = Stream {
-        waiters: [worker.clock.waiter(), worker.clock.waiter()],
-        input: Input::new(body, ends, shared.clone()),
-        output: RefCell::new(Output::new(respond)),
-        shared,
-        arrival,
-    };
-    let made = {
-        let mut text = stream.shared.text.borrow_mut();
-        head::make(&parts, ends, &mut scratch.messages.request, &mut text, &worker.settings.request)
-    };
-    drop(parts);
+async fn serve(mut stream: Stream, made: Result<Ask, Refusal>, mut scratch: Box<Scratch>) {
+    let worker = stream.shared.worker.clone();
     let outcome = match made {
+        // Its client wants it no more.
+        Ok(_) if stream.stream.is_gone() => Outcome::Gone,
         Ok(ask) => {
-            let output = stream.output.get_mut();
-            output.continue_due = scratch.messages.request.expect_continue;
+            stream.output.get_mut().continue_due = scratch.messages.request.expect_continue;
             if ask == Ask::Tunnel {
                 // DATA on the stream belongs to the tunnel.
                 stream.input.keep_for_tunnel();
@@ -146,12 +145,12 @@ async fn serve(
     worker.give_scratch(scratch);
     match outcome {
         Outcome::Answered | Outcome::Gone => {}
-        Outcome::Broken => stream.output.borrow_mut().reset(Reason::INTERNAL_ERROR),
+        Outcome::Broken => stream.stream.reset(Code::INTERNAL_ERROR),
         Outcome::Tunnel(tunnel) => {
             let [reading, writing] = &stream.waiters;
             let ends = Ends {
-                from: Source::H2(&mut stream.input),
-                to: Sink::H2 { output: &stream.output, line: &stream.shared.line },
+                from: Source::H2 { input: &mut stream.input, stream: &stream.stream },
+                to: Sink::H2(&stream.stream),
             };
             tunnel::run(&worker, [reading, writing], ends, *tunnel).await;
         }
@@ -163,13 +162,13 @@ async fn serve(
 #[cold]
 async fn refuse(worker: &Rc<Worker>, stream: &mut Stream, why: Refusal, scratch: &mut Scratch) -> Outcome {
     let shared = stream.shared.clone();
-    shared.line.refused();
     let kind = FaultKind::BadRequest(why);
     refusal::report(worker, &shared.client, kind, stream.arrival.head_bytes, &mut scratch.messages);
     if kind.status() == 400 {
-        stream.output.borrow_mut().reset(Reason::PROTOCOL_ERROR);
+        stream.stream.refuse();
         return Outcome::Gone;
     }
+    shared.mux.borrow().credit().refused();
     let (_, mut response) = stream.split(worker);
     match response.reply(&answer::of_fault(Fault::client(kind))).await {
         Ok(()) => Outcome::Answered,

@@ -1,10 +1,9 @@
-use std::io::IoSlice;
 use std::time::Duration;
 
 use super::*;
 use crate::rt::memory::{self, End, Schedule};
-use crate::rt::{self, Line as _};
 use crate::testing::{beside_worker, within};
+use crate::{Settings, rt};
 
 /// A step of a client whose connection is over.
 #[derive(Debug, Clone, Copy)]
@@ -34,9 +33,9 @@ async fn play(end: &End, steps: &[Step]) {
 /// `None` beyond a minute. It keeps its connection open afterwards, unless it takes all `ToEnd`.
 async fn waited(worker: &Rc<Worker>, ending: Ending, unread: usize, client: &[Step]) -> Option<u64> {
     let (end, io) = memory::pair(Schedule::default(), Schedule::default());
-    let line = Line::from_client(worker, Io::Memory(io), None);
+    let mut io = Io::Memory(io);
     let left = vec![0; unread];
-    let written = poll_fn(|cx| line.poll_write(cx, &[IoSlice::new(&left)])).await;
+    let written = poll_fn(|cx| io.split().1.poll_write(cx, &left)).await;
     assert_eq!(written.unwrap(), unread);
     let waiter = worker.clock.waiter();
     let before = worker.clock.coarse_ms();
@@ -48,7 +47,7 @@ async fn waited(worker: &Rc<Worker>, ending: Ending, unread: usize, client: &[St
             rt::sleep(Duration::from_secs(100)).await;
         }
     });
-    within(Duration::from_secs(60), rest(worker, &line, &waiter, ending)).await?;
+    within(Duration::from_secs(60), rest(worker, &mut io, &waiter, ending)).await?;
     Some((worker.clock.coarse_ms() - before) / 1000)
 }
 
@@ -84,14 +83,14 @@ fn a_client_whose_connection_is_over_is_waited_for_as_long_as_it_may_lose_someth
 #[test]
 fn a_broken_rule_is_reported_with_its_error() {
     for (reason, name) in [
-        (Reason::PROTOCOL_ERROR, "(PROTOCOL_ERROR)"),
-        (Reason::FLOW_CONTROL_ERROR, "(FLOW_CONTROL_ERROR)"),
-        (Reason::STREAM_CLOSED, "(STREAM_CLOSED)"),
-        (Reason::FRAME_SIZE_ERROR, "(FRAME_SIZE_ERROR)"),
-        (Reason::COMPRESSION_ERROR, "(COMPRESSION_ERROR)"),
-        (Reason::SETTINGS_TIMEOUT, "HTTP/2"),
+        (Code::PROTOCOL_ERROR, "(PROTOCOL_ERROR)"),
+        (Code::FLOW_CONTROL_ERROR, "(FLOW_CONTROL_ERROR)"),
+        (Code::STREAM_CLOSED, "(STREAM_CLOSED)"),
+        (Code::FRAME_SIZE_ERROR, "(FRAME_SIZE_ERROR)"),
+        (Code::COMPRESSION_ERROR, "(COMPRESSION_ERROR)"),
+        (Code::SETTINGS_TIMEOUT, "HTTP/2"),
     ] {
-        let FaultKind::BrokenRule(words) = broken_rule(reason) else { panic!("{reason}") };
+        let FaultKind::BrokenRule(words) = broken_rule(reason) else { panic!("{reason:?}") };
         assert!(words.ends_with(name), "{words}");
     }
 }

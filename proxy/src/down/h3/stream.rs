@@ -4,18 +4,17 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use quinn::{RecvStream, SendStream};
-use wire::Framing;
 use wire::field_list::Bad;
 use wire::h1::Refusal;
-use wire::h3::code;
-use wire::h3::qpack;
+use wire::h3::{code, qpack};
+use wire::{Framing, Version};
 
 use super::Shared;
 use super::frames::Broken;
-use super::head::{self, PSEUDO};
 use super::request::{Input, Read, RequestBody};
 use super::response::{self, Output, Response};
 use crate::clock::Waiter;
+use crate::down::field_section::{self, PSEUDO};
 use crate::down::head::Ask;
 use crate::down::streams::{self, Streams};
 use crate::down::{Arrival, Downstream, refusal};
@@ -149,7 +148,8 @@ fn make(worker: &Worker, stream: &mut Stream, ends: bool, scratch: &mut Scratch)
     })?;
     let request = &mut scratch.messages.request;
     let mut text = stream.shared.text.borrow_mut();
-    let ask = head::make(&list, ends, request, &mut text, limits).map_err(refused)?;
+    let ask =
+        field_section::make(&list, ends, Version::Http3, request, &mut text, limits).map_err(refused)?;
     let expected = match request.framing {
         Framing::Length(length) => Some(length),
         _ => None,

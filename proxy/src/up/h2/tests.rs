@@ -1,3 +1,4 @@
+use std::cell::RefCell;
 use std::future::poll_fn;
 
 use super::*;
@@ -21,11 +22,9 @@ async fn begun(worker: &Worker) -> (Stream, End) {
     let target = Target::plain_http2(addr, 1);
     let place = worker.links.place(worker, &worker.clock.waiter(), target, false).await;
     let stream = Stream::new(place.unwrap_or_else(|fault| panic!("{fault:?}")), false);
-    {
-        let mut state = stream.0.borrow_mut();
-        state.request = Some(Request::get("http://a/").body(()).unwrap());
-        assert!(state.send_head(true).is_ok());
-    }
+    let first =
+        First::Request { method: b"GET", scheme: b"http", authority: b"a", path: b"/", protocol: None };
+    stream.place.stream().send_request(first, |_| {}, true, false).unwrap();
     sleep(Duration::from_millis(10)).await;
     let end = ends.borrow_mut().pop().unwrap();
     (stream, end)
@@ -74,12 +73,13 @@ fn a_server_that_has_ended_its_half_of_a_tunnel_holds_nothing() {
         let late = || Err(Fault::upstream(FaultKind::ReadTimeout));
         let mut head = ResponseHead::default();
         from.head(&mut head, Method::Get, &mut worker.clock.after(SECOND), late).await.unwrap();
-        from.keep_rest();
-        let mut inlet = stream.0.borrow_mut().inlet.take().unwrap();
-        let piece = poll_fn(|cx| inlet.poll_tunnel(cx)).await;
+        stream.accept.set(Some([0; 28]));
+        let mut switched = stream.into_switched().unwrap();
+        let (inlet, stream) = switched.split();
+        let piece = poll_fn(|cx| inlet.poll_tunnel(stream, cx)).await;
         assert!(matches!(piece, Ok(Some(piece)) if piece == "ok"));
         assert!(claim.is_held());
-        assert!(matches!(poll_fn(|cx| inlet.poll_tunnel(cx)).await, Ok(None)));
+        assert!(matches!(poll_fn(|cx| inlet.poll_tunnel(stream, cx)).await, Ok(None)));
         assert!(!claim.is_held());
     });
 }

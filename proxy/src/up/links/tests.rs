@@ -1,3 +1,5 @@
+use std::future::Future;
+use std::pin::pin;
 use std::task::Waker;
 
 use super::*;

@@ -1,21 +1,22 @@
 //! hot path
 //!
-//! A request's head from a list of fields.
+//! A request's head from a decoded field section, alike for HTTP/2 and HTTP/3.
 
 use wire::h1::Refusal;
 use wire::h1::decode::Limits;
 use wire::parts::Parts;
 use wire::{List, RequestHead, Version};
 
-use crate::down::head::{self, Ask, Asked};
+use super::head::{self, Ask, Asked};
 
-/// The fields that are none, each of which comes once and before the others (RFC 9114 section 4.3).
+/// The fields that are none, each of which comes once and before the others (RFC 9113 section 8.3, RFC 9114 section 4.3).
 pub(super) const PSEUDO: usize = 5;
 
 /// Makes a head as strictly as it is made of bytes.
 pub(super) fn make(
     list: &List,
     ends: bool,
+    version: Version,
     head: &mut RequestHead,
     text: &mut Vec<u8>,
     limits: &Limits,
@@ -56,7 +57,7 @@ pub(super) fn make(
         _ => return Err(Refusal::Target),
     };
     let asked = Asked { parts: Parts { method, scheme, authority, path, ends, clean }, protocol };
-    head::make(&asked, fields, Version::Http3, head, text, limits)
+    head::make(&asked, fields, version, head, text, limits)
 }
 
 #[cfg(test)]
@@ -81,7 +82,8 @@ mod tests {
         let mut list = List::default();
         qpack::decode(&coded, &mut list, 4096, 100).unwrap();
         let mut head = RequestHead::default();
-        make(&list, ends, &mut head, &mut Vec::new(), &Limits::default()).map(|ask| (ask, head))
+        make(&list, ends, Version::Http3, &mut head, &mut Vec::new(), &Limits::default())
+            .map(|ask| (ask, head))
     }
 
     const GET: [(&str, &str); 4] =

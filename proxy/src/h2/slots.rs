@@ -1,0 +1,270 @@
+//! hot path
+//!
+//! The streams of one connection (RFC 9113 section 5), in places that are used again.
+
+use std::collections::VecDeque;
+use std::task::{Context, Waker};
+
+use wire::h1::Refusal;
+use wire::h2::frame::Code;
+use wire::{Fields, ResponseHead};
+
+/// Instead of an identifier, until a stream that we begin has its own.
+pub(super) const UNNUMBERED: u32 = u32::MAX;
+
+/// Why nothing more comes of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Gone {
+    /// The peer has reset it.
+    Reset(Code),
+    /// The peer's message on it is malformed, so it was reset.
+    Malformed(Refusal),
+    /// The peer broke a rule of the protocol on it, so it was reset.
+    RuleBroken,
+    /// The peer does not look at it: GOAWAY named an earlier one as the last.
+    LeftOut,
+    /// The connection is over.
+    Connection,
+}
+
+/// One stream, for as long as its exchange has a hold on it.
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    /// Zero in a place without a stream.
+    pub(super) id: u32,
+    /// Bytes that came and were not taken.
+    pub(super) data: Vec<u8>,
+    /// Bytes that the peer may still send.
+    pub(super) window: i64,
+    /// Bytes that came and are not used up.
+    pub(super) unread: u32,
+    /// Bytes that are still to come by Content-Length.
+    pub(super) expected: Option<u64>,
+    /// The final head of the response came; of requests it always has.
+    pub(super) has_head: bool,
+    /// The peer has sent all.
+    pub(super) received: bool,
+    /// Heads of responses that were not taken, interim ones first.
+    pub(super) heads: VecDeque<ResponseHead>,
+    pub(super) trailers: Fields,
+    /// Why its trailers are not taken.
+    pub(super) refused: Option<Refusal>,
+    /// Memory that the trailers are counted for.
+    pub(super) trailers_size: usize,
+    /// Its response has no body: the request asks with HEAD.
+    pub(super) bodiless: bool,
+    /// Bytes that we may still send.
+    pub(super) send_window: i64,
+    /// We have sent all.
+    pub(super) sent: bool,
+    /// It waits in the queue of those that want to send.
+    pub(super) queued: bool,
+    pub(super) priority: Priority,
+    pub(super) gone: Option<Gone>,
+    /// It was reset by us: frames the peer sent before it knew are ignored.
+    pub(super) reset: bool,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+}
+
+/// How streams share the connection for sending (RFC 9218 section 4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Priority {
+    /// From 0, the most urgent, to 7.
+    pub(crate) urgency: u8,
+    /// It does not share its turn with those of the same urgency. Without a wish of the client, all do.
+    pub(crate) sequential: bool,
+}
+
+impl Default for Priority {
+    fn default() -> Priority {
+        Priority { urgency: 3, sequential: false }
+    }
+}
+
+impl Priority {
+    /// Reads the value of `priority` or of a PRIORITY_UPDATE frame. Unknown parameters have no effect.
+    pub(crate) fn from_field(value: &[u8]) -> Priority {
+        let mut priority = Priority { sequential: true, ..Priority::default() };
+        for part in value.split(|&byte| byte == b',') {
+            match part.trim_ascii() {
+                [b'u', b'=', digit @ b'0'..=b'7'] => priority.urgency = digit - b'0',
+                b"i" | b"i=?1" => priority.sequential = false,
+                b"i=?0" => priority.sequential = true,
+                _ => {}
+            }
+        }
+        priority
+    }
+}
+
+/// Notes the task of `cx`, unless it is noted already.
+fn note(waker: &mut Option<Waker>, cx: &Context<'_>) {
+    if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+        *waker = Some(cx.waker().clone());
+    }
+}
+
+impl Slot {
+    pub(super) fn wait_to_read(&mut self, cx: &Context<'_>) {
+        note(&mut self.reader, cx);
+    }
+
+    pub(super) fn wait_to_write(&mut self, cx: &Context<'_>) {
+        note(&mut self.writer, cx);
+    }
+
+    /// Wakes the task that waits for something to come.
+    #[inline]
+    pub(super) fn wake_reader(&mut self) {
+        if let Some(waker) = self.reader.take() {
+            waker.wake();
+        }
+    }
+
+    /// Wakes the task that waits until it may send.
+    #[inline]
+    pub(super) fn wake_writer(&mut self) {
+        if let Some(waker) = self.writer.take() {
+            waker.wake();
+        }
+    }
+
+    /// Nothing more is received or sent on it.
+    pub(super) fn break_off(&mut self, why: Gone) {
+        if self.gone.is_none() {
+            self.gone = Some(why);
+        }
+        self.wake_reader();
+        self.wake_writer();
+    }
+
+    /// The peer has not ended it, nor has it broken off.
+    pub(super) fn receives(&self) -> bool {
+        !self.received && self.gone.is_none()
+    }
+
+    /// It counts for the peer as open (RFC 9113 section 5.1.2).
+    pub(super) fn is_open(&self) -> bool {
+        self.gone.is_none() && !(self.received && self.sent)
+    }
+}
+
+/// All streams of a connection.
+#[derive(Debug, Default)]
+pub(super) struct Slots {
+    slots: Vec<Slot>,
+    /// The identifiers of `slots`, beside each other: most lookups are by these.
+    ids: Vec<u32>,
+    free: Vec<usize>,
+}
+
+impl Slots {
+    /// The place of a stream.
+    #[inline]
+    pub(super) fn find(&self, id: u32) -> Option<usize> {
+        self.ids.iter().position(|&one| one == id)
+    }
+
+    /// A place for a new stream.
+    pub(super) fn insert(&mut self, id: u32) -> usize {
+        debug_assert!(id == UNNUMBERED || id != 0 && self.find(id).is_none());
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            self.ids.push(0);
+            self.slots.len() - 1
+        });
+        self.ids[index] = id;
+        self.slots[index].id = id;
+        index
+    }
+
+    /// Gives a stream its identifier.
+    pub(super) fn renumber(&mut self, index: usize, id: u32) {
+        self.ids[index] = id;
+        self.slots[index].id = id;
+    }
+
+    /// Gives a place back. Its memory stays for the next stream if it is small, and until no stream is left.
+    pub(super) fn remove(&mut self, index: usize) {
+        let Slot { mut data, heads, mut trailers, .. } = std::mem::take(&mut self.slots[index]);
+        self.ids[index] = 0;
+        if self.free.len() + 1 == self.slots.len() {
+            *self = Slots::default();
+            return;
+        }
+        data.clear();
+        trailers.clear(1 << 10);
+        if data.capacity() <= 1 << 10 {
+            self.slots[index] = Slot { data, heads, trailers, ..Slot::default() };
+        }
+        self.free.push(index);
+    }
+
+    /// Streams that have a place.
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// The streams, with their places.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut Slot)> {
+        self.slots.iter_mut().enumerate().filter(|(_, slot)| slot.id != 0)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Slot> {
+        self.slots.iter().filter(|slot| slot.id != 0)
+    }
+}
+
+impl std::ops::Index<usize> for Slots {
+    type Output = Slot;
+
+    fn index(&self, index: usize) -> &Slot {
+        &self.slots[index]
+    }
+}
+
+impl std::ops::IndexMut<usize> for Slots {
+    fn index_mut(&mut self, index: usize) -> &mut Slot {
+        &mut self.slots[index]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_used_again_and_go_with_the_last_stream() {
+        let mut slots = Slots::default();
+        let (one, three) = (slots.insert(1), slots.insert(3));
+        assert_eq!(
+            (slots.find(1), slots.find(3), slots.find(5), slots.len()),
+            (Some(one), Some(three), None, 2)
+        );
+        slots[one].data.extend_from_slice(b"abc");
+        slots.remove(one);
+        assert_eq!((slots.find(1), slots.len()), (None, 1));
+        assert_eq!(slots.insert(5), one);
+        assert_eq!((slots[one].id, slots[one].data.len(), slots[one].gone), (5, 0, None));
+        slots.remove(one);
+        slots.remove(three);
+        assert_eq!((slots.len(), slots.slots.capacity()), (0, 0));
+    }
+
+    #[test]
+    fn priorities_are_read() {
+        for (value, urgency, sequential) in [
+            ("", 3, true),
+            ("u=0", 0, true),
+            ("u=7, i", 7, false),
+            ("i,u=1", 1, false),
+            ("i=?0", 3, true),
+            ("i=?1", 3, false),
+            ("u=8", 3, true),
+            ("u=-1, x=3", 3, true),
+        ] {
+            assert_eq!(Priority::from_field(value.as_bytes()), Priority { urgency, sequential }, "{value}");
+        }
+    }
+}
