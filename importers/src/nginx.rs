@@ -39,7 +39,7 @@ use http::Http;
 use parser::Parser;
 use report::Report;
 use scope::Scope;
-use servers::Server;
+use servers::{Index, Server};
 
 /// Imports a file: a whole configuration, or the part of one that stands in `http`.
 ///
@@ -105,7 +105,8 @@ fn http_block(
         .filter(|directive| directive.name == "server")
         .filter_map(|directive| Server::read(directive, &scope, &mut report))
         .collect();
-    let selections = servers::select(&servers, &mut report);
+    let index = Index::new(&servers);
+    let selections = servers::select(&servers, &index, &mut report);
     // Without the directive nginx drops such headers.
     let mut underscores = servers.iter().map(|server| server.scope.flag("underscores_in_headers"));
     let first = servers.first().map_or_else(
@@ -120,7 +121,7 @@ fn http_block(
             place: first.clone(),
         }],
     };
-    let certificates = certificates::read(&servers, source, &mut report);
+    let certificates = certificates::read(&servers, &index, source, &mut report);
     let any = certificates
         .iter()
         .find(|one| one.value["snis"].as_array().is_some_and(|snis| snis.iter().any(|sni| sni == "*")));

@@ -182,9 +182,11 @@ enum Addresses {
 fn addresses(scope: &Scope<'_>, any: bool, report: &mut Report) -> Addresses {
     // Both kinds are one list.
     let (allow, deny) = (scope.all("allow"), scope.all("deny"));
-    let level = scope.levels().iter().rev().find(|level| {
-        level.directives.iter().any(|directive| directive.name == "allow" || directive.name == "deny")
-    });
+    let level = scope
+        .levels()
+        .iter()
+        .rev()
+        .find(|level| ["allow", "deny"].iter().any(|name| level.named(name).next().is_some()));
     let Some(level) = level else { return Addresses::All };
     let _ = (allow, deny);
     let mut rules: Vec<(bool, Option<String>)> = Vec::new();

@@ -255,9 +255,8 @@ fn html(status: u16) -> String {
 
 /// The media type of an answer: by the ending of the path, else the default type.
 fn content_type(scope: &Scope<'_>, path: Option<&str>) -> String {
-    let has_types = scope.levels().iter().any(|level| {
-        level.directives.iter().any(|directive| directive.name == "include" && is_types(directive.arg(0)))
-    });
+    let has_types =
+        scope.levels().iter().any(|level| level.named("include").any(|directive| is_types(directive.arg(0))));
     let ending = path.and_then(|path| path.rsplit('/').next()?.rsplit_once('.')).map(|(_, ending)| ending);
     let by_ending = match ending {
         Some("html" | "htm") => Some("text/html"),

@@ -1,17 +1,25 @@
 //! Certificates of servers.
 
+use std::collections::HashSet;
+
 use model::{Key, Kind};
 use serde_json::{Map, Value, json};
 
 use super::directive::Directive;
 use super::report::Report;
-use super::servers::{Name, Server, is_default};
+use super::servers::{Index, Name, Server};
 use crate::{Imported, Severity, Source};
 
 /// The `ssl` resources of servers that listen with TLS.
-pub(super) fn read(servers: &[Server<'_>], source: &Source<'_>, report: &mut Report) -> Vec<Imported> {
+pub(super) fn read(
+    servers: &[Server<'_>],
+    index: &Index<'_>,
+    source: &Source<'_>,
+    report: &mut Report,
+) -> Vec<Imported> {
     let mut resources: Vec<Imported> = Vec::new();
-    for (index, server) in servers.iter().enumerate() {
+    let mut named = HashSet::new();
+    for (at, server) in servers.iter().enumerate() {
         let pairs: Vec<(&Directive, &Directive)> = server
             .scope
             .all("ssl_certificate")
@@ -60,11 +68,11 @@ pub(super) fn read(servers: &[Server<'_>], source: &Source<'_>, report: &mut Rep
             .collect();
         // The default server of an address serves clients of any name, and those that send none.
         let mut secure = server.listens.iter().filter(|listen| listen.tls);
-        let is_default = secure.any(|listen| is_default(servers, index, listen.endpoint));
+        let is_default = secure.any(|listen| index.is_default(at, listen.endpoint));
         if snis.is_empty() || is_default {
             snis.push("*".to_owned());
         }
-        snis.retain(|sni| !resources.iter().any(|known| names(known, sni)));
+        snis.retain(|sni| named.insert(sni.clone()));
         if snis.is_empty() {
             continue;
         }
@@ -100,10 +108,6 @@ pub(super) fn read(servers: &[Server<'_>], source: &Source<'_>, report: &mut Rep
         resources.push(Imported { key: Key::new(Kind::Ssl, id), value: Value::Object(value), place });
     }
     resources
-}
-
-fn names(resource: &Imported, sni: &str) -> bool {
-    resource.value["snis"].as_array().is_some_and(|snis| snis.iter().any(|known| known == sni))
 }
 
 fn client(server: &Server<'_>, source: &Source<'_>, report: &mut Report) -> Option<Value> {

@@ -1,6 +1,7 @@
 //! Directives of a configuration, with their places and whether they were used.
 
 use std::cell::Cell;
+use std::collections::HashMap;
 
 use crate::files::FileError;
 use crate::finding::Place;
@@ -24,6 +25,27 @@ pub(super) struct Block {
     /// Unique within an import.
     pub id: usize,
     pub directives: Vec<Directive>,
+    /// The places of the directives of each name: a file may have thousands of servers in one block, and each location
+    /// looks for some fifty names around it.
+    by_name: HashMap<String, Vec<usize>>,
+}
+
+impl Block {
+    pub(super) fn new(id: usize, directives: Vec<Directive>) -> Block {
+        let mut by_name: HashMap<String, Vec<usize>> = HashMap::new();
+        for (at, directive) in directives.iter().enumerate() {
+            match by_name.get_mut(&directive.name) {
+                Some(places) => places.push(at),
+                None => _ = by_name.insert(directive.name.clone(), vec![at]),
+            }
+        }
+        Block { id, directives, by_name }
+    }
+
+    /// The directives of a name, in their order.
+    pub(super) fn named(&self, name: &str) -> impl Iterator<Item = &Directive> {
+        self.by_name.get(name).into_iter().flatten().map(|at| &self.directives[*at])
+    }
 }
 
 impl Directive {

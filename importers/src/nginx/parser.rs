@@ -59,7 +59,7 @@ impl<'s> Parser<'s> {
 
     fn block(&mut self, directives: Vec<Directive>) -> Block {
         self.blocks += 1;
-        Block { id: self.blocks, directives }
+        Block::new(self.blocks, directives)
     }
 
     fn parse_file(

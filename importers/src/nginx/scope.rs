@@ -35,8 +35,7 @@ impl<'a> Scope<'a> {
     pub(super) fn all(&self, name: &str) -> Vec<&'a Directive> {
         let mut nearest = Vec::new();
         for level in &self.levels {
-            let here: Vec<&Directive> =
-                level.directives.iter().filter(|directive| directive.name == name).collect();
+            let here: Vec<&Directive> = level.named(name).collect();
             here.iter().for_each(|directive| {
                 directive.mark_used();
             });
@@ -55,7 +54,7 @@ impl<'a> Scope<'a> {
     /// The directives of this name in the innermost block alone.
     pub(super) fn own(&self, name: &str) -> Option<&'a Directive> {
         let level = self.levels.last()?;
-        level.directives.iter().find(|directive| directive.name == name).map(Directive::mark_used)
+        level.named(name).next().map(Directive::mark_used)
     }
 
     pub(super) fn flag(&self, name: &str) -> Option<bool> {

@@ -1,6 +1,6 @@
 //! Servers: where they listen, their names, and which of them takes a request.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use serde_json::{Value, json};
@@ -266,93 +266,112 @@ pub(super) fn listeners<'l>(listens: impl Iterator<Item = (&'l Listen, Protocol)
     listeners
 }
 
+/// The servers of each address, found once for all.
+pub(super) struct Index<'s> {
+    endpoints: Vec<BTreeSet<Endpoint>>,
+    all: BTreeSet<Endpoint>,
+    /// The default server of each address: the one marked so, or the first.
+    defaults: BTreeMap<Endpoint, usize>,
+    /// Up to two servers of each address whose names have a wildcard or are patterns.
+    wide: BTreeMap<Endpoint, Vec<usize>>,
+    /// The patterns of all servers, in the order of the file.
+    patterns: Vec<(usize, &'s str)>,
+}
+
+impl<'s> Index<'s> {
+    pub(super) fn new(servers: &'s [Server<'_>]) -> Index<'s> {
+        let endpoints: Vec<BTreeSet<Endpoint>> = servers.iter().map(Server::endpoints).collect();
+        let all = endpoints.iter().flatten().copied().collect();
+        let mut defaults = BTreeMap::new();
+        let mut wide: BTreeMap<Endpoint, Vec<usize>> = BTreeMap::new();
+        let mut patterns = Vec::new();
+        for (at, server) in servers.iter().enumerate() {
+            for listen in server.listens.iter().filter(|listen| listen.is_default) {
+                defaults.entry(listen.endpoint).or_insert(at);
+            }
+            let is_wide = server.names.iter().any(|name| match name {
+                Name::Host(host) => host.starts_with('*'),
+                Name::Pattern(_) => true,
+            });
+            for endpoint in endpoints[at].iter().filter(|_| is_wide) {
+                let known = wide.entry(*endpoint).or_default();
+                if known.len() < 2 {
+                    known.push(at);
+                }
+            }
+            patterns.extend(server.patterns().map(|pattern| (at, pattern)));
+        }
+        for (at, own) in endpoints.iter().enumerate() {
+            for endpoint in own {
+                defaults.entry(*endpoint).or_insert(at);
+            }
+        }
+        Index { endpoints, all, defaults, wide, patterns }
+    }
+
+    pub(super) fn is_default(&self, index: usize, endpoint: Endpoint) -> bool {
+        self.defaults.get(&endpoint) == Some(&index)
+    }
+
+    /// Whether another server of an address may take hosts that no server names exactly.
+    fn has_rival(&self, index: usize, endpoint: Endpoint) -> bool {
+        self.wide.get(&endpoint).is_some_and(|known| known.iter().any(|at| *at != index))
+    }
+
+    /// The conditions that no pattern of these addresses before this one matches.
+    fn earlier_patterns(&self, index: usize, pattern: &str, endpoints: &[Endpoint]) -> Vec<Value> {
+        let before = self.patterns.iter().take_while(|(at, earlier)| (*at, *earlier) != (index, pattern));
+        let near = before.filter(|(at, _)| endpoints.iter().any(|own| self.endpoints[*at].contains(own)));
+        near.map(|(_, earlier)| json!(["host", "!", "~*", earlier])).collect()
+    }
+}
+
 /// The selections of each server, by nginx's rules: the exact name, the longest wildcard, the first
 /// pattern, and otherwise the default server of the address.
-pub(super) fn select(servers: &[Server<'_>], report: &mut Report) -> Vec<Vec<Selection>> {
-    let all: BTreeSet<Endpoint> = servers.iter().flat_map(Server::endpoints).collect();
-    let mut taken: BTreeSet<(Endpoint, String)> = BTreeSet::new();
+pub(super) fn select(servers: &[Server<'_>], index: &Index<'_>, report: &mut Report) -> Vec<Vec<Selection>> {
+    let mut taken: BTreeSet<(Endpoint, &str)> = BTreeSet::new();
     let mut selections = Vec::new();
-    for (index, server) in servers.iter().enumerate() {
-        let endpoints: Vec<Endpoint> = server.endpoints().into_iter().collect();
+    for (at, server) in servers.iter().enumerate() {
+        let endpoints: Vec<Endpoint> = index.endpoints[at].iter().copied().collect();
         let default: Vec<Endpoint> =
-            endpoints.iter().copied().filter(|endpoint| is_default(servers, index, *endpoint)).collect();
+            endpoints.iter().copied().filter(|endpoint| index.is_default(at, *endpoint)).collect();
         let mut own = Vec::new();
-        let mut hosts = Vec::new();
+        let (mut hosts, mut known) = (Vec::new(), BTreeSet::new());
         for name in &server.names {
             let Name::Host(host) = name else { continue };
-            let free: Vec<bool> =
-                endpoints.iter().map(|endpoint| taken.insert((*endpoint, host.clone()))).collect();
+            let free: Vec<bool> = endpoints.iter().map(|endpoint| taken.insert((*endpoint, host))).collect();
             if free.contains(&true) {
-                if !hosts.contains(host) {
+                if known.insert(host) {
                     hosts.push(host.clone());
                 }
-            } else if !hosts.contains(host) {
+            } else if !known.contains(host) {
                 let effect = format!("the name `{host}` is another server's, as in nginx");
                 report.add(server.directive, Severity::Cosmetic, effect);
             }
         }
         // Routes without a host serve the default server's own names, too, unless a wildcard or a
         // pattern of another server would take them.
-        let others = servers.iter().enumerate().filter(|(other, _)| *other != index).map(|(_, other)| other);
-        let mut rivals = others.filter(|other| other.endpoints().iter().any(|at| default.contains(at)));
-        let is_rival = |other: &Server<'_>| {
-            other.names.iter().any(|name| match name {
-                Name::Host(host) => host.starts_with('*'),
-                Name::Pattern(_) => true,
-            })
-        };
-        let needs_hosts = default.len() < endpoints.len() || rivals.any(is_rival);
+        let needs_hosts =
+            default.len() < endpoints.len() || default.iter().any(|endpoint| index.has_rival(at, *endpoint));
         if needs_hosts && !hosts.is_empty() {
-            let vars = conditions(&endpoints, &all);
+            let vars = conditions(&endpoints, &index.all);
             own.push(Selection { suffix: "", hosts, vars, endpoints: endpoints.clone() });
         }
         for pattern in server.patterns() {
-            let mut vars = conditions(&endpoints, &all);
+            let mut vars = conditions(&endpoints, &index.all);
             vars.push(json!(["host", "~*", pattern]));
-            vars.extend(earlier_patterns(servers, index, pattern, &endpoints));
+            vars.extend(index.earlier_patterns(at, pattern, &endpoints));
             own.push(Selection { suffix: "-pattern", hosts: Vec::new(), vars, endpoints: endpoints.clone() });
         }
         if !default.is_empty() {
-            let mut vars = conditions(&default, &all);
-            vars.extend(earlier_patterns(servers, usize::MAX, "", &default));
+            let mut vars = conditions(&default, &index.all);
+            vars.extend(index.earlier_patterns(usize::MAX, "", &default));
             let suffix = if own.is_empty() { "" } else { "-default" };
             own.push(Selection { suffix, hosts: Vec::new(), vars, endpoints: default });
         }
         selections.push(own);
     }
     selections
-}
-
-/// Whether a server is the default one of an address: the one marked so, or the first.
-pub(super) fn is_default(servers: &[Server<'_>], index: usize, endpoint: Endpoint) -> bool {
-    let listening =
-        || servers.iter().enumerate().filter(|(_, server)| server.endpoints().contains(&endpoint));
-    let marked = listening().find(|(_, server)| {
-        server.listens.iter().any(|listen| listen.endpoint == endpoint && listen.is_default)
-    });
-    marked.or_else(|| listening().next()).is_some_and(|(first, _)| first == index)
-}
-
-/// The conditions that no pattern before this one matches.
-fn earlier_patterns(
-    servers: &[Server<'_>],
-    index: usize,
-    pattern: &str,
-    endpoints: &[Endpoint],
-) -> Vec<Value> {
-    let mut conditions = Vec::new();
-    for (at, server) in servers.iter().enumerate() {
-        if !server.endpoints().iter().any(|endpoint| endpoints.contains(endpoint)) {
-            continue;
-        }
-        for earlier in server.patterns() {
-            if at == index && earlier == pattern {
-                return conditions;
-            }
-            conditions.push(json!(["host", "!", "~*", earlier]));
-        }
-    }
-    conditions
 }
 
 /// The conditions that a request came to one of these addresses; none if there are no others.

@@ -1,6 +1,6 @@
 //! Upstreams: groups of servers, and servers that a `proxy_pass` names itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde_json::{Map, Value, json};
 
@@ -17,6 +17,9 @@ use crate::{Imported, Severity};
 pub(super) struct Upstreams<'a> {
     groups: BTreeMap<String, &'a Directive>,
     made: Vec<(String, Value, Place)>,
+    /// Places of those that were made, by their values as text and by their ids.
+    by_value: HashMap<String, usize>,
+    by_id: HashMap<String, usize>,
 }
 
 /// A server or a group with a scheme, as a `proxy_pass` names it.
@@ -41,7 +44,12 @@ impl<'a> Upstreams<'a> {
     pub(super) fn read(block: &'a Block) -> Upstreams<'a> {
         let groups = block.directives.iter().filter(|directive| directive.name == "upstream");
         let groups = groups.map(|directive| (directive.arg(0).to_owned(), directive.mark_used()));
-        Upstreams { groups: groups.collect(), made: Vec::new() }
+        Upstreams {
+            groups: groups.collect(),
+            made: Vec::new(),
+            by_value: HashMap::new(),
+            by_id: HashMap::new(),
+        }
     }
 
     pub(super) fn is_group(&self, name: &str) -> bool {
@@ -105,23 +113,26 @@ impl<'a> Upstreams<'a> {
 
     /// The id of an upstream with these settings.
     pub(super) fn intern(&mut self, name: &str, value: Value, place: &Place) -> String {
-        if let Some((id, _, _)) = self.made.iter().find(|(_, known, _)| *known == value) {
-            return id.clone();
+        let text = value.to_string();
+        if let Some(at) = self.by_value.get(&text) {
+            return self.made[*at].0.clone();
         }
         let base = Some(values::id_part(name)).filter(|id| !id.is_empty()).unwrap_or("upstream".to_owned());
         let mut id = base.clone();
         let mut number = 1;
-        while self.made.iter().any(|(known, _, _)| *known == id) {
+        while self.by_id.contains_key(&id) {
             number += 1;
             id = format!("{base}-{number}");
         }
+        self.by_value.insert(text, self.made.len());
+        self.by_id.insert(id.clone(), self.made.len());
         self.made.push((id.clone(), value, place.clone()));
         id
     }
 
     /// The value of an upstream that was made.
     pub(super) fn value(&self, id: &str) -> Option<&Value> {
-        self.made.iter().find(|(known, _, _)| known == id).map(|(_, value, _)| value)
+        Some(&self.made[*self.by_id.get(id)?].1)
     }
 
     pub(super) fn into_resources(self) -> Vec<Imported> {

@@ -140,3 +140,19 @@ fn files_that_may_not_be_read_close_the_routes_they_may_protect() {
         assert_eq!(import.guards(key).count(), usize::from(severity == Some(Severity::Guard)), "{text}");
     }
 }
+
+#[test]
+fn thousands_of_servers_are_read_in_a_moment() {
+    let server = |at: usize| {
+        format!(
+            "server {{ listen 80; server_name h{at}.test *.h{at}.test; location / {{ proxy_pass http://10.0.0.1:{}; }} }}\n",
+            at % 60_000 + 1
+        )
+    };
+    let text: String = (0..10_000).map(server).collect();
+    let begun = std::time::Instant::now();
+    let import = import(&text);
+    assert_eq!(import.resources.iter().filter(|one| one.key.kind == model::Kind::Upstream).count(), 10_000);
+    // Quadratic work takes minutes.
+    assert!(begun.elapsed().as_secs() < 30, "{:?}", begun.elapsed());
+}
