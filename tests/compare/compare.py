@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.parse
 from pathlib import Path
 
 import client
@@ -23,7 +24,7 @@ import explained
 import upstream
 
 # Headers of one connection or of one program; they differ without any configuration.
-HOP = {"connection", "keep-alive", "transfer-encoding", "date", "server", "via", "content-length"}
+HOP = {"connection", "keep-alive", "te", "transfer-encoding", "date", "server", "via", "content-length"}
 OWN = HOP | {"x-request-id", "x-envoy-upstream-service-time", "x-envoy-expected-rq-timeout-ms", "x-envoy-internal"}
 FORWARDED = {"x-real-ip", "x-forwarded-for", "x-forwarded-host", "x-forwarded-port", "x-forwarded-proto", "sluice-hops"}
 MOST_REQUESTS = 600
@@ -66,7 +67,19 @@ def stop(process):
         process.wait()
 
 
-def result(answer, groups):
+def written(request, name, value):
+    """A header's value as it is compared: the text of an ETag is the program's own, and a Location may be relative."""
+    if name == "etag":
+        return "W/" if value.startswith("W/") else "strong"
+    if name == "location":
+        host = dict(request.headers)["Host"].split(":")[0]
+        usual = 443 if request.tls else 80
+        base = f"{'https' if request.tls else 'http'}://{host}" + ("" if request.port == usual else f":{request.port}")
+        return urllib.parse.urljoin(base + request.target, value)
+    return value
+
+
+def result(request, answer, groups):
     """What is compared of an answer."""
     seen, body = None, answer.body
     if any(name == "x-upstream" for name, _ in answer.headers) or answer.status == 101:
@@ -78,7 +91,10 @@ def result(answer, groups):
         seen["port"] = groups.get(seen["port"], seen["port"])
         seen["headers"] = sorted((name, value) for name, value in map(tuple, seen["headers"]) if name not in OWN)
         body = b""
-    headers = sorted((name, value) for name, value in answer.headers if name not in OWN)
+    headers = sorted((name, written(request, name, value)) for name, value in answer.headers if name not in OWN)
+    if answer.status == 405:
+        # RFC 9110 section 15.5.6 demands it; nginx leaves it out.
+        headers = [pair for pair in headers if pair[0] != "allow"]
     # The pages of errors are the program's own.
     if answer.status >= 300:
         body, headers = b"", [pair for pair in headers if pair[0] not in ("content-type",)]
@@ -132,7 +148,7 @@ def run_all(program, requests, ports, groups):
     out = []
     for one in requests:
         answer = client.send(one.port, one.tls, one.method, one.target, one.headers, one.body)
-        out.append(result(answer, groups))
+        out.append(result(one, answer, groups))
     stop(program)
     return out
 

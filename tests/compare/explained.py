@@ -32,6 +32,8 @@ def explains(finding, difference, target):
         if speaks_of(re.escape(name)):
             return True
         if found.group(1) == "upstream":
+            if name.startswith("x-envoy-"):
+                return "x-envoy-" in text
             return name.startswith("x-forwarded-") and speaks_of("forwarded", "x-forwarded-for")
         families = {"access-control-": "cors", "content-encoding": "gzip", "vary": "(?:gzip|cors)", "cache-control": "expires",
                     "expires": "expires", "content-type": "(?:type|content-type)"}
