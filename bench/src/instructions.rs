@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::gateways::tools::{Program, Tools};
 use crate::gateways::{self, Gateway, Place, Setup};
-use crate::load::Front;
+use crate::load::{Call, Front};
 use crate::machine::Machine;
 use crate::probe;
 use crate::process::{Launch, Process};
@@ -29,7 +29,7 @@ const WARM: usize = 300;
 const SHORT: usize = 100;
 
 /// The scenarios, by what is switched on.
-const SCENARIOS: [(&str, Setup); 7] = {
+const SCENARIOS: [(&str, Setup); 9] = {
     let plain = Setup { answer: Answer::Length4000, ..Setup::PLAIN };
     [
         ("plain", plain),
@@ -39,6 +39,8 @@ const SCENARIOS: [(&str, Setup); 7] = {
         ("all three", Setup { key: true, limit: true, metrics: true, ..plain }),
         ("TLS", Setup { front: Front::Https, ..plain }),
         ("HTTP/2", Setup { front: Front::H2, ..plain }),
+        ("h2c", Setup { front: Front::H2c, ..plain }),
+        ("gRPC unary", Setup { front: Front::H2c, call: Call::Grpc, answer: Answer::Grpc, ..plain }),
     ]
 };
 
