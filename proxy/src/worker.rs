@@ -19,6 +19,7 @@ use sdk::meters::Shard;
 use sdk::state::WorkerStates;
 use snapshot::balance::BalanceState;
 use snapshot::{Reader, Snapshot, Upstream};
+use wire::Fields;
 
 use crate::access_log::AccessLog;
 use crate::buffers::{Buffers, SPARE};
@@ -64,6 +65,8 @@ pub(crate) struct Worker {
     scratch: RefCell<Vec<Box<Scratch>>>,
     /// The least that was spare since memory was last given back.
     scratch_unused: Cell<usize>,
+    /// Of [`Worker::take_head`].
+    heads: RefCell<Vec<Fields>>,
     balance: RefCell<Vec<Option<Balance>>>,
     /// State that plugins keep on this worker.
     states: WorkerStates,
@@ -176,6 +179,7 @@ impl Worker {
             complaints: Cell::default(),
             scratch: RefCell::default(),
             scratch_unused: Cell::new(0),
+            heads: RefCell::default(),
             balance: RefCell::default(),
             states: WorkerStates::default(),
             shard,
@@ -270,6 +274,21 @@ impl Worker {
         let mut spare = self.scratch.borrow_mut();
         if spare.len() < SPARE {
             spare.push(scratch);
+        }
+    }
+
+    /// Memory for a head of HTTP/2, which is kept between uses.
+    #[inline]
+    pub(crate) fn take_head(&self) -> Fields {
+        self.heads.borrow_mut().pop().unwrap_or_default()
+    }
+
+    #[inline]
+    pub(crate) fn give_head(&self, mut head: Fields) {
+        let mut heads = self.heads.borrow_mut();
+        if heads.len() < SPARE {
+            head.clear(2 << 10);
+            heads.push(head);
         }
     }
 

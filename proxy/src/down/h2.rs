@@ -170,7 +170,7 @@ impl Task<'_> {
             begun: shared.streams.begun(),
             closing: at_once || shared.mux.borrow().is_closing(),
             at_once,
-            wake: blocked,
+            wake: [blocked, shared.mux.borrow_mut().release()].into_iter().flatten().min(),
         };
         match self.life.poll(&state, cx) {
             Turn::Wait => Poll::Pending,

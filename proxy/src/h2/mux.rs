@@ -36,6 +36,9 @@ pub(super) const FAREWELL: [u8; 8] = *b"farewell";
 /// The payload of the PING that asks whether the peer is still there.
 pub(super) const PROBE: [u8; 8] = *b"are you?";
 
+/// Milliseconds for which an idle connection keeps memory for the next stream.
+const KEPT: u64 = 1000;
+
 /// Milliseconds after which a peer that says nothing may be gone.
 const SILENCE: u64 = 10_000;
 
@@ -292,6 +295,21 @@ impl Mux {
             self.closing = Some(Closing::Behind(self.newest));
             frame::put_goaway(self.newest, Code::NO_ERROR, &mut self.out);
         }
+    }
+
+    /// Frees memory of an idle connection once nothing has come for a while. Returns when to call again, in the clock's
+    /// coarse milliseconds.
+    pub(crate) fn release(&mut self) -> Option<u64> {
+        if !self.slots.is_spare() || !self.unsent().is_empty() {
+            return None;
+        }
+        let due = self.heard + KEPT;
+        if self.clock.coarse_ms() < due {
+            return Some(due);
+        }
+        self.slots.release();
+        (self.out, self.list) = (Vec::new(), List::default());
+        None
     }
 
     /// It takes no more streams, or will not soon.

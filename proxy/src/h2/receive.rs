@@ -370,7 +370,8 @@ impl Mux {
 
     /// A response's head.
     fn response(&mut self, index: usize, ends: bool, refused: Option<Refusal>) {
-        let mut head = ResponseHead { version: Version::Http2, ..ResponseHead::default() };
+        let mut head = std::mem::take(&mut self.slots[index].spare);
+        head.version = Version::Http2;
         let made = match refused {
             Some(refusal) => Err(refusal),
             None if self.list.len() > self.limits.fields + 1 => Err(Refusal::TooManyFields),

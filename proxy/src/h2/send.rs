@@ -49,13 +49,8 @@ impl Mux {
             return;
         }
         self.written = 0;
-        if self.slots.len() == 0 {
-            // An idle connection holds nothing.
-            self.out = Vec::new();
-        } else {
-            self.out.clear();
-            self.out.shrink_to(FIRST.max(self.limits.unsent));
-        }
+        self.out.clear();
+        self.out.shrink_to(FIRST.max(self.limits.unsent));
         // Less always fits.
         let _ = self.held.resize(&self.budgets.unsent, 0);
         self.waiting.drain(..).for_each(std::task::Waker::wake);

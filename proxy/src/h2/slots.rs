@@ -46,6 +46,8 @@ pub(super) struct Slot {
     pub(super) received: bool,
     /// Heads of responses that were not taken, interim ones first.
     pub(super) heads: VecDeque<ResponseHead>,
+    /// Memory for the next one.
+    pub(super) spare: ResponseHead,
     pub(super) trailers: Fields,
     /// Why its trailers are not taken.
     pub(super) refused: Option<Refusal>,
@@ -185,20 +187,29 @@ impl Slots {
         self.slots[index].id = id;
     }
 
-    /// Gives a place back. Its memory stays for the next stream if it is small, and until no stream is left.
+    /// Gives a place back. Its memory stays for the next stream if it is small.
     pub(super) fn remove(&mut self, index: usize) {
-        let Slot { mut data, heads, mut trailers, .. } = std::mem::take(&mut self.slots[index]);
+        let Slot { mut data, mut heads, spare, mut trailers, .. } = std::mem::take(&mut self.slots[index]);
         self.ids[index] = 0;
-        if self.free.len() + 1 == self.slots.len() {
-            *self = Slots::default();
-            return;
-        }
         data.clear();
+        heads.clear();
         trailers.clear(1 << 10);
         if data.capacity() <= 1 << 10 {
-            self.slots[index] = Slot { data, heads, trailers, ..Slot::default() };
+            self.slots[index] = Slot { data, heads, spare, trailers, ..Slot::default() };
         }
         self.free.push(index);
+    }
+
+    /// Frees all memory, where no stream is left.
+    pub(super) fn release(&mut self) {
+        if self.len() == 0 {
+            *self = Slots::default();
+        }
+    }
+
+    /// Whether there is memory to release.
+    pub(super) fn is_spare(&self) -> bool {
+        self.len() == 0 && !self.slots.is_empty()
     }
 
     /// Streams that have a place.
@@ -235,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_used_again_and_go_with_the_last_stream() {
+    fn places_are_used_again_until_they_are_released() {
         let mut slots = Slots::default();
         let (one, three) = (slots.insert(1), slots.insert(3));
         assert_eq!(
@@ -248,8 +259,12 @@ mod tests {
         assert_eq!(slots.insert(5), one);
         assert_eq!((slots[one].id, slots[one].data.len(), slots[one].gone), (5, 0, None));
         slots.remove(one);
+        slots.release();
+        assert_eq!((slots.find(3), slots.is_spare()), (Some(three), false));
         slots.remove(three);
-        assert_eq!((slots.len(), slots.slots.capacity()), (0, 0));
+        assert!(slots.is_spare());
+        slots.release();
+        assert_eq!((slots.len(), slots.slots.capacity(), slots.is_spare()), (0, 0, false));
     }
 
     #[test]

@@ -133,12 +133,14 @@ impl Stream {
         self.mux.borrow_mut().poll_data(self.index, cx, bytes, ends)
     }
 
-    /// Takes the next head of a response.
-    pub(crate) fn poll_head(&self, cx: &mut Context<'_>) -> Poll<Result<ResponseHead, Gone>> {
+    /// Takes the next head of a response, in place of `head`, whose memory is used again.
+    pub(crate) fn poll_head(&self, cx: &mut Context<'_>, head: &mut ResponseHead) -> Poll<Result<(), Gone>> {
         let mut mux = self.mux.borrow_mut();
         let slot = &mut mux.slots[self.index];
-        if let Some(head) = slot.heads.pop_front() {
-            return Poll::Ready(Ok(head));
+        if let Some(came) = slot.heads.pop_front() {
+            slot.spare = std::mem::replace(head, came);
+            slot.spare.clear();
+            return Poll::Ready(Ok(()));
         }
         if let Some(gone) = slot.gone {
             return Poll::Ready(Err(gone));

@@ -11,6 +11,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use sha1::{Digest, Sha1};
+use smallvec::SmallVec;
 use wire::fields::check_value;
 use wire::h1::Refusal;
 use wire::h1::encode::{BadTarget, check_target, decimal};
@@ -221,7 +222,8 @@ impl Sender<'_> {
         };
         self.ended = !tunnels && matches!(size, Size::None | Size::Exactly(0));
         let put = |to: &mut FieldSink<'_>| {
-            let mut list = List { to, text: Vec::new(), name: 0, kind: ContentType::of(stream), key: None };
+            let mut list =
+                List { to, text: SmallVec::new(), name: 0, kind: ContentType::of(stream), key: None };
             if tunnels {
                 list.key = Some(None);
             }
@@ -340,7 +342,7 @@ impl ContentType {
 struct List<'a, 'b> {
     to: &'a mut FieldSink<'b>,
     /// Name and value of a field that comes in parts, and how long the name is.
-    text: Vec<u8>,
+    text: SmallVec<[u8; 128]>,
     name: usize,
     kind: ContentType,
     /// For a tunnel: the proof that its key was read, once that came.
@@ -379,14 +381,19 @@ impl Lines for List<'_, '_> {
     }
 
     fn number(&mut self, number: u64) {
-        decimal(number, &mut self.text);
+        let mut digits = Vec::with_capacity(20);
+        decimal(number, &mut digits);
+        self.text.extend_from_slice(&digits);
     }
 
     fn end(&mut self) {
-        let text = std::mem::take(&mut self.text);
-        let (name, value) = text.split_at(self.name);
-        self.put(Name::from_bytes(name), name, value);
-        self.text = text;
+        let List { to, text, name, .. } = self;
+        let (name, value) = text.split_at(*name);
+        let id = Name::from_bytes(name);
+        // None of those that `put` treats in a way of its own comes in parts.
+        if !Mux::leaves_out(id) {
+            to.put(id, name, value);
+        }
     }
 
     #[inline]
@@ -412,8 +419,8 @@ impl Receiver<'_> {
     ) -> Result<(), Fault> {
         let stream = self.stream.place.stream();
         loop {
-            match self.waiter.until(*deadline, |cx| stream.poll_head(cx)).await {
-                Ok(Ok(came)) => *head = came,
+            match self.waiter.until(*deadline, |cx| stream.poll_head(cx, head)).await {
+                Ok(Ok(())) => {}
                 Ok(Err(gone)) => return Err(self.stream.fault(gone)),
                 Err(_) => {
                     *deadline = late().inspect_err(|_| self.stream.place.link().distrust())?;

@@ -559,7 +559,8 @@ fn poll(
     let blocked = line.blocked_until(target.send_timeout);
     let silent =
         mux.borrow().probing().map(|since| clock.after(target.connect_timeout) - (clock.coarse_ms() - since));
-    let next = [*idle, blocked, silent].into_iter().flatten().min().unwrap_or(u64::MAX);
+    let release = mux.borrow_mut().release().filter(|until| !clock.is_over(*until));
+    let next = [*idle, blocked, silent, release].into_iter().flatten().min().unwrap_or(u64::MAX);
     if clock.is_over(next) {
         return Poll::Ready(());
     }

@@ -30,6 +30,15 @@ pub(crate) struct Output {
 }
 
 impl Output {
+    /// With memory for a head, which [`Output::into_head`] gives back.
+    pub(super) fn new(head: Fields) -> Output {
+        Output { head, ..Output::default() }
+    }
+
+    pub(super) fn into_head(self) -> Fields {
+        self.head
+    }
+
     /// Sends the head if it still waits. With `ends`, nothing follows it.
     fn send_head(&mut self, stream: &h2::Stream, ends: bool) -> Result<(), Failed> {
         if std::mem::take(&mut self.waits) {
@@ -115,9 +124,7 @@ impl Response<'_> {
             // The end of the stream says as much.
             Size::Exactly(0) if !measured && x.method() != Method::Head => {}
             Size::Exactly(length) => {
-                let mut digits = Vec::with_capacity(20);
-                decimal(length, &mut digits);
-                fields.append_checked(Name::ContentLength, b"content-length", &digits);
+                fields.append_written(Name::ContentLength, b"content-length", |out| decimal(length, out));
             }
             Size::None | Size::Open => {}
         }
@@ -128,9 +135,7 @@ impl Response<'_> {
     /// Date, Server and Alt-Svc.
     fn add_ours(&self, fields: &mut Fields) {
         if !fields.contains(Name::Date) {
-            let mut date = Vec::with_capacity(29);
-            self.worker.write_date(&mut date);
-            fields.append_checked(Name::Date, b"date", &date);
+            fields.append_written(Name::Date, b"date", |out| self.worker.write_date(out));
         }
         fields.append_checked(Name::Server, b"server", self.worker.settings.server.as_bytes());
         if let Some(alt_svc) = self.alt_svc
@@ -208,9 +213,8 @@ impl Response<'_> {
             }
         }
         fields.append_checked(Name::ContentType, b"content-type", b"application/grpc");
-        let mut digits = Vec::with_capacity(2);
-        decimal(grpc::status(x.status()).into(), &mut digits);
-        fields.append_checked(Name::Other, b"grpc-status", &digits);
+        let status = grpc::status(x.status()).into();
+        fields.append_written(Name::Other, b"grpc-status", |out| decimal(status, out));
         fields.append_checked(Name::Other, b"grpc-message", &grpc::message(text, x.status()));
         self.add_ours(fields);
         size_of(fields)

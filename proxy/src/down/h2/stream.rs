@@ -90,7 +90,7 @@ impl Stream {
                     let stream = Stream {
                         waiters: [shared.worker.clock.waiter(), shared.worker.clock.waiter()],
                         input: Input::new(ends, shared.clone()),
-                        output: RefCell::default(),
+                        output: RefCell::new(Output::new(shared.worker.take_head())),
                         stream,
                         shared,
                         arrival,
@@ -155,6 +155,7 @@ async fn serve(mut stream: Stream, made: Result<Ask, Refusal>, mut scratch: Box<
             tunnel::run(&worker, [reading, writing], ends, *tunnel).await;
         }
     }
+    worker.give_head(stream.output.into_inner().into_head());
 }
 
 /// Ends a stream whose head is no request: one that means different things to different servers is reset,
