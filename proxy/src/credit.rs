@@ -47,6 +47,11 @@ impl Credit {
         self.earn(REQUEST);
     }
 
+    /// A request was sent to the peer, which may reset it.
+    pub(crate) fn asked(&self) {
+        self.earn(RESET);
+    }
+
     /// A message of the peer was refused.
     pub(crate) fn refused(&self) {
         self.spend(REFUSED);

@@ -10,6 +10,8 @@ mod receive;
 mod send;
 mod slots;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use line::{Line, Read};
 pub(crate) use mux::{Budgets, Limits, Mux, Over, Role};

@@ -177,6 +177,7 @@ impl Mux {
         let last = self.goaway.map_or(last, |(before, _)| before.min(last));
         self.goaway = Some((last, code));
         if self.role == Role::Client {
+            self.waiting.drain(..).for_each(Waker::wake);
             let left_out: Vec<usize> =
                 self.slots.iter_mut().filter(|(_, slot)| slot.id > last).map(|(index, _)| index).collect();
             for index in left_out {

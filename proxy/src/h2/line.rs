@@ -26,6 +26,8 @@ pub(crate) struct Line {
     fresh: bool,
     /// Written bytes may still be buffered by the transport.
     unflushed: bool,
+    /// Nothing is read before the peer has taken more of what is to be written.
+    choked: bool,
     /// Since when, in the clock's coarse milliseconds, the peer has not accepted any bytes.
     blocked: Option<u64>,
 }
@@ -46,7 +48,7 @@ impl Line {
         if let Some(buffer) = early {
             worker.buffers.give(buffer);
         }
-        Line { worker: worker.clone(), io, rest, fresh: true, unflushed: false, blocked: None }
+        Line { worker: worker.clone(), io, rest, fresh: true, unflushed: false, choked: false, blocked: None }
     }
 
     /// Reads the preface. False if something else came.
@@ -84,7 +86,8 @@ impl Line {
         loop {
             {
                 let mux = mux.borrow();
-                if mux.over().is_some() || mux.is_choked() {
+                self.choked = mux.is_choked();
+                if mux.over().is_some() || self.choked {
                     return Poll::Pending;
                 }
             }
@@ -124,6 +127,10 @@ impl Line {
                 Poll::Ready(Ok(n)) => {
                     mux.wrote(n);
                     (self.blocked, self.unflushed) = (None, true);
+                    if self.choked && !mux.is_choked() {
+                        self.choked = false;
+                        cx.waker().wake_by_ref();
+                    }
                 }
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => {
@@ -169,6 +176,44 @@ mod tests {
     use crate::Settings;
     use crate::rt::memory::{Schedule, pair};
     use crate::testing::{self, beside_worker};
+
+    #[test]
+    fn a_client_that_takes_what_it_was_sent_is_read_again() {
+        beside_worker(Settings::default(), async |worker, _| {
+            let narrow = Schedule { room: 1 << 10, ..Schedule::default() };
+            let (client, io) = pair(narrow, Schedule::default());
+            let mut line = Line::new(&worker, Io::Memory(io), None);
+            let mut limits = Limits::of_server(&worker.settings);
+            limits.control_frames = 100_000;
+            let mux = Shared::new(RefCell::new(Mux::new(
+                Role::Server,
+                limits,
+                Budgets { received: worker.windows.clone(), unsent: worker.send_windows.clone() },
+                worker.clock.clone(),
+            )));
+            let (count, waker) = crate::clock::tests::count();
+            let mut cx = Context::from_waker(&waker);
+            let mut poll = || {
+                let _ = line.poll_read(&mut cx, &mux, |_| {});
+                let _ = line.poll_write(&mut cx, &mux);
+                mux.borrow().is_choked()
+            };
+            let mut sent = vec![0, 0, 0, 4, 0, 0, 0, 0, 0];
+            (0..10_000).for_each(|_| sent.extend_from_slice(b"\0\0\x08\x06\0\0\0\0\0 a ping "));
+            let (mut at, mut read) = (0, [0; 1 << 10]);
+            while !poll() {
+                client.write_all(&sent[at..at + 1000]).await.unwrap();
+                at += 1000;
+            }
+            // Only a task that was woken looks again.
+            let mut seen = count.so_far();
+            while poll() {
+                assert!(client.read(&mut read).await.unwrap() > 0);
+                assert_ne!(std::mem::replace(&mut seen, count.so_far()), count.so_far());
+            }
+            assert_ne!(seen, count.so_far(), "there is room again, and nothing else wakes it");
+        });
+    }
 
     #[test]
     fn a_client_that_takes_nothing_is_waited_for_from_when_it_stopped() {

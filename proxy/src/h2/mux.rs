@@ -54,7 +54,7 @@ pub(crate) enum Role {
 /// Bounds of one connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
-    /// Streams that the peer may have open.
+    /// Streams that may be open at a time.
     pub(crate) streams: usize,
     /// Window of each stream, in bytes.
     pub(crate) stream_window: u32,
@@ -270,7 +270,10 @@ impl Mux {
             Over::Flood(_) => frame::put_goaway(self.newest, Code::ENHANCE_YOUR_CALM, &mut self.out),
             Over::Closed(_) => {}
         }
+        self.queue.clear();
+        self.granted = 0;
         for (_, slot) in self.slots.iter_mut() {
+            slot.queued = false;
             // Messages that arrived whole can still be read.
             if !slot.received || !slot.sent {
                 slot.break_off(Gone::Connection);
@@ -370,9 +373,9 @@ impl Mux {
         self.peer_streams as usize
     }
 
-    /// Waits until the peer takes streams, or the connection is over.
+    /// Waits until the peer takes streams, or will take none any more.
     pub(crate) fn poll_streams(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.peer_streams > 0 || self.over.is_some() {
+        if self.peer_streams > 0 || self.over.is_some() || self.goaway.is_some() {
             return Poll::Ready(());
         }
         self.wait(cx);
@@ -430,7 +433,7 @@ impl Limits {
     /// Of connections to servers, whose streams have windows of `stream_window` bytes.
     pub(crate) fn of_client(settings: &Settings, stream_window: u32) -> Limits {
         Limits {
-            streams: 0,
+            streams: settings.http2.upstream_streams as usize,
             stream_window,
             list: settings.response.head,
             head: settings.response.head,

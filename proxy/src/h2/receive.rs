@@ -13,7 +13,7 @@ use super::mux::{Closing, Mux, Over, PSEUDO, Role};
 use super::slots::{Gone, Slot};
 use crate::exchange::fault::Flood;
 
-/// Streams that were reset here and are remembered.
+/// Streams that were reset here and are remembered, at least.
 const RESETS: usize = 64;
 
 /// Interim responses that wait to be taken.
@@ -137,7 +137,11 @@ impl Mux {
         let Some(index) = self.slots.find(head.stream) else {
             self.partial = Some(dropped);
             self.spend(1)?;
-            self.closed(head.stream, false)?;
+            match self.closed(head.stream, false) {
+                // Its data is still to be passed over.
+                Err(Broken::Stream(stream, code)) => self.reset_stream(stream, code, Gone::RuleBroken),
+                closed => closed?,
+            }
             self.settle_partial();
             return Ok(front);
         };
@@ -321,6 +325,7 @@ impl Mux {
         if let Some(index) = self.slots.find(stream) {
             let slot = &self.slots[index];
             if slot.gone.is_some() && slot.reset {
+                self.spend(1)?;
                 return Ok(None);
             }
             if slot.gone.is_some() || slot.received {
@@ -337,6 +342,7 @@ impl Mux {
             return Ok(None);
         }
         if self.role == Role::Client || stream <= self.newest {
+            self.spend(1)?;
             self.closed(stream, true)?;
             return Ok(None);
         }
@@ -361,9 +367,9 @@ impl Mux {
         }
         self.credit.request();
         let index = self.slots.insert(stream);
-        let window = if self.acknowledged { self.limits.stream_window } else { frame::FIRST_WINDOW };
+        let window = self.whole_window();
         let slot = &mut self.slots[index];
-        (slot.window, slot.send_window) = (i64::from(window), self.peer_window);
+        (slot.window, slot.send_window) = (window, self.peer_window);
         (slot.has_head, slot.received) = (true, ends);
         Ok(Some(Event::Request { index, ends, refused }))
     }
@@ -378,6 +384,7 @@ impl Mux {
             None => response_head(&self.list, &mut head),
         };
         let slot = &mut self.slots[index];
+        let waiting: usize = slot.heads.iter().map(|head| field_section_size(&head.fields)).sum();
         let interim = head.status < 200;
         let expected = match length(&head.fields) {
             Some(Ok(length)) if !slot.bodiless && !matches!(head.status, 204 | 304) => Some(length),
@@ -388,6 +395,7 @@ impl Mux {
             Ok(()) if interim && ends => Some(Refusal::Status),
             Ok(()) if ends && expected.is_some_and(|length| length > 0) => Some(Refusal::ContentLength),
             Ok(()) if slot.heads.len() > INTERIM => Some(Refusal::Status),
+            Ok(()) if waiting > self.limits.head => Some(Refusal::HeadTooLarge),
             Ok(()) => None,
         };
         if let Some(refusal) = why {
@@ -409,7 +417,6 @@ impl Mux {
         if !ends || slot.expected.is_some_and(|left| left > 0) {
             return Err(Broken::Stream(id, Code::PROTOCOL_ERROR));
         }
-        slot.received = true;
         let too_large = refused.is_some() || self.list.len() > self.limits.fields;
         match take_trailers(&self.list, &mut slot.trailers) {
             // The client can still be answered.
@@ -420,6 +427,7 @@ impl Mux {
             }
             Ok(()) => {}
         }
+        slot.received = true;
         slot.wake_reader();
         self.hold_trailers(index)
     }
@@ -494,11 +502,17 @@ impl Mux {
 
     /// Remembers that a stream was reset here.
     pub(super) fn note_reset(&mut self, stream: u32) {
-        if self.reset.len() == RESETS {
+        // Exchanges that end together, such as those of a client that goes, all reset their streams.
+        if self.reset.len() >= RESETS.max(2 * self.limits.streams) {
             self.reset.pop_front();
         }
         self.reset.push_back(stream);
     }
+}
+
+/// The size of fields as it is announced (RFC 9113 section 6.5.2).
+fn field_section_size(fields: &Fields) -> usize {
+    fields.iter().map(|(name, value, _)| name.len() + value.len() + 32).sum()
 }
 
 /// Makes a response's head of its fields (RFC 9113 section 8.3.2).

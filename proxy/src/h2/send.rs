@@ -46,6 +46,11 @@ impl Mux {
     pub(crate) fn wrote(&mut self, bytes: usize) {
         self.written += bytes;
         if self.written < self.out.len() {
+            // A peer that never takes all of it must not make it longer and longer.
+            if self.written >= FIRST.max(self.out.len() / 2) {
+                self.out.drain(..self.written);
+                self.written = 0;
+            }
             return;
         }
         self.written = 0;
@@ -90,9 +95,12 @@ impl Mux {
     /// Begins a stream, of which nothing is sent yet. Its identifier comes with its first head.
     pub(super) fn begin(&mut self) -> usize {
         let index = self.slots.insert(UNNUMBERED);
-        let window = if self.acknowledged { self.limits.stream_window } else { frame::FIRST_WINDOW };
-        let slot = &mut self.slots[index];
-        slot.window = i64::from(window);
+        self.slots[index].window = self.whole_window();
+        self.slots[index].gone = match (self.over(), self.goaway) {
+            (Some(_), _) => Some(Gone::Connection),
+            (None, Some(_)) => Some(Gone::LeftOut),
+            (None, None) => None,
+        };
         index
     }
 
@@ -160,6 +168,7 @@ impl Mux {
     pub(super) fn number(&mut self, index: usize) {
         let id = self.next;
         self.next += 2;
+        self.credit.asked();
         self.slots.renumber(index, id);
         self.slots[index].send_window = self.peer_window;
     }
@@ -296,25 +305,34 @@ impl Mux {
             return;
         }
         let turns = self.room().div_ceil(FIRST).min(self.queue.len());
-        while self.granted < turns {
-            let index = self.queue[self.granted];
-            self.granted += 1;
+        if turns == 0 {
+            return;
+        }
+        self.granted = self.granted.max(turns);
+        // Also those that had their turn before, when others had used up the window or the room.
+        for &index in self.queue.iter().take(self.granted) {
             self.slots[index].wake_writer();
         }
     }
 
     /// Allows the peer to send more on a stream, once that is worth a frame.
     pub(super) fn renew_stream(&mut self, index: usize) {
+        let target = self.whole_window();
         let slot = &mut self.slots[index];
         if !slot.receives() {
             return;
         }
-        let target = i64::from(self.limits.stream_window);
         let more = target - slot.window - i64::from(slot.unread);
         if more > 0 && more >= target / 2 {
             slot.window += more;
             frame::put_number(kind::WINDOW_UPDATE, slot.id, more as u32, &mut self.out);
         }
+    }
+
+    /// The window of a stream of which nothing was received. Before the peer has acknowledged our settings, it is not
+    /// theirs.
+    pub(super) fn whole_window(&self) -> i64 {
+        i64::from(if self.acknowledged { self.limits.stream_window } else { frame::FIRST_WINDOW })
     }
 
     /// Bytes of a stream were used up.
@@ -330,11 +348,12 @@ impl Mux {
         }
     }
 
-    /// Drops a stream's unread bytes and gives them back to the window.
+    /// Drops a stream's unread bytes and gives them back to the window. Its message is not whole then.
     pub(super) fn drop_data(&mut self, index: usize) {
         self.release_trailers(index);
         let slot = &mut self.slots[index];
         slot.data.clear();
+        slot.received = false;
         self.unread -= std::mem::take(&mut slot.unread);
         self.renew_window();
     }
@@ -371,6 +390,7 @@ impl Mux {
         // After a whole response, the rest of the request is not wanted (RFC 9113 section 8.1).
         let code = if slot.sent && self.role == Role::Server { Code::NO_ERROR } else { Code::CANCEL };
         self.reset(index, code);
+        self.leave_queue(index);
         self.drop_data(index);
         if let Some(partial) = &mut self.partial
             && partial.index == Some(index)

@@ -133,6 +133,11 @@ impl Stream {
         self.mux.borrow_mut().poll_data(self.index, cx, bytes, ends)
     }
 
+    /// Gives up its turn: no more of the body is sent for now.
+    pub(crate) fn give_up_turn(&self) {
+        self.mux.borrow_mut().leave_queue(self.index);
+    }
+
     /// Takes the next head of a response, in place of `head`, whose memory is used again.
     pub(crate) fn poll_head(&self, cx: &mut Context<'_>, head: &mut ResponseHead) -> Poll<Result<(), Gone>> {
         let mut mux = self.mux.borrow_mut();

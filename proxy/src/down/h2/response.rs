@@ -228,6 +228,15 @@ fn size_of(fields: &Fields) -> u64 {
     (fields + b":status200".len()) as u64
 }
 
+/// A stream's wait for its turn, which ends with the write that waits.
+struct Turn<'a>(&'a h2::Stream);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.give_up_turn();
+    }
+}
+
 /// Sends all of a piece, for whose next part the client may take `timeout`.
 pub(crate) async fn send(
     worker: &Worker,
@@ -237,6 +246,7 @@ pub(crate) async fn send(
     mut bytes: &[u8],
     ends: bool,
 ) -> Result<(), Failed> {
+    let _turn = Turn(stream);
     loop {
         let deadline = worker.clock.after(timeout);
         let sent = waiter.until(deadline, |cx| stream.poll_send(cx, bytes, ends)).await;
