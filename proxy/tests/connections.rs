@@ -6,6 +6,7 @@ mod datagrams;
 mod fetches;
 mod handoff;
 mod heads;
+mod hostile_http2;
 mod http2;
 mod http2_ends;
 mod limits;

@@ -84,6 +84,21 @@ pub fn goes(last: u32) -> Do {
     frame(GOAWAY, 0, 0, &[last.to_be_bytes(), [0; 4]].concat())
 }
 
+/// Returns WINDOW_UPDATE.
+pub fn widens(stream: u32, more: u32) -> Do {
+    frame(8, 0, stream, &more.to_be_bytes())
+}
+
+/// Returns PUSH_PROMISE without fields.
+pub fn pushes(stream: u32, promised: u32) -> Do {
+    frame(5, END_HEADERS, stream, &promised.to_be_bytes())
+}
+
+/// Returns a frame of an unknown type.
+pub fn unknown(stream: u32) -> Do {
+    frame(0xf7, 0xff, stream, b"anything")
+}
+
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Do {
     let mut bytes = (payload.len() as u32).to_be_bytes()[1..].to_vec();
     bytes.extend_from_slice(&[kind, flags]);
