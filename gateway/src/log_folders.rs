@@ -27,12 +27,24 @@ pub fn of(boot: &Boot, config: Option<&Path>, resources: Option<&Path>, data: &P
     let mut own = vec![base.clone()];
     let folder = |file: &Path| file.parent().map(real);
     own.extend([config, resources].into_iter().flatten().filter_map(folder));
-    let logs = [&boot.http.access_log, &boot.streams.access_log].into_iter().flatten();
-    let logs = logs.map(|log| log.path.as_str()).chain(boot.error_log.as_deref());
-    own.extend(logs.map(|path| real(&base.join(path))));
-    own.extend(boot.proxy_cache.zones.iter().filter_map(|zone| Some(real(&zone.disk.as_ref()?.path))));
+    own.extend(written(boot, &base));
     let folders = Folders::new(&text(&base), listed.collect::<Vec<_>>(), own.iter().map(|path| text(path)));
     folders.with_served(served(boot, config, resources, data))
+}
+
+/// The logs and caches that the gateway writes.
+fn written(boot: &Boot, data: &Path) -> Vec<PathBuf> {
+    let logs = [&boot.http.access_log, &boot.streams.access_log].into_iter().flatten();
+    let logs = logs.map(|log| log.path.as_str()).chain(boot.error_log.as_deref());
+    let logs = logs.map(|path| real(&data.join(path)));
+    logs.chain(boot.proxy_cache.zones.iter().filter_map(|zone| Some(real(&zone.disk.as_ref()?.path))))
+        .collect()
+}
+
+/// The files of private keys that the boot file names.
+fn keys(boot: &Boot) -> impl Iterator<Item = &Path> {
+    let admin = boot.admin.tls.as_ref().map(|tls| tls.key.as_path());
+    admin.into_iter().chain(boot.etcd.certificate.as_ref().map(|(_, key)| key.as_path()))
 }
 
 /// The folders that plugins may serve. Relative ones start from the folder of the resources, or of the boot file.
@@ -45,7 +57,10 @@ fn served(boot: &Boot, config: Option<&Path>, resources: Option<&Path>, data: &P
         let path = base.join(path);
         (text(&path), text(&real(&path)))
     });
-    let own = [Some(data), config, resources].into_iter().flatten().map(|path| text(&real(path)));
+    let data = real(data);
+    let written = written(boot, &data).into_iter().filter(|path| !path.starts_with(&data));
+    let files = [config, resources].into_iter().flatten().chain(keys(boot)).map(real);
+    let own = [data.clone()].into_iter().chain(files).chain(written).map(|path| text(&path));
     ServedFolders::new(&text(&base), listed.collect::<Vec<_>>(), own.collect::<Vec<_>>())
 }
 
@@ -113,6 +128,26 @@ mod tests {
         let text = "plugin_attr: {static-files: {roots: [.]}}\n";
         let (boot, _) = Boot::parse("config.yaml", text, &plugins::names(), &|_| None).unwrap();
         assert_eq!(served(&boot, "html"), Ok((there.to_str().unwrap().to_owned(), "html".to_owned(), 3)));
+    }
+
+    #[test]
+    fn logs_caches_and_private_keys_are_not_served() {
+        let folder = tempfile::tempdir().unwrap();
+        let there = std::fs::canonicalize(folder.path()).unwrap();
+        let path = |name: &str| there.join(name).to_str().unwrap().to_owned();
+        let text = "plugin_attr: {static-files: {roots: [.]}}\nnginx_config: {error_log: ERROR}\n\
+                    deployment: {admin: {https_admin: true, admin_api_mtls: {admin_ssl_cert: CERT, admin_ssl_cert_key: KEY}}}\n\
+                    apisix: {proxy_cache: {zones: [{name: disk, memory_size: 1m, disk_size: 1m, disk_path: CACHE, cache_levels: '1:2'}]}}\n";
+        let names = ["ERROR", "CERT", "KEY", "CACHE"];
+        let text =
+            names.iter().fold(text.to_owned(), |text, name| text.replace(name, &path(&name.to_lowercase())));
+        let (boot, _) = Boot::parse("config.yaml", &text, &plugins::names(), &|_| None).unwrap();
+        let folders = of(&boot, Some(&there.join("config.yaml")), None, Path::new("/elsewhere"));
+        let own = folders.served().root(".").unwrap().own;
+        for name in ["config.yaml", "error", "key", "cache"] {
+            assert!(own.contains(&path(name)), "{name}: {own:?}");
+        }
+        assert!(!own.contains(&path("cert")));
     }
 
     #[test]

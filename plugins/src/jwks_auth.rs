@@ -190,7 +190,7 @@ impl JwksAuth {
                 }
                 Next::Wait | Next::Fail => return Err(FAILED),
             }
-            cache.with(world, |cache| cache.asks = true);
+            cache.with(world, |cache| cache.begin(now));
             let asking = Asking { cache, world };
             let fetched = world.fetch(self.request(x, target, uri)).await;
             drop(asking);

@@ -5,6 +5,9 @@
 const VARINT: u64 = 0;
 const BYTES: u64 = 2;
 
+/// Headers that an answer may set or remove: each is compared with the others.
+const MOST_HEADERS: usize = 1000;
+
 /// A message that is being written.
 #[derive(Default)]
 pub(super) struct Writer(Vec<u8>);
@@ -166,9 +169,12 @@ impl<'m> Answer<'m> {
         let mut of = None;
         for field in Fields::of(message) {
             match field? {
-                (1, Field::Bytes(status)) => answer.code = number(status, 1)?,
+                // A second message adds to the first.
+                (1, Field::Bytes(status)) => answer.code = number(status, 1)?.unwrap_or(answer.code),
                 // Members of a `oneof`: the last one counts.
                 (number @ (2 | 3), Field::Bytes(part)) => of = Some((number, part)),
+                // Without its status, an answer would accept.
+                (1..=3, _) => return Err(Malformed),
                 _ => {}
             }
         }
@@ -177,13 +183,17 @@ impl<'m> Answer<'m> {
             Some((3, ok)) if answer.code == 0 => answer.ok(ok)?,
             _ => {}
         }
+        let changes = answer.headers.len() + answer.response_headers.len() + answer.removed.len();
+        if changes > MOST_HEADERS {
+            return Err(Malformed);
+        }
         Ok(answer)
     }
 
     fn denied(&mut self, message: &'m [u8]) -> Result<(), Malformed> {
         for field in Fields::of(message) {
             match field? {
-                (1, Field::Bytes(status)) => self.status = number(status, 1)?,
+                (1, Field::Bytes(status)) => self.status = number(status, 1)?.unwrap_or(self.status),
                 (2, Field::Bytes(option)) => self.headers.extend(header(option)?),
                 (3, Field::Bytes(body)) => self.body = body,
                 _ => {}
@@ -206,14 +216,14 @@ impl<'m> Answer<'m> {
     }
 }
 
-/// The last number of a field.
-fn number(message: &[u8], wanted: u64) -> Result<u64, Malformed> {
-    let mut found = 0;
+/// The last number of a field; an error if the field is not a number.
+fn number(message: &[u8], wanted: u64) -> Result<Option<u64>, Malformed> {
+    let mut found = None;
     for field in Fields::of(message) {
-        if let (number, Field::Number(value)) = field?
-            && number == wanted
-        {
-            found = value;
+        match field? {
+            (number, Field::Number(value)) if number == wanted => found = Some(value),
+            (number, _) if number == wanted => return Err(Malformed),
+            _ => {}
         }
     }
     Ok(found)
@@ -234,7 +244,7 @@ fn header(message: &[u8]) -> Result<Option<Header<'_>>, Malformed> {
                     }
                 }
             }
-            (2, Field::Bytes(append)) => found.append = number(append, 1)? != 0,
+            (2, Field::Bytes(append)) => found.append = number(append, 1)?.unwrap_or(0) != 0,
             _ => {}
         }
     }
@@ -279,6 +289,30 @@ mod tests {
         let mut message = Writer::default();
         message.number(3, 300).entry(10, b"k", b"v");
         assert_eq!(message.0, b"\x18\xac\x02\x52\x06\x0a\x01k\x12\x01v");
+    }
+
+    #[test]
+    fn an_answer_accepts_only_by_its_status() {
+        // A status of two parts, of which the second has only a text.
+        assert_eq!(Answer::read(b"\x0a\x02\x08\x07\x0a\x03\x12\x01a").unwrap().code, 7);
+        // A status that is a number, and a code that is a text.
+        for wrong in [&b"\x08\x07"[..], b"\x0a\x03\x0a\x01a", b"\x18\x01"] {
+            assert!(Answer::read(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn an_answer_has_a_number_of_headers() {
+        let answer = |headers: usize| {
+            let mut ok = Writer::default();
+            for _ in 0..headers {
+                ok.bytes(5, b"a");
+            }
+            let mut answer = Writer::default();
+            answer.message(3, &ok);
+            Answer::read(&answer.0).is_ok()
+        };
+        assert_eq!((answer(MOST_HEADERS), answer(MOST_HEADERS + 1)), (true, false));
     }
 
     #[test]

@@ -51,6 +51,15 @@ impl Cache {
         if is_current || self.asks || failed { Next::Verify(keys.clone()) } else { Next::Ask }
     }
 
+    /// A request begins to ask. If it is given up, as when its client disconnects, the server is spared for a moment:
+    /// clients must not make the gateway ask as often as they connect. Without keys the next request asks.
+    pub fn begin(&mut self, now: u64) {
+        self.asks = true;
+        if self.keys.is_some() {
+            self.failed = Some(now);
+        }
+    }
+
     pub fn store(&mut self, now: u64, keys: KeySet) {
         *self = Cache { keys: Some(Rc::new(keys)), came: now, failed: None, asks: false };
     }
@@ -58,5 +67,28 @@ impl Cache {
     pub fn fail(&mut self, now: u64) {
         self.failed = Some(now);
         self.asks = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_that_are_given_up_do_not_ask_again_and_again() {
+        let text = br#"{"keys": [{"kty": "oct", "kid": "a", "k": "c2VjcmV0"}]}"#;
+        let (ttl, mut cache) = (300_000, Cache::default());
+        let asks = |cache: &Cache, now| matches!(cache.next(now, ttl, Some("b")), Next::Ask);
+        cache.begin(0);
+        assert!(!asks(&cache, 0), "another request asks");
+        cache.asks = false;
+        assert!(asks(&cache, 0), "there are no keys yet");
+        cache.store(0, KeySet::read(text).unwrap());
+        let late = UNKNOWN + 1;
+        assert!(asks(&cache, late));
+        cache.begin(late);
+        cache.asks = false;
+        assert!(!asks(&cache, late) && !asks(&cache, late + FAILED - 1));
+        assert!(asks(&cache, late + FAILED));
     }
 }

@@ -68,6 +68,11 @@ impl Key {
         if text("use").is_some_and(|used| used != "sig") {
             return None;
         }
+        let verifies =
+            |uses: &Value| uses.as_array().is_some_and(|uses| uses.iter().any(|one| one == "verify"));
+        if key.get("key_ops").is_some_and(|uses| !verifies(uses)) {
+            return None;
+        }
         let material = match text("kty")? {
             "oct" => Material::Secret(bytes("k").filter(|secret| !secret.is_empty())?),
             "RSA" => Material::Rsa(der(0x30, &[integer(&bytes("n")?), integer(&bytes("e")?)].concat())),

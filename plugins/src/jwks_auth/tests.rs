@@ -270,6 +270,7 @@ fn invalid_settings_are_refused() {
         json!({"jwks": "{"}),
         json!({"jwks": "{\"keys\": []}"}),
         json!({"jwks": set(&[json!({"kty": "EC", "crv": "P-256", "x": "AA", "y": "AA"})])}),
+        json!({"jwks": set(&[json!({"kty": "oct", "k": "c2VjcmV0", "key_ops": ["encrypt"]})])}),
         json!({"jwks_uri": "ftp://127.0.0.1/"}),
         json!({"jwks_uri": "http://127.0.0.1/a b"}),
         json!({"jwks": set(&[secret(None)]), "payload_header": "a b"}),

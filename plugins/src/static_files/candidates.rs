@@ -132,7 +132,10 @@ impl Item {
                 }
             }
         }
-        let has_slash = path.is_empty() || path.ends_with(b"/");
+        // A redirect adds a slash to the request's path. Where the folder does not end with that path, it would never
+        // end.
+        let is_fixed = self.is_folder && !matches!(self.parts.last(), Some(ItemPart::Path));
+        let has_slash = path.is_empty() || path.ends_with(b"/") || is_fixed;
         Candidate { path, is_folder: self.is_folder, has_slash }
     }
 }
@@ -155,11 +158,20 @@ fn split_path(text: &str) -> Option<(&str, &str)> {
     None
 }
 
-/// The path of a URI, with all encodings decoded.
+/// The path of a URI, with all encodings decoded. An encoded slash separates nothing for routes and plugins, and no
+/// name of a file has one: it becomes NUL, which [`relative`] refuses. As a slash, it would lead around routes that
+/// guard a folder.
 pub(super) fn path_of(uri: &[u8]) -> Vec<u8> {
     let path = uri.split(|byte| *byte == b'?').next().unwrap_or_default();
     let mut decoded = Vec::with_capacity(path.len());
-    target::percent_decode(path, false, &mut decoded);
+    for (at, part) in path.split(|byte| *byte == b'/').enumerate() {
+        if at > 0 {
+            decoded.push(b'/');
+        }
+        let from = decoded.len();
+        target::percent_decode(part, false, &mut decoded);
+        decoded[from..].iter_mut().filter(|byte| **byte == b'/').for_each(|byte| *byte = 0);
+    }
     decoded
 }
 

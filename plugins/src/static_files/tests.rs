@@ -146,8 +146,9 @@ fn files_and_folders_are_found() {
     assert_eq!(get(json!({}), "/dir/"), (200, "inner".to_owned()));
     assert_eq!(get(json!({}), "/dir/index.html?x=1"), (200, "inner".to_owned()));
     assert_eq!(get(json!({}), "/a%20b%25.CSS"), (200, "style".to_owned()));
-    assert_eq!(get(json!({}), "/dir%2Findex.html"), (200, "inner".to_owned()));
     assert_eq!(get(json!({}), "/empty"), (200, String::new()));
+    assert_eq!(status(json!({"try_files": ["$uri/"]}), "/dir"), 301);
+    assert_eq!(get(json!({"try_files": ["$uri", "/dir/"]}), "/absent"), (200, "inner".to_owned()));
     assert_eq!(get(json!({"strip": "/static"}), "/static/a.txt").0, 200);
     assert_eq!(get(json!({"strip": "/static/"}), "/static/a.txt").0, 200);
     let strip = ["/static", "/static/", "/statica.txt", "/static/dir"]
@@ -171,6 +172,8 @@ fn hostile_paths_find_nothing() {
         "/dir/../a.txt",
         "/dir/%2e%2e/a.txt",
         "/dir/..%2Fa.txt",
+        "/dir%2Findex.html",
+        "/%2fdir/index.html",
         "/./a.txt",
         "/a.txt%00.html",
         "/%00",

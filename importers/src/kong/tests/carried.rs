@@ -89,6 +89,13 @@ fn limits_are_counted_in_redis() {
     assert_eq!((json!(fields(&old.0)), old.1), (expected, true));
     let new = limit("policy: redis, fault_tolerant: false, redis: {host: redis, ssl: true}");
     assert_eq!((json!(fields(&new.0)), new.1), (json!(["redis", "redis", null, null, true, null]), true));
+    let unread = "- {name: rate-limiting, route: one, config: {minute: 5, policy: redis, redis_host: re, redis_password: '{vault://hcv/a/b}'}}";
+    let found = import(&routes(unread)).findings;
+    assert!(
+        found
+            .iter()
+            .any(|one| one.severity == crate::Severity::Guard && one.effect.contains("not be limited"))
+    );
     for config in [
         "policy: cluster",
         "policy: redis",

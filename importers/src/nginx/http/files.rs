@@ -489,7 +489,20 @@ fn has_own_settings(location: &Location<'_>) -> bool {
 }
 
 fn is_guarded(location: &Location<'_>) -> bool {
-    const NAMES: [&str; 7] =
-        ["allow", "deny", "auth_basic", "auth_request", "limit_req", "limit_conn", "auth_jwt"];
+    const NAMES: [&str; 12] = [
+        "allow",
+        "deny",
+        "auth_basic",
+        "auth_request",
+        "auth_jwt",
+        "limit_req",
+        "limit_conn",
+        // Conditions may refuse requests.
+        "if",
+        "limit_except",
+        "secure_link",
+        "secure_link_secret",
+        "valid_referers",
+    ];
     NAMES.iter().any(|name| location.scope.own(name).is_some())
 }

@@ -101,6 +101,12 @@ fn attempts_are_kept() {
             .iter()
             .any(|one| one.starts_with("guard") && one.contains("location `@app`"))
     );
+    let text = "root /www; location / { try_files $uri /e.html; } location = /e.html { if ($arg_a) { return 403; } }";
+    let found = findings(&server(text));
+    assert!(
+        found.iter().any(|one| one.starts_with("guard") && one.contains("location `/e.html`")),
+        "{found:?}"
+    );
     let error = "location / { root /www; error_page 404 = @app; } location @app { proxy_pass http://b:1; }";
     let import = server(error);
     assert_eq!(plugin(&import, "port-80")["try_files"], json!(["$uri", "$uri/", "@upstream"]));

@@ -65,7 +65,8 @@ fn read(
         match secret_value(&password) {
             Some(value) => _ = found.insert("redis_password".to_owned(), value),
             None => {
-                notes.behaviour(&password, "the password cannot be read, so Redis may refuse the connection")
+                let effect = "the password cannot be read: while Redis refuses the connection, requests may not be limited";
+                notes.guard(&password, effect);
             }
         }
         if let Some(user) = settings.get("username").and_then(|user| secret_value(&user)) {
