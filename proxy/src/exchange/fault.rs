@@ -89,7 +89,7 @@ pub enum FaultKind {
     /// The stream or the HTTP/2 connection ended before the response head was there, and how. The server may have
     /// processed the request.
     Ended(&'static str),
-    /// The response on the stream breaks a rule of HTTP/2, or its head is too large.
+    /// The server broke a rule of HTTP/2 on the stream.
     BrokenStream,
     /// The server refused the request without looking at it, or said that it takes no more.
     Unprocessed,
@@ -371,9 +371,7 @@ impl FaultKind {
             FaultKind::BadResponse(Refusal::TooManyFields) => "the upstream's response has too many headers",
             FaultKind::BadResponse(Refusal::HeadTooLarge) => "the upstream's response head is too large",
             FaultKind::BadResponse(_) => "the upstream's response is not valid HTTP",
-            FaultKind::BrokenStream => {
-                "the upstream's response is not valid HTTP/2, or its head is too large"
-            }
+            FaultKind::BrokenStream => "the upstream broke a rule of HTTP/2 on the stream of the response",
             FaultKind::Truncated => "the upstream's response was truncated",
             FaultKind::Unprocessed => "the upstream refused the request without processing it",
             FaultKind::UnaskedInterim => "the upstream switched protocols without being asked",

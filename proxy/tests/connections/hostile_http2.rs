@@ -38,12 +38,13 @@ fn both(about: &str, sent: Vec<Do>, wants: &'static str, beside: &'static str) {
 #[test]
 fn a_broken_rule_on_one_stream_leaves_the_other() {
     let hints = vec![head(3, false, ":status: 103\nlink: a"); 20];
+    let broken_rule = "the upstream broke a rule of HTTP/2 on the stream of the response";
     let not_valid = "the upstream's response is not valid HTTP";
     for (about, broken, wants) in [
         ("a malformed status", vec![head(3, true, ":status: 20")], not_valid),
         ("a field of the connection", vec![head(3, true, ":status: 200\nconnection: a")], not_valid),
-        ("a window that overflows", vec![widens(3, (1 << 31) - 1)], not_valid),
-        ("a body without a head", vec![data(3, true, "x")], not_valid),
+        ("a window that overflows", vec![widens(3, (1 << 31) - 1)], broken_rule),
+        ("a body without a head", vec![data(3, true, "x")], broken_rule),
         ("twenty interim responses", hints, "too many interim responses"),
     ] {
         both(about, [broken, answers(5, "two")].concat(), wants, "two");
