@@ -6,7 +6,7 @@
 //! the request through, with the path that they have made of it. GET and HEAD get files, with
 //! Last-Modified, ETag, conditional requests and one range of bytes; other methods get 405. A folder without
 //! a slash at its end is redirected, and no list of a folder is made. Nothing outside of the root is
-//! reached: not by `..`, encoded or not, and not by symbolic links; FIFOs, devices and the gateway's
+//! reached: not by `..`, encoded or not, and not by symbolic links; an encoded slash finds nothing; FIFOs, devices and the gateway's
 //! own files are refused. Files are read on threads of their own, in pieces of 64 KiB, each once the
 //! client has taken the one before; the response to a file that becomes shorter meanwhile breaks off.
 

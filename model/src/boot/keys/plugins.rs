@@ -45,8 +45,8 @@ pub const PLUGINS: &[Row] = &[
          folder of `config.yaml`, the zones of `proxy-cache`. Symbolic links below these folders are not followed").ours(),
     row("plugin_attr.static-files.roots", Shape::Texts, "",
         "folders that `static-files` may serve, with everything below; a relative one lies in the folder of the file of \
-         resources, or else of `config.yaml`. The data folder and these two files are refused in any of them. A file of \
-         another gateway lists the folders that it names").words("none").ours(),
+         resources, or else of `config.yaml`. The data folder, these two files, logs, caches on disk, and the keys of the \
+         Admin API and for etcd are refused in any of them. A file of another gateway lists the folders that it names").words("none").ours(),
     row("plugin_attr.static-files.max_open_files", Shape::Count { min: 1, max: 1 << 20 }, "1000",
         "files longer than 64 KiB that are open at a time; requests for more get 503")
         .ours(),
