@@ -49,6 +49,8 @@ struct Provider {
     variable: String,
     /// Settings of jwks-auth, for a provider that is no consumer.
     by_keys: Option<Map<String, Value>>,
+    /// Tokens may be in several headers, arguments or cookies, of which the first is read.
+    has_more_places: bool,
 }
 
 /// How a rule's requests and a route's relate.
@@ -284,7 +286,9 @@ fn provider(
             node.get(field).map(|field| field.whole());
         }
     }
-    Provider { problem, consumer: consumer.id, settings, variable, by_keys }
+    let has_more_places = items(node, "from_headers").len() > 1
+        || ["from_params", "from_cookies"].iter().any(|name| texts(node, name).len() > 1);
+    Provider { problem, consumer: consumer.id, settings, variable, by_keys, has_more_places }
 }
 
 /// Where a token is looked for.
@@ -363,6 +367,11 @@ impl Rules<'_> {
         }
         for (_, requirement, node) in &steps {
             if self.by_keys(requirement).is_some() {
+                if let (true, Some(node)) = (self.misses_tokens(requirement), node) {
+                    let effect = "requests without a token are accepted, so a token in another place than the first \
+                                  passes unverified";
+                    draft.report.guard(node, "jwt_authn", effect);
+                }
                 continue;
             }
             if let (Some(problem), Some(node)) = (self.problem(requirement), node) {
@@ -454,6 +463,12 @@ impl Rules<'_> {
         let Requirement::Providers(names, _) = requirement else { return None };
         let [name] = names.as_slice() else { return None };
         self.providers.get(name)?.by_keys.as_ref()
+    }
+
+    /// Whether a token that is not read counts as missing, and missing ones are accepted.
+    fn misses_tokens(&self, requirement: &Requirement) -> bool {
+        let Requirement::Providers(names, true) = requirement else { return false };
+        names.iter().filter_map(|name| self.providers.get(name)).any(|provider| provider.has_more_places)
     }
 
     fn problem(&self, requirement: &Requirement) -> Option<String> {

@@ -212,6 +212,25 @@ fn a_provider_without_an_issuer_verifies_by_its_keys() {
 }
 
 #[test]
+fn tokens_that_are_not_read_do_not_pass_as_missing() {
+    let guarded = |headers: &str, requires: &str| {
+        let text = fixture("filters.yaml")
+            .replace("issuer: https://login.example\n", &format!("from_headers: [{headers}]\n"))
+            .replace("{provider_name: login}", requires);
+        let import = import(&text);
+        assert!(
+            resource(&import, "routes/calls")["plugins"]["jwks-auth"].is_object(),
+            "{headers} {requires}"
+        );
+        guards(&import, "calls").contains(&"jwt_authn".to_owned())
+    };
+    let optional = "{requires_any: {requirements: [{provider_name: login}, {allow_missing: {}}]}}";
+    assert!(guarded("{name: a}, {name: b}", optional));
+    assert!(!guarded("{name: a}", optional));
+    assert!(!guarded("{name: a}, {name: b}", "{provider_name: login}"), "such requests are refused");
+}
+
+#[test]
 fn servers_of_grpc_are_asked() {
     let text = fixture("filters.yaml");
     let start = text.find("              http_service:").unwrap();
