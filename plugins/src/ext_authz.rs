@@ -155,7 +155,8 @@ fn read(fetched: &Fetched) -> Result<Answer<'_>, &'static str> {
         return Err("the authorization server does not answer with status 200");
     }
     // An answer that is a head alone holds the status of gRPC.
-    let failed = fetched.fields.get_named(b"grpc-status").is_some_and(|status| status != b"0");
+    let mut heads = [&fetched.fields, &fetched.trailers].into_iter();
+    let failed = heads.any(|fields| fields.get_named(b"grpc-status").is_some_and(|status| status != b"0"));
     if failed || fetched.body.is_empty() {
         return Err("the authorization server answers with an error of gRPC");
     }

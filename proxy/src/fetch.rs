@@ -255,7 +255,8 @@ async fn exchange(
         }
     }
     let keep = from.may_be_reused();
-    Ok((Fetched { status: head.status, fields: head.fields, body, held }, keep))
+    let trailers = from.trailers().cloned().unwrap_or_default();
+    Ok((Fetched { status: head.status, fields: head.fields, body, trailers, held }, keep))
 }
 
 impl Head for Fetch {

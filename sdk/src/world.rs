@@ -158,6 +158,8 @@ pub struct Fetched {
     pub status: u16,
     pub fields: Fields,
     pub body: Vec<u8>,
+    /// The trailers of HTTP/2, such as the status of gRPC.
+    pub trailers: Fields,
     /// The reservation for the body in [`World::budget`].
     pub held: Reservation,
 }

@@ -48,7 +48,15 @@ def header(name, value):
     return part(1, part(1, name) + part(2, value))
 
 
-def check(request, _context):
+def answers(request, context):
+    """The answer, and for some requests an error behind it."""
+    answer = check(request)
+    yield answer
+    if b"/late" in request:
+        context.abort(grpc.StatusCode.INTERNAL, "late")
+
+
+def check(request):
     request = parts(parts(parts(parts(request)[1][0])[4][0])[2][0])
     headers = {}
     for entry in request[3]:
@@ -67,7 +75,7 @@ def check(request, _context):
 class Handlers(grpc.GenericRpcHandler):
     def service(self, details):
         if details.method == "/envoy.service.auth.v3.Authorization/Check":
-            return grpc.unary_unary_rpc_method_handler(check)
+            return grpc.unary_stream_rpc_method_handler(answers)
         return None
 
 
@@ -92,6 +100,7 @@ def main():
     status, headers, body = send("GET", "/a/b")
     assert (status, headers["WWW-Authenticate"], body) == (401, "Token", "no token"), (status, headers, body)
     assert send("GET", "/a/b", "broken")[0] == 403
+    assert send("GET", "/a/late", "good")[0] == 503
     with futures.ThreadPoolExecutor(20) as pool:
         statuses = list(pool.map(lambda at: send("GET", "/a/b", "good" if at % 2 else None)[0], range(200)))
     assert statuses == [401, 200] * 100, statuses

@@ -184,7 +184,8 @@ fn without_an_answer_requests_are_refused_unless_the_plugin_is_lax() {
         let http = Fetched { status: 503, ..Fetched::default() };
         let broken = Fetched { status: 200, body: b"\0\0\0\0\x01\x0b".to_vec(), ..Fetched::default() };
         let empty = Fetched { status: 200, ..Fetched::default() };
-        [Err(FetchError::Timeout), Ok(failed), Ok(http), Ok(broken), Ok(empty)]
+        let late = Fetched { trailers: fields(&[("grpc-status", "13")]), ..answer(&code(0)).unwrap() };
+        [Err(FetchError::Timeout), Ok(failed), Ok(http), Ok(broken), Ok(empty), Ok(late)]
     };
     for answer in bad() {
         run(&[], json!({"status_on_error": 503}), answer, |step, _| {
