@@ -109,8 +109,7 @@ def soon(sock):
         sock.settimeout(PATIENCE * 2)
 
 
-def listen():
-    listener = socket.create_server(("127.0.0.1", PORT), backlog=200)
+def listen(listener):
     while True:
         sock, _ = listener.accept()
         sock.settimeout(PATIENCE * 2)
@@ -366,7 +365,8 @@ def heads(name, connect, broken):
 
 
 def main():
-    threading.Thread(target=listen, daemon=True).start()
+    listener = socket.create_server(("127.0.0.1", PORT), backlog=200)
+    threading.Thread(target=listen, args=(listener,), daemon=True).start()
     for name, tunnel in CLIENTS.items():
         for what in (frames, ends, before_the_tunnel, bounded):
             what(name, tunnel)

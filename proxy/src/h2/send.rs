@@ -387,9 +387,17 @@ impl Mux {
     /// Gives a stream's place back, and breaks it off where it is not over.
     pub(super) fn remove(&mut self, index: usize) {
         let slot = &self.slots[index];
-        // After a whole response, the rest of the request is not wanted (RFC 9113 section 8.1).
-        let code = if slot.sent && self.role == Role::Server { Code::NO_ERROR } else { Code::CANCEL };
-        self.reset(index, code);
+        let answered = slot.sent && self.role == Role::Server;
+        let rest = slot.expected.map(|left| i64::try_from(left).unwrap_or(i64::MAX));
+        if answered && slot.receives() && rest.is_some_and(|rest| rest <= slot.window) {
+            // The client may send the rest of its request, which ends the stream: some clients take a reset for a
+            // failure, even behind a whole response.
+            let id = slot.id;
+            self.note_reset(id);
+        } else {
+            // After a whole response, the rest of the request is not wanted (RFC 9113 section 8.1).
+            self.reset(index, if answered { Code::NO_ERROR } else { Code::CANCEL });
+        }
         self.leave_queue(index);
         self.drop_data(index);
         if let Some(partial) = &mut self.partial

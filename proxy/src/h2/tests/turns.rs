@@ -159,3 +159,19 @@ fn windows_below_zero_are_waited_for() {
     poll_all(&conn, &mut left);
     assert_eq!(left[0], (1 << 20) - 20_007);
 }
+
+#[test]
+fn the_rest_of_a_short_request_that_was_answered_is_taken_without_a_reset() {
+    for (length, is_reset) in [(Some(11), false), (Some(1 << 20), true), (None, true)] {
+        let mut conn = Conn::new(Role::Server, limits());
+        conn.feed(&head(1, 0, POST));
+        let stream = conn.streams.pop().unwrap();
+        stream.note_length(length);
+        stream.send_response(413, &Fields::new(), true).unwrap();
+        drop(stream);
+        conn.feed(&data(1, END, b"twelve bytes"));
+        conn.feed(&head(3, END, GET));
+        let resets = conn.sent().iter().any(|(kind, ..)| *kind == wire::h2::frame::kind::RST_STREAM);
+        assert_eq!((resets, conn.over(), conn.streams.len()), (is_reset, None, 1), "{length:?}");
+    }
+}
