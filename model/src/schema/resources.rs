@@ -4,18 +4,20 @@
 //! difference: an upstream's `type` is one of the four balancers there are,
 //! where APISIX takes any word and fails at the first request.
 
+mod parts;
+mod secrets;
+mod upstream;
+
 use serde_json::{Value, json};
 
+use self::parts::{
+    METHODS, address, at_most_one, certificate, description, extend, host, hosts, id, metadata, name, port,
+    private_key, script, timeout,
+};
+pub use self::secrets::of_secrets;
+use self::upstream::upstream;
+pub use self::upstream::{hash_header, hash_vars};
 use crate::Kind;
-
-/// Every HTTP method a route may name.
-pub const METHODS: [&str; 10] =
-    ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "CONNECT", "TRACE", "PURGE"];
-
-const HOST: &str = r"^\*$|^\*?[0-9a-zA-Z-._\[\]:]+$";
-const IPV4_CIDR: &str = "^([0-9]|[1-9][0-9]|1[0-9]{2}|2[0-4][0-9]|25[0-5])\\.([0-9]|[1-9][0-9]|1[0-9]{2}|2[0-4][0-9]|25[0-5])\\.([0-9]|[1-9][0-9]|1[0-9]{2}|2[0-4][0-9]|25[0-5])\\.([0-9]|[1-9][0-9]|1[0-9]{2}|2[0-4][0-9]|25[0-5])/([12]?[0-9]|3[0-2])$";
-const IPV6_CIDR: &str = "^([a-fA-F0-9]{0,4}:){1,8}(:[a-fA-F0-9]{0,4}){0,8}([a-fA-F0-9]{0,4})?/[0-9]{1,3}$";
-const URI: &str = r"^[^\/]+:\/\/([\da-zA-Z.-]+|\[[\da-fA-F:]+\])(:\d+)?";
 
 /// The schema of a kind.
 pub fn of_kind(kind: Kind) -> Value {
@@ -34,24 +36,6 @@ pub fn of_kind(kind: Kind) -> Value {
         Kind::Proto => proto(),
         Kind::CostDecoration => cost_decoration(),
     }
-}
-
-/// The secret managers and their schemas.
-pub fn of_secrets() -> [(&'static str, Value); 3] {
-    [("vault", vault()), ("aws", aws()), ("gcp", gcp())]
-}
-
-/// `key` of a chash upstream with `hash_on: vars`.
-pub fn hash_vars() -> Value {
-    json!({
-        "type": "string",
-        "pattern": "^((uri|server_name|server_addr|request_uri|remote_port|remote_addr|query_string|host|hostname|mqtt_client_id)|arg_[0-9a-zA-z_-]+)$",
-    })
-}
-
-/// `key` of a chash upstream with `hash_on: header` or `cookie`.
-pub fn hash_header() -> Value {
-    json!({"type": "string", "pattern": "^[a-zA-Z0-9-_]+$"})
 }
 
 /// The list of plugins that are in use.
@@ -133,153 +117,6 @@ fn service() -> Value {
         }),
     );
     json!({"type": "object", "properties": properties, "additionalProperties": false})
-}
-
-fn upstream() -> Value {
-    let mut properties = metadata(name());
-    extend(
-        &mut properties,
-        json!({
-            "nodes": nodes(),
-            "retries": {"type": "integer", "minimum": 0},
-            "retry_timeout": {"type": "number", "minimum": 0},
-            "timeout": timeout(),
-            "tls": {
-                "type": "object",
-                "properties": {
-                    "client_cert_id": id(),
-                    "client_cert": certificate(),
-                    "client_key": private_key(),
-                    "verify": {"type": "boolean", "default": false},
-                    // Ours.
-                    "ca": certificate(),
-                },
-                "dependencies": {
-                    "client_cert": {"required": ["client_key"]},
-                    "client_key": {"required": ["client_cert"]},
-                    "client_cert_id": {"not": {"required": ["client_cert", "client_key"]}},
-                },
-            },
-            "keepalive_pool": {
-                "type": "object",
-                "properties": {
-                    "size": {"type": "integer", "default": 320, "minimum": 1},
-                    "idle_timeout": {"type": "number", "default": 60, "minimum": 0},
-                    "requests": {"type": "integer", "default": 1000, "minimum": 1},
-                    // Ours.
-                    "min_idle": {"type": "integer", "minimum": 0, "maximum": 1000},
-                },
-            },
-            "type": {
-                "type": "string",
-                "default": "roundrobin",
-            },
-            "checks": checks(),
-            "sluice": crate::upstream::own_schema(),
-            "hash_on": {
-                "type": "string",
-                "default": "vars",
-                "enum": ["vars", "header", "cookie", "consumer", "vars_combinations"],
-            },
-            "key": {"type": "string"},
-            "scheme": {
-                "default": "http",
-                "enum": ["grpc", "grpcs", "http", "https", "tcp", "tls", "udp", "kafka", "h2", "h2c"],
-            },
-            "discovery_type": {"type": "string"},
-            "discovery_args": {
-                "type": "object",
-                "properties": {"namespace_id": {"type": "string"}, "group_name": {"type": "string"}},
-            },
-            "pass_host": {"type": "string", "enum": ["pass", "node", "rewrite"], "default": "pass"},
-            "upstream_host": host(),
-            "service_name": {"type": "string", "maxLength": 256, "minLength": 1},
-        }),
-    );
-    json!({
-        "type": "object",
-        "properties": properties,
-        "oneOf": [{"required": ["nodes"]}, {"required": ["service_name", "discovery_type"]}],
-        "additionalProperties": false,
-    })
-}
-
-fn nodes() -> Value {
-    json!({"anyOf": [
-        {"type": "object", "patternProperties": {".*": {"type": "integer", "minimum": 0}}},
-        {"type": "array", "items": {
-            "type": "object",
-            "properties": {
-                "host": host(),
-                "port": port(),
-                "weight": {"type": "integer", "minimum": 0},
-                "priority": {"type": "integer", "default": 0},
-                "metadata": {"type": "object"},
-            },
-            "required": ["host", "weight"],
-        }},
-    ]})
-}
-
-fn checks() -> Value {
-    let counter = |min: u32, default: u32| json!({"type": "integer", "minimum": min, "maximum": 254, "default": default});
-    let statuses = |default: &[u16]| {
-        json!({
-            "type": "array",
-            "minItems": 1,
-            "items": {"type": "integer", "minimum": 200, "maximum": 599},
-            "uniqueItems": true,
-            "default": default,
-        })
-    };
-    let protocol = json!({"type": "string", "enum": ["http", "https", "tcp"], "default": "http"});
-    let interval = json!({"type": "integer", "minimum": 1, "default": 1});
-    json!({
-        "type": "object",
-        "properties": {
-            "active": {"type": "object", "properties": {
-                "type": protocol,
-                "timeout": {"type": "number", "default": 1},
-                "concurrency": {"type": "integer", "default": 10},
-                "host": host(),
-                "port": port(),
-                "http_method": {"type": "string", "enum": METHODS, "default": "GET"},
-                "http_path": {"type": "string", "default": "/"},
-                "http_req_body": {"type": "string", "default": ""},
-                "https_verify_certificate": {"type": "boolean", "default": true},
-                "healthy": {"type": "object", "properties": {
-                    "interval": interval,
-                    "http_statuses": statuses(&[200, 302]),
-                    "successes": counter(1, 2),
-                }},
-                "unhealthy": {"type": "object", "properties": {
-                    "interval": interval,
-                    "http_statuses": statuses(&[429, 404, 500, 501, 502, 503, 504, 505]),
-                    "http_failures": counter(1, 5),
-                    "tcp_failures": counter(1, 2),
-                    "timeouts": counter(1, 3),
-                }},
-                "req_headers": {"type": "array", "minItems": 1, "items": {"type": "string"}},
-            }},
-            "passive": {"type": "object", "properties": {
-                "type": protocol,
-                "healthy": {"type": "object", "properties": {
-                    "http_statuses": statuses(&[
-                        200, 201, 202, 203, 204, 205, 206, 207, 208, 226, 300, 301, 302, 303, 304, 305, 306, 307,
-                        308,
-                    ]),
-                    "successes": counter(0, 5),
-                }},
-                "unhealthy": {"type": "object", "properties": {
-                    "http_statuses": statuses(&[429, 500, 503]),
-                    "tcp_failures": counter(0, 2),
-                    "timeouts": counter(0, 7),
-                    "http_failures": counter(0, 5),
-                }},
-            }},
-        },
-        "anyOf": [{"required": ["active"]}, {"required": ["active", "passive"]}],
-    })
 }
 
 fn consumer() -> Value {
@@ -461,143 +298,4 @@ fn cost_decoration() -> Value {
         "required": ["field_path"],
         "additionalProperties": false,
     })
-}
-
-fn vault() -> Value {
-    json!({
-        "type": "object",
-        "properties": {
-            "uri": {"type": "string", "pattern": URI},
-            "prefix": {"type": "string"},
-            "token": {"type": "string"},
-            "namespace": {"type": "string"},
-        },
-        "required": ["uri", "prefix", "token"],
-    })
-}
-
-fn aws() -> Value {
-    json!({
-        "type": "object",
-        "properties": {
-            "access_key_id": {"type": "string"},
-            "secret_access_key": {"type": "string"},
-            "session_token": {"type": "string"},
-            "region": {"type": "string", "default": "us-east-1"},
-            "endpoint_url": {"type": "string", "pattern": URI},
-        },
-        "required": ["access_key_id", "secret_access_key"],
-    })
-}
-
-fn gcp() -> Value {
-    json!({
-        "type": "object",
-        "properties": {
-            "auth_config": {
-                "type": "object",
-                "properties": {
-                    "client_email": {"type": "string"},
-                    "private_key": {"type": "string"},
-                    "project_id": {"type": "string"},
-                    "token_uri": {"type": "string", "default": "https://oauth2.googleapis.com/token"},
-                    "scope": {
-                        "type": "array",
-                        "items": {"type": "string"},
-                        "default": ["https://www.googleapis.com/auth/cloud-platform"],
-                    },
-                    "entries_uri": {"type": "string", "default": "https://secretmanager.googleapis.com/v1"},
-                },
-                "required": ["client_email", "private_key", "project_id"],
-            },
-            "ssl_verify": {"type": "boolean", "default": true},
-            "auth_file": {"type": "string"},
-        },
-        "oneOf": [{"required": ["auth_config"]}, {"required": ["auth_file"]}],
-    })
-}
-
-/// `id`, `name` and what describes a resource.
-fn metadata(name: Value) -> Value {
-    let mut properties = json!({"id": id(), "name": name});
-    extend(&mut properties, description());
-    properties
-}
-
-fn description() -> Value {
-    json!({
-        "desc": {"type": "string", "maxLength": 256},
-        "labels": {"type": "object", "patternProperties": {
-            ".*": {"type": "string", "pattern": r"^\S+$", "maxLength": 256, "minLength": 1},
-        }},
-        "create_time": {"type": "integer"},
-        "update_time": {"type": "integer"},
-    })
-}
-
-fn id() -> Value {
-    json!({"anyOf": [
-        {"type": "string", "minLength": 1, "maxLength": 64, "pattern": "^[a-zA-Z0-9-_.]+$"},
-        {"type": "integer", "minimum": 1},
-    ]})
-}
-
-fn name() -> Value {
-    json!({"type": "string", "maxLength": 256, "minLength": 1})
-}
-
-fn host() -> Value {
-    json!({"type": "string", "pattern": HOST})
-}
-
-fn hosts() -> Value {
-    json!({"type": "array", "items": host(), "minItems": 1, "uniqueItems": true})
-}
-
-fn address() -> Value {
-    json!({"type": "string", "anyOf": [
-        {"title": "IPv4", "type": "string", "format": "ipv4"},
-        {"title": "IPv4/CIDR", "type": "string", "pattern": IPV4_CIDR},
-        {"title": "IPv6", "type": "string", "format": "ipv6"},
-        {"title": "IPv6/CIDR", "type": "string", "pattern": IPV6_CIDR},
-    ]})
-}
-
-fn port() -> Value {
-    json!({"type": "integer", "minimum": 1, "maximum": 65535})
-}
-
-fn timeout() -> Value {
-    let seconds = json!({"type": "number", "exclusiveMinimum": 0});
-    json!({
-        "type": "object",
-        "properties": {"connect": seconds, "send": seconds, "read": seconds},
-        "required": ["connect", "send", "read"],
-    })
-}
-
-fn script() -> Value {
-    json!({"type": "string", "minLength": 10, "maxLength": 102_400})
-}
-
-fn certificate() -> Value {
-    json!({"type": "string", "minLength": 128, "maxLength": 65_536})
-}
-
-fn private_key() -> Value {
-    json!({"type": "string", "minLength": 64, "maxLength": 65_536})
-}
-
-fn at_most_one(one: &str, many: &str) -> Value {
-    json!([
-        {"not": {"anyOf": [{"required": [one]}, {"required": [many]}]}},
-        {"required": [one]},
-        {"required": [many]},
-    ])
-}
-
-fn extend(properties: &mut Value, more: Value) {
-    if let (Value::Object(properties), Value::Object(more)) = (properties, more) {
-        properties.extend(more);
-    }
 }
