@@ -12,7 +12,6 @@ use indexmap::IndexMap;
 use model::Invalid;
 use sdk::budget::Reservation;
 use sdk::chain::Phases;
-use sdk::exchange::Body;
 use sdk::world::{Fetch, FetchTimeouts, Fetched, Keep, Target};
 use sdk::{Build, Exchange, Fields, Framing, Method, Phase, Plugin, Reply, Step, Version, target};
 use serde::Deserialize;
@@ -115,14 +114,7 @@ impl Plugin for ExtAuthz {
             x.want_body_prefix();
             return x.ask_for_optional_body(limit).unwrap_or(Step::Wait);
         }
-        if matches!(x.request().framing, Framing::Length(length) if length > limit as u64) {
-            return Step::Reply(Reply::status(413).because(crate::TOO_LARGE));
-        }
-        if x.lacks_body(limit) {
-            return Step::Body(limit);
-        }
-        let too_long = matches!(x.body_state(), Body::Streaming | Body::TooLarge) || x.body().len() > limit;
-        if too_long { Step::Reply(Reply::status(413).because(crate::TOO_LARGE)) } else { Step::Wait }
+        crate::buffer_body(x, limit)
     }
 
     async fn wait(&self, _phase: Phase, x: &mut Exchange<'_>) -> Step {

@@ -10,10 +10,9 @@ use indexmap::IndexMap;
 use model::{Invalid, boot};
 use sdk::budget::Reservation;
 use sdk::chain::Phases;
-use sdk::exchange::Body;
 use sdk::template::Template;
 use sdk::world::{Fetch, FetchTimeouts, Fetched, Keep, Target};
-use sdk::{Build, Exchange, Fields, Framing, Method, Phase, Plugin, Reply, Step, target};
+use sdk::{Build, Exchange, Fields, Method, Phase, Plugin, Reply, Step, target};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -141,14 +140,7 @@ impl Plugin for ForwardAuth {
             (false, true) => x.world().bounds().body,
             (false, false) => return Step::Wait,
         };
-        if matches!(x.request().framing, Framing::Length(length) if length > limit as u64) {
-            return Step::Reply(Reply::status(413).because(crate::TOO_LARGE));
-        }
-        if x.lacks_body(limit) {
-            return Step::Body(limit);
-        }
-        let too_long = matches!(x.body_state(), Body::Streaming | Body::TooLarge) || x.body().len() > limit;
-        if too_long { Step::Reply(Reply::status(413).because(crate::TOO_LARGE)) } else { Step::Wait }
+        crate::buffer_body(x, limit)
     }
 
     async fn wait(&self, _phase: Phase, x: &mut Exchange<'_>) -> Step {

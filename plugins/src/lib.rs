@@ -180,6 +180,22 @@ fn check_status(status: u16, pointer: &str) -> Result<(), Invalid> {
 /// Reason of a 413.
 const TOO_LARGE: &str = "the request body exceeds the plugin's limit";
 
+/// Buffers the request's body, up to `limit` bytes; a longer one is rejected.
+fn buffer_body(x: &mut sdk::Exchange<'_>, limit: usize) -> sdk::Step {
+    let reject = || sdk::Step::Reply(Reply::status(413).because(TOO_LARGE));
+    if matches!(x.request().framing, sdk::Framing::Length(length) if length > limit as u64) {
+        return reject();
+    }
+    if x.lacks_body(limit) {
+        return sdk::Step::Body(limit);
+    }
+    match x.body_state() {
+        sdk::exchange::Body::Streaming | sdk::exchange::Body::TooLarge => reject(),
+        _ if x.body().len() > limit => reject(),
+        _ => sdk::Step::Wait,
+    }
+}
+
 /// Rejects a request for whose bodies the worker has no memory left.
 fn no_memory() -> sdk::Step {
     const REASON: &str = "the gateway's memory for request and response bodies is used up";

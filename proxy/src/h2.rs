@@ -1,10 +1,10 @@
-//! HTTP/2 (RFC 9113), alike for clients and servers: frames, streams, flow control and the turns in which streams send.
+//! HTTP/2 (RFC 9113) for both ends: frames, streams, flow control and send scheduling.
 //!
-//! [`Mux`] is a connection without its socket, which the [`Line`] is. An exchange has a [`Stream`] of it. The forms of
-//! frames and field blocks are `wire`'s.
+//! [`Mux`] holds the state of a connection without its socket, [`Transport`] is the socket, and an exchange uses a
+//! [`Stream`]. `wire` encodes and decodes frames and field blocks.
 
 mod control;
-mod line;
+mod field_blocks;
 mod mux;
 mod receive;
 mod send;
@@ -12,10 +12,12 @@ mod slots;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod transport;
 
-pub(crate) use line::{Line, Read};
-pub(crate) use mux::{Budgets, Limits, Mux, Over, Role};
-pub(crate) use receive::{Event, length};
-pub(crate) use send::First;
-pub(crate) use slots::{Gone, Priority};
-pub(crate) use stream::{Came, FieldSink, Shared, Stream};
+pub(crate) use field_blocks::length;
+pub(crate) use mux::{Budgets, EndReason, Limits, Mux, Role};
+pub(crate) use receive::Event;
+pub(crate) use send::PseudoFields;
+pub(crate) use slots::{Priority, StreamError};
+pub(crate) use stream::{BodyPart, FieldSink, SharedMux, Stream};
+pub(crate) use transport::{Read, Transport};

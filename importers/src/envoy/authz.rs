@@ -7,12 +7,21 @@ use serde_json::{Map, Value, json};
 use super::cluster::Clusters;
 use super::context::Report;
 use super::format;
-use super::value::{boolean, items, number, seconds, text};
+use super::value::{boolean, items, number, percent, seconds, text};
 use crate::Variables;
 use crate::finding::Severity::{Behaviour, Cosmetic};
 use crate::node::Node;
 
 pub(super) use grpc::of_route;
+
+/// Reports a filter that is not on for all requests.
+fn report_share(config: &Node<'_>, report: &mut Report) {
+    if let Some(share) = config.some("filter_enabled")
+        && percent(&share).unwrap_or(100.0) < 100.0
+    {
+        report.behaviour(&share, "ext_authz.filter_enabled", "all requests are checked");
+    }
+}
 
 /// Reads the filter.
 pub(super) fn read(
@@ -58,11 +67,7 @@ pub(super) fn read(
             ("disallowed_headers", Cosmetic, "only the listed headers are sent"),
         ],
     );
-    if let Some(share) = config.some("filter_enabled")
-        && super::value::percent(&share).unwrap_or(100.0) < 100.0
-    {
-        report.behaviour(&share, "ext_authz.filter_enabled", "all requests are checked");
-    }
+    report_share(config, report);
     let Some(target) = server(&service, clusters, report) else { return Map::new() };
     let prefix = text(&service, "path_prefix").unwrap_or_default().trim_end_matches('/').to_owned();
     let mut settings = json!({"uri": format!("{target}{prefix}"), "original_request": true});

@@ -32,6 +32,14 @@ pub(super) struct State<'a> {
     pub groups: Groups,
 }
 
+impl<'a> State<'a> {
+    /// All requests of a location, with these variables known.
+    pub fn of(scope: &Scope<'a>, variables: BTreeMap<String, Text>) -> State<'a> {
+        let scope = scope.clone();
+        State { scope, conditions: Vec::new(), variables, rewrites: Vec::new(), groups: Groups::None }
+    }
+}
+
 /// The origin of groups.
 #[derive(Clone, PartialEq)]
 pub(super) enum Groups {

@@ -166,16 +166,9 @@ impl<'s, 'a> Http<'s, 'a> {
             }
             _ => Groups::None,
         };
-        let state = State {
-            scope: location.scope.clone(),
-            conditions: Vec::new(),
-            variables: BTreeMap::from([(
-                "server_name".to_owned(),
-                Text::literal(current.server.first_name().trim_start_matches('.')),
-            )]),
-            rewrites: Vec::new(),
-            groups,
-        };
+        let name = Text::literal(current.server.first_name().trim_start_matches('.'));
+        let variables = BTreeMap::from([("server_name".to_owned(), name)]);
+        let state = State { groups, ..State::of(&location.scope, variables) };
         let base = self.key(current, selection, &location.path);
         self.report.route = Some(base.clone());
         let server = current.server.directive.children();

@@ -1,20 +1,8 @@
-use std::future::Future;
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
-
-use sdk::testing::{Probe, fields};
+use sdk::testing::{Probe, fields, now};
 use sdk::world::FetchError;
 
 use super::message::{Field, Fields as Parts};
 use super::*;
-
-/// The future of a fake world never waits.
-fn ready<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => value,
-        Poll::Pending => panic!("it waits"),
-    }
-}
 
 fn answer(message: &Writer) -> Result<Fetched, FetchError> {
     Ok(Fetched { status: 200, body: message.framed(), ..Fetched::default() })
@@ -51,7 +39,7 @@ fn run(
     let stage: ExtAuthz = probe.stage(config).unwrap();
     let mut x = probe.exchange();
     assert!(matches!(stage.access(&mut x), Step::Wait));
-    let step = ready(stage.wait(Phase::Access, &mut x));
+    let step = now(stage.wait(Phase::Access, &mut x));
     then(step, &mut x);
     drop(x);
     probe.world.sent.borrow_mut().pop().unwrap()

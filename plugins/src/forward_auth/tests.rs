@@ -1,19 +1,9 @@
-use std::future::Future;
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
-
-use sdk::testing::{Probe, fields, with_body};
+use sdk::Framing;
+use sdk::exchange::Body;
+use sdk::testing::{Probe, fields, now, with_body};
 use sdk::world::FetchError;
 
 use super::*;
-
-/// The future of a fake world never waits.
-fn ready<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => value,
-        Poll::Pending => panic!("it waits"),
-    }
-}
 
 fn answer(status: u16, headers: &[(&str, &str)]) -> Result<Fetched, FetchError> {
     Ok(Fetched { status, fields: fields(headers), body: b"says the server".to_vec(), ..Fetched::default() })
@@ -37,7 +27,7 @@ fn run(
     let stage: ForwardAuth = probe.stage(config(rest)).unwrap();
     let mut x = probe.exchange();
     assert!(matches!(stage.access(&mut x), Step::Wait));
-    let step = ready(stage.wait(Phase::Access, &mut x));
+    let step = now(stage.wait(Phase::Access, &mut x));
     then(step, &mut x);
     drop(x);
     probe.world.sent.borrow_mut().pop().unwrap()
@@ -56,7 +46,7 @@ fn the_server_may_get_the_request_itself() {
     let config = json!({"uri": "http://127.0.0.1:8199", "original_request": true});
     let stage: ForwardAuth = probe.stage(config).unwrap();
     let mut x = probe.exchange();
-    assert!(matches!(ready(stage.wait(Phase::Access, &mut x)), Step::Next));
+    assert!(matches!(now(stage.wait(Phase::Access, &mut x)), Step::Next));
     drop(x);
     let sent = probe.world.sent.borrow_mut().pop().unwrap();
     assert_eq!((sent.method, sent.uri), (Method::Get, b"/a".to_vec()));
@@ -176,7 +166,7 @@ fn a_body_goes_along_within_its_bound() {
     assert!(matches!(stage.access(&mut x), Step::Reply(reply) if reply.status == 413));
     with_body(&mut x, b"body");
     assert!(matches!(stage.access(&mut x), Step::Wait));
-    assert!(matches!(ready(stage.wait(Phase::Access, &mut x)), Step::Next));
+    assert!(matches!(now(stage.wait(Phase::Access, &mut x)), Step::Next));
     x.engine_mut().messages.request.framing = Framing::Length(5);
     assert!(matches!(stage.access(&mut x), Step::Reply(reply) if reply.status == 413));
     drop(x);
@@ -200,7 +190,7 @@ fn a_body_that_others_had_read_keeps_to_the_bound_and_the_budget() {
         let mut x = probe.exchange();
         with_body(&mut x, body.as_bytes());
         let step = match stage.access(&mut x) {
-            Step::Wait => ready(stage.wait(Phase::Access, &mut x)),
+            Step::Wait => now(stage.wait(Phase::Access, &mut x)),
             step => step,
         };
         let refused = if let Step::Reply(reply) = step { Some(reply.status) } else { None };
@@ -216,7 +206,7 @@ fn a_refusal_replaces_what_was_to_be_answered() {
     let stage: ForwardAuth = probe.stage(config(rest)).unwrap();
     let mut x = probe.exchange();
     x.set_response_header("Location", b"http://early").unwrap();
-    assert!(matches!(ready(stage.wait(Phase::Access, &mut x)), Step::Reply(_)));
+    assert!(matches!(now(stage.wait(Phase::Access, &mut x)), Step::Reply(_)));
     sdk::testing::respond(&mut x, 403, &[]);
     assert_eq!(values(&x.response().fields, "location").collect::<Vec<_>>(), [b"http://login"]);
 }
@@ -246,7 +236,7 @@ fn a_header_made_of_the_body_reads_the_body_first() {
     x.engine_mut().body_state = Body::Streaming;
     assert!(matches!(stage.access(&mut x), Step::Body(_)));
     with_body(&mut x, br#"{"tenant": "t\r\n1"}"#);
-    assert!(matches!(ready(stage.wait(Phase::Access, &mut x)), Step::Next));
+    assert!(matches!(now(stage.wait(Phase::Access, &mut x)), Step::Next));
     drop(x);
     let sent = probe.world.sent.borrow_mut().pop().unwrap();
     assert_eq!(sent.fields.get_named(b"x-tenant"), None, "no line end gets out");

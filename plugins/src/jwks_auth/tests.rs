@@ -1,27 +1,15 @@
-use std::future::Future;
-use std::pin::pin;
-use std::task::{Context, Poll, Waker};
-
 use aws_lc_rs::hmac;
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::rsa::KeySize;
 use aws_lc_rs::signature::{self, EcdsaKeyPair, Ed25519KeyPair, KeyPair};
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use sdk::testing::Probe;
+use sdk::testing::{Probe, now};
 use sdk::world::{FetchError, Fetched};
 
 use super::*;
 
 const NOW: u64 = 1_700_000_000;
-
-/// The future of a fake world never waits.
-fn ready<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => value,
-        Poll::Pending => panic!("it waits"),
-    }
-}
 
 fn encoded(bytes: &[u8]) -> String {
     BASE64_URL_SAFE_NO_PAD.encode(bytes)
@@ -227,7 +215,7 @@ fn keys_are_fetched_once_and_again_for_unknown_keys() {
         let mut x = probe.exchange();
         x.set_header("Authorization", token.as_bytes()).unwrap();
         let step = match stage.rewrite(&mut x) {
-            Step::Wait => ready(stage.wait(Phase::Rewrite, &mut x)),
+            Step::Wait => now(stage.wait(Phase::Rewrite, &mut x)),
             step => step,
         };
         match step {

@@ -23,7 +23,7 @@ use super::streams::Streams;
 use crate::buffers::Buffer;
 use crate::clock::Waiter;
 use crate::exchange::fault::FaultKind;
-use crate::h2::{self, Budgets, Limits, Line, Mux, Over, Read, Role};
+use crate::h2::{self, Budgets, EndReason, Limits, Mux, Read, Role, Transport};
 use crate::rt::Io;
 use crate::windows::{Enlarging, Windows};
 use crate::worker::Worker;
@@ -44,7 +44,7 @@ const LOOK: Duration = Duration::from_millis(100);
 pub(super) struct Shared {
     pub(super) worker: Rc<Worker>,
     pub(super) client: Client,
-    pub(super) mux: h2::Shared,
+    pub(super) mux: h2::SharedMux,
     streams: Streams,
     windows: Windows,
     /// Heads are put together here.
@@ -63,7 +63,7 @@ enum Ending {
 
 /// Serves a connection until it ends. `early` was read from it before, the preface at its front.
 pub(crate) async fn serve(worker: Rc<Worker>, io: Io, client: Client, early: Option<Buffer>) {
-    let mut line = Line::new(&worker, io, early);
+    let mut line = Transport::new(&worker, io, early);
     let waiter = worker.clock.waiter();
     if !begin(&worker, &mut line, &client, &waiter).await {
         return;
@@ -74,7 +74,7 @@ pub(crate) async fn serve(worker: Rc<Worker>, io: Io, client: Client, early: Opt
     let shared = Rc::new(Shared {
         worker: worker.clone(),
         client,
-        mux: h2::Shared::new(RefCell::new(mux)),
+        mux: h2::SharedMux::new(RefCell::new(mux)),
         streams: Streams::new(&worker),
         windows: Windows::new(&worker.windows, FIRST_WINDOW, limits.stream_window, Enlarging::Counts),
         text: RefCell::default(),
@@ -82,14 +82,14 @@ pub(crate) async fn serve(worker: Rc<Worker>, io: Io, client: Client, early: Opt
     let mut task = Task { shared: &shared, life: Life::new(&worker, &waiter) };
     let ending = poll_fn(|cx| task.poll(&mut line, cx)).await;
     drop(task);
-    shared.mux.borrow_mut().end(Over::Closed(None));
+    shared.mux.borrow_mut().end(EndReason::Closed(None));
     if ending != Ending::Nothing {
         rest(&worker, &mut line.io, &waiter, ending).await;
     }
 }
 
 /// Reads the preface (RFC 9113 section 3.4).
-async fn begin(worker: &Rc<Worker>, line: &mut Line, client: &Client, waiter: &Waiter) -> bool {
+async fn begin(worker: &Rc<Worker>, line: &mut Transport, client: &Client, waiter: &Waiter) -> bool {
     let deadline = worker.clock.after(worker.settings.timeouts.header);
     match waiter.until(deadline, |cx| line.poll_preface(cx, PREFACE)).await {
         Ok(Ok(true)) => true,
@@ -111,7 +111,7 @@ struct Task<'a> {
 
 impl Task<'_> {
     /// Ready when the connection is over.
-    fn poll(&mut self, line: &mut Line, cx: &mut Context<'_>) -> Poll<Ending> {
+    fn poll(&mut self, line: &mut Transport, cx: &mut Context<'_>) -> Poll<Ending> {
         let (shared, worker) = (self.shared, &self.shared.worker);
         let mux = &shared.mux;
         shared.streams.note_waker(cx);
@@ -139,8 +139,8 @@ impl Task<'_> {
         }
         let over = mux.borrow().over();
         match over {
-            Some(Over::Closed(_)) => return Poll::Ready(Ending::Nothing),
-            // The reason is with the client's kernel.
+            Some(EndReason::Closed(_)) => return Poll::Ready(Ending::Nothing),
+            // GOAWAY was written.
             Some(why) if written.is_ready() => {
                 shared.report(why);
                 return Poll::Ready(Ending::Linger);
@@ -153,7 +153,12 @@ impl Task<'_> {
     }
 
     /// Whether the connection's time is over, in one way or another.
-    fn poll_time(&mut self, line: &mut Line, over: Option<Over>, cx: &mut Context<'_>) -> Poll<Ending> {
+    fn poll_time(
+        &mut self,
+        line: &mut Transport,
+        over: Option<EndReason>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Ending> {
         let shared = self.shared;
         let worker = &shared.worker;
         let blocked = line.blocked_until(worker.settings.timeouts.send);
@@ -194,20 +199,20 @@ impl Task<'_> {
 }
 
 impl Shared {
-    /// Reports why the connection was ended here.
+    /// Logs why we ended the connection.
     #[cold]
-    fn report(&self, why: Over) {
+    fn report(&self, why: EndReason) {
         match why {
-            Over::RuleBroken(code) => refusal::report_end(&self.worker, &self.client, broken_rule(code)),
-            Over::Flood(flood) => {
+            EndReason::RuleBroken(code) => refusal::report_end(&self.worker, &self.client, broken_rule(code)),
+            EndReason::Flood(flood) => {
                 refusal::report_connection(&self.worker, &self.client, FaultKind::Flood(flood));
             }
-            Over::Closed(_) => {}
+            EndReason::Closed(_) => {}
         }
     }
 }
 
-/// The rule that a client broke, by the error code in GOAWAY (RFC 9113 section 7).
+/// The broken rule, by the error code of our GOAWAY (RFC 9113 section 7).
 #[cold]
 fn broken_rule(code: Code) -> FaultKind {
     FaultKind::BrokenRule(match code {

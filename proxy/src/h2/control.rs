@@ -1,15 +1,15 @@
 //! hot path
 //!
-//! Frames that are not of a message: settings, windows, priorities, and how streams and connections end.
+//! Control frames: settings, windows, priorities, resets, PING and GOAWAY.
 
 use std::task::Waker;
 
 use wire::h2::frame::{self, Code, FIRST_WINDOW, FrameHead, MAX_PAYLOAD, MAX_WINDOW, flag, kind, setting};
 
-use super::mux::{FAREWELL, Mux, Over, PROBE, Role};
-use super::slots::{Gone, Priority};
+use super::mux::{EndReason, GOAWAY_PING, Mux, PROBE_PING, Role};
+use super::slots::{Priority, StreamError};
 
-/// An error concerns the whole connection.
+/// The error ends the connection.
 type Checked = Result<(), Code>;
 
 impl Mux {
@@ -30,17 +30,17 @@ impl Mux {
         for (id, value) in frame::settings(payload) {
             match id {
                 setting::HEADER_TABLE_SIZE => self.encoder.set_max_table_size(value),
-                // A server that pushes sends none of 1 (RFC 9113 section 6.5.2).
+                // A server must not announce 1 (RFC 9113 section 6.5.2).
                 setting::ENABLE_PUSH if value > 1 || value == 1 && self.role == Role::Client => {
                     return Err(Code::PROTOCOL_ERROR);
                 }
                 setting::MAX_CONCURRENT_STREAMS => {
                     self.peer_streams = value;
-                    self.waiting.drain(..).for_each(Waker::wake);
+                    self.room_waiters.drain(..).for_each(Waker::wake);
                 }
                 setting::INITIAL_WINDOW_SIZE => self.resize_windows(value)?,
                 setting::MAX_FRAME_SIZE if !(MAX_PAYLOAD..1 << 24).contains(&(value as usize)) => {
-                    // Larger frames are never sent: others would have to wait.
+                    // Larger frames are never sent: they would delay other streams.
                     return Err(Code::PROTOCOL_ERROR);
                 }
                 setting::ENABLE_CONNECT_PROTOCOL => match value {
@@ -56,10 +56,10 @@ impl Mux {
         Ok(())
     }
 
-    /// The peer's streams have the windows of our settings from here on.
+    /// Applies our initial window size to the peer's streams.
     fn settings_acknowledged(&mut self) -> Checked {
         if std::mem::replace(&mut self.acknowledged, true) {
-            // Of settings that were not sent.
+            // An acknowledgement of settings that were never sent.
             return Ok(());
         }
         let more = i64::from(self.limits.stream_window) - i64::from(FIRST_WINDOW);
@@ -89,7 +89,7 @@ impl Mux {
     }
 
     /// WINDOW_UPDATE of the connection.
-    pub(super) fn widen(&mut self, more: u32) -> Checked {
+    pub(super) fn increase_window(&mut self, more: u32) -> Checked {
         if more == 0 {
             return Err(Code::PROTOCOL_ERROR);
         }
@@ -101,8 +101,8 @@ impl Mux {
         Ok(())
     }
 
-    /// WINDOW_UPDATE of a stream. One that is over does not matter.
-    pub(super) fn widen_stream(&mut self, stream: u32, more: u32) -> Checked {
+    /// WINDOW_UPDATE of a stream. Ignored if the stream is closed.
+    pub(super) fn increase_stream_window(&mut self, stream: u32, more: u32) -> Checked {
         let Some(index) = self.slots.find(stream) else { return Ok(()) };
         let slot = &mut self.slots[index];
         if slot.gone.is_some() {
@@ -137,13 +137,13 @@ impl Mux {
                 slot.sent = true;
                 slot.wake_writer();
             } else {
-                slot.break_off(Gone::Reset(code));
-                // A response's bytes that are here still go on.
+                slot.break_off(StreamError::Reset(code));
+                // The received part of a response is still delivered.
                 if self.role == Role::Server {
                     self.drop_data(index);
                 }
             }
-            self.leave_queue(index);
+            self.dequeue(index);
         }
         Ok(())
     }
@@ -156,9 +156,9 @@ impl Mux {
         let Ok(payload) = payload.try_into() else { return Err(Code::FRAME_SIZE_ERROR) };
         match (head.has(flag::ACK), payload) {
             (false, payload) => frame::put_ping(flag::ACK, &payload, &mut self.out),
-            (true, FAREWELL) => self.close_behind(),
-            (true, PROBE) => self.probing = None,
-            // Of one that was not sent.
+            (true, GOAWAY_PING) => self.send_final_goaway(),
+            (true, PROBE_PING) => self.probing = None,
+            // An acknowledgement of a PING that was never sent.
             (true, _) => {}
         }
         Ok(())
@@ -173,25 +173,25 @@ impl Mux {
             return Err(Code::FRAME_SIZE_ERROR);
         };
         let code = Code(code.try_into().map_or(0, u32::from_be_bytes));
-        // A peer does not take back what it said.
+        // A later GOAWAY cannot raise the last stream.
         let last = self.goaway.map_or(last, |(before, _)| before.min(last));
         self.goaway = Some((last, code));
         if self.role == Role::Client {
-            self.waiting.drain(..).for_each(Waker::wake);
+            self.room_waiters.drain(..).for_each(Waker::wake);
             let left_out: Vec<usize> =
                 self.slots.iter_mut().filter(|(_, slot)| slot.id > last).map(|(index, _)| index).collect();
             for index in left_out {
                 self.drop_data(index);
-                self.leave_queue(index);
-                self.slots[index].break_off(Gone::LeftOut);
+                self.dequeue(index);
+                self.slots[index].break_off(StreamError::LeftOut);
             }
         } else if code != Code::NO_ERROR {
-            self.end(Over::Closed(Some(code)));
+            self.end(EndReason::Closed(Some(code)));
         }
         Ok(())
     }
 
-    /// PRIORITY, of which nothing is left but its form (RFC 9113 section 6.3, RFC 7540 section 5.3.1).
+    /// PRIORITY is deprecated: only its form is checked (RFC 9113 section 6.3, RFC 7540 section 5.3.1).
     pub(super) fn priority(&mut self, head: FrameHead, payload: &[u8]) -> Checked {
         match payload.len() {
             5 if head.stream > 0 && frame::number(payload) != Some(head.stream) => Ok(()),
@@ -201,7 +201,7 @@ impl Mux {
         }
     }
 
-    /// PRIORITY_UPDATE (RFC 9218 section 7.1). One that comes before its stream has no effect.
+    /// PRIORITY_UPDATE (RFC 9218 section 7.1). It has no effect before its stream begins.
     pub(super) fn priority_update(&mut self, head: FrameHead, payload: &[u8]) -> Checked {
         if head.stream != 0 || self.role == Role::Client {
             return Err(Code::PROTOCOL_ERROR);

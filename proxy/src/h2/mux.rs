@@ -14,8 +14,9 @@ use wire::field_list::List;
 use wire::h2::frame::{self, Code, FIRST_WINDOW, kind, setting};
 use wire::h2::hpack::{Decoder, Encoder};
 
-use super::receive::{Block, Partial};
-use super::slots::{Gone, Slots};
+use super::field_blocks::PartialBlock;
+use super::receive::PartialData;
+use super::slots::{Slots, StreamError};
 use crate::clock::Clock;
 use crate::credit::Credit;
 use crate::exchange::fault::Flood;
@@ -24,30 +25,30 @@ use crate::settings::Settings;
 /// Pseudo-header fields that a message may have (RFC 9113 section 8.3).
 pub(super) const PSEUDO: usize = 5;
 
-/// Size of the dynamic tables (RFC 7541 section 4.2), the one that every peer begins with.
-const TABLE: usize = 4096;
+/// Default size of the dynamic tables (RFC 7541 section 4.2).
+const TABLE_SIZE: usize = 4096;
 
-/// Ranges of identifiers that the peer has passed over, the latest of them.
-const GAPS: usize = 8;
+/// Maximum number of remembered ranges of skipped stream identifiers.
+const MAX_SKIPPED: usize = 8;
 
-/// The payload of the PING behind the first GOAWAY. Its acknowledgement shows that the peer has read that.
-pub(super) const FAREWELL: [u8; 8] = *b"farewell";
+/// Payload of the PING after the first GOAWAY. Its acknowledgement shows that the peer has read the GOAWAY.
+pub(super) const GOAWAY_PING: [u8; 8] = *b"farewell";
 
-/// The payload of the PING that asks whether the peer is still there.
-pub(super) const PROBE: [u8; 8] = *b"are you?";
+/// Payload of the PING that checks whether the peer is alive.
+pub(super) const PROBE_PING: [u8; 8] = *b"are you?";
 
-/// Milliseconds for which an idle connection keeps memory for the next stream.
-const KEPT: u64 = 1000;
+/// Milliseconds after which an idle connection releases its buffers.
+const IDLE_MEMORY_MS: u64 = 1000;
 
-/// Milliseconds after which a peer that says nothing may be gone.
-const SILENCE: u64 = 10_000;
+/// Milliseconds without received bytes after which a peer may be dead.
+const SILENCE_MS: u64 = 10_000;
 
-/// The end of a connection that this is.
+/// Which end of the connection we are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// The peer begins streams.
     Server,
-    /// We do.
+    /// We begin streams.
     Client,
 }
 
@@ -60,20 +61,20 @@ pub(crate) struct Limits {
     pub(crate) stream_window: u32,
     /// Size of a list of fields as it is announced (RFC 9113 section 6.5.2).
     pub(crate) list: usize,
-    /// Bytes of one, and fields.
+    /// Maximum size of a head in bytes, and its number of fields.
     pub(crate) head: usize,
     pub(crate) fields: usize,
-    /// Bytes that may wait for the peer to take them, but for those of the first frame.
+    /// Unsent bytes, beyond one frame.
     pub(crate) unsent: usize,
-    /// Memory for trailers that were not taken.
+    /// Memory for unread trailers, in bytes.
     pub(crate) trailers: usize,
-    /// Frames that ask for nothing.
+    /// Burst of frames that request nothing.
     pub(crate) control_frames: u32,
-    /// Streams that the peer broke a rule on.
+    /// Protocol errors of single streams.
     pub(crate) stream_errors: u32,
 }
 
-/// Budgets of the worker that connections share.
+/// The worker's budgets, shared by its connections.
 #[derive(Debug, Clone)]
 pub(crate) struct Budgets {
     /// For received bytes.
@@ -84,24 +85,24 @@ pub(crate) struct Budgets {
 
 /// Why a connection is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Over {
+pub(crate) enum EndReason {
     /// The peer broke a rule.
     RuleBroken(Code),
     Flood(Flood),
-    /// The peer has gone, with this error if it said one.
+    /// The peer has closed it, with the error code of its GOAWAY if it sent one.
     Closed(Option<Code>),
 }
 
-/// How a connection closes that takes no more streams.
+/// Progress of a graceful close.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Closing {
-    /// GOAWAY was sent, with no last stream: the peer may not have read it yet.
+    /// The first GOAWAY was sent. Streams begun before the peer reads it are still served.
     Announced,
-    /// Streams behind this one are not looked at.
+    /// The final GOAWAY was sent: later streams than this are ignored.
     Behind(u32),
 }
 
-/// See the head of this file.
+/// The state of one connection.
 pub(crate) struct Mux {
     pub(super) role: Role,
     pub(super) limits: Limits,
@@ -109,60 +110,60 @@ pub(crate) struct Mux {
     pub(super) clock: Rc<Clock>,
     pub(super) slots: Slots,
 
-    /// The list of fields that came last.
+    /// The field block decoded last.
     pub(crate) list: List,
     pub(super) decoder: Decoder,
-    /// A DATA frame of which a part came.
-    pub(super) partial: Option<Partial>,
-    /// A block of fields of which a part came.
-    pub(super) block: Option<Block>,
-    /// The newest stream that the peer has begun.
-    pub(super) newest: u32,
-    /// Identifiers that it has passed over, as ranges from and to.
-    pub(super) gaps: VecDeque<(u32, u32)>,
-    /// Streams that were reset here. Frames of them may still come, and mean nothing.
-    pub(super) reset: VecDeque<u32>,
-    /// The peer's settings have come.
+    /// The DATA frame being received.
+    pub(super) partial: Option<PartialData>,
+    /// The field block being received.
+    pub(super) block: Option<PartialBlock>,
+    /// The latest stream begun by the peer.
+    pub(super) last_peer_stream: u32,
+    /// Ranges of stream identifiers that it skipped.
+    pub(super) skipped: VecDeque<(u32, u32)>,
+    /// Streams we reset recently. Frames still in flight on them are ignored.
+    pub(super) recent_resets: VecDeque<u32>,
+    /// The peer's settings were received.
     pub(super) settled: bool,
     /// It has acknowledged ours.
     pub(super) acknowledged: bool,
     /// Bytes the peer may send on all streams together.
     pub(super) window: i64,
     pub(super) unread: u32,
-    /// Bytes it may have sent that were not used up.
+    /// The receive window of the connection, in bytes.
     pub(super) target: u32,
-    pub(super) trailers: Reservation,
+    pub(super) trailers_reserved: Reservation,
     pub(super) credit: Credit,
-    /// Streams that it broke a rule on, less those that it did not.
-    pub(super) errors: u32,
-    /// The last stream that it looks at, once it has sent GOAWAY, and why.
+    /// Streams on which the peer broke a rule, minus valid ones.
+    pub(super) stream_errors: u32,
+    /// Last stream identifier and error code of the peer's GOAWAY.
     pub(super) goaway: Option<(u32, Code)>,
 
     pub(super) encoder: Encoder,
-    /// Frames that are to be written, and how much of them was.
+    /// Frames to write, and how many of their bytes were written.
     pub(super) out: Vec<u8>,
     pub(super) written: usize,
-    pub(super) held: Reservation,
+    pub(super) unsent_reserved: Reservation,
     /// The peer's settings.
     pub(super) peer_streams: u32,
     pub(super) peer_window: i64,
     pub(super) peer_connects: bool,
     /// Bytes that may be sent on all streams together.
     pub(super) send_window: i64,
-    /// Streams that want to send, in their order; the first `granted` of them may.
+    /// Streams waiting to send, in order. The first `granted` of them may send.
     pub(super) queue: VecDeque<usize>,
     pub(super) granted: usize,
-    /// Tasks that wait for room for a head, or for the peer to take streams.
-    pub(super) waiting: Vec<Waker>,
-    /// The identifier of the next stream that we begin.
-    pub(super) next: u32,
+    /// Tasks waiting for room for a head, or for the peer to accept streams.
+    pub(super) room_waiters: Vec<Waker>,
+    /// The identifier of our next stream.
+    pub(super) next_id: u32,
     pub(super) closing: Option<Closing>,
-    /// When something came last, in the clock's coarse milliseconds.
-    pub(super) heard: u64,
-    /// Since when a PING that asks whether the peer is there is not answered.
+    /// When bytes were received last, in the clock's coarse milliseconds.
+    pub(super) last_received: u64,
+    /// When the unanswered probe was sent.
     pub(super) probing: Option<u64>,
-    over: Option<Over>,
-    /// The connection's task, unless it was woken.
+    over: Option<EndReason>,
+    /// Wakes the connection's task; absent while that is scheduled.
     driver: Option<Waker>,
 }
 
@@ -173,7 +174,7 @@ impl std::fmt::Debug for Mux {
 }
 
 impl Mux {
-    /// A connection of which nothing was received yet. Our SETTINGS, and a client's preface, are in `out`.
+    /// Creates the state of a new connection. The preface and SETTINGS are in `out`.
     pub(crate) fn new(role: Role, limits: Limits, budgets: Budgets, clock: Rc<Clock>) -> Mux {
         let mut mux = Mux {
             role,
@@ -181,35 +182,35 @@ impl Mux {
             budgets,
             slots: Slots::default(),
             list: List::default(),
-            decoder: Decoder::new(TABLE),
+            decoder: Decoder::new(TABLE_SIZE),
             partial: None,
             block: None,
-            newest: 0,
-            gaps: VecDeque::new(),
-            reset: VecDeque::new(),
+            last_peer_stream: 0,
+            skipped: VecDeque::new(),
+            recent_resets: VecDeque::new(),
             settled: false,
             acknowledged: false,
             window: i64::from(FIRST_WINDOW),
             unread: 0,
             target: FIRST_WINDOW,
-            trailers: Reservation::default(),
+            trailers_reserved: Reservation::default(),
             credit: Credit::new(limits.control_frames, clock.coarse_ms()),
-            errors: 0,
+            stream_errors: 0,
             goaway: None,
             encoder: Encoder::new(),
             out: Vec::new(),
             written: 0,
-            held: Reservation::default(),
+            unsent_reserved: Reservation::default(),
             peer_streams: u32::MAX,
             peer_window: i64::from(FIRST_WINDOW),
             peer_connects: false,
             send_window: i64::from(FIRST_WINDOW),
             queue: VecDeque::new(),
             granted: 0,
-            waiting: Vec::new(),
-            next: 1,
+            room_waiters: Vec::new(),
+            next_id: 1,
             closing: None,
-            heard: clock.coarse_ms(),
+            last_received: clock.coarse_ms(),
             probing: None,
             over: None,
             driver: None,
@@ -238,7 +239,7 @@ impl Mux {
         mux
     }
 
-    /// Notes the connection's task, which is woken when there is something for it to do.
+    /// Registers the connection's task, which is woken when there is work for it.
     pub(crate) fn note_driver(&mut self, cx: &Context<'_>) {
         if !self.driver.as_ref().is_some_and(|driver| driver.will_wake(cx.waker())) {
             self.driver = Some(cx.waker().clone());
@@ -253,22 +254,24 @@ impl Mux {
         }
     }
 
-    /// Why the connection is over, once it is. The frames in `out` are still sent.
-    pub(crate) fn over(&self) -> Option<Over> {
+    /// Returns why the connection has ended. Frames in `out` are still sent.
+    pub(crate) fn over(&self) -> Option<EndReason> {
         self.over
     }
 
-    /// Ends the connection. All streams end with it.
+    /// Ends the connection and all its streams.
     #[cold]
-    pub(crate) fn end(&mut self, why: Over) {
+    pub(crate) fn end(&mut self, why: EndReason) {
         if self.over.is_some() {
             return;
         }
         self.over = Some(why);
         match why {
-            Over::RuleBroken(code) => frame::put_goaway(self.newest, code, &mut self.out),
-            Over::Flood(_) => frame::put_goaway(self.newest, Code::ENHANCE_YOUR_CALM, &mut self.out),
-            Over::Closed(_) => {}
+            EndReason::RuleBroken(code) => frame::put_goaway(self.last_peer_stream, code, &mut self.out),
+            EndReason::Flood(_) => {
+                frame::put_goaway(self.last_peer_stream, Code::ENHANCE_YOUR_CALM, &mut self.out)
+            }
+            EndReason::Closed(_) => {}
         }
         self.queue.clear();
         self.granted = 0;
@@ -276,37 +279,38 @@ impl Mux {
             slot.queued = false;
             // Messages that arrived whole can still be read.
             if !slot.received || !slot.sent {
-                slot.break_off(Gone::Connection);
+                slot.break_off(StreamError::Connection);
             }
         }
-        self.waiting.drain(..).for_each(Waker::wake);
+        self.room_waiters.drain(..).for_each(Waker::wake);
         self.wake_driver();
     }
 
-    /// Takes no more streams, once the peer knows; those that have begun are served.
+    /// Begins a graceful close by the first GOAWAY.
     pub(crate) fn close_gently(&mut self) {
         if self.closing.is_none() && self.over.is_none() {
             self.closing = Some(Closing::Announced);
             frame::put_goaway(frame::MAX_STREAM, Code::NO_ERROR, &mut self.out);
-            frame::put_ping(0, &FAREWELL, &mut self.out);
+            frame::put_ping(0, &GOAWAY_PING, &mut self.out);
         }
     }
 
-    /// The peer has read the first GOAWAY: names the last stream.
-    pub(super) fn close_behind(&mut self) {
+    /// Sends the final GOAWAY, with the last stream that is served.
+    pub(super) fn send_final_goaway(&mut self) {
         if self.closing == Some(Closing::Announced) {
-            self.closing = Some(Closing::Behind(self.newest));
-            frame::put_goaway(self.newest, Code::NO_ERROR, &mut self.out);
+            self.closing = Some(Closing::Behind(self.last_peer_stream));
+            frame::put_goaway(self.last_peer_stream, Code::NO_ERROR, &mut self.out);
         }
     }
 
-    /// Frees memory of an idle connection once nothing has come for a while. Returns when to call again, in the clock's
-    /// coarse milliseconds.
+    /// Releases the buffers of a connection that has received nothing for a while. Returns when to call again, in the
+    /// clock's coarse milliseconds.
     pub(crate) fn release(&mut self) -> Option<u64> {
-        if !self.slots.is_spare() || !self.unsent().is_empty() {
+        let is_spare = self.slots.is_spare() || self.out.capacity() > 0;
+        if !is_spare || !self.unsent().is_empty() {
             return None;
         }
-        let due = self.heard + KEPT;
+        let due = self.last_received + IDLE_MEMORY_MS;
         if self.clock.coarse_ms() < due {
             return Some(due);
         }
@@ -315,27 +319,27 @@ impl Mux {
         None
     }
 
-    /// It takes no more streams, or will not soon.
+    /// Whether a graceful close has begun.
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.is_some()
     }
 
-    /// It takes no more streams, and none is left.
+    /// Whether a graceful close is complete.
     pub(crate) fn is_done(&self) -> bool {
         matches!(self.closing, Some(Closing::Behind(_))) && self.slots.len() == 0 && self.unsent().is_empty()
     }
 
-    /// Sets how many unread bytes the peer may have sent on the whole connection.
+    /// Sets the receive window of the connection.
     pub(crate) fn set_target(&mut self, target: u32) {
         self.target = target;
-        self.renew_window();
+        self.update_window();
     }
 
-    /// Allows the peer to send more, once that is worth a frame.
-    pub(super) fn renew_window(&mut self) {
+    /// Sends WINDOW_UPDATE for the connection once enough bytes were read.
+    pub(super) fn update_window(&mut self) {
         let target = i64::from(self.target);
         let more = target - self.window - i64::from(self.unread);
-        // Streams that are not read may hold all but the window of one.
+        // Unread streams may use up all but one stream's window, so that is the threshold.
         if more > 0 && more >= target.min(i64::from(self.limits.stream_window)) / 2 {
             self.window += more;
             // A window has 31 bits.
@@ -343,17 +347,17 @@ impl Mux {
         }
     }
 
-    /// Asks whether the peer is still there, if nothing has come for a while. It is asked with a request, as some servers
-    /// take a client that asks without one for an attacker.
+    /// Sends a PING if nothing was received for a while. Called only with a request: some servers treat PINGs without
+    /// requests as an attack.
     pub(crate) fn probe(&mut self) {
         let now = self.clock.coarse_ms();
-        if self.probing.is_none() && now - self.heard >= SILENCE {
+        if self.probing.is_none() && now - self.last_received >= SILENCE_MS {
             self.probing = Some(now);
-            frame::put_ping(0, &PROBE, &mut self.out);
+            frame::put_ping(0, &PROBE_PING, &mut self.out);
         }
     }
 
-    /// Since when the peer has not answered to [`Mux::probe`].
+    /// Returns when the unanswered PING of [`Mux::probe`] was sent.
     pub(crate) fn probing(&self) -> Option<u64> {
         self.probing
     }
@@ -363,17 +367,17 @@ impl Mux {
         &self.credit
     }
 
-    /// The peer's settings have come.
+    /// Whether the peer's settings were received.
     pub(crate) fn is_settled(&self) -> bool {
         self.settled
     }
 
-    /// Streams that the peer takes at a time.
+    /// Concurrent streams that the peer accepts.
     pub(crate) fn peer_streams(&self) -> usize {
         self.peer_streams as usize
     }
 
-    /// Waits until the peer takes streams, or will take none any more.
+    /// Waits until the peer accepts streams, or never will.
     pub(crate) fn poll_streams(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.peer_streams > 0 || self.over.is_some() || self.goaway.is_some() {
             return Poll::Ready(());
@@ -382,39 +386,39 @@ impl Mux {
         Poll::Pending
     }
 
-    /// Notes a task that waits for room, or for the peer's settings.
+    /// Registers a task that waits for room, or for the peer's settings.
     pub(super) fn wait(&mut self, cx: &Context<'_>) {
-        if !self.waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
-            self.waiting.push(cx.waker().clone());
+        if !self.room_waiters.iter().any(|waker| waker.will_wake(cx.waker())) {
+            self.room_waiters.push(cx.waker().clone());
         }
     }
 
-    /// The peer takes tunnels (RFC 8441).
+    /// Whether the peer accepts extended CONNECT (RFC 8441).
     pub(crate) fn peer_connects(&self) -> bool {
         self.peer_connects
     }
 
-    /// The last stream that the peer looks at, once it has sent GOAWAY, and why it did.
+    /// Last stream identifier and error code of the peer's GOAWAY, if it sent one.
     pub(crate) fn goaway(&self) -> Option<(u32, Code)> {
         self.goaway
     }
 
-    /// No stream can begin any more: all identifiers are used up.
+    /// Whether all stream identifiers are used up.
     pub(crate) fn is_used_up(&self) -> bool {
-        self.next > frame::MAX_STREAM - 2
+        self.next_id > frame::MAX_STREAM - 2
     }
 
-    /// Notes that a range of identifiers was passed over.
-    pub(super) fn note_gap(&mut self, from: u32, to: u32) {
-        if self.gaps.len() == GAPS {
-            self.gaps.pop_front();
+    /// Remembers a range of skipped stream identifiers.
+    pub(super) fn note_skipped(&mut self, from: u32, to: u32) {
+        if self.skipped.len() == MAX_SKIPPED {
+            self.skipped.pop_front();
         }
-        self.gaps.push_back((from, to));
+        self.skipped.push_back((from, to));
     }
 }
 
 impl Limits {
-    /// Of connections of clients.
+    /// Limits for a client's connection.
     pub(crate) fn of_server(settings: &Settings) -> Limits {
         let bounds = &settings.http2;
         Limits {
@@ -430,7 +434,7 @@ impl Limits {
         }
     }
 
-    /// Of connections to servers, whose streams have windows of `stream_window` bytes.
+    /// Limits for a connection to a server, with streams of this window in bytes.
     pub(crate) fn of_client(settings: &Settings, stream_window: u32) -> Limits {
         Limits {
             streams: settings.http2.upstream_streams as usize,

@@ -1,9 +1,9 @@
 //! hot path
 //!
-//! Sent frames: heads and bodies of streams are put into `out`, in turns.
+//! Sending: heads and bodies are put into `out` as frames, by turns.
 //!
-//! A stream that may send puts its frame there at once. Where the connection's window or the room in `out` is used up,
-//! streams queue: by urgency, and among equals each in its turn, one frame at a time.
+//! A stream adds its frame at once if the windows and the room in `out` allow it. Otherwise streams queue by urgency
+//! (RFC 9218), and streams of equal urgency take turns of one frame.
 
 use std::task::{Context, Poll};
 
@@ -12,18 +12,18 @@ use wire::h2::frame::{self, Code, HEAD, MAX_PAYLOAD, flag, kind};
 use wire::h2::hpack::Pseudo;
 
 use super::mux::{Mux, Role};
-use super::slots::{Gone, UNNUMBERED};
+use super::slots::{StreamError, UNNUMBERED};
 use crate::failed::Failed;
 
-/// Bytes that may wait to be written on every connection: one frame of the largest size.
+/// Unsent bytes that every connection may have: one frame of the largest size.
 pub(super) const FIRST: usize = MAX_PAYLOAD + HEAD;
 
-/// With less room than this, a longer piece waits for more.
+/// Minimum room for a part of a longer piece.
 const LEAST: usize = 4 << 10;
 
-/// The first fields of a list (RFC 9113 section 8.3).
+/// The pseudo-header fields of a field block (RFC 9113 section 8.3).
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum First<'a> {
+pub(crate) enum PseudoFields<'a> {
     Status(u16),
     Request {
         method: &'a [u8],
@@ -32,12 +32,12 @@ pub(crate) enum First<'a> {
         path: &'a [u8],
         protocol: Option<&'a [u8]>,
     },
-    /// Of trailers.
+    /// Trailers have no pseudo-header fields.
     None,
 }
 
 impl Mux {
-    /// Frames that are to be written.
+    /// Frames to write.
     pub(crate) fn unsent(&self) -> &[u8] {
         &self.out[self.written..]
     }
@@ -46,7 +46,7 @@ impl Mux {
     pub(crate) fn wrote(&mut self, bytes: usize) {
         self.written += bytes;
         if self.written < self.out.len() {
-            // A peer that never takes all of it must not make it longer and longer.
+            // A peer that never reads everything must not let it grow without bound.
             if self.written >= FIRST.max(self.out.len() / 2) {
                 self.out.drain(..self.written);
                 self.written = 0;
@@ -57,26 +57,26 @@ impl Mux {
         self.out.clear();
         self.out.shrink_to(FIRST.max(self.limits.unsent));
         // Less always fits.
-        let _ = self.held.resize(&self.budgets.unsent, 0);
-        self.waiting.drain(..).for_each(std::task::Waker::wake);
+        let _ = self.unsent_reserved.resize(&self.budgets.unsent, 0);
+        self.room_waiters.drain(..).for_each(std::task::Waker::wake);
         self.grant();
     }
 
-    /// Bytes for which there is room in `out`.
+    /// Free room in `out`, in bytes.
     fn room(&mut self) -> usize {
         let unsent = self.out.len() - self.written;
         if unsent + LEAST < FIRST {
             return FIRST - unsent;
         }
         let most = self.limits.unsent.max(FIRST);
-        if unsent >= most || self.held.resize(&self.budgets.unsent, most - FIRST).is_err() {
+        if unsent >= most || self.unsent_reserved.resize(&self.budgets.unsent, most - FIRST).is_err() {
             return FIRST.saturating_sub(unsent);
         }
         most - unsent
     }
 
-    /// Whether the peer must read before more of its frames are processed: some of them are answered.
-    pub(crate) fn is_choked(&self) -> bool {
+    /// Whether the peer has to read before more of its frames, some of which are answered, are processed.
+    pub(crate) fn is_output_full(&self) -> bool {
         self.out.len() - self.written > 2 * FIRST.max(self.limits.unsent)
     }
 
@@ -92,20 +92,20 @@ impl Mux {
         Poll::Pending
     }
 
-    /// Begins a stream, of which nothing is sent yet. Its identifier comes with its first head.
+    /// Begins a stream. Its identifier is assigned with its head.
     pub(super) fn begin(&mut self) -> usize {
         let index = self.slots.insert(UNNUMBERED);
-        self.slots[index].window = self.whole_window();
+        self.slots[index].window = self.initial_stream_window();
         self.slots[index].gone = match (self.over(), self.goaway) {
-            (Some(_), _) => Some(Gone::Connection),
-            (None, Some(_)) => Some(Gone::LeftOut),
+            (Some(_), _) => Some(StreamError::Connection),
+            (None, Some(_)) => Some(StreamError::LeftOut),
             (None, None) => None,
         };
         index
     }
 
-    /// Begins a list of fields; returns where. Fields of the connection are left out by the caller.
-    pub(super) fn begin_fields(&mut self, first: First<'_>) -> usize {
+    /// Begins a HEADERS frame; returns its offset. The caller skips connection-specific fields.
+    pub(super) fn begin_fields(&mut self, first: PseudoFields<'_>) -> usize {
         let out = &mut self.out;
         if out.capacity() == 0 {
             out.reserve(FIRST);
@@ -115,8 +115,8 @@ impl Mux {
         let encoder = &mut self.encoder;
         encoder.begin(out);
         match first {
-            First::Status(status) => encoder.put_status(status, out),
-            First::Request { method, scheme, authority, path, protocol } => {
+            PseudoFields::Status(status) => encoder.put_status(status, out),
+            PseudoFields::Request { method, scheme, authority, path, protocol } => {
                 encoder.put_pseudo(Pseudo::Method, method, out);
                 encoder.put_pseudo(Pseudo::Scheme, scheme, out);
                 encoder.put_pseudo(Pseudo::Authority, authority, out);
@@ -125,18 +125,18 @@ impl Mux {
                     encoder.put_pseudo(Pseudo::Protocol, protocol, out);
                 }
             }
-            First::None => {}
+            PseudoFields::None => {}
         }
         start
     }
 
-    /// Adds a field to the list that was begun last.
+    /// Adds a field to the frame begun last.
     #[inline]
     pub(super) fn put_field(&mut self, id: Name, name: &[u8], value: &[u8]) {
         self.encoder.put(id, name, value, &mut self.out);
     }
 
-    /// Ends the list that begins at `start` (RFC 9113 sections 6.2 and 6.10).
+    /// Completes the HEADERS frame at `start`, in CONTINUATION frames if it is long (RFC 9113 sections 6.2 and 6.10).
     pub(super) fn end_fields(&mut self, index: usize, start: usize, ends: bool) {
         let (out, slot) = (&mut self.out, &self.slots[index]);
         let length = out.len() - start - HEAD;
@@ -164,26 +164,26 @@ impl Mux {
         self.wake_driver();
     }
 
-    /// Gives a stream that we begin its identifier.
-    pub(super) fn number(&mut self, index: usize) {
-        let id = self.next;
-        self.next += 2;
+    /// Assigns the identifier of a stream we begin.
+    pub(super) fn assign_id(&mut self, index: usize) {
+        let id = self.next_id;
+        self.next_id += 2;
         self.credit.asked();
         self.slots.renumber(index, id);
         self.slots[index].send_window = self.peer_window;
     }
 
-    /// We have sent all of a message.
+    /// Marks a message as sent.
     fn note_sent(&mut self, index: usize) {
         self.slots[index].sent = true;
-        self.leave_queue(index);
+        self.dequeue(index);
         if self.role == Role::Server {
-            self.errors = self.errors.saturating_sub(1);
+            self.stream_errors = self.stream_errors.saturating_sub(1);
         }
     }
 
-    /// Puts as much of a piece of a body into frames as may go now; says how much. With `ends`, the message ends with
-    /// this piece.
+    /// Sends as much of a piece of a body as is possible now; returns the number of bytes. With `ends`, the piece is the
+    /// last one.
     pub(super) fn poll_data(
         &mut self,
         index: usize,
@@ -205,7 +205,7 @@ impl Mux {
         }
         if slot.send_window <= 0 {
             slot.wait_to_write(cx);
-            self.leave_queue(index);
+            self.dequeue(index);
             return Poll::Pending;
         }
         if !self.has_turn(index) {
@@ -245,13 +245,13 @@ impl Mux {
             self.slots[index].wait_to_write(cx);
             return Poll::Pending;
         }
-        self.leave_queue(index);
+        self.dequeue(index);
         self.credit.sent(sent);
         self.wake_driver();
         Poll::Ready(Ok(sent))
     }
 
-    /// Whether it is this stream's turn; else it is in the queue.
+    /// Whether the stream may send now. If not, it is queued.
     fn has_turn(&mut self, index: usize) -> bool {
         if self.queue.is_empty() {
             return true;
@@ -262,7 +262,7 @@ impl Mux {
         self.queue.iter().take(self.granted).any(|&one| one == index)
     }
 
-    /// Whether other streams wait.
+    /// Whether other streams are queued.
     fn has_others(&self, index: usize) -> bool {
         self.queue.iter().any(|&one| one != index)
     }
@@ -276,7 +276,7 @@ impl Mux {
         let slots = &self.slots;
         let later = |&one: &usize| {
             let other = slots[one].priority.urgency;
-            // One that shares no turn goes on before its equals.
+            // Sequential streams finish before others of the same urgency continue.
             other > wanted.urgency || wanted.sequential && other == wanted.urgency
         };
         let at = self.queue.iter().skip(self.granted).position(later);
@@ -286,8 +286,8 @@ impl Mux {
         }
     }
 
-    /// A stream does not wait for its turn any more.
-    pub(super) fn leave_queue(&mut self, index: usize) {
+    /// Removes a stream from the queue.
+    pub(super) fn dequeue(&mut self, index: usize) {
         if !std::mem::take(&mut self.slots[index].queued) {
             return;
         }
@@ -299,7 +299,7 @@ impl Mux {
         }
     }
 
-    /// Lets as many streams as there is room for have their turn.
+    /// Gives turns to as many streams as there is room for.
     pub(super) fn grant(&mut self) {
         if self.queue.is_empty() || self.send_window <= 0 {
             return;
@@ -309,15 +309,15 @@ impl Mux {
             return;
         }
         self.granted = self.granted.max(turns);
-        // Also those that had their turn before, when others had used up the window or the room.
+        // Including earlier ones that found the window or the room used up.
         for &index in self.queue.iter().take(self.granted) {
             self.slots[index].wake_writer();
         }
     }
 
-    /// Allows the peer to send more on a stream, once that is worth a frame.
-    pub(super) fn renew_stream(&mut self, index: usize) {
-        let target = self.whole_window();
+    /// Sends WINDOW_UPDATE for a stream once enough of its bytes were read.
+    pub(super) fn update_stream_window(&mut self, index: usize) {
+        let target = self.initial_stream_window();
         let slot = &mut self.slots[index];
         if !slot.receives() {
             return;
@@ -329,76 +329,75 @@ impl Mux {
         }
     }
 
-    /// The window of a stream of which nothing was received. Before the peer has acknowledged our settings, it is not
-    /// theirs.
-    pub(super) fn whole_window(&self) -> i64 {
+    /// The initial receive window of a stream: the protocol's default until the peer has acknowledged our settings.
+    pub(super) fn initial_stream_window(&self) -> i64 {
         i64::from(if self.acknowledged { self.limits.stream_window } else { frame::FIRST_WINDOW })
     }
 
-    /// Bytes of a stream were used up.
+    /// Returns read bytes of a stream to the windows.
     pub(super) fn used(&mut self, index: usize, bytes: usize) {
         let before = self.out.len();
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.slots[index].unread);
         self.slots[index].unread -= bytes;
         self.unread -= bytes;
-        self.renew_window();
-        self.renew_stream(index);
+        self.update_window();
+        self.update_stream_window(index);
         if self.out.len() != before {
             self.wake_driver();
         }
     }
 
-    /// Drops a stream's unread bytes and gives them back to the window. Its message is not whole then.
+    /// Drops a stream's unread bytes and returns them to the window. Its message is incomplete then.
     pub(super) fn drop_data(&mut self, index: usize) {
         self.release_trailers(index);
         let slot = &mut self.slots[index];
         slot.data.clear();
         slot.received = false;
         self.unread -= std::mem::take(&mut slot.unread);
-        self.renew_window();
+        self.update_window();
     }
 
-    /// A stream's trailers are not counted any more.
+    /// Releases the memory reserved for a stream's trailers.
     pub(super) fn release_trailers(&mut self, index: usize) {
         let size = std::mem::take(&mut self.slots[index].trailers_size);
         if size > 0 {
-            let left = self.trailers.bytes() - size;
+            let left = self.trailers_reserved.bytes() - size;
             // Less always fits.
-            let _ = self.trailers.resize(&self.budgets.received, left);
+            let _ = self.trailers_reserved.resize(&self.budgets.received, left);
         }
     }
 
-    /// Breaks a stream off, unless it is over.
+    /// Resets a stream, unless it is closed.
     pub(super) fn reset(&mut self, index: usize, code: Code) {
         let slot = &mut self.slots[index];
         if slot.gone.is_some() || slot.sent && slot.received {
             return;
         }
-        (slot.gone, slot.reset) = (Some(Gone::Reset(code)), true);
+        (slot.gone, slot.reset) = (Some(StreamError::Reset(code)), true);
         let id = slot.id;
         if id != UNNUMBERED {
             frame::put_number(kind::RST_STREAM, id, code.0, &mut self.out);
             self.note_reset(id);
         }
-        self.leave_queue(index);
+        self.dequeue(index);
         self.wake_driver();
     }
 
-    /// Gives a stream's place back, and breaks it off where it is not over.
+    /// Removes a stream; resets it unless it is closed.
     pub(super) fn remove(&mut self, index: usize) {
         let slot = &self.slots[index];
         let answered = slot.sent && self.role == Role::Server;
         let rest = slot.expected.map(|left| i64::try_from(left).unwrap_or(i64::MAX));
         if answered && slot.receives() && rest.is_some_and(|rest| rest <= slot.window) {
-            // The client may send the rest of its request, which ends the stream: some clients take a reset for a
-            // failure, even behind a whole response.
+            // The client may send the rest of its request: some clients report a reset as a failure, even after a
+            // whole response.
             let id = slot.id;
             self.note_reset(id);
         } else {
             // After a whole response, the rest of the request is not wanted (RFC 9113 section 8.1).
             self.reset(index, if answered { Code::NO_ERROR } else { Code::CANCEL });
         }
-        self.leave_queue(index);
+        self.dequeue(index);
         self.drop_data(index);
         if let Some(partial) = &mut self.partial
             && partial.index == Some(index)
@@ -409,9 +408,9 @@ impl Mux {
         self.wake_driver();
     }
 
-    /// Fields that concern one connection, or that HTTP/2 says in another way (RFC 9113 section 8.2.2).
+    /// Whether a field is connection-specific, or replaced by something else in HTTP/2 (RFC 9113 section 8.2.2).
     #[inline]
-    pub(crate) fn leaves_out(id: Name) -> bool {
+    pub(crate) fn is_connection_field(id: Name) -> bool {
         id.is_of_connection() || matches!(id, Name::Te | Name::Host | Name::Http2Settings)
     }
 }

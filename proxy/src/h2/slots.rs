@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! The streams of one connection (RFC 9113 section 5), in places that are used again.
+//! The streams of one connection (RFC 9113 section 5), in a slab.
 
 use std::collections::VecDeque;
 use std::task::{Context, Waker};
@@ -9,60 +9,60 @@ use wire::h1::Refusal;
 use wire::h2::frame::Code;
 use wire::{Fields, ResponseHead};
 
-/// Instead of an identifier, until a stream that we begin has its own.
+/// Placeholder until a stream we begin has its identifier.
 pub(super) const UNNUMBERED: u32 = u32::MAX;
 
-/// Why nothing more comes of a stream.
+/// Why a stream ended early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Gone {
-    /// The peer has reset it.
+pub(crate) enum StreamError {
+    /// It was reset with this code.
     Reset(Code),
-    /// The peer's message on it is malformed, so it was reset.
+    /// The peer's message was malformed.
     Malformed(Refusal),
-    /// The peer broke a rule of the protocol on it, so it was reset.
+    /// The peer broke another rule of the protocol.
     RuleBroken,
-    /// The peer does not look at it: GOAWAY named an earlier one as the last.
+    /// The peer did not process it: its GOAWAY names an earlier stream.
     LeftOut,
-    /// The connection is over.
+    /// The connection has ended.
     Connection,
 }
 
-/// One stream, for as long as its exchange has a hold on it.
+/// The state of one stream, until its exchange drops it.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
-    /// Zero in a place without a stream.
+    /// Zero in a free slot.
     pub(super) id: u32,
-    /// Bytes that came and were not taken.
+    /// Received bytes that were not taken.
     pub(super) data: Vec<u8>,
     /// Bytes that the peer may still send.
     pub(super) window: i64,
-    /// Bytes that came and are not used up.
+    /// Received bytes that were not returned to the window.
     pub(super) unread: u32,
-    /// Bytes that are still to come by Content-Length.
+    /// Missing bytes according to Content-Length.
     pub(super) expected: Option<u64>,
-    /// The final head of the response came; of requests it always has.
+    /// The final head was received.
     pub(super) has_head: bool,
-    /// The peer has sent all.
+    /// The peer's message was received whole.
     pub(super) received: bool,
-    /// Heads of responses that were not taken, interim ones first.
+    /// Unread response heads, interim ones first.
     pub(super) heads: VecDeque<ResponseHead>,
-    /// Memory for the next one.
+    /// Reused memory for the next one.
     pub(super) spare: ResponseHead,
     pub(super) trailers: Fields,
-    /// Why its trailers are not taken.
+    /// Why its trailers were refused.
     pub(super) refused: Option<Refusal>,
-    /// Memory that the trailers are counted for.
+    /// Memory reserved for its trailers.
     pub(super) trailers_size: usize,
-    /// Its response has no body: the request asks with HEAD.
+    /// Its response has no body: the method is HEAD.
     pub(super) bodiless: bool,
     /// Bytes that we may still send.
     pub(super) send_window: i64,
-    /// We have sent all.
+    /// Our message was sent whole.
     pub(super) sent: bool,
-    /// It waits in the queue of those that want to send.
+    /// It is in the send queue.
     pub(super) queued: bool,
     pub(super) priority: Priority,
-    pub(super) gone: Option<Gone>,
+    pub(super) gone: Option<StreamError>,
     /// It was reset by us: frames the peer sent before it knew are ignored.
     pub(super) reset: bool,
     reader: Option<Waker>,
@@ -74,7 +74,7 @@ pub(super) struct Slot {
 pub(crate) struct Priority {
     /// From 0, the most urgent, to 7.
     pub(crate) urgency: u8,
-    /// It does not share its turn with those of the same urgency. Without a wish of the client, all do.
+    /// Not incremental: it does not share turns with streams of the same urgency. Off without an explicit priority.
     pub(crate) sequential: bool,
 }
 
@@ -100,7 +100,7 @@ impl Priority {
     }
 }
 
-/// Notes the task of `cx`, unless it is noted already.
+/// Stores the waker of `cx`, unless it is stored already.
 fn note(waker: &mut Option<Waker>, cx: &Context<'_>) {
     if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
         *waker = Some(cx.waker().clone());
@@ -116,7 +116,7 @@ impl Slot {
         note(&mut self.writer, cx);
     }
 
-    /// Wakes the task that waits for something to come.
+    /// Wakes the task that waits to read.
     #[inline]
     pub(super) fn wake_reader(&mut self) {
         if let Some(waker) = self.reader.take() {
@@ -124,7 +124,7 @@ impl Slot {
         }
     }
 
-    /// Wakes the task that waits until it may send.
+    /// Wakes the task that waits to send.
     #[inline]
     pub(super) fn wake_writer(&mut self) {
         if let Some(waker) = self.writer.take() {
@@ -132,8 +132,8 @@ impl Slot {
         }
     }
 
-    /// Nothing more is received or sent on it.
-    pub(super) fn break_off(&mut self, why: Gone) {
+    /// Ends it early.
+    pub(super) fn break_off(&mut self, why: StreamError) {
         if self.gone.is_none() {
             self.gone = Some(why);
         }
@@ -141,12 +141,12 @@ impl Slot {
         self.wake_writer();
     }
 
-    /// The peer has not ended it, nor has it broken off.
+    /// Whether more is expected from the peer.
     pub(super) fn receives(&self) -> bool {
         !self.received && self.gone.is_none()
     }
 
-    /// It counts for the peer as open (RFC 9113 section 5.1.2).
+    /// Whether it counts as open (RFC 9113 section 5.1.2).
     pub(super) fn is_open(&self) -> bool {
         self.gone.is_none() && !(self.received && self.sent)
     }
@@ -156,19 +156,19 @@ impl Slot {
 #[derive(Debug, Default)]
 pub(super) struct Slots {
     slots: Vec<Slot>,
-    /// The identifiers of `slots`, beside each other: most lookups are by these.
+    /// The identifiers of `slots`, kept together because most lookups are by identifier.
     ids: Vec<u32>,
     free: Vec<usize>,
 }
 
 impl Slots {
-    /// The place of a stream.
+    /// The index of a stream.
     #[inline]
     pub(super) fn find(&self, id: u32) -> Option<usize> {
         self.ids.iter().position(|&one| one == id)
     }
 
-    /// A place for a new stream.
+    /// Adds a stream; returns its index.
     pub(super) fn insert(&mut self, id: u32) -> usize {
         debug_assert!(id == UNNUMBERED || id != 0 && self.find(id).is_none());
         let index = self.free.pop().unwrap_or_else(|| {
@@ -181,13 +181,13 @@ impl Slots {
         index
     }
 
-    /// Gives a stream its identifier.
+    /// Sets a stream's identifier.
     pub(super) fn renumber(&mut self, index: usize, id: u32) {
         self.ids[index] = id;
         self.slots[index].id = id;
     }
 
-    /// Gives a place back. Its memory stays for the next stream if it is small.
+    /// Removes a stream. Its memory is kept for the next one if it is small.
     pub(super) fn remove(&mut self, index: usize) {
         let Slot { mut data, mut heads, spare, mut trailers, .. } = std::mem::take(&mut self.slots[index]);
         self.ids[index] = 0;
@@ -200,7 +200,7 @@ impl Slots {
         self.free.push(index);
     }
 
-    /// Frees all memory, where no stream is left.
+    /// Frees all memory if there are no streams.
     pub(super) fn release(&mut self) {
         if self.len() == 0 {
             *self = Slots::default();
@@ -212,12 +212,12 @@ impl Slots {
         self.len() == 0 && !self.slots.is_empty()
     }
 
-    /// Streams that have a place.
+    /// The number of streams.
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// The streams, with their places.
+    /// The streams, with their indices.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut Slot)> {
         self.slots.iter_mut().enumerate().filter(|(_, slot)| slot.id != 0)
     }

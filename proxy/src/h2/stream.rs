@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! One stream, as its exchange has it.
+//! An exchange's handle of its stream.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,46 +11,46 @@ use wire::h2::frame::Code;
 use wire::{Fields, Name, ResponseHead};
 
 use super::mux::Mux;
-use super::send::First;
-use super::slots::{Gone, Priority, UNNUMBERED};
+use super::send::PseudoFields;
+use super::slots::{Priority, StreamError, UNNUMBERED};
 use crate::failed::Failed;
 
-/// A connection that its task and those of its streams share.
-pub(crate) type Shared = Rc<RefCell<Mux>>;
+/// A connection, shared by its task and its streams.
+pub(crate) type SharedMux = Rc<RefCell<Mux>>;
 
-/// A stream. One that is dropped before it is over is reset.
+/// A stream. Dropping it early resets it.
 #[derive(Debug)]
 pub(crate) struct Stream {
-    mux: Shared,
+    mux: SharedMux,
     index: usize,
 }
 
-/// The next of a body.
+/// The next part of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Came {
-    /// A piece; nothing follows the last one.
+pub(crate) enum BodyPart {
+    /// A piece; neither data nor trailers follow the last one.
     Data { last: bool },
-    /// Nothing more; there may be trailers.
+    /// The end; there may be trailers.
     End,
 }
 
 impl Stream {
-    /// The stream of a request that came, with its place.
-    pub(crate) fn accept(mux: &Shared, index: usize) -> Stream {
+    /// The stream of a received request, by its index.
+    pub(crate) fn accept(mux: &SharedMux, index: usize) -> Stream {
         Stream { mux: mux.clone(), index }
     }
 
-    /// A stream for a request of ours.
-    pub(crate) fn begin(mux: &Shared) -> Stream {
+    /// Begins a stream for a request of ours.
+    pub(crate) fn begin(mux: &SharedMux) -> Stream {
         let index = mux.borrow_mut().begin();
         Stream { mux: mux.clone(), index }
     }
 
-    pub(crate) fn mux(&self) -> &Shared {
+    pub(crate) fn mux(&self) -> &SharedMux {
         &self.mux
     }
 
-    /// Notes how long the body is that comes, of which a part may be here.
+    /// Sets the Content-Length of the request, part of whose body may have been received.
     pub(crate) fn note_length(&self, length: Option<u64>) {
         let slot = &mut self.mux.borrow_mut().slots[self.index];
         slot.expected = length.map(|length| length.saturating_sub(u64::from(slot.unread)));
@@ -66,14 +66,14 @@ impl Stream {
         self.mux.borrow_mut().poll_room(self.index, cx)
     }
 
-    /// Sends a response's head, interim or not. With `ends`, nothing follows it.
+    /// Sends a final or interim response head. With `ends`, the response has no body.
     pub(crate) fn send_response(&self, status: u16, fields: &Fields, ends: bool) -> Result<(), Failed> {
         let mut mux = self.mux.borrow_mut();
         let slot = &mux.slots[self.index];
         if slot.gone.is_some() || slot.sent {
             return Err(Failed::Closed);
         }
-        let start = mux.begin_fields(First::Status(status));
+        let start = mux.begin_fields(PseudoFields::Status(status));
         for (name, value, id) in fields.iter() {
             mux.put_field(id, name, value);
         }
@@ -81,10 +81,10 @@ impl Stream {
         Ok(())
     }
 
-    /// Sends a request's head, whose fields `put` gives. `bodiless` is for HEAD, whose response has no body.
+    /// Sends a request head with the fields that `put` adds. `bodiless` is for HEAD, whose response has no body.
     pub(crate) fn send_request(
         &self,
-        first: First<'_>,
+        first: PseudoFields<'_>,
         put: impl FnOnce(&mut FieldSink<'_>),
         ends: bool,
         bodiless: bool,
@@ -93,7 +93,7 @@ impl Stream {
         if mux.slots[self.index].gone.is_some() || mux.over().is_some() || mux.is_used_up() {
             return Err(Failed::Closed);
         }
-        mux.number(self.index);
+        mux.assign_id(self.index);
         mux.slots[self.index].bodiless = bodiless;
         let start = mux.begin_fields(first);
         put(&mut FieldSink(&mut mux));
@@ -101,16 +101,16 @@ impl Stream {
         Ok(())
     }
 
-    /// Sends trailers, with which the message ends.
+    /// Ends the message with trailers.
     pub(crate) fn send_trailers(&self, fields: &Fields) -> Result<(), Failed> {
         let mut mux = self.mux.borrow_mut();
         let slot = &mux.slots[self.index];
         if slot.gone.is_some() || slot.sent {
             return Err(Failed::Broken);
         }
-        let start = mux.begin_fields(First::None);
+        let start = mux.begin_fields(PseudoFields::None);
         for (name, value, id) in fields.iter() {
-            if may_be_trailer(name) && !Mux::leaves_out(id) {
+            if may_be_trailer(name) && !Mux::is_connection_field(id) {
                 mux.put_field(id, name, value);
             }
         }
@@ -118,12 +118,12 @@ impl Stream {
         Ok(())
     }
 
-    /// Nothing of it was sent: it has no identifier yet.
+    /// Whether nothing was sent on it.
     pub(crate) fn is_unsent(&self) -> bool {
         self.mux.borrow().slots[self.index].id == UNNUMBERED
     }
 
-    /// Sends as much of a piece of the body as may go now; says how much. With `ends`, the message ends with it.
+    /// Sends as much of a piece as is possible now; returns the number of bytes. With `ends`, the piece is the last one.
     pub(crate) fn poll_send(
         &self,
         cx: &mut Context<'_>,
@@ -133,13 +133,17 @@ impl Stream {
         self.mux.borrow_mut().poll_data(self.index, cx, bytes, ends)
     }
 
-    /// Gives up its turn: no more of the body is sent for now.
+    /// Leaves the send queue.
     pub(crate) fn give_up_turn(&self) {
-        self.mux.borrow_mut().leave_queue(self.index);
+        self.mux.borrow_mut().dequeue(self.index);
     }
 
-    /// Takes the next head of a response, in place of `head`, whose memory is used again.
-    pub(crate) fn poll_head(&self, cx: &mut Context<'_>, head: &mut ResponseHead) -> Poll<Result<(), Gone>> {
+    /// Replaces `head` with the next response head. The memory of the old one is reused.
+    pub(crate) fn poll_head(
+        &self,
+        cx: &mut Context<'_>,
+        head: &mut ResponseHead,
+    ) -> Poll<Result<(), StreamError>> {
         let mut mux = self.mux.borrow_mut();
         let slot = &mut mux.slots[self.index];
         if let Some(came) = slot.heads.pop_front() {
@@ -155,19 +159,23 @@ impl Stream {
     }
 
     /// Takes the received part of the body into `piece`, which is empty.
-    pub(crate) fn poll_data(&self, cx: &mut Context<'_>, piece: &mut Vec<u8>) -> Poll<Result<Came, Gone>> {
+    pub(crate) fn poll_data(
+        &self,
+        cx: &mut Context<'_>,
+        piece: &mut Vec<u8>,
+    ) -> Poll<Result<BodyPart, StreamError>> {
         let mut mux = self.mux.borrow_mut();
         let slot = &mut mux.slots[self.index];
         if !slot.is_empty() {
             std::mem::swap(piece, &mut slot.data);
             slot.data.clear();
-            return Poll::Ready(Ok(Came::Data { last: slot.received && slot.has_no_trailers() }));
+            return Poll::Ready(Ok(BodyPart::Data { last: slot.received && slot.has_no_trailers() }));
         }
         if let Some(refusal) = slot.refused {
-            return Poll::Ready(Err(Gone::Malformed(refusal)));
+            return Poll::Ready(Err(StreamError::Malformed(refusal)));
         }
         if slot.received {
-            return Poll::Ready(Ok(Came::End));
+            return Poll::Ready(Ok(BodyPart::End));
         }
         if let Some(gone) = slot.gone {
             return Poll::Ready(Err(gone));
@@ -176,7 +184,7 @@ impl Stream {
         Poll::Pending
     }
 
-    /// Bytes that were taken are used up: the peer may send as many more.
+    /// Returns read bytes to the windows.
     pub(crate) fn used(&self, bytes: usize) {
         self.mux.borrow_mut().used(self.index, bytes);
     }
@@ -189,27 +197,27 @@ impl Stream {
         std::mem::swap(to, &mut mux.slots[self.index].trailers);
     }
 
-    /// The peer has sent all, and all but trailers was taken.
+    /// Whether the peer's message ended without unread data or trailers.
     pub(crate) fn is_received(&self) -> bool {
         let mux = self.mux.borrow();
         let slot = &mux.slots[self.index];
         slot.received && slot.is_empty() && slot.has_no_trailers()
     }
 
-    /// It was broken off, or its connection is over.
+    /// Whether it or its connection has ended early.
     pub(crate) fn is_gone(&self) -> bool {
         let mux = self.mux.borrow();
         mux.slots[self.index].gone.is_some() || mux.over().is_some()
     }
 
-    /// Ready when the stream was broken off, or its connection is over.
-    pub(crate) fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<Gone> {
+    /// Ready when it or its connection has ended early.
+    pub(crate) fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<StreamError> {
         let mut mux = self.mux.borrow_mut();
         let over = mux.over().is_some();
         let slot = &mut mux.slots[self.index];
         match slot.gone {
             Some(gone) => Poll::Ready(gone),
-            None if over => Poll::Ready(Gone::Connection),
+            None if over => Poll::Ready(StreamError::Connection),
             None => {
                 slot.wait_to_read(cx);
                 slot.wait_to_write(cx);
@@ -218,7 +226,7 @@ impl Stream {
         }
     }
 
-    /// Breaks it off because the request on it is malformed.
+    /// Resets it because of a malformed request.
     #[cold]
     pub(crate) fn refuse(&self) {
         let mut mux = self.mux.borrow_mut();
@@ -227,17 +235,17 @@ impl Stream {
         mux.count_error();
     }
 
-    /// Breaks it off.
+    /// Resets it.
     pub(crate) fn reset(&self, code: Code) {
         self.mux.borrow_mut().reset(self.index, code);
     }
 }
 
-/// Takes the fields of a head that is being sent.
+/// Receives the fields of a head being sent.
 pub(crate) struct FieldSink<'a>(&'a mut Mux);
 
 impl FieldSink<'_> {
-    /// Fields of the connection are left out by the caller.
+    /// Adds a field. The caller skips connection-specific fields.
     #[inline]
     pub(crate) fn put(&mut self, id: Name, name: &[u8], value: &[u8]) {
         self.0.put_field(id, name, value);

@@ -25,7 +25,7 @@ type Frame = (u8, u8, u32, Vec<u8>);
 
 /// One end of a connection, and the streams on it.
 struct Conn {
-    mux: Shared,
+    mux: SharedMux,
     /// Bytes of an incomplete frame.
     rest: Vec<u8>,
     streams: Vec<Stream>,
@@ -60,7 +60,7 @@ impl Conn {
         let budgets = Budgets { received: received.clone(), unsent: Budget::new(1 << 20) };
         let mux = Mux::new(role, limits, budgets, Clock::new());
         let mut conn =
-            Conn { mux: Shared::new(RefCell::new(mux)), rest: Vec::new(), streams: Vec::new(), received };
+            Conn { mux: SharedMux::new(RefCell::new(mux)), rest: Vec::new(), streams: Vec::new(), received };
         let preface = if role == Role::Client { wire::h2::PREFACE.len() } else { 0 };
         conn.mux.borrow_mut().wrote(preface);
         conn.sent();
@@ -107,13 +107,13 @@ impl Conn {
         self.streams.push(stream);
     }
 
-    fn over(&self) -> Option<Over> {
+    fn over(&self) -> Option<EndReason> {
         self.mux.borrow().over()
     }
 }
 
-const GET_PARTS: First<'_> =
-    First::Request { method: b"GET", scheme: b"http", authority: b"a", path: b"/", protocol: None };
+const GET_PARTS: PseudoFields<'_> =
+    PseudoFields::Request { method: b"GET", scheme: b"http", authority: b"a", path: b"/", protocol: None };
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
@@ -156,12 +156,12 @@ fn head(stream: u32, flags: u8, lines: &str) -> Vec<u8> {
 }
 
 /// Reads a body as far as it came, and how it ended. Its bytes are given back to the window.
-fn read(stream: &Stream) -> (Vec<u8>, Option<Result<Came, Gone>>) {
+fn read(stream: &Stream) -> (Vec<u8>, Option<Result<BodyPart, StreamError>>) {
     let (mut all, mut piece) = (Vec::new(), Vec::new());
     let mut cx = Context::from_waker(Waker::noop());
     loop {
         match stream.poll_data(&mut cx, &mut piece) {
-            Poll::Ready(Ok(Came::Data { .. })) => {
+            Poll::Ready(Ok(BodyPart::Data { .. })) => {
                 all.extend_from_slice(&piece);
                 stream.used(piece.len());
                 piece.clear();

@@ -23,7 +23,7 @@ use super::links::{Claim, Place};
 use super::{Head, Lines, Size};
 use crate::clock::Waiter;
 use crate::exchange::fault::{Fault, FaultKind};
-use crate::h2::{self, Came, FieldSink, First, Gone, Mux, Over};
+use crate::h2::{self, BodyPart, EndReason, FieldSink, Mux, PseudoFields, StreamError};
 use crate::io::Failed;
 use crate::worker::Worker;
 
@@ -75,12 +75,12 @@ impl Inlet {
         self.claim.used(taken);
         stream.used(taken);
         match stream.poll_data(cx, &mut self.piece) {
-            Poll::Ready(Ok(Came::Data { .. })) => {
+            Poll::Ready(Ok(BodyPart::Data { .. })) => {
                 self.claim.came();
                 self.taken = self.piece.len();
                 Poll::Ready(Ok(Some(Bytes::from(std::mem::take(&mut self.piece)))))
             }
-            Poll::Ready(Ok(Came::End)) => {
+            Poll::Ready(Ok(BodyPart::End)) => {
                 self.claim.waits();
                 Poll::Ready(Ok(None))
             }
@@ -171,20 +171,20 @@ impl Stream {
         (sender, receiver)
     }
 
-    /// Why there is no response.
+    /// Maps the early end of the stream to a fault.
     #[cold]
-    fn fault(&self, gone: Gone) -> Fault {
+    fn fault(&self, gone: StreamError) -> Fault {
         let place = &self.place;
         Fault::upstream(match gone {
-            Gone::LeftOut | Gone::Reset(Code::REFUSED_STREAM) => FaultKind::Unprocessed,
-            Gone::Malformed(refusal) => FaultKind::BadResponse(refusal),
-            Gone::RuleBroken => FaultKind::BrokenStream,
-            Gone::Reset(code) => FaultKind::Ended(Ends::StreamReset.words(code)),
-            Gone::Connection => {
+            StreamError::LeftOut | StreamError::Reset(Code::REFUSED_STREAM) => FaultKind::Unprocessed,
+            StreamError::Malformed(refusal) => FaultKind::BadResponse(refusal),
+            StreamError::RuleBroken => FaultKind::BrokenStream,
+            StreamError::Reset(code) => FaultKind::Ended(Ends::StreamReset.words(code)),
+            StreamError::Connection => {
                 let mux = place.stream().mux().borrow();
                 match (mux.over(), mux.goaway()) {
-                    (Some(Over::RuleBroken(code)), _) => FaultKind::Ended(Ends::RuleBroken.words(code)),
-                    (Some(Over::Flood(_)), _) => {
+                    (Some(EndReason::RuleBroken(code)), _) => FaultKind::Ended(Ends::RuleBroken.words(code)),
+                    (Some(EndReason::Flood(_)), _) => {
                         FaultKind::Ended(Ends::RuleBroken.words(Code::ENHANCE_YOUR_CALM))
                     }
                     (_, Some((_, code))) if code != Code::NO_ERROR => {
@@ -213,7 +213,7 @@ impl Sender<'_> {
         }
         let stream = self.stream;
         let method = if tunnels { b"CONNECT" } else { head.method() };
-        let first = First::Request {
+        let first = PseudoFields::Request {
             method,
             scheme: if stream.place.link().tls { b"https" } else { b"http" },
             authority,
@@ -243,7 +243,7 @@ impl Sender<'_> {
             }
             to.put(Name::Te, b"te", b"trailers");
         };
-        // A connection that is over shows when the body is sent.
+        // An ended connection is reported when the body is sent.
         let _ = stream.place.stream().send_request(first, put, self.ended, method == b"HEAD");
         Ok(())
     }
@@ -269,7 +269,7 @@ impl Sender<'_> {
         stream.send_trailers(trailers)
     }
 
-    /// The head is on its way, and a body follows, but not yet.
+    /// Checks that the head was sent, before the body follows.
     pub(crate) fn flush(&mut self) -> Result<(), Failed> {
         if self.stream.place.stream().is_unsent() { Err(Failed::Closed) } else { Ok(()) }
     }
@@ -324,11 +324,11 @@ impl Ends {
 /// The content type of a gRPC call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ContentType {
-    /// As the client says it.
+    /// The client's.
     Any,
-    /// Nothing says yet that it is gRPC.
+    /// Added unless the client's is gRPC.
     Missing,
-    /// It says so.
+    /// The client's, which is gRPC.
     Grpc,
 }
 
@@ -338,20 +338,20 @@ impl ContentType {
     }
 }
 
-/// Puts fields into a head that is being sent.
+/// Adds fields to a head being sent.
 struct List<'a, 'b> {
     to: &'a mut FieldSink<'b>,
-    /// Name and value of a field that comes in parts, and how long the name is.
+    /// Name and value of a field that comes in parts, and the length of the name.
     text: SmallVec<[u8; 128]>,
     name: usize,
     kind: ContentType,
-    /// For a tunnel: the proof that its key was read, once that came.
+    /// For a tunnel: the expected `Sec-WebSocket-Accept`, once the key is known.
     key: Option<Option<[u8; 28]>>,
 }
 
 impl List<'_, '_> {
     fn put(&mut self, id: Name, name: &[u8], value: &[u8]) {
-        if Mux::leaves_out(id) {
+        if Mux::is_connection_field(id) {
             return;
         }
         match id {
@@ -390,8 +390,8 @@ impl Lines for List<'_, '_> {
         let List { to, text, name, .. } = self;
         let (name, value) = text.split_at(*name);
         let id = Name::from_bytes(name);
-        // None of those that `put` treats in a way of its own comes in parts.
-        if !Mux::leaves_out(id) {
+        // Fields that `put` treats specially never come in parts.
+        if !Mux::is_connection_field(id) {
             to.put(id, name, value);
         }
     }
@@ -457,18 +457,18 @@ impl Receiver<'_> {
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Fault>> {
         let Stream { place, .. } = self.stream;
         match place.stream().poll_data(cx, &mut self.piece) {
-            Poll::Ready(Ok(Came::Data { last })) => {
+            Poll::Ready(Ok(BodyPart::Data { last })) => {
                 place.claim().came();
                 self.complete = last;
                 Poll::Ready(Ok(()))
             }
-            Poll::Ready(Ok(Came::End)) => {
+            Poll::Ready(Ok(BodyPart::End)) => {
                 place.stream().take_trailers(&mut self.trailers);
                 self.complete = true;
                 place.claim().waits();
                 Poll::Ready(Ok(()))
             }
-            Poll::Ready(Err(Gone::Malformed(refusal))) => Poll::Ready(Err(bad(refusal))),
+            Poll::Ready(Err(StreamError::Malformed(refusal))) => Poll::Ready(Err(bad(refusal))),
             Poll::Ready(Err(_)) => Poll::Ready(Err(Fault::upstream(FaultKind::Truncated))),
             Poll::Pending => {
                 place.claim().waits();

@@ -1,6 +1,6 @@
 //! Connections to servers that carry many requests at a time, shared by all exchanges of a worker.
 //!
-//! A connection has a task of its own, which connects, and then reads and writes for as long as the connection lives. Exchanges ask for a place on it.
+//! Each connection has a task that connects, reads and writes. Exchanges ask for a place on it.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -16,7 +16,7 @@ use super::connect::{Secured, connect};
 use super::pool::Peer;
 use crate::clock::{Clock, Waiter};
 use crate::exchange::fault::{Fault, FaultKind};
-use crate::h2::{self, Budgets, Limits, Line, Mux, Over, Read, Role};
+use crate::h2::{self, Budgets, EndReason, Limits, Mux, Read, Role, Transport};
 use crate::rt;
 use crate::windows::{Enlarging, Windows};
 use crate::worker::Worker;
@@ -80,7 +80,7 @@ pub(crate) struct Link {
 
 enum State {
     Connecting,
-    Ready(h2::Shared),
+    Ready(h2::SharedMux),
     Over(Fault),
 }
 
@@ -305,7 +305,7 @@ impl Link {
         matches!(&*self.state.borrow(), State::Ready(mux) if mux.borrow().peer_streams() == 0)
     }
 
-    fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<h2::Shared, Fault>> {
+    fn poll_ready(&self, cx: &mut Context<'_>) -> Poll<Result<h2::SharedMux, Fault>> {
         match &*self.state.borrow() {
             State::Ready(mux) => Poll::Ready(Ok(mux.clone())),
             State::Over(fault) => Poll::Ready(Err(*fault)),
@@ -480,11 +480,11 @@ async fn drive(driven: Driven, target: Target) {
             Ok((conn, _)) => conn,
             Err(fault) => return link.set(State::Over(fault)),
         };
-    let mut line = Line::new(worker, conn.io, None);
+    let mut line = Transport::new(worker, conn.io, None);
     let limits = Limits::of_client(&worker.settings, link.windows.stream());
     let budgets = Budgets { received: worker.upstream_windows.clone(), unsent: worker.send_windows.clone() };
     let mux = Mux::new(Role::Client, limits, budgets, worker.clock.clone());
-    let mux = h2::Shared::new(RefCell::new(mux));
+    let mux = h2::SharedMux::new(RefCell::new(mux));
     let deadline = worker.clock.after(target.connect_timeout);
     match waiter.until(deadline, |cx| line.poll_write(cx, &mux)).await {
         Ok(Ok(())) => link.set(State::Ready(mux.clone())),
@@ -494,14 +494,14 @@ async fn drive(driven: Driven, target: Target) {
     let mut idle = None;
     poll_fn(|cx| poll(&driven, &mux, &mut line, &waiter, &target, &mut idle, cx)).await;
     link.refused.set(super::tls::refusal(&line.io));
-    mux.borrow_mut().end(Over::Closed(None));
+    mux.borrow_mut().end(EndReason::Closed(None));
 }
 
 /// Ready when the connection is over.
 fn poll(
     driven: &Driven,
-    mux: &h2::Shared,
-    line: &mut Line,
+    mux: &h2::SharedMux,
+    line: &mut Transport,
     waiter: &Waiter,
     target: &Target,
     idle: &mut Option<u64>,
@@ -522,7 +522,7 @@ fn poll(
     if link.window.replace(window) != window {
         mux.borrow_mut().set_target(window);
     }
-    // A server has no requests.
+    // Servers send no requests.
     let read = line.poll_read(cx, mux, |_| {});
     let written = line.poll_write(cx, mux);
     let (over, is_going, is_settled) = {
@@ -540,7 +540,7 @@ fn poll(
     if matches!(read, Poll::Ready(Ok(Read::End) | Err(_))) || matches!(written, Poll::Ready(Err(_))) {
         return Poll::Ready(());
     }
-    // The reason has gone out, or never will.
+    // GOAWAY was written, or never will be.
     if over.is_some() && (written.is_ready() || line.blocked_until(Duration::ZERO).is_some()) {
         return Poll::Ready(());
     }

@@ -2,10 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{status_on_error, target};
+use super::{report_share, status_on_error, target};
 use crate::envoy::cluster::Clusters;
 use crate::envoy::context::Report;
-use crate::envoy::value::{boolean, items, number, percent, seconds, text};
+use crate::envoy::value::{boolean, items, number, seconds, text};
 use crate::finding::Severity::{Behaviour, Cosmetic};
 use crate::node::Node;
 
@@ -46,11 +46,7 @@ pub(super) fn read(
             ("filter_enabled_metadata", Behaviour, "the filter is on"),
         ],
     );
-    if let Some(share) = config.some("filter_enabled")
-        && percent(&share).unwrap_or(100.0) < 100.0
-    {
-        report.behaviour(&share, "ext_authz.filter_enabled", "all requests are checked");
-    }
+    report_share(config, report);
     let Some(uri) = server(service, clusters, report) else {
         config.whole();
         return Map::new();

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::files::{Lookup, serves_files};
 use super::{Current, Http};
 use crate::Severity;
-use crate::nginx::cases::{Groups, State};
+use crate::nginx::cases::State;
 use crate::nginx::directive::Directive;
 use crate::nginx::draft::Draft;
 use crate::nginx::locations::{self, Location};
@@ -70,13 +70,7 @@ impl<'a> Http<'_, 'a> {
             // As the last entry of `try_files`.
             let is_files =
                 draft.plugins.get("static-files").is_some_and(|plugin| plugin.get("try_files").is_none());
-            let state = State {
-                scope: location.scope.clone(),
-                conditions: Vec::new(),
-                variables: Default::default(),
-                rewrites: Vec::new(),
-                groups: Groups::None,
-            };
+            let state = State::of(&location.scope, Default::default());
             if is_files && self.named(current, page, uri, &state, draft).as_deref() == Some("@upstream") {
                 draft.plugins["static-files"]["try_files"] = json!(["$uri", "$uri/", "@upstream"]);
                 return Ok(None);

@@ -6,7 +6,7 @@ use super::{Current, Http};
 use crate::Severity;
 use crate::finding::Place;
 use crate::nginx::answers;
-use crate::nginx::cases::{Groups, Outcome, State};
+use crate::nginx::cases::{Outcome, State};
 use crate::nginx::directive::Directive;
 use crate::nginx::draft::Draft;
 use crate::nginx::locations::{self, Location, LocationKind};
@@ -287,13 +287,7 @@ impl<'a> Http<'_, 'a> {
             return None;
         };
         let own = target.directive.map_or(&[][..], Directive::children);
-        let inner = State {
-            scope: target.scope.clone(),
-            conditions: Vec::new(),
-            variables: state.variables.clone(),
-            rewrites: Vec::new(),
-            groups: Groups::None,
-        };
+        let inner = State::of(&target.scope, state.variables.clone());
         let case = self.evaluate(current, &[], own, inner).into_iter().next_back()?;
         if has_own_settings(target) {
             let severity = if is_guarded(target) { Severity::Guard } else { Severity::Behaviour };

@@ -2,7 +2,7 @@
 
 use super::{Current, Http};
 use crate::Severity;
-use crate::nginx::cases::{Case, Groups, Outcome, Rewrite, State};
+use crate::nginx::cases::{Case, Outcome, Rewrite, State};
 use crate::nginx::directive::Directive;
 use crate::nginx::draft::Draft;
 use crate::nginx::locations::{self, Location};
@@ -64,13 +64,7 @@ impl<'a> Http<'_, 'a> {
             );
         }
         let own = target.directive.map_or(&[][..], Directive::children);
-        let inner = State {
-            scope: target.scope.clone(),
-            conditions: Vec::new(),
-            variables: state.variables.clone(),
-            rewrites: Vec::new(),
-            groups: Groups::None,
-        };
+        let inner = State::of(&target.scope, state.variables.clone());
         let cases = self.evaluate(current, &[], own, inner);
         let Some(mut case) = cases.into_iter().last() else { return Draft::default() };
         if !case.state.conditions.is_empty()

@@ -13,7 +13,7 @@ use super::Shared;
 use crate::clock::Waiter;
 use crate::exchange::fault::{Fault, FaultKind};
 use crate::exchange::max_body::MaxBody;
-use crate::h2::{self, Came, Gone};
+use crate::h2::{self, BodyPart, StreamError};
 use crate::io::{End, Failed};
 use crate::worker::Worker;
 
@@ -49,17 +49,17 @@ impl Input {
             return Poll::Ready(Ok(()));
         }
         stream.poll_data(cx, &mut self.piece).map(|came| match came {
-            Ok(Came::Data { last }) => {
+            Ok(BodyPart::Data { last }) => {
                 self.received += self.piece.len() as u64;
                 self.complete = last;
                 Ok(())
             }
-            Ok(Came::End) => {
+            Ok(BodyPart::End) => {
                 self.complete = true;
                 stream.take_trailers(&mut self.trailers);
                 Ok(())
             }
-            Err(Gone::Malformed(why)) => Err(FaultKind::BadBody(why)),
+            Err(StreamError::Malformed(why)) => Err(FaultKind::BadBody(why)),
             Err(_) => Err(FaultKind::ClientGone),
         })
     }
@@ -88,11 +88,11 @@ impl Input {
             self.release(stream, taken);
         }
         stream.poll_data(cx, &mut self.piece).map(|came| match came {
-            Ok(Came::Data { .. }) => {
+            Ok(BodyPart::Data { .. }) => {
                 self.taken = self.piece.len();
                 Ok(Some(Bytes::from(std::mem::take(&mut self.piece))))
             }
-            Ok(Came::End) => Ok(None),
+            Ok(BodyPart::End) => Ok(None),
             Err(_) => Err(Failed::Closed),
         })
     }

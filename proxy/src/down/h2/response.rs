@@ -23,7 +23,7 @@ pub(crate) struct Output {
     status: u16,
     head: Fields,
     waits: bool,
-    /// It has left.
+    /// The head was sent.
     begun: bool,
     /// The client waits for 100 before it sends the body.
     pub(super) continue_due: bool,
@@ -79,13 +79,13 @@ impl Response<'_> {
     pub(crate) async fn interim(&mut self, head: &ResponseHead) -> Result<(), Failed> {
         self.room().await?;
         let mut fields = Fields::new();
-        for (name, value, id) in head.fields.iter().filter(|(.., id)| !Mux::leaves_out(*id)) {
+        for (name, value, id) in head.fields.iter().filter(|(.., id)| !Mux::is_connection_field(*id)) {
             fields.append_checked(id, name, value);
         }
         self.stream.send_response(head.status, &fields, false)
     }
 
-    /// Waits until the client has taken so much that there is room for a head.
+    /// Waits until there is room for a head.
     #[inline]
     async fn room(&self) -> Result<(), Failed> {
         let deadline = self.worker.clock.after(self.worker.settings.timeouts.send);
@@ -99,7 +99,7 @@ impl Response<'_> {
             let fields = output.begin(200);
             for (name, value, id) in head.fields.iter() {
                 let of_handshake = name.eq_ignore_ascii_case(b"sec-websocket-accept");
-                if !Mux::leaves_out(id) && !of_handshake && id != Name::ContentLength {
+                if !Mux::is_connection_field(id) && !of_handshake && id != Name::ContentLength {
                     fields.append_checked(id, name, value);
                 }
             }
@@ -116,7 +116,7 @@ impl Response<'_> {
             match id {
                 Name::Server => {}
                 Name::ContentLength => measured = true,
-                id if Mux::leaves_out(id) => {}
+                id if Mux::is_connection_field(id) => {}
                 id => fields.append_checked(id, name, value),
             }
         }
@@ -192,7 +192,7 @@ impl Response<'_> {
             let mut output = self.output.borrow_mut();
             let fields = output.begin(reply.status);
             for (name, value) in &reply.headers {
-                // One that cannot stand in a head is left out.
+                // Invalid fields are left out.
                 let _ = fields.append(name.as_bytes(), value);
             }
             self.add_ours(fields);
@@ -208,7 +208,7 @@ impl Response<'_> {
         for (name, value, id) in x.response().fields.iter() {
             let ours =
                 matches!(id, Name::Server | Name::ContentLength | Name::ContentType | Name::ContentEncoding);
-            if !ours && !Mux::leaves_out(id) {
+            if !ours && !Mux::is_connection_field(id) {
                 fields.append_checked(id, name, value);
             }
         }

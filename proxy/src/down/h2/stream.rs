@@ -45,7 +45,7 @@ impl Drop for Body {
 }
 
 impl Stream {
-    /// Makes a request of the fields that came, and gives its stream a task.
+    /// Builds the request from its fields, and starts the stream's task.
     pub(super) fn begin(shared: &Rc<Shared>, event: Event) {
         let Event::Request { index, ends, refused } = event;
         let worker = &shared.worker;
@@ -129,7 +129,7 @@ impl Stream {
 async fn serve(mut stream: Stream, made: Result<Ask, Refusal>, mut scratch: Box<Scratch>) {
     let worker = stream.shared.worker.clone();
     let outcome = match made {
-        // Its client wants it no more.
+        // The client has already reset it.
         Ok(_) if stream.stream.is_gone() => Outcome::Gone,
         Ok(ask) => {
             stream.output.get_mut().continue_due = scratch.messages.request.expect_continue;

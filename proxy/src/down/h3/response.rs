@@ -186,7 +186,7 @@ impl Response<'_> {
     pub(crate) async fn interim(&mut self, head: &ResponseHead) -> Result<(), Failed> {
         let mut list = begin(head.status);
         for (name, value, id) in head.fields.iter() {
-            if !Mux::leaves_out(id) {
+            if !Mux::is_connection_field(id) {
                 qpack::put(id, name, value, &mut list);
             }
         }
@@ -203,7 +203,7 @@ impl Response<'_> {
         let mut list = begin(200);
         for (name, value, id) in head.fields.iter() {
             let of_handshake = name.eq_ignore_ascii_case(b"sec-websocket-accept");
-            if !Mux::leaves_out(id) && !of_handshake && id != Name::ContentLength {
+            if !Mux::is_connection_field(id) && !of_handshake && id != Name::ContentLength {
                 qpack::put(id, name, value, &mut list);
             }
         }
@@ -219,7 +219,7 @@ impl Response<'_> {
             match id {
                 Name::Server => {}
                 Name::ContentLength => measured = true,
-                id if Mux::leaves_out(id) => {}
+                id if Mux::is_connection_field(id) => {}
                 _ => qpack::put(id, name, value, &mut list),
             }
         }
@@ -320,7 +320,7 @@ impl Response<'_> {
         for (name, value, id) in from.iter() {
             let ours =
                 matches!(id, Name::Server | Name::ContentLength | Name::ContentType | Name::ContentEncoding);
-            if !ours && !Mux::leaves_out(id) {
+            if !ours && !Mux::is_connection_field(id) {
                 qpack::put(id, name, value, &mut list);
             }
         }

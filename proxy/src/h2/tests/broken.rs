@@ -17,7 +17,7 @@ fn data_of_a_stream_that_is_over_is_passed_over() {
         conn.sent();
         conn.feed(&[data(1, 0, &vec![b'x'; length]), ping()].concat());
         assert_eq!(kinds(&conn.sent()), [(kind::RST_STREAM, 1), pong()], "{length}");
-        assert_eq!((conn.over(), conn.mux.borrow().errors), (None, 1), "{length}");
+        assert_eq!((conn.over(), conn.mux.borrow().stream_errors), (None, 1), "{length}");
     }
 }
 
@@ -51,8 +51,12 @@ fn a_response_that_was_dropped_is_not_whole() {
         ("DATA behind the end", [whole(), data(1, END, b"d")].concat(), None),
         ("GOAWAY without it", [whole(), frame(kind::GOAWAY, 0, 0, &[0; 8])].concat(), None),
         // Received bytes still go on.
-        ("RST_STREAM", [whole(), number(kind::RST_STREAM, 1, Code::CANCEL.0)].concat(), Some(Came::End)),
-        ("RST_STREAM", [whole(), number(kind::RST_STREAM, 1, Code::NO_ERROR.0)].concat(), Some(Came::End)),
+        ("RST_STREAM", [whole(), number(kind::RST_STREAM, 1, Code::CANCEL.0)].concat(), Some(BodyPart::End)),
+        (
+            "RST_STREAM",
+            [whole(), number(kind::RST_STREAM, 1, Code::NO_ERROR.0)].concat(),
+            Some(BodyPart::End),
+        ),
     ] {
         let mut conn = Conn::new(Role::Client, limits());
         conn.ask(false);
@@ -99,7 +103,7 @@ fn a_malformed_response_leaves_the_others() {
         conn.sent();
         conn.feed(&[frames, head(3, 0, ":status: 200"), data(3, END, b"ok"), ping()].concat());
         assert!(conn.streams[0].is_gone(), "{about}");
-        assert_eq!(read(&conn.streams[1]), (b"ok".to_vec(), Some(Ok(Came::End))), "{about}");
+        assert_eq!(read(&conn.streams[1]), (b"ok".to_vec(), Some(Ok(BodyPart::End))), "{about}");
         let sent = kinds(&conn.sent());
         assert!(sent.contains(&(kind::RST_STREAM, 1)) && sent.contains(&pong()), "{about}: {sent:?}");
         assert_eq!(conn.over(), None, "{about}");
@@ -110,7 +114,7 @@ fn a_malformed_response_leaves_the_others() {
 
 #[test]
 fn what_concerns_all_streams_ends_the_connection() {
-    let broken = |code| Some(Over::RuleBroken(code));
+    let broken = |code| Some(EndReason::RuleBroken(code));
     let push = [&[0, 0, 0, 2][..], &block(GET)].concat();
     for (about, frames, over) in [
         ("PUSH_PROMISE", frame(kind::PUSH_PROMISE, flag::END_HEADERS, 1, &push), Code::PROTOCOL_ERROR),
@@ -197,7 +201,7 @@ fn every_flood_ends() {
             conn.sent();
             count += 1;
         }
-        assert!(matches!(conn.over(), Some(Over::Flood(_))), "{about}: {:?} after {count}", conn.over());
+        assert!(matches!(conn.over(), Some(EndReason::Flood(_))), "{about}: {:?} after {count}", conn.over());
     }
 }
 
@@ -232,7 +236,7 @@ fn no_stream_begins_on_a_connection_that_is_over() {
     let gone = |conn: &Conn, cx: &mut Context<'_>| Stream::begin(&conn.mux).poll_room(cx);
     let conn = Conn::new(Role::Client, limits());
     assert!(matches!(gone(&conn, &mut cx), Poll::Ready(Ok(()))));
-    conn.mux.borrow_mut().end(Over::Closed(None));
+    conn.mux.borrow_mut().end(EndReason::Closed(None));
     assert!(matches!(gone(&conn, &mut cx), Poll::Ready(Err(_))));
     // GOAWAY, also one that takes all streams that have begun.
     let mut conn = Conn::new(Role::Client, limits());

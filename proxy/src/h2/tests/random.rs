@@ -153,8 +153,8 @@ fn check(conn: &Conn, about: &str) {
     assert!(mux.queue.len() == queued && mux.granted <= queued, "{about}");
     assert!(mux.queue.iter().all(|&index| mux.slots[index].queued), "{about}");
     let trailers: usize = mux.slots.iter().map(|slot| slot.trailers_size).sum();
-    assert_eq!(mux.trailers.bytes(), trailers, "{about}");
-    assert!(mux.reset.len() <= 64 && mux.gaps.len() <= 8, "{about}");
+    assert_eq!(mux.trailers_reserved.bytes(), trailers, "{about}");
+    assert!(mux.recent_resets.len() <= 64 && mux.skipped.len() <= 8, "{about}");
     if mux.over().is_none() {
         assert!(mux.window >= 0 && mux.window + i64::from(mux.unread) <= i64::from(mux.target), "{about}");
         let stuck = mux.granted == 0 && queued > 0 && mux.send_window > 0 && mux.unsent().is_empty();

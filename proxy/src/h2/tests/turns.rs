@@ -90,7 +90,7 @@ fn streams_that_wait_when_a_connection_ends_get_no_turn() {
     conn.feed(&number(kind::WINDOW_UPDATE, 0, 1 << 20));
     poll_all(&conn, &mut [1 << 20; 3]);
     assert!(!conn.mux.borrow().queue.is_empty());
-    conn.mux.borrow_mut().end(Over::RuleBroken(Code::PROTOCOL_ERROR));
+    conn.mux.borrow_mut().end(EndReason::RuleBroken(Code::PROTOCOL_ERROR));
     conn.streams.clear();
     assert!(conn.mux.borrow().queue.is_empty());
     // The rest is still written.

@@ -22,8 +22,13 @@ async fn begun(worker: &Worker) -> (Stream, End) {
     let target = Target::plain_http2(addr, 1);
     let place = worker.links.place(worker, &worker.clock.waiter(), target, false).await;
     let stream = Stream::new(place.unwrap_or_else(|fault| panic!("{fault:?}")), false);
-    let first =
-        First::Request { method: b"GET", scheme: b"http", authority: b"a", path: b"/", protocol: None };
+    let first = PseudoFields::Request {
+        method: b"GET",
+        scheme: b"http",
+        authority: b"a",
+        path: b"/",
+        protocol: None,
+    };
     stream.place.stream().send_request(first, |_| {}, true, false).unwrap();
     sleep(Duration::from_millis(10)).await;
     let end = ends.borrow_mut().pop().unwrap();

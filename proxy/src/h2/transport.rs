@@ -9,49 +9,57 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use super::receive::Event;
-use super::stream::Shared;
+use super::stream::SharedMux;
 use crate::buffers::{Buffer, Lent};
 use crate::rt::Io;
 use crate::worker::Worker;
 
-/// Bytes that are read before everything else that is ready gets its turn.
+/// Bytes to read before the task yields.
 const TURN: usize = 128 << 10;
 
-pub(crate) struct Line {
+pub(crate) struct Transport {
     worker: Rc<Worker>,
     pub(crate) io: Io,
     /// Bytes that were read and not parsed yet: part of a frame, or bytes read before the protocol was known.
     rest: Vec<u8>,
-    /// It was not looked at yet.
+    /// `rest` was not parsed yet.
     fresh: bool,
     /// Written bytes may still be buffered by the transport.
     unflushed: bool,
-    /// Nothing is read before the peer has taken more of what is to be written.
-    choked: bool,
-    /// Since when, in the clock's coarse milliseconds, the peer has not accepted any bytes.
+    /// Reading is paused until the peer reads.
+    output_full: bool,
+    /// When the peer stopped reading, in the clock's coarse milliseconds.
     blocked: Option<u64>,
 }
 
-/// Why nothing more is read for now.
+/// Why reading stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Read {
-    /// The peer has sent its last.
+    /// The peer has closed its sending side.
     End,
-    /// Others have their turn; the task was woken for more.
+    /// The task yields; it is already woken again.
     Turn,
 }
 
-impl Line {
+impl Transport {
     /// `early` was read from the connection before.
-    pub(crate) fn new(worker: &Rc<Worker>, io: Io, early: Option<Buffer>) -> Line {
+    pub(crate) fn new(worker: &Rc<Worker>, io: Io, early: Option<Buffer>) -> Transport {
         let rest = early.as_ref().map_or_else(Vec::new, |buffer| buffer.data().to_vec());
         if let Some(buffer) = early {
             worker.buffers.give(buffer);
         }
-        Line { worker: worker.clone(), io, rest, fresh: true, unflushed: false, choked: false, blocked: None }
+        Transport {
+            worker: worker.clone(),
+            io,
+            rest,
+            fresh: true,
+            unflushed: false,
+            output_full: false,
+            blocked: None,
+        }
     }
 
-    /// Reads the preface. False if something else came.
+    /// Reads the preface; false if the bytes are something else.
     pub(crate) fn poll_preface(&mut self, cx: &mut Context<'_>, preface: &[u8]) -> Poll<io::Result<bool>> {
         while self.rest.len() < preface.len() {
             let mut part = [0; 32];
@@ -74,7 +82,7 @@ impl Line {
     pub(crate) fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
-        mux: &Shared,
+        mux: &SharedMux,
         mut event: impl FnMut(Event),
     ) -> Poll<io::Result<Read>> {
         if std::mem::take(&mut self.fresh) {
@@ -86,17 +94,17 @@ impl Line {
         loop {
             {
                 let mux = mux.borrow();
-                self.choked = mux.is_choked();
-                if mux.over().is_some() || self.choked {
+                self.output_full = mux.is_output_full();
+                if mux.over().is_some() || self.output_full {
                     return Poll::Pending;
                 }
             }
-            // No buffer is held while nothing comes.
+            // No buffer is held while waiting.
             ready!(self.io.poll_readable(cx))?;
             let mut lent = Lent::none(&self.worker.buffers);
             let buffer = lent.get();
             let before = self.rest.len();
-            // A part of a frame may be nearly as long as the buffer.
+            // An incomplete frame may be nearly as long as the buffer.
             buffer.grow(before + (1 << 10));
             buffer.space()[..before].copy_from_slice(&self.rest);
             buffer.filled(before);
@@ -118,7 +126,7 @@ impl Line {
     }
 
     /// Writes all waiting frames.
-    pub(crate) fn poll_write(&mut self, cx: &mut Context<'_>, mux: &Shared) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_write(&mut self, cx: &mut Context<'_>, mux: &SharedMux) -> Poll<io::Result<()>> {
         let mut mux = mux.borrow_mut();
         let mut to = self.io.split().1;
         while !mux.unsent().is_empty() {
@@ -127,8 +135,8 @@ impl Line {
                 Poll::Ready(Ok(n)) => {
                     mux.wrote(n);
                     (self.blocked, self.unflushed) = (None, true);
-                    if self.choked && !mux.is_choked() {
-                        self.choked = false;
+                    if self.output_full && !mux.is_output_full() {
+                        self.output_full = false;
                         cx.waker().wake_by_ref();
                     }
                 }
@@ -146,15 +154,15 @@ impl Line {
         Poll::Ready(Ok(()))
     }
 
-    /// When the peer counts as gone because it does not read.
+    /// When a peer that does not read is disconnected.
     pub(crate) fn blocked_until(&self, timeout: Duration) -> Option<u64> {
         let clock = &self.worker.clock;
         Some(clock.after(timeout) - (clock.coarse_ms() - self.blocked?))
     }
 }
 
-/// Gives bytes to the connection; says how many it has taken.
-fn feed(mux: &Shared, bytes: &[u8], event: &mut impl FnMut(Event)) -> usize {
+/// Passes bytes to the connection; returns how many it consumed.
+fn feed(mux: &SharedMux, bytes: &[u8], event: &mut impl FnMut(Event)) -> usize {
     let mut at = 0;
     loop {
         let (taken, came) = mux.borrow_mut().receive(&bytes[at..]);
@@ -182,10 +190,10 @@ mod tests {
         beside_worker(Settings::default(), async |worker, _| {
             let narrow = Schedule { room: 1 << 10, ..Schedule::default() };
             let (client, io) = pair(narrow, Schedule::default());
-            let mut line = Line::new(&worker, Io::Memory(io), None);
+            let mut line = Transport::new(&worker, Io::Memory(io), None);
             let mut limits = Limits::of_server(&worker.settings);
             limits.control_frames = 100_000;
-            let mux = Shared::new(RefCell::new(Mux::new(
+            let mux = SharedMux::new(RefCell::new(Mux::new(
                 Role::Server,
                 limits,
                 Budgets { received: worker.windows.clone(), unsent: worker.send_windows.clone() },
@@ -196,7 +204,7 @@ mod tests {
             let mut poll = || {
                 let _ = line.poll_read(&mut cx, &mux, |_| {});
                 let _ = line.poll_write(&mut cx, &mux);
-                mux.borrow().is_choked()
+                mux.borrow().is_output_full()
             };
             let mut sent = vec![0, 0, 0, 4, 0, 0, 0, 0, 0];
             (0..10_000).for_each(|_| sent.extend_from_slice(b"\0\0\x08\x06\0\0\0\0\0 a ping "));
@@ -220,8 +228,8 @@ mod tests {
         beside_worker(Settings::default(), async |worker, _| {
             let narrow = Schedule { room: 8, ..Schedule::default() };
             let (client, io) = pair(narrow, Schedule::default());
-            let mut line = Line::new(&worker, Io::Memory(io), None);
-            let mux = Shared::new(RefCell::new(Mux::new(
+            let mut line = Transport::new(&worker, Io::Memory(io), None);
+            let mux = SharedMux::new(RefCell::new(Mux::new(
                 Role::Server,
                 Limits::of_server(&worker.settings),
                 Budgets { received: worker.windows.clone(), unsent: worker.send_windows.clone() },
