@@ -102,7 +102,7 @@ impl<'a> Response<'a> {
         self.writer.chunked = ending == Ending::Chunked;
         self.writer.out.clear();
         let message = x.response();
-        let alt_svc = self.alt_svc.filter(|_| message.fields.get_named(b"alt-svc").is_none());
+        let alt_svc = self.alt_svc.filter(|_| !message.fields.contains(Name::AltSvc));
         write_head(worker, message, ending, *self.keep, self.version, alt_svc, self.writer.out);
         self.writer.out.len() as u64
     }

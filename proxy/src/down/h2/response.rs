@@ -139,9 +139,9 @@ impl Response<'_> {
         }
         fields.append_checked(Name::Server, b"server", self.worker.settings.server.as_bytes());
         if let Some(alt_svc) = self.alt_svc
-            && fields.get_named(b"alt-svc").is_none()
+            && !fields.contains(Name::AltSvc)
         {
-            fields.append_checked(Name::Other, b"alt-svc", alt_svc);
+            fields.append_checked(Name::AltSvc, b"alt-svc", alt_svc);
         }
     }
 

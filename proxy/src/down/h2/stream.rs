@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use wire::h1::Refusal;
 use wire::h2::frame::Code;
-use wire::{Framing, Version};
+use wire::{Framing, Name, Version};
 
 use super::Shared;
 use super::request::{Input, RequestBody};
@@ -75,7 +75,7 @@ impl Stream {
                 shared.mux.borrow_mut().set_target(window);
             }
         }
-        if let Some(value) = request.fields.get_named(b"priority") {
+        if let Some(value) = request.fields.get(Name::Priority) {
             stream.note_priority(Priority::from_field(value));
         }
         let body = has_body.then(|| Body(shared.clone()));

@@ -233,8 +233,8 @@ impl Response<'_> {
             }
             Size::None | Size::Open => {}
         }
-        let has = |name: &[u8]| from.fields.get_named(name).is_some();
-        self.add_ours(has(b"date"), has(b"alt-svc"), &mut list);
+        let has = |name: Name| from.fields.contains(name);
+        self.add_ours(has(Name::Date), has(Name::AltSvc), &mut list);
         self.put(list)
     }
 
@@ -247,7 +247,7 @@ impl Response<'_> {
         }
         qpack::put(Name::Server, b"server", self.worker.settings.server.as_bytes(), list);
         if let Some(alt_svc) = self.alt_svc.filter(|_| !alternative) {
-            qpack::put(Name::Other, b"alt-svc", alt_svc, list);
+            qpack::put(Name::AltSvc, b"alt-svc", alt_svc, list);
         }
     }
 
@@ -329,8 +329,8 @@ impl Response<'_> {
         encode::decimal(grpc::status(x.status()).into(), &mut digits);
         qpack::put(Name::Other, b"grpc-status", &digits, &mut list);
         qpack::put(Name::Other, b"grpc-message", &grpc::message(text, x.status()), &mut list);
-        let has = |name: &[u8]| from.get_named(name).is_some();
-        self.add_ours(has(b"date"), has(b"alt-svc"), &mut list);
+        let has = |name: Name| from.contains(name);
+        self.add_ours(has(Name::Date), has(Name::AltSvc), &mut list);
         self.put(list)
     }
 }
