@@ -1,0 +1,5 @@
+//! Plugins that are loaded while the gateway runs. They implement the traits of `sdk` and are registered in the
+//! catalog, so routing, order, explain and the Admin API treat them like the linked ones.
+
+#[cfg(feature = "lua")]
+pub mod lua;
