@@ -9,7 +9,7 @@ use super::libs;
 /// # Errors
 /// A library cannot be loaded, for want of memory.
 pub fn new() -> Result<Lua> {
-    let safe = StdLib::TABLE | StdLib::STRING | StdLib::MATH | StdLib::PACKAGE | StdLib::COROUTINE | StdLib::BIT;
+    let safe = StdLib::TABLE | StdLib::STRING | StdLib::MATH | StdLib::PACKAGE | StdLib::BIT;
     let lua = Lua::new_with(safe, LuaOptions::default())?;
     libs::install(&lua)?;
     Ok(lua)
