@@ -1,8 +1,35 @@
 //! The libraries that Lua code may `require`: those which know no exchange.
+//!
+//! A library is Lua source (`libs/lua`), made when a script first asks for it. Computations are in Rust: a group
+//! of functions in a file each, which the sources get as `native("group")`.
 
-use mlua::{Lua, Result};
+pub(super) mod call;
+mod constants;
+mod digest;
+mod native;
+mod sources;
+#[cfg(test)]
+mod tests;
+mod text;
+mod unknown;
 
-/// Adds all libraries to `package.preload`; each is made when a script first asks for it.
-pub(crate) fn install(_lua: &Lua) -> Result<()> {
-    Ok(())
+use mlua::{Lua, Result, Value};
+
+pub use unknown::similar;
+
+/// Adds global `ngx`, the table `apisix.core` and all libraries to a machine.
+///
+/// Times, exchanges and sockets are other files' duty: they add to the two tables.
+///
+/// # Errors
+/// Memory is short.
+pub fn install(lua: &Lua) -> Result<()> {
+    call::install(lua)?;
+    let ngx = lua.create_table()?;
+    constants::add(&ngx)?;
+    ngx.raw_set("null", Value::NULL)?;
+    text::add(lua, &ngx)?;
+    lua.globals().raw_set("ngx", ngx)?;
+    sources::install(lua)?;
+    unknown::install(lua)
 }

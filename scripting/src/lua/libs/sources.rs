@@ -1,0 +1,88 @@
+//! The names of all libraries, and how one is made.
+
+use mlua::{Function, Lua, Result, Table, Value};
+
+use super::native;
+
+/// Libraries in Lua, by name.
+const SOURCES: &[(&str, &str)] = &[
+    ("apisix.core", include_str!("lua/core.lua")),
+    ("apisix.core.string", include_str!("lua/core_string.lua")),
+    ("apisix.core.table", include_str!("lua/core_table.lua")),
+    ("apisix.core.version", "return { VERSION = '3.18.0' }"),
+    ("table.clone", include_str!("lua/table_clone.lua")),
+    ("table.isarray", include_str!("lua/table_isarray.lua")),
+    ("table.isempty", "local next = next return function(t) return next(t) == nil end"),
+    ("table.nkeys", include_str!("lua/table_nkeys.lua")),
+];
+
+/// Other names of libraries.
+const ALIASES: &[(&str, &str)] = &[];
+
+/// Libraries whose functions every machine has anyway; `require` of one returns an empty table.
+const BUILT_IN: &[&str] = &[
+    "resty.core",
+    "resty.core.base",
+    "resty.core.base64",
+    "resty.core.ctx",
+    "resty.core.exit",
+    "resty.core.hash",
+    "resty.core.misc",
+    "resty.core.ndk",
+    "resty.core.phase",
+    "resty.core.regex",
+    "resty.core.request",
+    "resty.core.response",
+    "resty.core.shdict",
+    "resty.core.time",
+    "resty.core.uri",
+    "resty.core.utils",
+    "resty.core.var",
+    "resty.core.worker",
+];
+
+/// The name under which `package.preload` finds a library.
+fn source(name: &str) -> Option<(&'static str, &'static str)> {
+    let name = ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, real)| real);
+    SOURCES.iter().find(|(known, _)| *known == name).copied()
+}
+
+/// All names that `require` accepts.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    let sources = SOURCES.iter().map(|(name, _)| *name);
+    sources.chain(ALIASES.iter().map(|(name, _)| *name)).chain(BUILT_IN.iter().copied())
+}
+
+pub(super) fn install(lua: &Lua) -> Result<()> {
+    let native = lua.create_function(|lua, group: String| native::group(lua, &group))?;
+    let package: Table = lua.globals().get("package")?;
+    let preload: Table = package.get("preload")?;
+    let meta = lua.create_table()?;
+    meta.raw_set(
+        "__index",
+        lua.create_function(move |lua, (_, name): (Table, Value)| {
+            let name = name.as_string().map(mlua::LuaString::to_string_lossy).unwrap_or_default();
+            find(lua, &name, &native)
+        })?,
+    )?;
+    preload.set_metatable(Some(meta))?;
+    let require: Function = lua.globals().get("require")?;
+    require.call::<()>("apisix.core")
+}
+
+/// The function that makes a library; its first result is the library.
+fn find(lua: &Lua, name: &str, native: &Function) -> Result<Option<Function>> {
+    if let Some((real, source)) = source(name) {
+        if real != name {
+            // The same table under both names.
+            let require: Function = lua.globals().get("require")?;
+            return lua.create_function(move |_, ()| require.call::<Value>(real)).map(Some);
+        }
+        let chunk = lua.load(source).set_name(format!("={name}")).into_function()?;
+        return chunk.bind((name, native)).map(Some);
+    }
+    if BUILT_IN.contains(&name) {
+        return lua.create_function(|lua, ()| lua.create_table()).map(Some);
+    }
+    Ok(None)
+}
