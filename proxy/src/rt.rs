@@ -9,6 +9,7 @@ pub(crate) mod quic;
 mod socket;
 mod tcp;
 mod tcp_info;
+mod timers;
 pub(crate) mod tls;
 mod udp;
 
@@ -19,25 +20,30 @@ use std::time::{Duration, Instant};
 pub(crate) use io::{Io, ReadHalf, WriteHalf, connect};
 pub(crate) use socket::Socket;
 pub(crate) use tcp::{Listener, Stream, listen};
+pub(crate) use timers::Sleep;
 pub(crate) use udp::{Udp, listen_udp};
 
 /// Runs a worker's future to its end on this thread, with local tasks.
 pub(crate) fn run<T: 'static>(future: impl Future<Output = T> + 'static) -> std::io::Result<T> {
     let runtime = builder().build_local(tokio::runtime::LocalOptions::default())?;
-    Ok(runtime.block_on(future))
+    runtime.block_on(async {
+        let _timers = timers::start()?;
+        Ok(future.await)
+    })
 }
 
 /// As [`run`], with a clock that stands still while there is something to do and jumps to the next
 /// timer when there is nothing: a test that waits for a time-out takes no time.
 #[cfg(feature = "testing")]
 pub fn run_paused<T: 'static>(future: impl Future<Output = T> + 'static) -> std::io::Result<T> {
-    let runtime = builder().start_paused(true).build_local(tokio::runtime::LocalOptions::default())?;
+    let runtime =
+        builder().enable_time().start_paused(true).build_local(tokio::runtime::LocalOptions::default())?;
     Ok(runtime.block_on(future))
 }
 
 fn builder() -> tokio::runtime::Builder {
     let mut builder = tokio::runtime::Builder::new_current_thread();
-    builder.enable_io().enable_time().max_io_events_per_tick(EVENTS);
+    builder.enable_io().max_io_events_per_tick(EVENTS);
     builder
 }
 
@@ -91,14 +97,14 @@ pub(crate) fn spawn_unboxed(future: impl Future<Output = ()> + 'static) {
 
 /// Waits, to a millisecond. For the worker's own tick and for plugins that sleep: deadlines of
 /// exchanges are kept by [`crate::clock`], which costs less.
-pub(crate) async fn sleep(duration: Duration) {
-    tokio::time::sleep(duration).await;
+pub(crate) fn sleep(duration: Duration) -> Sleep {
+    Sleep::after(duration)
 }
 
 /// The future's result, or none if it takes longer.
 #[cfg(feature = "testing")]
 pub(crate) async fn within<T>(time: Duration, future: impl Future<Output = T>) -> Option<T> {
-    tokio::time::timeout(time, future).await.ok()
+    either(std::pin::pin!(future), sleep(time)).await.ok()
 }
 
 /// Tells all workers, from another thread.

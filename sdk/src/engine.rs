@@ -112,8 +112,7 @@ impl Engine<'_> {
         wire::fields::check_value(value)?;
         let (id, name) = (name.id(), name.text());
         if self.source == Source::None {
-            let text = &mut self.messages.early_text;
-            let field = wire::Field { id, name: text.intern(name), value: text.intern(value) };
+            let field = self.messages.early_text.intern_line(id, name, value);
             self.messages.early.push((edit, field));
         } else {
             self.apply_early_edits();
@@ -239,7 +238,13 @@ impl Messages {
         let Messages { early, early_text, response, .. } = self;
         for (edit, field) in early.drain(..) {
             let (name, value) = (early_text.bytes(field.name), early_text.bytes(field.value));
-            edit.apply(&mut response.fields, field.id, name, value);
+            let fields = &mut response.fields;
+            match edit {
+                Edit::Set if !fields.contains_checked(field.id, name) => {
+                    fields.append_line(early_text, field)
+                }
+                _ => edit.apply(fields, field.id, name, value),
+            }
         }
         early_text.clear(1 << 10);
     }

@@ -9,11 +9,17 @@ pub(crate) mod memory;
 mod steer;
 mod unproved;
 
+use std::future::Future;
 use std::io;
 use std::net::UdpSocket as StdSocket;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
 
-use quinn::{AsyncUdpSocket, Endpoint, EndpointConfig, Runtime as _, ServerConfig, TokioRuntime};
+use quinn::{AsyncTimer, AsyncUdpSocket, Endpoint, EndpointConfig, Runtime, ServerConfig, TokioRuntime};
+
+use super::Sleep;
 
 pub(crate) use handover::{Elder, Heir};
 pub(crate) use steer::{Post, posts};
@@ -40,5 +46,37 @@ pub(crate) fn endpoint(
     config.supported_versions(vec![VERSION]);
     config.cid_generator(post.ids());
     let socket = Arc::new(unproved::Limited::new(post.receive(socket, heir)?, unproved));
-    Endpoint::new_with_abstract_socket(config, Some(server), socket, Arc::new(TokioRuntime))
+    Endpoint::new_with_abstract_socket(config, Some(server), socket, Arc::new(Timed))
+}
+
+/// Tokio's runtime with the timers of the worker.
+#[derive(Debug)]
+struct Timed;
+
+impl Runtime for Timed {
+    fn new_timer(&self, deadline: Instant) -> Pin<Box<dyn AsyncTimer>> {
+        Box::pin(Sleep::until(deadline))
+    }
+
+    fn spawn(&self, future: Pin<Box<dyn Future<Output = ()> + Send>>) {
+        TokioRuntime.spawn(future);
+    }
+
+    fn wrap_udp_socket(&self, socket: StdSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
+        TokioRuntime.wrap_udp_socket(socket)
+    }
+
+    fn now(&self) -> Instant {
+        super::now()
+    }
+}
+
+impl AsyncTimer for Sleep {
+    fn reset(mut self: Pin<&mut Self>, deadline: Instant) {
+        Sleep::reset(&mut self, deadline);
+    }
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context) -> Poll<()> {
+        Future::poll(self, cx)
+    }
 }

@@ -27,18 +27,16 @@ pub(super) fn authority(bytes: &[u8]) -> Result<Authority, Refusal> {
     if bytes.first() == Some(&b'[') {
         return literal(bytes);
     }
-    let mut upper = false;
-    let mut label = 0;
+    let mut seen = 0;
+    let mut label_start = 0;
     let mut end = bytes.len();
     for (at, &byte) in bytes.iter().enumerate() {
-        match CLASS[byte as usize] {
-            LOWER => label += 1,
-            UPPER => {
-                label += 1;
-                upper = true;
-            }
+        let class = CLASS[byte as usize];
+        seen |= class;
+        match class {
+            LOWER | UPPER => {}
             // NGINX accepts a leading dot (`.foo.com`), and `*.foo.com` matches that host, too.
-            DOT if label > 0 || at == 0 => label = 0,
+            DOT if at > label_start || at == 0 => label_start = at + 1,
             COLON => {
                 end = at;
                 break;
@@ -53,7 +51,7 @@ pub(super) fn authority(bytes: &[u8]) -> Result<Authority, Refusal> {
     if end == dot || end == 0 {
         return Err(Refusal::Host);
     }
-    Ok(Authority { host: end - dot, upper, port: end < bytes.len() })
+    Ok(Authority { host: end - dot, upper: seen & UPPER != 0, port: end < bytes.len() })
 }
 
 fn literal(bytes: &[u8]) -> Result<Authority, Refusal> {
@@ -78,11 +76,12 @@ fn port(digits: &[u8]) -> Result<(), Refusal> {
     if number <= u32::from(u16::MAX) { Ok(()) } else { Err(Refusal::Host) }
 }
 
-const BAD: u8 = 0;
-const LOWER: u8 = 1;
-const UPPER: u8 = 2;
-const DOT: u8 = 3;
-const COLON: u8 = 4;
+// The class of a byte; each is a bit, so that those of a text can be collected.
+const LOWER: u8 = 0;
+const UPPER: u8 = 1;
+const DOT: u8 = 1 << 1;
+const COLON: u8 = 1 << 2;
+const BAD: u8 = 1 << 3;
 
 static CLASS: [u8; 256] = {
     let mut table = [BAD; 256];

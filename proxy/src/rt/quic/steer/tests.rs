@@ -87,7 +87,7 @@ fn a_worker_looks_whose_datagrams_are_unless_all_are_its_own() {
             assert!(old[0].1.poll_recv(cx, &mut bufs, &mut metas).is_pending(), "it is not this one's");
             old[1].1.poll_recv(cx, &mut bufs, &mut metas)
         });
-        tokio::time::timeout(Duration::from_secs(30), polled).await.unwrap().unwrap();
+        crate::rt::within(Duration::from_secs(30), polled).await.unwrap().unwrap();
         assert_eq!(one[..metas[0].len], other);
     })
     .unwrap();
@@ -202,7 +202,7 @@ fn at_an_upgrade_each_process_gets_what_is_its_own() {
         assert!(old.1.gate.poll_open(&mut cx).is_pending(), "the socket is the oldest's still");
         first.hand_over();
         let opened = std::future::poll_fn(|cx| old.1.gate.poll_open(cx));
-        tokio::time::timeout(Duration::from_secs(30), opened).await.unwrap();
+        crate::rt::within(Duration::from_secs(30), opened).await.unwrap();
         let elders: Arc<[Elder]> = line(&second);
         let mut new = start(&elders, &Arc::default());
 
@@ -235,7 +235,7 @@ fn at_an_upgrade_each_process_gets_what_is_its_own() {
                 let mut bufs = [&mut one, &mut two].map(|buf| IoSliceMut::new(buf));
                 let mut metas = [RecvMeta::default(); 2];
                 let polled = std::future::poll_fn(|cx| socket.poll_recv(cx, &mut bufs, &mut metas));
-                let n = tokio::time::timeout(Duration::from_secs(30), polled).await.unwrap().unwrap();
+                let n = crate::rt::within(Duration::from_secs(30), polled).await.unwrap().unwrap();
                 for (buf, meta) in bufs.iter().zip(metas).take(n) {
                     assert_eq!(meta.addr, address);
                     mine.push(buf[..meta.len].to_vec());

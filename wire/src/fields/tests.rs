@@ -1,0 +1,187 @@
+use super::*;
+
+fn text(fields: &Fields) -> String {
+    let mut out = Vec::new();
+    fields.write_to(&mut out);
+    String::from_utf8(out).unwrap()
+}
+
+#[test]
+fn set_replaces_the_first_and_drops_the_rest() {
+    let mut fields = Fields::new();
+    for value in ["1", "2", "3"] {
+        fields.append(b"X-A", value.as_bytes()).unwrap();
+        fields.append(b"X-B", value.as_bytes()).unwrap();
+    }
+    fields.set(b"x-a", b"9").unwrap();
+    assert_eq!(text(&fields), "X-A: 9\r\nX-B: 1\r\nX-B: 2\r\nX-B: 3\r\n");
+    assert!(fields.remove(b"x-b"));
+    assert!(!fields.remove(b"x-b"));
+    assert_eq!(text(&fields), "X-A: 9\r\n");
+}
+
+#[test]
+fn value_check_agrees_with_the_naive_one() {
+    for byte in 0..=255u8 {
+        for filler in [b'a', b'\t', b' ', 0x7e, 0x80, 0xff] {
+            for len in 1..=20 {
+                for place in 0..len {
+                    let mut value = vec![filler; len];
+                    value[place] = byte;
+                    let expected = value.iter().copied().all(is_value_byte);
+                    assert_eq!(check_value(&value).is_ok(), expected, "{value:?}");
+                }
+            }
+        }
+    }
+    assert_eq!(check_value(b""), Ok(()));
+}
+
+#[test]
+fn a_line_moves_to_another_list() {
+    let (mut early, mut fields) = (Fields::new(), Fields::new());
+    fields.append(b"Server", b"x").unwrap();
+    let lines: Vec<_> = [("X-A", ""), ("Retry-After", "7")]
+        .map(|(name, value)| {
+            let id = Name::from_bytes(name.as_bytes());
+            early.intern_line(id, name.as_bytes(), value.as_bytes())
+        })
+        .into();
+    lines.into_iter().for_each(|line| fields.append_line(&early, line));
+    assert_eq!(text(&fields), "Server: x\r\nX-A: \r\nRetry-After: 7\r\n");
+    assert_eq!(fields.get(Name::RetryAfter), Some(&b"7"[..]));
+    assert_eq!(fields.get_named(b"x-a"), Some(&b""[..]));
+    assert!(fields.contains_checked(Name::Other, b"x-A") && !fields.contains_checked(Name::Other, b"x-b"));
+}
+
+#[test]
+fn lookalikes_are_only_other_spellings() {
+    let mut fields = Fields::new();
+    for name in ["X-User-Id", "x_user_id", "X_User-ID", "X-User-Ids", "XxUser-Id", "X-User.Id", "x-user-id"] {
+        fields.append(name.as_bytes(), b"1").unwrap();
+    }
+    fields.remove_lookalikes(b"X-User-Id");
+    let names: Vec<_> =
+        fields.iter().map(|(name, _, _)| String::from_utf8_lossy(name).into_owned()).collect();
+    assert_eq!(names, ["X-User-Id", "X-User-Ids", "XxUser-Id", "X-User.Id", "x-user-id"]);
+    assert!(fields.contains_alike(b"x_USER_id") && fields.contains_alike(b"X-User-Id"));
+    assert!(!fields.contains_alike(b"X-User-I") && !fields.contains_alike(b"X-User_Idx"));
+    fields.remove_alike(b"X_User-ID");
+    assert!(!fields.contains_alike(b"X-User-Id"));
+    assert_eq!(text(&fields), "X-User-Ids: 1\r\nXxUser-Id: 1\r\nX-User.Id: 1\r\n");
+    let mut fields = Fields::new();
+    for name in ["User-Agent", "Content-Type"] {
+        fields.append(name.as_bytes(), b"1").unwrap();
+    }
+    fields.remove_lookalikes(b"user_agent");
+    assert_eq!(text(&fields), "Content-Type: 1\r\n");
+}
+
+/// Lines have the same form regardless of the original spacing and of later changes.
+#[test]
+fn lines_do_not_depend_on_the_original_spacing() {
+    let mut fields = Fields::new();
+    let head = b"A: 1\r\nB:2\r\nC:\t3 \r\nD: 4 \r\nE: \r\n\r\n";
+    fields.load(head);
+    let at = |text: &[u8]| head.windows(text.len()).position(|window| window == text).unwrap() as u32;
+    for (name, value, len) in
+        [(b"A", at(b"1"), 1), (b"B", at(b"2"), 1), (b"C", at(b"3"), 1), (b"D", at(b"4"), 1)]
+    {
+        let name = Span { start: at(name), len: 1 };
+        fields.push(Field { id: Name::Other, name, value: Span { start: value, len } });
+    }
+    let value = Span { start: at(b"E: ") + 3, len: 0 };
+    fields.push(Field { id: Name::Other, name: Span { start: at(b"E"), len: 1 }, value });
+    assert_eq!(text(&fields), "A: 1\r\nB: 2\r\nC: 3\r\nD: 4\r\nE: \r\n");
+    fields.set(b"a", b"9").unwrap();
+    fields.append(b"F", b": \t").unwrap();
+    assert_eq!(text(&fields), "A: 9\r\nB: 2\r\nC: 3\r\nD: 4\r\nE: \r\nF: : \t\r\n");
+}
+
+/// Lines of any length and with any white space keep their exact ends.
+#[test]
+fn lines_keep_their_exact_ends() {
+    for (before, spaces, length) in
+        (0..12).flat_map(|a| (0..12).flat_map(move |b| (0..24).map(move |c| (a, b, c))))
+    {
+        let (before, value) = ("b".repeat(before), "v".repeat(length));
+        let mut fields = Fields::new();
+        let space = [" ", "\t"][length % 2].repeat(spaces);
+        let head = format!("A: {before}\r\nB:{space}{value}\r\nC: 1\r\nD: 2\r\n\r\n");
+        fields.load(head.as_bytes());
+        let start = before.len() + 5;
+        let mut push = |name: usize, value: usize, len: usize| {
+            let span = |start: usize, len: usize| Span { start: start as u32, len: len as u32 };
+            fields.push(Field { id: Name::Other, name: span(name, 1), value: span(value, len) });
+        };
+        push(0, 3, before.len());
+        push(start, start + 2 + spaces, length);
+        let end = start + 2 + spaces + length + 2;
+        push(end, end + 3, 1);
+        assert_eq!(text(&fields), format!("A: {before}\r\nB: {value}\r\nC: 1\r\n"), "{head:?}");
+    }
+}
+
+#[test]
+fn a_known_name_matches_in_every_spelling() {
+    let mut fields = Fields::new();
+    assert!(fields.is_empty() && !fields.contains(Name::Host));
+    fields.append(b"HOST", b"a").unwrap();
+    fields.append_id(Name::Cookie, b"b").unwrap();
+    fields.append(b"host", b"c").unwrap();
+    assert!(!fields.is_empty() && fields.len() == 3);
+    assert!(fields.contains(Name::Host) && !fields.contains(Name::Authorization));
+    assert_eq!((fields.get(Name::Host), fields.get_named(b"hOSt")), (Some(&b"a"[..]), Some(&b"a"[..])));
+    assert_eq!(fields.all(b"Host").collect::<Vec<_>>(), [b"a", b"c"]);
+    assert!(fields.remove_id(Name::Host), "there was one");
+    assert!(!fields.remove_id(Name::Host), "there is no other");
+    assert_eq!(text(&fields), "Cookie: b\r\n");
+}
+
+#[test]
+fn a_huge_head_does_not_stay_in_memory() {
+    let mut fields = Fields::new();
+    fields.append(b"X-Huge", &[b'x'; 100_000]).unwrap();
+    fields.clear(1000);
+    assert!(fields.is_empty() && fields.text.capacity() <= 1000);
+    fields.append(b"X-Small", &[b'x'; 500]).unwrap();
+    let kept = fields.text.capacity();
+    fields.clear(10_000);
+    assert_eq!(fields.text.capacity(), kept, "a small one does, for the next head");
+}
+
+#[test]
+fn cleared_heads_keep_a_small_buffer() {
+    let mut request = crate::RequestHead::default();
+    let mut response = crate::ResponseHead { status: 200, ..Default::default() };
+    for (bytes, kept) in [(4000, true), (100_000, false)] {
+        let value = vec![b'x'; bytes];
+        request.fields.append(b"X", &value).unwrap();
+        response.fields.append(b"X", &value).unwrap();
+        request.clear();
+        response.clear();
+        assert!(request.fields.is_empty() && response.fields.is_empty());
+        assert_eq!((response.status, response.fields.bytes(Span::default())), (0, &b""[..]));
+        for fields in [&request.fields, &response.fields] {
+            assert_eq!(fields.text.capacity() >= 4000, kept || fields.text.capacity() <= 8192, "{bytes}");
+            assert!(fields.text.capacity() <= 8192, "{bytes}");
+        }
+    }
+}
+
+#[test]
+fn an_error_names_the_invalid_part() {
+    assert!(BadField::Name.to_string().contains("name must be a token"));
+    assert!(BadField::Value.to_string().contains("value must not hold CR, LF"));
+}
+
+#[test]
+fn line_breaks_and_controls_are_rejected() {
+    let mut fields = Fields::new();
+    assert_eq!(fields.set(b"a", b"b\r\nc: d"), Err(BadField::Value));
+    assert_eq!(fields.append(b"a", b"b\0"), Err(BadField::Value));
+    assert_eq!(fields.append(b"a b", b"c"), Err(BadField::Name));
+    assert_eq!(fields.append(b"", b"c"), Err(BadField::Name));
+    assert_eq!(fields.append_id(Name::Host, b"a\n"), Err(BadField::Value));
+    assert!(fields.is_empty());
+}
