@@ -12,6 +12,7 @@ mod schema;
 
 use model::Invalid;
 use sdk::chain::{Phase, Phases};
+use sdk::counters::CounterKey;
 use sdk::limit::{Decision, Group, Hit, Kind, Limit, Local, Unavailable};
 use sdk::{Build, Exchange, Plugin, Reply, Step};
 use serde::{Deserialize, Serialize};
@@ -142,20 +143,37 @@ type Windows<K> = SmallVec<[Option<(Window, K)>; 4]>;
 
 impl LimitCount {
     fn count(&self, local: &Local, x: &mut Exchange<'_>) -> Step {
+        // Most limits have one rule, for which nothing is collected.
+        if let [rule] = &*self.rules
+            && let Ok(Some((window, key))) = self.window(rule, x, |value| local.key(value))
+        {
+            return self.count_one(local, rule, window, key, x).unwrap_or(Step::Next);
+        }
         let windows = match self.windows(x, |value| local.key(value)) {
             Ok(windows) => windows,
             Err(step) => return step,
         };
-        let now_ms = x.start_steady_ms();
         for (rule, window) in self.rules.iter().zip(windows) {
             let Some((window, key)) = window else { continue };
-            // Windows on this node never fail.
-            let decision = local.take(key, 1, window.rule(self.sliding), now_ms).unwrap_or_default();
-            if let Some(step) = self.step(rule, window, decision, x) {
+            if let Some(step) = self.count_one(local, rule, window, key, x) {
                 return step;
             }
         }
         Step::Next
+    }
+
+    #[inline]
+    fn count_one(
+        &self,
+        local: &Local,
+        rule: &Rule,
+        window: Window,
+        key: CounterKey,
+        x: &mut Exchange<'_>,
+    ) -> Option<Step> {
+        // Windows on this node never fail.
+        let decision = local.take(key, 1, window.rule(self.sliding), x.start_steady_ms()).unwrap_or_default();
+        self.step(rule, window, decision, x)
     }
 
     /// Reads all windows before any is counted: one that cannot be read refuses the request.

@@ -437,8 +437,8 @@ const BLANKS: u64 = 0x20 * ONES;
 /// Not 0 if a byte of the word is a control character. Other bits than those of that byte may be set then.
 #[inline(always)]
 const fn controls(word: u64) -> u64 {
-    let delete = word ^ 0x7f * ONES;
-    (word.wrapping_sub(BLANKS) & !word | delete.wrapping_sub(ONES) & !delete) & 0x80 * ONES
+    let delete = word ^ (0x7f * ONES);
+    (word.wrapping_sub(BLANKS) & !word | delete.wrapping_sub(ONES) & !delete) & (0x80 * ONES)
 }
 
 /// tchar of RFC 9110 section 5.6.2.

@@ -63,7 +63,7 @@ impl Drop for Started {
 
 async fn wake_when_due(kernel: Rc<Receiver>) {
     while kernel.readable().await.is_ok() {
-        // What is read is the number of times that the timer expired.
+        // The number of times that the timer expired.
         let _ = kernel.try_read(&mut [0u8; 8]);
         let due = with(Timers::take_due).unwrap_or_default();
         due.into_values().for_each(Waker::wake);
