@@ -4,9 +4,16 @@
 //! of functions in a file each, which the sources get as `native("group")`.
 
 pub(super) mod call;
+mod cipher;
 mod constants;
 mod digest;
+mod ip;
+mod json;
 mod native;
+mod pkey;
+mod regex;
+mod schema;
+pub mod shared;
 mod sources;
 #[cfg(test)]
 mod tests;
@@ -29,6 +36,7 @@ pub fn install(lua: &Lua) -> Result<()> {
     constants::add(&ngx)?;
     ngx.raw_set("null", Value::NULL)?;
     text::add(lua, &ngx)?;
+    shared::add(lua, &ngx)?;
     lua.globals().raw_set("ngx", ngx)?;
     sources::install(lua)?;
     unknown::install(lua)

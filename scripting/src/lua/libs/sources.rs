@@ -7,17 +7,39 @@ use super::native;
 /// Libraries in Lua, by name.
 const SOURCES: &[(&str, &str)] = &[
     ("apisix.core", include_str!("lua/core.lua")),
+    ("apisix.core.id", include_str!("lua/core_id.lua")),
+    ("apisix.core.ip", include_str!("lua/core_ip.lua")),
+    ("apisix.core.json", include_str!("lua/core_json.lua")),
+    ("apisix.core.lrucache", include_str!("lua/core_lrucache.lua")),
+    ("apisix.core.math", include_str!("lua/core_math.lua")),
+    ("apisix.core.schema", include_str!("lua/core_schema.lua")),
     ("apisix.core.string", include_str!("lua/core_string.lua")),
     ("apisix.core.table", include_str!("lua/core_table.lua")),
+    ("apisix.core.utils", include_str!("lua/core_utils.lua")),
     ("apisix.core.version", "return { VERSION = '3.18.0' }"),
+    ("apisix.schema_def", include_str!("lua/schema_def.lua")),
+    ("cjson", include_str!("lua/cjson.lua")),
+    ("cjson.safe", include_str!("lua/cjson.lua")),
+    ("dkjson", include_str!("lua/dkjson.lua")),
+    ("jsonschema", include_str!("lua/jsonschema.lua")),
+    ("ngx.base64", include_str!("lua/ngx_base64.lua")),
+    ("ngx.re", include_str!("lua/ngx_re.lua")),
+    ("rapidjson", include_str!("lua/rapidjson.lua")),
+    ("resty.ipmatcher", include_str!("lua/resty_ipmatcher.lua")),
+    ("resty.jit-uuid", include_str!("lua/resty_uuid.lua")),
+    ("resty.lock", include_str!("lua/resty_lock.lua")),
+    ("resty.lrucache", include_str!("lua/resty_lrucache.lua")),
+    ("resty.uuid", include_str!("lua/resty_uuid.lua")),
+    ("sluice.regex", include_str!("lua/ngx_regex.lua")),
     ("table.clone", include_str!("lua/table_clone.lua")),
     ("table.isarray", include_str!("lua/table_isarray.lua")),
     ("table.isempty", "local next = next return function(t) return next(t) == nil end"),
     ("table.nkeys", include_str!("lua/table_nkeys.lua")),
+    ("tablepool", include_str!("lua/tablepool.lua")),
 ];
 
 /// Other names of libraries.
-const ALIASES: &[(&str, &str)] = &[];
+const ALIASES: &[(&str, &str)] = &[("resty.lrucache.pureffi", "resty.lrucache")];
 
 /// Libraries whose functions every machine has anyway; `require` of one returns an empty table.
 const BUILT_IN: &[&str] = &[
@@ -67,6 +89,8 @@ pub(super) fn install(lua: &Lua) -> Result<()> {
     )?;
     preload.set_metatable(Some(meta))?;
     let require: Function = lua.globals().get("require")?;
+    let ngx: Table = lua.globals().get("ngx")?;
+    ngx.raw_set("re", require.call::<Table>("sluice.regex")?)?;
     require.call::<()>("apisix.core")
 }
 

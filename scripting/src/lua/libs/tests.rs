@@ -45,6 +45,8 @@ fn machine() -> Lua {
     let safe = StdLib::TABLE | StdLib::STRING | StdLib::MATH | StdLib::PACKAGE | StdLib::BIT;
     let lua = Lua::new_with(safe, LuaOptions::default()).unwrap();
     install(&lua).unwrap();
+    let sizes = [("test", 1 << 20), ("small", 2000), ("locks", 10_000)];
+    shared::share(&lua, &shared::Dictionaries::new(sizes)).unwrap();
     lua.load(PRELUDE).set_name("=prelude").exec().unwrap();
     lua
 }

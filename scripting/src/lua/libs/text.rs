@@ -105,6 +105,14 @@ pub(super) fn add_native(lua: &Lua, group: &Table) -> Result<()> {
         })?,
     )?;
     group.raw_set(
+        "escape_path",
+        function(lua, "escape_path", |lua, text: LuaString| {
+            let mut escaped = Vec::new();
+            uri::escape(&text.as_bytes(), uri::in_path, &mut escaped);
+            lua.create_string(escaped)
+        })?,
+    )?;
+    group.raw_set(
         "near",
         function(lua, "near", |_, (name, known): (String, Vec<String>)| {
             Ok(near(&name, known.iter().map(String::as_str)).join(", "))

@@ -1,6 +1,6 @@
 local error, type = error, type
 local find, sub, byte = string.find, string.sub, string.byte
-local decode_args, encode_args, gsub = ngx.decode_args, ngx.encode_args, ngx.re and ngx.re.gsub
+local decode_args, encode_args, gsub = ngx.decode_args, ngx.encode_args, ngx.re.gsub
 
 local _M = setmetatable({ version = 0.1 }, { __index = string })
 

@@ -40,6 +40,11 @@ fn in_uri(byte: u8) -> bool {
     byte.is_ascii_graphic() && !b"#%?".contains(&byte)
 }
 
+/// Characters that nginx leaves in a path.
+pub(super) fn in_path(byte: u8) -> bool {
+    in_uri(byte) && !b"\"<>\\^`{|}".contains(&byte)
+}
+
 fn in_args(byte: u8) -> bool {
     byte.is_ascii_graphic() && !b"#%&+?".contains(&byte)
 }

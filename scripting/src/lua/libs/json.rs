@@ -1,0 +1,99 @@
+//! JSON as `cjson` reads and writes it.
+
+mod decode;
+mod encode;
+mod number;
+
+use mlua::{Lua, LuaString, Result, Table, Value};
+
+use super::call::function;
+
+pub(super) use number::shortest;
+
+/// Nested tables at most, which a script cannot raise: each takes some of the thread's stack.
+const DEEPEST: usize = 1000;
+
+/// The marks by which scripts say that a table is an array.
+#[derive(Clone)]
+struct Marks {
+    array: Table,
+    empty_array: Table,
+    /// The value that is written as `[]`.
+    empty: Value,
+}
+
+/// The native group: `encode(value, options)` and `decode(text, options)` return a result, or `nil` and an error.
+pub(super) fn add_native(lua: &Lua, group: &Table) -> Result<()> {
+    let marks = marks(lua)?;
+    group.raw_set("array_mt", &marks.array)?;
+    group.raw_set("empty_array_mt", &marks.empty_array)?;
+    group.raw_set("empty_array", &marks.empty)?;
+    let of_encoder = marks.clone();
+    group.raw_set(
+        "encode",
+        function(lua, "encode", move |lua, (value, options): (Value, Table)| {
+            let options = encode::Options::read(&options)?;
+            Ok(match encode::encode(lua, value, &options, &of_encoder) {
+                Ok(text) => (Some(lua.create_string(text)?), None),
+                Err(reason) => (None, Some(reason)),
+            })
+        })?,
+    )?;
+    group.raw_set(
+        "decode",
+        function(lua, "decode", move |lua, (text, options): (LuaString, Table)| {
+            let options = decode::Options::read(&options)?;
+            Ok(match decode::decode(lua, &text.as_bytes(), &options, &marks) {
+                Ok(value) => (value, None),
+                Err(reason) => (Value::Nil, Some(reason)),
+            })
+        })?,
+    )
+}
+
+/// The marks of a machine: the same in each library.
+fn marks(lua: &Lua) -> Result<Marks> {
+    const KEY: &str = "sluice.json";
+    if let Some(known) = lua.named_registry_value::<Option<Table>>(KEY)? {
+        return Ok(Marks { array: known.get(1)?, empty_array: known.get(2)?, empty: known.get(3)? });
+    }
+    static EMPTY: u8 = 0;
+    let empty = Value::LightUserData(mlua::LightUserData((&raw const EMPTY).cast_mut().cast()));
+    let marks = Marks { array: lua.create_table()?, empty_array: lua.create_table()?, empty };
+    let all = (marks.array.clone(), marks.empty_array.clone(), marks.empty.clone());
+    let known = lua.create_table()?;
+    known.raw_set(1, all.0)?;
+    known.raw_set(2, all.1)?;
+    known.raw_set(3, all.2)?;
+    lua.set_named_registry_value(KEY, known)?;
+    Ok(marks)
+}
+
+/// A JSON value from serde as a Lua value.
+pub(super) fn from_serde(lua: &Lua, value: &serde_json::Value) -> Result<Value> {
+    Ok(match value {
+        serde_json::Value::Null => Value::NULL,
+        serde_json::Value::Bool(on) => Value::Boolean(*on),
+        serde_json::Value::Number(number) => Value::Number(number.as_f64().unwrap_or_default()),
+        serde_json::Value::String(text) => Value::String(lua.create_string(text)?),
+        serde_json::Value::Array(items) => {
+            let table = lua.create_table_with_capacity(items.len(), 0)?;
+            items.iter().try_for_each(|item| table.raw_push(from_serde(lua, item)?))?;
+            Value::Table(table)
+        }
+        serde_json::Value::Object(fields) => {
+            let table = lua.create_table_with_capacity(0, fields.len())?;
+            for (name, field) in fields {
+                table.raw_set(name.as_str(), from_serde(lua, field)?)?;
+            }
+            Value::Table(table)
+        }
+    })
+}
+
+/// A Lua value as JSON of serde, with the rules of `cjson` for arrays.
+pub(super) fn to_serde(lua: &Lua, value: Value) -> std::result::Result<serde_json::Value, String> {
+    let marks = marks(lua).map_err(|error| error.to_string())?;
+    let text = encode::encode(lua, value, &encode::Options::for_schemas(), &marks)?;
+    serde_json::from_slice(&text).map_err(|_| "a text is not UTF-8".to_owned())
+}
