@@ -3,10 +3,14 @@
 //! A sink is a [`Kind`], which the gateway lists in `wiring.rs` and finds by the name in a plugin's
 //! [`Destination`]. Batching and retries are before it, in `gateway::sinks`.
 
+mod api;
+pub mod elasticsearch;
 pub mod file;
 mod folders;
 pub mod http;
+pub mod loki;
 mod place;
+pub mod splunk;
 pub mod tcp;
 pub mod udp;
 
@@ -57,16 +61,24 @@ enum Format {
     Lines,
     /// Entries are JSON; a batch is an array.
     Array,
+    /// Entries with a space between two.
+    Spaces,
     /// Messages of RFC 5424, each with a line end.
     Syslog,
 }
 
 impl Format {
+    /// Whether entries are JSON, which a cut would spoil.
+    fn is_json(self) -> bool {
+        !matches!(self, Format::Syslog)
+    }
+
     fn text(self, records: &[Taken]) -> Vec<u8> {
         let mut text = Vec::with_capacity(records.iter().map(|record| record.size() + 64).sum());
         let (before, between, after): (&[u8], &[u8], &[u8]) = match self {
             Format::Array => (b"[", b",", b"]"),
             Format::Lines => (b"", b"\n", b""),
+            Format::Spaces => (b"", b" ", b""),
             Format::Plain | Format::Syslog => (b"", b"", b""),
         };
         text.extend_from_slice(before);
@@ -134,7 +146,11 @@ impl Server {
         context: &Context,
     ) -> Result<Server, String> {
         let (host, port) = server(to)?;
-        Ok(Server { host, port, tls, timeout, trust: context.trust.clone() })
+        Ok(Server::of(host, port, tls, timeout, context))
+    }
+
+    fn of(host: String, port: u16, tls: Option<Tls>, timeout: Duration, context: &Context) -> Server {
+        Server { host, port, tls, timeout, trust: context.trust.clone() }
     }
 
     /// Connects to the first address that takes it.
@@ -165,7 +181,7 @@ impl Server {
 }
 
 fn server(to: &Destination) -> Result<(String, u16), String> {
-    to.server.clone().ok_or_else(|| "it has no server".to_owned())
+    to.servers.first().cloned().ok_or_else(|| "it has no server".to_owned())
 }
 
 fn settings<'de, T: Deserialize<'de>>(to: &'de Destination) -> Result<T, String> {
@@ -201,7 +217,7 @@ mod tests {
     use super::*;
 
     /// The records as a sink receives them.
-    fn taken(records: Vec<Record>) -> Vec<Taken> {
+    pub(super) fn taken(records: Vec<Record>) -> Vec<Taken> {
         let (start, started) = channel();
         let sinks = Sinks::new(1 << 20, move |intake| start.send(intake).unwrap());
         let spec = Spec {
@@ -230,6 +246,7 @@ mod tests {
             (Format::Array, "[{},1,x]", "[{}]"),
             (Format::Lines, "{}\n1\nx", "{}"),
             (Format::Plain, "{}1x", "{}"),
+            (Format::Spaces, "{} 1 x", "{}"),
         ] {
             assert_eq!(format.text(&records), all.as_bytes());
             assert_eq!(format.text(&records[..1]), one.as_bytes());
@@ -252,8 +269,10 @@ mod tests {
     #[test]
     fn settings_that_do_not_fit_make_no_sink() {
         let context = Context::default();
-        let bare = |sink| Destination { sink, server: None, settings: serde_json::Value::Null };
-        for kind in [file::KIND, http::KIND, tcp::KIND, udp::KIND] {
+        let bare = |sink| Destination { sink, servers: Vec::new(), settings: serde_json::Value::Null };
+        for kind in
+            [file::KIND, http::KIND, loki::KIND, elasticsearch::KIND, splunk::KIND, tcp::KIND, udp::KIND]
+        {
             assert!((kind.make)(&bare(kind.name), &context).is_err(), "{}", kind.name);
         }
     }

@@ -381,8 +381,15 @@ mod tests {
         assert_eq!(fold.unseen(), [("zipkin", 2)]);
         let (list, resources) = fold.without_effect();
         assert_eq!((list.len(), resources, &*list[0].1.pointer), (2, 2, "/plugins/zipkin"));
-        touched(&mut fold, Change::Put(with("1", 3, json!({"udp-logger": {"host": "h", "port": 1}}))));
-        assert_eq!(fold.unseen(), [("udp-logger", 1), ("zipkin", 1)]);
+        touched(
+            &mut fold,
+            Change::Put(with(
+                "1",
+                3,
+                json!({"sls-logger": {"host": "h", "port": 1, "project": "p", "logstore": "l", "access_key_id": "i", "access_key_secret": "s"}}),
+            )),
+        );
+        assert_eq!(fold.unseen(), [("sls-logger", 1), ("zipkin", 1)]);
         touched(&mut fold, Change::Put(with("1", 4, json!({"zipkin": {"_meta": {"disable": true}}}))));
         touched(&mut fold, Change::Delete { key: Key::new(Kind::Route, "2"), revision: 5 });
         assert_eq!(fold.unseen(), []);

@@ -241,12 +241,12 @@ static HTTP: &[ApisixPlugin] = table! { "http":
     "datadog" 495 on unseen LOGS;
     "error-page" 450 off;
     "lago" 415 on unseen LOGS;
-    "loki-logger" 414 on unseen LOGS;
-    "elasticsearch-logger" 413 on unseen LOGS;
+    "loki-logger" 414 on;
+    "elasticsearch-logger" 413 on;
     "echo" 412 on;
     "loggly" 411 on unseen LOGS;
     "http-logger" 410 on;
-    "splunk-hec-logging" 409 on unseen LOGS;
+    "splunk-hec-logging" 409 on;
     "skywalking-logger" 408 on unseen LOGS;
     "google-cloud-logging" 407 on unseen LOGS;
     "sls-logger" 406 on unseen LOGS;
@@ -254,9 +254,9 @@ static HTTP: &[ApisixPlugin] = table! { "http":
     "kafka-logger" 403 on unseen LOGS;
     "rocketmq-logger" 402 on unseen LOGS;
     "syslog" 401 on;
-    "udp-logger" 400 on unseen LOGS;
+    "udp-logger" 400 on;
     "file-logger" 399 on;
-    "clickhouse-logger" 398 on unseen LOGS;
+    "clickhouse-logger" 398 on;
     "tencent-cloud-cls" 397 on unseen LOGS;
     "inspect" 200 on unseen "there is no Lua to set breakpoints in";
     "log-rotate" 100 off unseen "log files are rotated from outside: move them and send SIGUSR1";

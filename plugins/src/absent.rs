@@ -175,9 +175,9 @@ mod tests {
     #[test]
     fn strict_accepts_none() {
         let strict = Absent { strict: true, ..Absent::default() };
-        let known = Absent::find("udp-logger").expect("absent");
-        let invalid = strict.check(known, &json!({"host": "h", "port": 1}), SchemaType::Route).unwrap_err();
-        assert!(invalid.reason.starts_with("unknown plugin [udp-logger]"), "{invalid}");
+        let known = Absent::find("loggly").expect("absent");
+        let invalid = strict.check(known, &json!({"customer_token": "t"}), SchemaType::Route).unwrap_err();
+        assert!(invalid.reason.starts_with("unknown plugin [loggly]"), "{invalid}");
         assert!(invalid.hint.unwrap().contains("sluice.strict_plugins"));
     }
 

@@ -25,6 +25,7 @@ pub mod batch_requests;
 pub mod body_transformer;
 pub mod brotli;
 mod catalog;
+pub mod clickhouse_logger;
 pub mod client_control;
 pub mod consumer_restriction;
 pub mod cors;
@@ -32,6 +33,7 @@ pub mod csrf;
 mod decode;
 pub mod echo;
 mod edits;
+pub mod elasticsearch_logger;
 mod encoding;
 pub mod error_page;
 pub mod ext_authz;
@@ -51,6 +53,7 @@ pub mod limit_count;
 pub mod limit_req;
 mod limits;
 mod logger;
+pub mod loki_logger;
 mod lua;
 mod meta;
 pub mod mocking;
@@ -72,6 +75,7 @@ pub mod request_validation;
 pub mod response_rewrite;
 mod rules;
 pub mod server_info;
+pub mod splunk_hec_logging;
 pub mod static_files;
 pub mod stream;
 pub mod syslog;
@@ -79,6 +83,7 @@ pub mod tcp_logger;
 pub mod traffic_split;
 mod tree;
 pub mod ua_restriction;
+pub mod udp_logger;
 pub mod uri_blocker;
 pub mod workflow;
 
@@ -148,11 +153,16 @@ plugins! {
     public_api::PublicApi,
     prometheus::Prometheus,
     error_page::ErrorPage,
+    loki_logger::LokiLogger,
+    elasticsearch_logger::ElasticsearchLogger,
     echo::Echo,
     http_logger::HttpLogger,
+    splunk_hec_logging::SplunkHecLogging,
     tcp_logger::TcpLogger,
     syslog::Syslog,
+    udp_logger::UdpLogger,
     file_logger::FileLogger,
+    clickhouse_logger::ClickhouseLogger,
     static_files::StaticFiles,
     ocsp_stapling::OcspStapling,
 }

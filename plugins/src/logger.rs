@@ -3,7 +3,8 @@
 //! Code shared by all loggers: their options, the bodies they collect, and the entry they make
 //! of an exchange, as in APISIX 3.18 (`apisix/utils/log-util.lua`).
 
-mod full;
+pub(crate) mod endpoint;
+pub(crate) mod full;
 
 use std::io::Read;
 
@@ -13,13 +14,38 @@ use sdk::budget::Reservation;
 use sdk::chain::Phases;
 use sdk::expr::Expr;
 use sdk::log_entry::{Bodies, EntryFormat, json_text};
-use sdk::sink::Batching;
+use sdk::sink::{Batching, HOPS, Record};
 use sdk::{Build, Chunk, Exchange, Step};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 /// Bytes of a body that an entry has, where the plugin's configuration does not say.
 const MAX_BODY: usize = 524_288;
+
+/// The route's name in the entry of a request that matched no route, for some loggers.
+pub(crate) const UNMATCHED: &str = "no-matched";
+
+/// The phase functions of a plugin with a field `logger`, besides its log phase.
+macro_rules! logger_phases {
+    () => {
+        fn phases(&self) -> sdk::chain::Phases {
+            self.logger.phases()
+        }
+
+        fn access(&self, x: &mut sdk::Exchange<'_>) -> sdk::Step {
+            self.logger.access(x)
+        }
+
+        fn filters_body(&self, x: &sdk::Exchange<'_>) -> bool {
+            self.logger.collects(x)
+        }
+
+        fn body_filter(&self, x: &mut sdk::Exchange<'_>, chunk: &mut sdk::Chunk) {
+            self.logger.collect(x, Self::NAME, chunk);
+        }
+    };
+}
+pub(crate) use logger_phases;
 
 /// The phases in which a logger may have work.
 pub(crate) const PHASES: Phases = Phases::ACCESS.with(Phases::BODY_FILTER).with(Phases::LOG);
@@ -91,6 +117,20 @@ impl Options {
             properties.extend(all);
         }
         properties
+    }
+
+    /// The options of a logger that logs no bodies.
+    pub(crate) fn without_bodies(log_format: Option<Value>, log_format_extra: Option<Value>) -> Options {
+        Options {
+            log_format,
+            log_format_extra,
+            include_req_body: false,
+            include_req_body_expr: None,
+            include_resp_body: false,
+            include_resp_body_expr: None,
+            max_req_body_bytes: 1,
+            max_resp_body_bytes: 1,
+        }
     }
 
     /// The properties that every logger's metadata has.
@@ -192,6 +232,20 @@ impl Logger {
         one.bytes.extend_from_slice(&chunk.data[..more]);
     }
 
+    /// The format of entries with all fields, and its further fields; `None` for a format of their own.
+    pub(crate) fn full_format(&self) -> Option<Option<&EntryFormat>> {
+        match &self.format {
+            Format::Full(extra) => Some(extra.as_ref()),
+            Format::Own(_) => None,
+        }
+    }
+
+    /// The entry for a server over HTTP; `None` if it would follow an entry of its own without an end, as it is sent to
+    /// this gateway.
+    pub(crate) fn record(&self, x: &Exchange<'_>, unmatched: Option<&str>) -> Option<Record> {
+        wrapped(x, || self.entry(x, unmatched))
+    }
+
     /// The entry of an exchange that has ended, without a line end.
     pub(crate) fn entry(&self, x: &Exchange<'_>, unmatched: Option<&str>) -> Vec<u8> {
         let response = self.response_body(x);
@@ -250,6 +304,18 @@ impl Logger {
         let coding = x.response_header("Content-Encoding").filter(|_| !x.codes_body());
         Some(decoded(coding, &one.bytes, wanted.most).unwrap_or_else(|| one.bytes.clone()))
     }
+}
+
+/// As [`Logger::record`], with another entry.
+pub(crate) fn wrapped(x: &Exchange<'_>, entry: impl FnOnce() -> Vec<u8>) -> Option<Record> {
+    if x.is_loop() {
+        return None;
+    }
+    let mut record = Record::from(entry());
+    if x.hops() > 0 {
+        record.fields.push((HOPS, x.hops().to_string().into_bytes()));
+    }
+    Some(record)
 }
 
 /// A body out of its coding, as far as it may be logged; none if it is in no coding we know, or broken

@@ -19,7 +19,6 @@ mod registry;
 mod wait;
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
 use model::Invalid;
 use serde_json::Value;
@@ -30,7 +29,7 @@ pub use folders::{Folders, LogFile, SETTING as FOLDERS_SETTING};
 pub(crate) use folders::{below, normalized};
 pub use outlet::{Bounds, Outlet};
 pub use queue::{Intake, Next, Room, Sink, Taken, of_buffers};
-pub use record::{Destination, Fields, HOPS, Record};
+pub use record::{Addresses, Destination, Fields, HOPS, Record};
 pub use registry::{Entries, Sinks, Start};
 
 use crate::build::{Build, Owner};
@@ -56,12 +55,10 @@ impl Build<'_> {
     /// connected before the first entry. The control plane resolves a host name that has no address
     /// yet; until then deliveries fail.
     pub fn sink(&self, spec: Spec) -> Sink {
-        let addresses: Arc<[SocketAddr]> = match &spec.target.server {
-            Some((host, port)) => {
-                self.addresses(host).into_iter().map(|ip| SocketAddr::new(ip, *port)).collect()
-            }
-            None => Arc::default(),
+        let resolved = |(host, port): &(String, u16)| {
+            self.addresses(host).into_iter().map(|ip| SocketAddr::new(ip, *port)).collect()
         };
+        let addresses = spec.target.servers.iter().map(resolved).collect();
         self.services.sinks.open(spec, addresses)
     }
 

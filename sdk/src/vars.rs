@@ -18,6 +18,7 @@ mod parsed;
 mod plain;
 pub(crate) mod read;
 mod ssl;
+mod strftime;
 mod time;
 mod value;
 
@@ -31,6 +32,7 @@ use lookups::Lookups;
 use parsed::Parsed;
 use plain::{HOSTNAME, NAMES, Plain, method, write};
 use read::{Arg, Header};
+pub use strftime::TimeFormat;
 pub use time::{Stamp, rfc3339 as write_rfc3339};
 pub use value::Value;
 

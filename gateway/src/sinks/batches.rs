@@ -19,6 +19,8 @@ struct Line {
     spec: Spec,
     sink: Box<dyn Deliver>,
     stopping: watch::Receiver<bool>,
+    /// The server of the next delivery.
+    server: Cell<usize>,
     /// Time of the last message about a failure, and the number of failures since.
     logged: Cell<(Option<Instant>, u64)>,
 }
@@ -26,7 +28,8 @@ struct Line {
 /// Delivers until the sink ends and all of it is delivered or given up.
 pub(super) async fn run(intake: Intake, sink: Box<dyn Deliver>, stopping: watch::Receiver<bool>) {
     let spec = intake.spec().clone();
-    let line = Rc::new(Line { intake, spec, sink, stopping, logged: Cell::default() });
+    let line =
+        Rc::new(Line { intake, spec, sink, stopping, server: Cell::default(), logged: Cell::default() });
     let options = &line.spec.batching;
     let began = Instant::now();
     let now = || began.elapsed().as_millis() as u64;
@@ -83,19 +86,31 @@ pub(super) async fn run(intake: Intake, sink: Box<dyn Deliver>, stopping: watch:
 }
 
 /// Delivers a batch, trying again as often as its options say.
-async fn deliver(line: Rc<Line>, batch: Vec<Taken>) {
+async fn deliver(line: Rc<Line>, mut batch: Vec<Taken>) {
     let options = &line.spec.batching;
     line.intake.delivering(batch.len(), 0);
     let mut failures = 0;
     loop {
-        let addresses = line.intake.addresses();
-        if let Some((host, port)) = &line.spec.target.server {
+        let (server, resolved) = (line.next_server(), line.intake.addresses());
+        if let Some((host, port)) = line.spec.target.servers.get(server) {
             tracing::debug!("sending a batch logs to {host}:{port}");
         }
-        let (reason, after) = match line.sink.deliver(Batch { records: &batch, addresses: &addresses }).await
-        {
+        let addresses = resolved.get(server).map_or(&[][..], Vec::as_slice);
+        let (reason, after) = match line.sink.deliver(Batch { records: &batch, server, addresses }).await {
             Outcome::Delivered => break,
             Outcome::Retry { after, reason } => (reason, Some(after.unwrap_or(options.delay()))),
+            Outcome::Partial { again, rejected, reason } => {
+                line.intake.lost(rejected);
+                let all = batch.len();
+                let mut indices = 0..;
+                batch.retain(|_| indices.next().is_some_and(|index| again.binary_search(&index).is_ok()));
+                line.intake.delivering(0, all - batch.len());
+                if batch.is_empty() {
+                    line.log_failure(&reason, rejected, failures + 1, None);
+                    break;
+                }
+                (reason, Some(options.delay()))
+            }
             Outcome::Rejected(reason) => (reason, None),
         };
         failures += 1;
@@ -113,6 +128,12 @@ async fn deliver(line: Rc<Line>, batch: Vec<Taken>) {
 }
 
 impl Line {
+    /// The servers of the destination in turn.
+    fn next_server(&self) -> usize {
+        let all = self.spec.target.servers.len().max(1);
+        self.server.replace((self.server.get() + 1) % all)
+    }
+
     /// APISIX's words, not more often than each [`PAUSE`].
     fn log_failure(&self, reason: &str, entries: usize, failures: u64, after: Option<Duration>) {
         let (logged, unlogged) = self.logged.get();

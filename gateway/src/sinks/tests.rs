@@ -29,8 +29,8 @@ fn to(sink: &'static str, port: u16, settings: serde_json::Value) -> Destination
 /// A batch is an array unless it is a single entry.
 fn http(port: u16, format: &str) -> Destination {
     let settings = json!({
-        "uri": "/in?a=b", "format": format, "content_type": "application/json",
-        "authorization": "Basic eDp5", "timeout": COMES.as_millis() as u64,
+        "endpoints": [{"uri": "/in?a=b"}], "format": format, "timeout": COMES.as_millis() as u64,
+        "headers": {"Host": "logs.example", "Content-Type": "application/json", "Authorization": "Basic eDp5"},
     });
     to("http", port, settings)
 }
@@ -46,8 +46,8 @@ fn start(most: usize) -> anyhow::Result<Deliveries> {
 }
 
 fn open(deliveries: &Deliveries, spec: Spec) -> Sink {
-    let port = spec.target.server.as_ref().map_or(0, |(_, port)| *port);
-    deliveries.sinks().open(spec, [SocketAddr::from(([127, 0, 0, 1], port))].into())
+    let port = spec.target.servers.first().map_or(0, |(_, port)| *port);
+    deliveries.sinks().open(spec, [vec![SocketAddr::from(([127, 0, 0, 1], port))]].into())
 }
 
 fn push(sink: &Sink, entries: &[&str]) {

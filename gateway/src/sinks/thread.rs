@@ -45,10 +45,12 @@ pub fn run(intake: &Intake, sink: &dyn Deliver) {
 }
 
 fn deliver(intake: &Intake, sink: &dyn Deliver, records: &[Taken], logged: &mut Option<Instant>) {
-    let mut delivery = sink.deliver(Batch { records, addresses: &[] });
+    let mut delivery = sink.deliver(Batch { records, server: 0, addresses: &[] });
     let reason = match delivery.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(Outcome::Delivered) => return,
-        Poll::Ready(Outcome::Retry { reason, .. } | Outcome::Rejected(reason)) => reason,
+        Poll::Ready(
+            Outcome::Retry { reason, .. } | Outcome::Partial { reason, .. } | Outcome::Rejected(reason),
+        ) => reason,
         // A sink that blocks does not wait in another way.
         Poll::Pending => "the sink is not one that blocks".to_owned(),
     };

@@ -39,8 +39,7 @@ pub(super) fn write(
     let uri = vars.uri.of(x).unwrap_or_default();
     let host = vars.host.of(x).unwrap_or_default();
     put(out, b"\"request\":{\"url\":");
-    let port = x.client().local.port().to_string();
-    json_text(&[x.client().scheme().as_bytes(), b"://", &host, b":", port.as_bytes(), &uri].concat(), out);
+    url(x, out);
     put(out, b",\"uri\":");
     json_text(&uri, out);
     put(out, b",\"method\":");
@@ -66,9 +65,9 @@ pub(super) fn write(
         json_text(body, out);
     }
     put(out, b"},\"server\":{\"hostname\":");
-    json_text(&vars.hostname.of(x).unwrap_or_default(), out);
+    hostname(x, out);
     put(out, concat!(",\"version\":\"", env!("CARGO_PKG_VERSION"), "\"}").as_bytes());
-    if let Some(upstream) = vars.upstream.of(x) {
+    if let Some(upstream) = upstream(x) {
         put(out, b",\"upstream\":");
         json_text(&upstream, out);
     }
@@ -103,6 +102,23 @@ pub(super) fn write(
     milliseconds(own, out);
 }
 
+/// The URL of the request, as JSON.
+pub(crate) fn url(x: &Exchange<'_>, out: &mut Vec<u8>) {
+    let (uri, host) = (VARS.uri.of(x).unwrap_or_default(), VARS.host.of(x).unwrap_or_default());
+    let port = x.client().local.port().to_string();
+    json_text(&[x.client().scheme().as_bytes(), b"://", &host, b":", port.as_bytes(), &uri].concat(), out);
+}
+
+/// The addresses of the upstream's servers that were tried.
+pub(crate) fn upstream<'a>(x: &'a Exchange<'_>) -> Option<Cow<'a, [u8]>> {
+    VARS.upstream.of(x)
+}
+
+/// The name of this machine, as JSON.
+pub(crate) fn hostname(x: &Exchange<'_>, out: &mut Vec<u8>) {
+    json_text(&VARS.hostname.of(x).unwrap_or_default(), out);
+}
+
 /// Whether the object has a field of this name, which no further field may take the place of.
 pub(super) fn has(x: &Exchange<'_>, name: &str, unmatched: Option<&str>) -> bool {
     match name {
@@ -116,7 +132,7 @@ pub(super) fn has(x: &Exchange<'_>, name: &str, unmatched: Option<&str>) -> bool
 }
 
 /// Names in lower case; of several with one name, a list of values.
-fn headers(fields: &Fields, out: &mut Vec<u8>) {
+pub(crate) fn headers(fields: &Fields, out: &mut Vec<u8>) {
     let all: Vec<_> =
         fields.iter().take(MOST).map(|(name, value, _)| (name.to_ascii_lowercase(), value)).collect();
     out.push(b'{');
@@ -137,7 +153,7 @@ fn headers(fields: &Fields, out: &mut Vec<u8>) {
 }
 
 /// The arguments of a query, decoded; one without `=` is `true`.
-fn arguments(query: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn arguments(query: &[u8], out: &mut Vec<u8>) {
     let all: Vec<_> = vars::args(query).filter(|(name, _)| !name.is_empty()).take(MOST).collect();
     out.push(b'{');
     let mut comma = false;
@@ -172,16 +188,16 @@ fn values<'v>(mut values: impl Iterator<Item = Option<Cow<'v, [u8]>>>, out: &mut
     out.push(b']');
 }
 
-fn put(out: &mut Vec<u8>, text: &[u8]) {
+pub(crate) fn put(out: &mut Vec<u8>, text: &[u8]) {
     out.extend_from_slice(text);
 }
 
-fn number(value: u64, out: &mut Vec<u8>) {
+pub(crate) fn number(value: u64, out: &mut Vec<u8>) {
     put(out, value.to_string().as_bytes());
 }
 
 /// Milliseconds with as many decimals as it takes.
-fn milliseconds(micros: u64, out: &mut Vec<u8>) {
+pub(crate) fn milliseconds(micros: u64, out: &mut Vec<u8>) {
     number(micros / 1000, out);
     if !micros.is_multiple_of(1000) {
         put(out, format!(".{:03}", micros % 1000).trim_end_matches('0').as_bytes());

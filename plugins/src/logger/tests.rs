@@ -337,8 +337,8 @@ fn loggers_put_their_entries_into_the_sinks_they_asked_for() {
         config
     };
     let http = json!({
-        "uri": "/in", "format": "array", "content_type": "application/json", "authorization": null,
-        "tls": null, "timeout": 1000,
+        "endpoints": [{"uri": "/in", "tls": null}], "format": "array", "timeout": 1000,
+        "headers": {"Host": "127.0.0.1", "Content-Type": "application/json", "Authorization": null},
     });
     let syslog = json!({"format": "syslog", "tls": {"verify": true}, "timeout": 1000, "keep": true});
     let named = json!({"tls": true, "tls_options": "a.b", "batch_max_size": 1});

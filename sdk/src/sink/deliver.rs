@@ -26,7 +26,9 @@ pub trait Deliver {
 #[derive(Debug, Clone, Copy)]
 pub struct Batch<'a> {
     pub records: &'a [Taken],
-    /// The addresses of the destination's server, as last resolved.
+    /// The number of the server to use, of those of the destination. A retry gets the next one.
+    pub server: usize,
+    /// The addresses of that server, as last resolved.
     pub addresses: &'a [SocketAddr],
 }
 
@@ -38,6 +40,13 @@ pub enum Outcome {
     /// or that of its `retry_delay`.
     Retry {
         after: Option<Duration>,
+        reason: String,
+    },
+    /// Some records were delivered. Those of these indices, which ascend, are delivered again, as with [`Outcome::Retry`], and
+    /// `rejected` others are dropped.
+    Partial {
+        again: Vec<usize>,
+        rejected: usize,
         reason: String,
     },
     /// It would fail again, so the records are dropped.

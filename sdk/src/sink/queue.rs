@@ -5,7 +5,6 @@
 //! wake-up and not one per entry.
 
 use std::cell::OnceCell;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{
     Receiver, SendError, Sender, SyncSender, TryRecvError, TrySendError, channel, sync_channel,
@@ -15,8 +14,8 @@ use std::task::{Context, Poll, Waker};
 
 use futures_util::task::AtomicWaker;
 
-use super::registry::{Addresses, Start, Starter, Totals};
-use super::{Bounds, Outlet, Record, Spec};
+use super::registry::{Resolved, Start, Starter, Totals};
+use super::{Addresses, Bounds, Outlet, Record, Spec};
 use crate::exchange::Exchange;
 
 /// Maximum buffers of all workers in flight.
@@ -108,14 +107,14 @@ pub(super) struct Shared {
     totals: Arc<Totals>,
     /// The route and the local address of the first logged request: labels of a metric.
     pub(super) first: OnceLock<(String, String)>,
-    /// The server's addresses, as last resolved.
-    addresses: Addresses,
+    /// The servers' addresses, as last resolved.
+    addresses: Resolved,
 }
 
 /// Creates both ends; the intake is passed to `start` with the first entry.
 pub(super) fn new(
     spec: Spec,
-    addresses: Arc<[SocketAddr]>,
+    addresses: Addresses,
     dropped: Arc<AtomicU64>,
     totals: Arc<Totals>,
     start: Option<Arc<Start>>,
@@ -221,12 +220,7 @@ impl Drop for SinkInner {
 }
 
 impl Shared {
-    fn new(
-        spec: Spec,
-        addresses: Arc<[SocketAddr]>,
-        dropped: Arc<AtomicU64>,
-        totals: Arc<Totals>,
-    ) -> Arc<Shared> {
+    fn new(spec: Spec, addresses: Addresses, dropped: Arc<AtomicU64>, totals: Arc<Totals>) -> Arc<Shared> {
         Arc::new(Shared {
             spec,
             queued: AtomicIsize::new(0),
@@ -242,7 +236,7 @@ impl Shared {
             dropped,
             totals,
             first: OnceLock::new(),
-            addresses: Addresses::new(addresses),
+            addresses: Resolved::new(addresses),
         })
     }
 
@@ -283,7 +277,7 @@ impl Shared {
         waiting.saturating_sub(self.delivering.load(Ordering::Relaxed))
     }
 
-    pub(super) fn set_addresses(&self, addresses: Arc<[SocketAddr]>) {
+    pub(super) fn set_addresses(&self, addresses: Addresses) {
         self.addresses.set(addresses);
     }
 }
@@ -293,8 +287,8 @@ impl Intake {
         &self.shared.spec
     }
 
-    /// The server's addresses, as last resolved.
-    pub fn addresses(&self) -> Arc<[SocketAddr]> {
+    /// The servers' addresses, as last resolved.
+    pub fn addresses(&self) -> Addresses {
         self.shared.addresses.now()
     }
 

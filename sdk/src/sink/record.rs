@@ -1,6 +1,8 @@
 //! Records of log entries, and where they go.
 
 use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -9,33 +11,36 @@ use serde_json::{Value, json};
 pub struct Destination {
     /// The name of the sink: `file`, `http`, `tcp`, `udp`.
     pub sink: &'static str,
-    /// The host name and the port of its server. The control plane resolves the name.
-    pub server: Option<(String, u16)>,
+    /// Host names and ports of its servers, which are equivalent. The control plane resolves the names.
+    pub servers: Vec<(String, u16)>,
     /// The sink's settings, which only it reads.
     pub settings: Value,
 }
 
 impl Destination {
     pub fn server(sink: &'static str, host: String, port: u16, settings: Value) -> Destination {
-        Destination { sink, server: Some((host, port)), settings }
+        Destination { sink, servers: vec![(host, port)], settings }
     }
 
     /// A file to which each entry is appended as soon as it arrives. A plugin's comes from
     /// [`crate::Build::log_file`].
     pub fn file(path: &str) -> Destination {
-        Destination { sink: "file", server: None, settings: json!({"path": path}) }
+        Destination { sink: "file", servers: Vec::new(), settings: json!({"path": path}) }
     }
 }
 
 impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.server, self.settings.get("path").and_then(Value::as_str)) {
+        match (self.servers.first(), self.settings.get("path").and_then(Value::as_str)) {
             (Some((host, port)), _) => write!(f, "{} {host}:{port}", self.sink),
             (None, Some(path)) => f.write_str(path),
             (None, None) => f.write_str(self.sink),
         }
     }
 }
+
+/// The addresses of each server of a destination.
+pub type Addresses = Arc<[Vec<SocketAddr>]>;
 
 /// A record of an exchange.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -9,14 +9,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use hashbrown::HashMap;
 
-use super::Spec;
 use super::queue::{self, Intake, Shared, Sink, SinkInner};
+use super::{Addresses, Spec};
 
 /// The default limit of bytes waiting in all sinks of plugins together.
 const MOST: usize = 64 << 20;
@@ -76,7 +75,7 @@ impl Sinks {
     }
 
     /// Opens the sink with this specification, or shares an open one.
-    pub fn open(&self, spec: Spec, addresses: Arc<[SocketAddr]>) -> Sink {
+    pub fn open(&self, spec: Spec, addresses: Addresses) -> Sink {
         let mut open = self.lock();
         if let Some(sink) = open.sinks.get(&spec).and_then(Weak::upgrade) {
             sink.shared.set_addresses(addresses);
@@ -191,24 +190,25 @@ impl fmt::Debug for Starter {
 
 /// The addresses of a server. Set by the control plane and read by the deliverer.
 #[derive(Debug)]
-pub(super) struct Addresses(Mutex<Arc<[SocketAddr]>>);
+pub(super) struct Resolved(Mutex<Addresses>);
 
-impl Addresses {
-    pub(super) fn new(addresses: Arc<[SocketAddr]>) -> Addresses {
-        Addresses(Mutex::new(addresses))
+impl Resolved {
+    pub(super) fn new(addresses: Addresses) -> Resolved {
+        Resolved(Mutex::new(addresses))
     }
 
-    pub(super) fn set(&self, addresses: Arc<[SocketAddr]>) {
+    pub(super) fn set(&self, addresses: Addresses) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = addresses;
     }
 
-    pub(super) fn now(&self) -> Arc<[SocketAddr]> {
+    pub(super) fn now(&self) -> Addresses {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
     use std::sync::mpsc::{Receiver, channel};
     use std::task::{Context, Poll, Waker};
 
@@ -320,7 +320,7 @@ mod tests {
         drop(taken);
         intake.lost(3);
         assert_eq!(sink.dropped(), 3);
-        let moved: Arc<[SocketAddr]> = [SocketAddr::from(([10, 0, 0, 1], 514))].into();
+        let moved: Addresses = [vec![SocketAddr::from(([10, 0, 0, 1], 514))]].into();
         let same = sinks.open(spec("a"), moved.clone());
         assert_eq!(intake.addresses(), moved);
         let woken = Arc::new(Woken(0.into()));

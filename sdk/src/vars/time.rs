@@ -5,17 +5,17 @@
 use std::io::Write;
 use std::net::SocketAddr;
 
-const MONTHS: [&str; 12] =
+pub(super) const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
-struct Moment {
-    year: u64,
+pub(super) struct Moment {
+    pub year: u64,
     /// Starts at 1.
-    month: u64,
-    day: u64,
-    hour: u64,
-    minute: u64,
-    second: u64,
+    pub month: u64,
+    pub day: u64,
+    pub hour: u64,
+    pub minute: u64,
+    pub second: u64,
 }
 
 /// `$time_iso8601`: `2026-11-21T10:00:00+00:00`.
@@ -109,7 +109,7 @@ impl Stamp {
 
 /// Splits Unix seconds by the Gregorian calendar, with years that start in March, so that a leap
 /// day is the last day of its year.
-fn moment(seconds: u64) -> Moment {
+pub(super) fn moment(seconds: u64) -> Moment {
     let days = seconds / 86_400 + 719_468;
     let of_era = days % 146_097;
     let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;

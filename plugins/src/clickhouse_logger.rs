@@ -1,0 +1,137 @@
+//! clickhouse-logger: inserts entries into a table of ClickHouse over its HTTP interface.
+//!
+//! Settings as in APISIX 3.18. A batch is one `INSERT` in the format JSONEachRow.
+
+use model::Invalid;
+use sdk::chain::Phases;
+use sdk::sink::{Batching, Destination, Sink, Spec};
+use sdk::{Build, Exchange, Plugin};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::logger::{self, Logger, Options, endpoint, logger_phases};
+
+/// The plugin instance.
+pub struct ClickhouseLogger {
+    pub(crate) logger: Logger,
+    sink: Sink,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Config {
+    endpoint_addr: Option<String>,
+    endpoint_addrs: Option<Vec<String>>,
+    user: String,
+    password: String,
+    database: String,
+    logtable: String,
+    /// Seconds.
+    timeout: u64,
+    ssl_verify: bool,
+    #[serde(flatten)]
+    options: Options,
+    #[serde(flatten)]
+    batching: Batching,
+}
+
+impl Plugin for ClickhouseLogger {
+    const NAME: &'static str = "clickhouse-logger";
+    const PRIORITY: i32 = 398;
+    const PHASES: Phases = logger::PHASES;
+
+    type Config = Config;
+
+    fn schema() -> Value {
+        let text = || json!({"type": "string", "default": ""});
+        let own = json!({
+            "endpoint_addr": endpoint::uri_schema(),
+            "endpoint_addrs": {"type": "array", "minItems": 1, "items": endpoint::uri_schema()},
+            "user": text(),
+            "password": text(),
+            "database": text(),
+            "logtable": text(),
+            "timeout": {"type": "integer", "minimum": 1, "default": 3},
+            "ssl_verify": {"type": "boolean", "default": true},
+        });
+        json!({
+            "type": "object",
+            "properties": Batching::extend(Options::extend(own), "clickhouse-logger"),
+            "oneOf": [
+                {"required": ["endpoint_addr", "user", "password", "database", "logtable"]},
+                {"required": ["endpoint_addrs", "user", "password", "database", "logtable"]},
+            ],
+            "encrypt_fields": ["password"],
+        })
+    }
+
+    fn metadata_schema() -> Option<Value> {
+        Some(logger::metadata_schema())
+    }
+
+    fn build(config: Config, cx: &mut Build<'_>) -> Result<ClickhouseLogger, Invalid> {
+        let Config { endpoint_addr, endpoint_addrs, user, password, database, .. } = config;
+        let Config { logtable, timeout, ssl_verify, options, batching, .. } = config;
+        let logger = Logger::build(options, cx)?;
+        let addresses = endpoint::either(endpoint_addr.as_deref(), endpoint_addrs.as_deref());
+        let (servers, endpoints) = endpoint::all(addresses, "", ssl_verify)?;
+        for (value, pointer) in [(&user, "/user"), (&password, "/password"), (&database, "/database")] {
+            if !endpoint::is_value(value) {
+                return Err(Invalid::new("it has characters that are not allowed in a header").at(pointer));
+            }
+        }
+        let settings = json!({
+            "endpoints": endpoints,
+            "format": "spaces",
+            "before": format!("INSERT INTO {logtable} FORMAT JSONEachRow "),
+            "headers": {
+                "Content-Type": "application/json",
+                "X-ClickHouse-User": user,
+                "X-ClickHouse-Key": password,
+                "X-ClickHouse-Database": database,
+            },
+            "timeout": timeout.saturating_mul(1000),
+        });
+        let sink = cx.sink(Spec {
+            plugin: Self::NAME,
+            owner: Some(cx.owner.clone()),
+            target: Destination { sink: "http", servers, settings },
+            batching,
+            max_entries: cx.max_pending_entries(),
+            max_bytes: usize::MAX,
+        });
+        Ok(ClickhouseLogger { logger, sink })
+    }
+
+    logger_phases!();
+
+    fn log(&self, x: &mut Exchange<'_>) {
+        if let Some(record) = self.logger.record(x, None) {
+            self.sink.push(x, record);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sdk::testing::Probe;
+
+    use super::*;
+
+    #[test]
+    fn mistakes_are_named() {
+        let build = |more: Value| {
+            let mut config = json!({"endpoint_addr": "http://h", "user": "u", "password": "p", "database": "d", "logtable": "t"});
+            config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            Probe::default().stage::<ClickhouseLogger>(config).map(drop)
+        };
+        assert_eq!(build(json!({})), Ok(()));
+        for (more, pointer) in [
+            (json!({"endpoint_addr": "http://h/a b"}), "/endpoint_addr"),
+            (json!({"password": "a\nb"}), "/password"),
+            (json!({"timeout": 0}), "/timeout"),
+            (json!({"endpoint_addrs": ["http://h"]}), ""),
+        ] {
+            assert_eq!(build(more.clone()).unwrap_err().pointer, pointer, "{more}");
+        }
+    }
+}
