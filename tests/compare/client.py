@@ -60,6 +60,10 @@ def read(connection, method, upgrade):
         pass
     if named.get("transfer-encoding") == "chunked":
         body = unchunked(body)
+    if status == 101 and body[:1] == b"\x81":
+        # The first message of the WebSocket.
+        length, start = (int.from_bytes(body[2:4], "big"), 4) if body[1:2] == b"\x7e" else (body[1], 2)
+        body = body[start:start + length]
     return Answer(status, headers, body)
 
 

@@ -11,6 +11,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -24,9 +25,10 @@ import explained
 import upstream
 
 # Headers of one connection or of one program; they differ without any configuration.
-HOP = {"connection", "keep-alive", "te", "transfer-encoding", "date", "server", "via", "content-length"}
-OWN = HOP | {"x-request-id", "x-envoy-upstream-service-time", "x-envoy-expected-rq-timeout-ms", "x-envoy-internal"}
-FORWARDED = {"x-real-ip", "x-forwarded-for", "x-forwarded-host", "x-forwarded-port", "x-forwarded-proto", "sluice-hops"}
+HOP = {"connection", "keep-alive", "te", "upgrade", "transfer-encoding", "date", "server", "via", "content-length"}
+OWN = HOP | {"x-request-id", "x-envoy-upstream-service-time", "x-envoy-expected-rq-timeout-ms", "x-envoy-internal", "sec-websocket-key"}
+FORWARDED = {"x-real-ip", "x-forwarded-for", "x-forwarded-host", "x-forwarded-port", "x-forwarded-proto", "x-forwarded-prefix",
+             "sluice-hops"}
 MOST_REQUESTS = 600
 
 
@@ -41,7 +43,7 @@ def free_ports():
         yield port
 
 
-def wait(ports, process, seconds=20):
+def wait(ports, process, seconds=90):
     end = time.monotonic() + seconds
     while time.monotonic() < end and process.poll() is None:
         if all(is_open(port) for port in ports):
@@ -79,6 +81,24 @@ def written(request, name, value):
     return value
 
 
+def received(name, value):
+    """A header's value as it is compared at the upstream: a list may have spaces after its commas."""
+    return re.sub(r",\s*", ", ", value) if name.startswith("x-forwarded-") else value
+
+
+def joined(headers):
+    """Several fields of forwarded headers and of `Vary` are one list; its order says nothing in `Vary`."""
+    lists, others = {}, []
+    for name, value in headers:
+        if name == "vary":
+            lists.setdefault(name, set()).update(part.strip().lower() for part in value.split(","))
+        elif name.startswith("x-forwarded-"):
+            lists.setdefault(name, []).append(value)
+        else:
+            others.append((name, value))
+    return sorted(others + [(name, ", ".join(sorted(all) if name == "vary" else all)) for name, all in lists.items()])
+
+
 def result(request, answer, groups):
     """What is compared of an answer."""
     seen, body = None, answer.body
@@ -89,12 +109,23 @@ def result(request, answer, groups):
             seen = None
     if seen:
         seen["port"] = groups.get(seen["port"], seen["port"])
-        seen["headers"] = sorted((name, value) for name, value in map(tuple, seen["headers"]) if name not in OWN)
+        if request.by_group:
+            # Servers of one service have their own addresses in `Host`.
+            local = lambda found: str(groups.get(int(found.group(1)), found.group(0)))  # noqa: E731
+            seen["headers"] = [(name, re.sub(r"^127\.0\.0\.1:(\d+)$", local, value)) if name == "host" else (name, value)
+                               for name, value in seen["headers"]]
+        seen["headers"] = joined((name, received(name, value)) for name, value in map(tuple, seen["headers"]) if name not in OWN)
         body = b""
-    headers = sorted((name, written(request, name, value)) for name, value in answer.headers if name not in OWN)
+    if answer.status == 101 and seen:
+        # A gateway that reads WebSockets makes a handshake of its own.
+        seen["headers"] = [pair for pair in seen["headers"] if pair[0] not in ("origin", "sec-websocket-protocol")]
+    headers = joined((name, written(request, name, value)) for name, value in answer.headers if name not in OWN)
     if answer.status == 405:
         # RFC 9110 section 15.5.6 demands it; nginx leaves it out.
         headers = [pair for pair in headers if pair[0] != "allow"]
+    if answer.status >= 400 and not seen:
+        # Spring's servlets send it with their own errors.
+        headers = [pair for pair in headers if pair[0] != "vary"]
     # The pages of errors are the program's own.
     if answer.status >= 300:
         body, headers = b"", [pair for pair in headers if pair[0] not in ("content-type",)]
@@ -110,7 +141,9 @@ def differences(one, other):
         found.append("the upstream is reached / not" if mine else "the upstream is not reached / is")
     elif mine:
         theirs["headers"] = without_added(mine["headers"], theirs["headers"])
-        for part in ("port", "method", "target", "body"):
+        for part in ("target", "port", "method", "body"):
+            if part == "target" and of_one_case(mine[part]) == of_one_case(theirs[part]):
+                continue
             if mine[part] != theirs[part]:
                 found.append(f"upstream {part} {mine[part]!r} / {theirs[part]!r}")
         found += of_headers("upstream header", mine["headers"], theirs["headers"])
@@ -118,6 +151,11 @@ def differences(one, other):
     if one["body"] != other["body"]:
         found.append(f"body {one['body'][:60]!r} / {other['body'][:60]!r}")
     return found
+
+
+def of_one_case(target):
+    """Digits of percent-encodings are equal in both cases (RFC 3986)."""
+    return re.sub("%[0-9a-fA-F]{2}", lambda found: found.group(0).upper(), target)
 
 
 def without_added(original, headers):
@@ -146,16 +184,37 @@ def run_all(program, requests, ports, groups):
         stop(program)
         return None
     out = []
+    # A program on a Java VM is slow at first: one request of each kind is not compared.
+    for about in {one.about for one in requests if one.by_group}:
+        one = next(one for one in requests if one.about == about)
+        client.send(one.port, one.tls, one.method, one.target, one.headers, one.body, timeout=10)
     for one in requests:
+        time.sleep(one.pause)
         answer = client.send(one.port, one.tls, one.method, one.target, one.headers, one.body)
         out.append(result(one, answer, groups))
     stop(program)
     return out
 
 
+def options(site, args):
+    """Arguments of `sluice` for this file."""
+    return args.option + (site.options() if hasattr(site, "options") else [])
+
+
+def environment(site, folder):
+    # Spring's HTTP clients verify servers by the authorities of the system.
+    trusted = {"SSL_CERT_FILE": str(site.certs / "ca.crt")} if hasattr(site, "certs") else {}
+    return dict(os.environ, XDG_STATE_HOME=str(folder / "state")) | trusted
+
+
 def sluice(site, folder, args, log):
-    command = [args.sluice, "run", str(site.file), "--data", str(folder / "data")] + args.option
-    return subprocess.Popen(command, stdout=log, stderr=log, env=dict(os.environ, XDG_STATE_HOME=str(folder / "state")))
+    served, more = site.file, options(site, args)
+    if args.converted:
+        served, converted = folder / "converted", [args.sluice, "convert", str(site.file), "-o", str(folder / "converted") + "/"]
+        subprocess.run(converted + more, stdout=log, stderr=log, check=True, cwd=folder)
+        more = []
+    command = [args.sluice, "run", str(served), "--data", str(folder / "data")] + more
+    return subprocess.Popen(command, stdout=log, stderr=log, env=environment(site, folder))
 
 
 def compare(original, path, args, ports):
@@ -187,7 +246,7 @@ def compare(original, path, args, ports):
     finally:
         servers.terminate()
         servers.join()
-    checked = subprocess.run([args.sluice, "check", "--json", str(site.file)] + args.option, capture_output=True, text=True)
+    checked = subprocess.run([args.sluice, "check", "--json", str(site.file)] + options(site, args), capture_output=True, text=True)
     try:
         findings = (json.loads(checked.stdout)["import"] or {}).get("findings", [])
     except (ValueError, KeyError):
@@ -225,6 +284,7 @@ def main():
     arguments.add_argument("--certs", required=True, help="folder with server-ec.crt and ca.crt")
     arguments.add_argument("--work", required=True, help="folder for rewritten files and logs")
     arguments.add_argument("--option", action="append", default=["--accept-guards"], help="an argument for Sluice")
+    arguments.add_argument("--converted", action="store_true", help="serves what `sluice convert` makes of the file")
     arguments.add_argument("--twice", action="store_true", help="runs the original in place of Sluice: all must be the same")
     arguments.add_argument("--report", help="writes all results to this file as JSON")
     arguments.add_argument("--verbose", type=int, default=3, metavar="N", help="differences that are shown of a file")

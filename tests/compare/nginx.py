@@ -17,6 +17,7 @@ class Request:
     def __init__(self, port, tls, method, target, headers, body, lines, about):
         self.port, self.tls, self.method, self.target = port, tls, method, target
         self.headers, self.body, self.lines, self.about = headers, body, lines, about
+        self.by_group, self.pause = False, 0.0
 
 
 class Site:

@@ -1,6 +1,8 @@
 """An upstream that answers with JSON of the request it got, on many ports: HTTP/1.1, and HTTP/2 without TLS."""
 
 import asyncio
+import base64
+import hashlib
 import json
 import ssl
 
@@ -8,11 +10,12 @@ import h2.config
 import h2.connection
 import h2.events
 
+GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
 def answer(port, method, target, headers, body):
-    seen = {"port": port, "method": method, "target": target, "headers": sorted(headers), "body": body.decode("latin1")}
+    seen = {"port": port, "method": method, "target": target, "headers": sorted(headers, key=lambda pair: pair[0]), "body": body.decode("latin1")}
     return json.dumps(seen).encode()
 
 
@@ -47,9 +50,17 @@ async def http1(reader, writer, port, first):
                     return
                 body += piece
         if "websocket" in named.get("upgrade", "").lower():
-            seen = answer(port, method, target, headers, body)
-            writer.write(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n" + seen)
+            seen, key = answer(port, method, target, headers, body), named.get("sec-websocket-key")
+            accept = b""
+            if key:
+                # A message of text, as WebSocket frames it.
+                accept = b"Sec-WebSocket-Accept: " + base64.b64encode(hashlib.sha1((key + GUID).encode()).digest()) + b"\r\n"
+                seen = b"\x81\x7e" + len(seen).to_bytes(2, "big") + seen
+            writer.write(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" + accept + b"\r\n" + seen)
             await writer.drain()
+            if key:
+                # The gateway may still be answering the client.
+                await asyncio.wait_for(reader.read(65536), 1)
             return
         content = answer(port, method, target, headers, body)
         writer.write(
@@ -100,7 +111,7 @@ async def serve(reader, writer):
             await http2(reader, writer, port, first)
         elif first:
             await http1(reader, writer, port, first)
-    except (asyncio.IncompleteReadError, ConnectionError, ValueError, h2.exceptions.H2Error):
+    except (asyncio.IncompleteReadError, TimeoutError, ConnectionError, ValueError, h2.exceptions.H2Error):
         pass
     finally:
         writer.close()
