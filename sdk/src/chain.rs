@@ -2,9 +2,8 @@
 //!
 //! The plugin instances of a plan, one slice per phase, called in order of priority.
 
+use std::any::Any;
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,13 +11,68 @@ use smallvec::SmallVec;
 
 use crate::exchange::{Chunk, Exchange};
 use crate::expr::Expr;
-use crate::instance::Instance;
 pub use crate::phase::{Phase, Phases};
-use crate::step::{Reply, Step};
+pub use crate::step::LocalFuture;
+use crate::step::{Reply, Step, SureAnswer};
 use wire::target::Doubtful;
 
-/// A future on one worker; it never crosses threads.
-pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+/// A plugin instance. The functions correspond to those of [`Plugin`](crate::Plugin).
+pub trait Instance: Any + Send + Sync {
+    fn phases(&self) -> Phases;
+
+    fn refused_in_path(&self) -> Option<Doubtful> {
+        None
+    }
+
+    /// See [`crate::Plugin::is_pure`].
+    fn is_pure(&self) -> bool {
+        false
+    }
+
+    /// See [`crate::Plugin::sure_answer`].
+    fn sure_answer(&self, _x: &Exchange<'_>) -> Option<SureAnswer> {
+        None
+    }
+
+    /// Calls it in one of the phases before the upstream.
+    fn ask(&self, _phase: Phase, _x: &mut Exchange<'_>) -> Step {
+        Step::Next
+    }
+
+    /// See [`crate::Plugin::header_action`].
+    fn header_filter(&self, _x: &mut Exchange<'_>) -> Step {
+        Step::Next
+    }
+
+    fn filters_body(&self, _x: &Exchange<'_>) -> bool {
+        true
+    }
+
+    fn holds_body(&self, _x: &Exchange<'_>) -> bool {
+        false
+    }
+
+    /// See [`crate::Plugin::body_action`].
+    fn body_filter(&self, _x: &mut Exchange<'_>, _chunk: &mut Chunk) -> Step {
+        Step::Next
+    }
+
+    fn serve(&self, _x: &mut Exchange<'_>) -> Step {
+        Step::Next
+    }
+
+    fn log(&self, _x: &mut Exchange<'_>) {}
+
+    /// Called only after it returned [`Step::Wait`] in that phase, never for the body filter.
+    fn wait<'a>(&'a self, _phase: Phase, _x: &'a mut Exchange<'_>) -> LocalFuture<'a, Step> {
+        Box::pin(async { Step::Next })
+    }
+
+    /// Called only after it returned [`Step::Wait`] for that chunk of the body.
+    fn wait_body<'a>(&'a self, _x: &'a mut Exchange<'_>, _chunk: &'a mut Chunk) -> LocalFuture<'a, Step> {
+        Box::pin(async { Step::Next })
+    }
+}
 
 /// The plugin instances of one plan (or of all global rules, or of a consumer), sorted by priority
 /// within each phase. Built by [`crate::Catalog::chain`].

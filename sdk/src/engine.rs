@@ -15,13 +15,12 @@ use smallvec::SmallVec;
 use wire::{BadField, Fields, Framing, Method, RequestHead, ResponseHead, Span, Version};
 
 use crate::budget::Reservation;
-use crate::chain::LocalFuture;
 use crate::client::Caller;
 use crate::consumers::Consumers;
 use crate::exchange::{Body, Chunk, Exchange, RouteInfo, Source, Timing, Try};
 use crate::header::Named;
 use crate::response_body::{Coder, SizedSource};
-use crate::step::Step;
+use crate::step::{LocalFuture, Step};
 use crate::stream::Stream;
 
 use crate::upload::RequestFilter;

@@ -1,11 +1,10 @@
 //! hot path
 //!
-//! Plugin instances as a chain calls them, and the factories that build them.
+//! Factories, which build the instances that a chain calls.
 //!
 //! A native plugin implements [`Plugin`]; everything here is derived from it. A hosted one (a
 //! script, a module loaded at run time) implements [`Instance`] and [`Factory`] itself.
 
-use std::any::Any;
 use std::collections::HashSet;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -15,71 +14,13 @@ use serde_json::Value;
 use wire::target::Doubtful;
 
 use crate::build::Build;
-use crate::chain::{Fitting, LocalFuture, Stage};
+use crate::chain::{Fitting, Instance, LocalFuture, Stage};
 use crate::consumers::Credential;
 use crate::endpoint::Endpoint;
 use crate::exchange::{Chunk, Exchange};
 use crate::phase::{Phase, Phases};
 use crate::plugin::Plugin;
 use crate::step::{Step, SureAnswer};
-
-/// A plugin instance. The functions correspond to those of [`Plugin`].
-pub trait Instance: Any + Send + Sync {
-    fn phases(&self) -> Phases;
-
-    fn refused_in_path(&self) -> Option<Doubtful> {
-        None
-    }
-
-    /// See [`Plugin::is_pure`].
-    fn is_pure(&self) -> bool {
-        false
-    }
-
-    /// See [`Plugin::sure_answer`].
-    fn sure_answer(&self, _x: &Exchange<'_>) -> Option<SureAnswer> {
-        None
-    }
-
-    /// Calls it in one of the phases before the upstream.
-    fn ask(&self, _phase: Phase, _x: &mut Exchange<'_>) -> Step {
-        Step::Next
-    }
-
-    /// See [`Plugin::header_action`].
-    fn header_filter(&self, _x: &mut Exchange<'_>) -> Step {
-        Step::Next
-    }
-
-    fn filters_body(&self, _x: &Exchange<'_>) -> bool {
-        true
-    }
-
-    fn holds_body(&self, _x: &Exchange<'_>) -> bool {
-        false
-    }
-
-    /// See [`Plugin::body_action`].
-    fn body_filter(&self, _x: &mut Exchange<'_>, _chunk: &mut Chunk) -> Step {
-        Step::Next
-    }
-
-    fn serve(&self, _x: &mut Exchange<'_>) -> Step {
-        Step::Next
-    }
-
-    fn log(&self, _x: &mut Exchange<'_>) {}
-
-    /// Called only after it returned [`Step::Wait`] in that phase, never for the body filter.
-    fn wait<'a>(&'a self, _phase: Phase, _x: &'a mut Exchange<'_>) -> LocalFuture<'a, Step> {
-        Box::pin(async { Step::Next })
-    }
-
-    /// Called only after it returned [`Step::Wait`] for that chunk of the body.
-    fn wait_body<'a>(&'a self, _x: &'a mut Exchange<'_>, _chunk: &'a mut Chunk) -> LocalFuture<'a, Step> {
-        Box::pin(async { Step::Next })
-    }
-}
 
 impl<P: Plugin> Instance for P {
     fn phases(&self) -> Phases {

@@ -17,8 +17,8 @@ use model::Invalid;
 use serde_json::{Map, Value};
 
 use crate::build::{Build, Owner, PART};
-use crate::chain::LocalFuture;
 use crate::counters::Pace;
+use crate::step::LocalFuture;
 use crate::world::World;
 
 mod checksum;

@@ -9,8 +9,8 @@
 
 use serde_json::Value;
 
+pub use crate::escape::json_text;
 use crate::exchange::Exchange;
-use crate::log_format::escape_json;
 use crate::vars::Var;
 
 /// Maximum nesting depth of objects.
@@ -76,14 +76,6 @@ impl EntryFormat {
     ) -> bool {
         write_fields(self.fields.iter().filter(|field| !skip(&field.name)), x, bodies, comma, out)
     }
-}
-
-/// Appends bytes as a JSON string. Invalid UTF-8 becomes U+FFFD.
-#[inline]
-pub fn json_text(value: &[u8], out: &mut Vec<u8>) {
-    out.push(b'"');
-    escape_json(value, out);
-    out.push(b'"');
 }
 
 fn fields(written: &Value, depth: usize) -> Vec<Field> {

@@ -6,13 +6,6 @@
 //! the waiting exchange.
 
 use std::any::Any;
-use std::future::poll_fn;
-use std::task::Poll;
-use std::time::Duration;
-
-use crate::budget::Reservation;
-use crate::chain::LocalFuture;
-use crate::world::World;
 
 /// A job for the pool, and its output. It owns its input: the exchange may end before it.
 pub type Job = Box<dyn FnOnce(&TimeSlice<'_>) -> Output + Send>;
@@ -76,52 +69,6 @@ impl Until<'_> {
             Until::Steps(left) => *left == 0,
             Until::TimeSlice(turn) => turn.is_over(),
         }
-    }
-}
-
-impl dyn World + '_ {
-    /// Runs a closure on the background thread pool and returns its output, and `held`, the
-    /// reservation for its memory. Jobs run in the order of submission. If the future is dropped,
-    /// as happens when the client disconnects and after `plugin_wait_timeout`, a waiting job is
-    /// dropped with it; a running one ends on its own, and its memory stays reserved until then. A
-    /// panic in the closure continues in the future.
-    pub fn offload<T, F>(
-        &self,
-        held: Reservation,
-        job: F,
-    ) -> impl Future<Output = (T, Reservation)> + use<T, F>
-    where
-        T: Send + 'static,
-        F: FnOnce(&TimeSlice<'_>) -> T + Send + 'static,
-    {
-        let running: LocalFuture<'static, (Output, Reservation)> =
-            self.run_job(Box::new(move |turn| Box::new(job(turn))), held);
-        async move {
-            let (output, held) = running.await;
-            (*output.downcast().expect("the closure gives a T"), held)
-        }
-    }
-
-    /// Runs a closure that reads files, on threads of their own; otherwise as [`World::offload`](dyn World::offload).
-    /// `None` if it takes longer than `timeout`, the wait for a thread included.
-    pub fn read_files<T, F>(
-        &self,
-        held: Reservation,
-        timeout: Duration,
-        job: F,
-    ) -> impl Future<Output = Option<(T, Reservation)>> + use<T, F>
-    where
-        T: Send + 'static,
-        F: FnOnce(&TimeSlice<'_>) -> T + Send + 'static,
-    {
-        let mut running = self.run_file_job(Box::new(move |turn| Box::new(job(turn))), held);
-        let mut late = self.sleep(timeout);
-        poll_fn(move |cx| match running.as_mut().poll(cx) {
-            Poll::Ready((output, held)) => {
-                Poll::Ready(Some((*output.downcast().expect("the closure gives a T"), held)))
-            }
-            Poll::Pending => late.as_mut().poll(cx).map(|()| None),
-        })
     }
 }
 

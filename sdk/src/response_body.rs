@@ -2,9 +2,8 @@
 
 use bytes::Bytes;
 
-use crate::chain::LocalFuture;
 use crate::exchange::{Chunk, Exchange};
-use crate::step::Step;
+use crate::step::{LocalFuture, Step};
 use crate::world::World;
 
 /// Applies a content coding (RFC 9110 section 8.4) to one response's body. It runs after all header

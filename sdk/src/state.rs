@@ -82,22 +82,13 @@ impl std::fmt::Debug for States {
 /// A handle to one value per worker. Cheap to clone; clones refer to the same value.
 #[derive(Debug)]
 pub struct WorkerState<T> {
-    number: Arc<Number>,
+    pub(crate) number: Arc<Number>,
     of: PhantomData<fn() -> T>,
 }
 
 impl<T> Clone for WorkerState<T> {
     fn clone(&self) -> Self {
         WorkerState { number: self.number.clone(), of: PhantomData }
-    }
-}
-
-impl<T: Default + 'static> WorkerState<T> {
-    /// Calls `f` with this worker's value, initially the default. `f` must not call this again on
-    /// the same handle: it would get another default.
-    #[inline]
-    pub fn with<R>(&self, world: &dyn crate::World, f: impl FnOnce(&mut T) -> R) -> R {
-        world.states().with(&self.number, f)
     }
 }
 
@@ -114,7 +105,11 @@ struct Entry {
 
 impl WorkerStates {
     #[inline]
-    fn with<T: Default + 'static, R>(&self, number: &Arc<Number>, f: impl FnOnce(&mut T) -> R) -> R {
+    pub(crate) fn with<T: Default + 'static, R>(
+        &self,
+        number: &Arc<Number>,
+        f: impl FnOnce(&mut T) -> R,
+    ) -> R {
         let mut value: Box<T> = self.take(number).unwrap_or_default();
         let result = f(&mut value);
         if let Some(Some(entry)) = self.0.borrow_mut().get_mut(number.index) {
@@ -156,7 +151,7 @@ impl WorkerStates {
 
 /// An index into every worker's values, freed on drop.
 #[derive(Debug)]
-struct Number {
+pub(crate) struct Number {
     index: usize,
     of: Arc<Numbers>,
 }

@@ -2,9 +2,14 @@
 //!
 //! The result of calling a plugin instance.
 
+use std::pin::Pin;
+
 use bytes::Bytes;
 
 use crate::verdict::Undecidable;
+
+/// A future on one worker; it never crosses threads.
+pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// The result of calling an instance, before the upstream in every phase, and in filters that may
 /// do more than change their argument.

@@ -16,7 +16,6 @@ use wire::{Fields, Method, Span};
 
 use crate::budget::{Budget, Reservation};
 use crate::build::{Build, Names, Owner, Services};
-use crate::chain::LocalFuture;
 use crate::client::Client;
 use crate::connection::{Connect, ConnectError, Connection, TooManyTasks};
 use crate::consumers::{Consumer, Consumers, Identity};
@@ -27,6 +26,7 @@ use crate::offload::{Job, Output, TimeSlice};
 use crate::plugin::Plugin;
 use crate::resolve::ResolveError;
 use crate::state::WorkerStates;
+use crate::step::LocalFuture;
 use crate::world::{Fetch, FetchError, Fetched, World};
 
 pub use pipe::{Pipe, pipe, reused_pipe};

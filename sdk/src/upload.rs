@@ -8,9 +8,8 @@
 //! they come from the client, and nothing is buffered. Such a filter lives for one exchange and
 //! owns what it needs, since the exchange is used for the response meanwhile.
 
-use crate::chain::LocalFuture;
 use crate::exchange::Chunk;
-use crate::step::Step;
+use crate::step::{LocalFuture, Step};
 
 /// Changes a request's body chunk by chunk.
 ///

@@ -25,8 +25,8 @@ mod value;
 use std::borrow::Cow;
 use std::sync::LazyLock;
 
+use crate::escape::json_text;
 use crate::exchange::{Exchange, Source};
-use crate::log_entry::json_text;
 use crate::verdict::ReadError;
 use lookups::Lookups;
 use parsed::Parsed;

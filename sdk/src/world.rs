@@ -1,21 +1,23 @@
 //! The worker's services for plugins.
 
+use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
 use wire::{Fields, Method};
 
 use crate::budget::{Budget, Reservation};
-use crate::chain::LocalFuture;
 use crate::client::Client;
 use crate::connection::{Connect, ConnectError, Connection, TooManyTasks};
 use crate::exchange::Exchange;
 use crate::meters::Shard;
-use crate::offload::{Job, Output};
+use crate::offload::{Job, Output, TimeSlice};
 use crate::resolve::ResolveError;
-use crate::state::WorkerStates;
+use crate::state::{WorkerState, WorkerStates};
+use crate::step::LocalFuture;
 use crate::verdict::Bounds;
 
 /// A worker, as plugins see it. Never crosses threads.
@@ -88,6 +90,61 @@ pub trait World {
     /// How much of a request's body conditions may read.
     fn bounds(&self) -> Bounds {
         Bounds::DEFAULT
+    }
+}
+
+impl dyn World + '_ {
+    /// Runs a closure on the background thread pool and returns its output, and `held`, the
+    /// reservation for its memory. Jobs run in the order of submission. If the future is dropped,
+    /// as happens when the client disconnects and after `plugin_wait_timeout`, a waiting job is
+    /// dropped with it; a running one ends on its own, and its memory stays reserved until then. A
+    /// panic in the closure continues in the future.
+    pub fn offload<T, F>(
+        &self,
+        held: Reservation,
+        job: F,
+    ) -> impl Future<Output = (T, Reservation)> + use<T, F>
+    where
+        T: Send + 'static,
+        F: FnOnce(&TimeSlice<'_>) -> T + Send + 'static,
+    {
+        let running: LocalFuture<'static, (Output, Reservation)> =
+            self.run_job(Box::new(move |turn| Box::new(job(turn))), held);
+        async move {
+            let (output, held) = running.await;
+            (*output.downcast().expect("the closure gives a T"), held)
+        }
+    }
+
+    /// Runs a closure that reads files, on threads of their own; otherwise as [`World::offload`](dyn World::offload).
+    /// `None` if it takes longer than `timeout`, the wait for a thread included.
+    pub fn read_files<T, F>(
+        &self,
+        held: Reservation,
+        timeout: Duration,
+        job: F,
+    ) -> impl Future<Output = Option<(T, Reservation)>> + use<T, F>
+    where
+        T: Send + 'static,
+        F: FnOnce(&TimeSlice<'_>) -> T + Send + 'static,
+    {
+        let mut running = self.run_file_job(Box::new(move |turn| Box::new(job(turn))), held);
+        let mut late = self.sleep(timeout);
+        poll_fn(move |cx| match running.as_mut().poll(cx) {
+            Poll::Ready((output, held)) => {
+                Poll::Ready(Some((*output.downcast().expect("the closure gives a T"), held)))
+            }
+            Poll::Pending => late.as_mut().poll(cx).map(|()| None),
+        })
+    }
+}
+
+impl<T: Default + 'static> WorkerState<T> {
+    /// Calls `f` with this worker's value, initially the default. `f` must not call this again on
+    /// the same handle: it would get another default.
+    #[inline]
+    pub fn with<R>(&self, world: &dyn World, f: impl FnOnce(&mut T) -> R) -> R {
+        world.states().with(&self.number, f)
     }
 }
 

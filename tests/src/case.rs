@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn every_case_file_reads() {
-        let root = crate::suite::root().join("tests/cases");
+        let root = crate::root().join("tests/cases");
         let mut wrong = Vec::new();
         for (name, path) in crate::suite::files(&root) {
             match Case::load(&path) {

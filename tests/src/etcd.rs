@@ -57,7 +57,7 @@ impl Etcd {
             .map(|(number, (_, peer))| format!("m{number}=http://127.0.0.1:{peer}"))
             .collect();
         let scheme = if wanted.tls { "https" } else { "http" };
-        let certs = crate::suite::root().join("tests/certs");
+        let certs = crate::root().join("tests/certs");
         let cert = |name: &str| certs.join(name).display().to_string();
         let mut members = Vec::new();
         for (number, (port, peer)) in (1..).zip(&ports) {
@@ -122,7 +122,7 @@ impl Etcd {
     pub fn ctl(&self) -> Result<String> {
         let scheme = if self.tls { "https" } else { "http" };
         let ports = self.members.iter().map(|member| format!("{scheme}://127.0.0.1:{}", member.port));
-        let certs = crate::suite::root().join("tests/certs").display().to_string();
+        let certs = crate::root().join("tests/certs").display().to_string();
         let tls = match self.tls {
             true => format!(
                 " --cacert {certs}/ca.crt --cert {certs}/client.crt --key {certs}/client.key --insecure-skip-tls-verify"
@@ -226,7 +226,7 @@ fn end(mut child: Child) -> Result<()> {
 
 /// A program of etcd's: that which `cargo x test` installs, or one on the path.
 fn tool(name: &str) -> Result<PathBuf> {
-    let own = crate::suite::root().join("target/tools").join(name);
+    let own = crate::root().join("target/tools").join(name);
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut places = std::iter::once(own).chain(std::env::split_paths(&path).map(|folder| folder.join(name)));
     places.find(|place| place.is_file()).with_context(|| {

@@ -80,7 +80,7 @@ impl Gateway {
         names: &Names,
     ) -> Result<Gateway> {
         match &case.conf {
-            Some(conf) => copy(&crate::suite::root().join(conf), folder)?,
+            Some(conf) => copy(&crate::root().join(conf), folder)?,
             None => write(case, &listen, folder, names)?,
         }
         let env = case

@@ -20,3 +20,10 @@ pub mod soak;
 pub mod suite;
 pub mod talk;
 pub mod upstream;
+
+/// The root of the repository.
+pub fn root() -> std::path::PathBuf {
+    let mut path = std::path::PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    path.pop();
+    path
+}

@@ -74,7 +74,7 @@ fn prepare(case: &Case, path: &Path, program: &Path, folder: &Path) -> Result<Wo
     names.set("DATA", folder.join("data").display());
     names.set("SLUICE", program.display());
     names.set("CASE_DIR", path.parent().unwrap_or(path).display());
-    names.set("ROOT", crate::suite::root().display());
+    names.set("ROOT", crate::root().display());
 
     let etcd = case.etcd.as_ref().map(|wanted| Etcd::start(wanted, folder)).transpose()?;
     if let Some(etcd) = &etcd {

@@ -52,7 +52,7 @@ enum What {
 pub fn main() -> ExitCode {
     let filters: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
     let [list, exact] = ["--list", "--exact"].map(|flag| std::env::args().any(|arg| arg == flag));
-    let mut cases = find(&root().join("tests/cases"));
+    let mut cases = find(&crate::root().join("tests/cases"));
     if !filters.is_empty() {
         let fits =
             |name: &str, filter: &String| if exact { name == filter } else { name.contains(filter.as_str()) };
@@ -106,25 +106,20 @@ fn report(outcomes: &[Outcome], total: Duration) {
     println!("\n{passed} passed, {} failed ({:.1} s)", failed.len(), total.as_secs_f64());
 }
 
-/// The root of the repository.
-pub fn root() -> PathBuf {
-    let mut path = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    path.pop();
-    path
-}
-
 /// The program of `SLUICE_BIN`, or the debug build, made now.
 pub fn program() -> Result<PathBuf, String> {
     if let Some(path) = std::env::var_os("SLUICE_BIN") {
         return Ok(path.into());
     }
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let built =
-        Command::new(cargo).current_dir(root()).args(["build", "--quiet", "--package", "gateway"]).status();
+    let built = Command::new(cargo)
+        .current_dir(crate::root())
+        .args(["build", "--quiet", "--package", "gateway"])
+        .status();
     match built {
         Ok(status) if status.success() => {
-            let target =
-                std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+            let target = std::env::var_os("CARGO_TARGET_DIR")
+                .map_or_else(|| crate::root().join("target"), PathBuf::from);
             Ok(target.join("debug/sluice"))
         }
         Ok(status) => Err(format!("building the gateway failed ({status})")),
@@ -149,7 +144,7 @@ fn find(folder: &Path) -> Vec<Found> {
 /// The examples of all plugins' pages, by each of their two ways.
 fn examples() -> impl Iterator<Item = Found> {
     // The generated pages hold these word for word.
-    let pages = files_of(&root().join("plugins/pages"), "md").into_iter();
+    let pages = files_of(&crate::root().join("plugins/pages"), "md").into_iter();
     pages.flat_map(|(name, page)| {
         let name = name.replace('/', "-");
         [(By::Admin, "curl"), (By::Yaml, "yaml")].map(|(by, way)| Found {

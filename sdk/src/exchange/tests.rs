@@ -9,10 +9,10 @@ use wire::{Fields, Framing, Name, Version};
 
 use super::*;
 use crate::Step;
-use crate::chain::LocalFuture;
 use crate::engine::{ForwardedHeaders, begin_coding};
 use crate::header::HeaderName;
 use crate::response_body::Coder;
+use crate::step::LocalFuture;
 use crate::stream::Stream;
 use crate::testing::{Probe, chunk, now, respond, with_body};
 use crate::upload::RequestFilter;

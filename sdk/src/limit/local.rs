@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::{Decision, Hit, Inside, Kind, Limiter, Permit, Rule, Unavailable, Wanted};
 use crate::build::Build;
-use crate::chain::LocalFuture;
 use crate::counters::{CounterKey, Counters, Entered, Gauges, Paces};
+use crate::step::LocalFuture;
 use crate::world::World;
 
 /// Counts on this node.

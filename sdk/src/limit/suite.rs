@@ -1,8 +1,8 @@
 //! The behaviour that every [`Limiter`] has, as data.
 
 use super::{Decision, Hit, Limiter, Rule, Unavailable};
-use crate::chain::LocalFuture;
 use crate::counters::Pace;
+use crate::step::LocalFuture;
 use crate::world::World;
 
 /// One rule and the hits on it, in order.

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::queue::Taken;
-use crate::chain::LocalFuture;
+use crate::step::LocalFuture;
 
 /// Delivers the batches of one [`super::Spec`].
 pub trait Deliver {

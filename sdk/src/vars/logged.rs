@@ -3,8 +3,8 @@
 //! Variables in access log lines, where some read differently than during the exchange.
 
 use super::{Kind, Plain, ReadResult, Stamp, Var, time};
+use crate::escape::is_plain_text;
 use crate::exchange::Exchange;
-use crate::log_format::is_plain_text;
 
 impl Var {
     /// Appends the variable's text for a log: times from `stamp`, other values escaped by `escape`.

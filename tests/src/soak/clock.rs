@@ -9,7 +9,6 @@ use super::load::{Load, RATE};
 use super::site::Site;
 use super::{Row, Trial};
 use crate::client::Call;
-use crate::suite;
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -25,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const EXACT: i64 = 900;
 
 pub fn run(trial: &Trial) -> Result<Vec<Row>> {
-    let library = suite::root().join("target/tools/libfaketimeMT.so.1");
+    let library = crate::root().join("target/tools/libfaketimeMT.so.1");
     ensure!(
         library.is_file(),
         "there is no {}: `cargo x test` unpacks it from Debian's package",

@@ -10,7 +10,6 @@ use super::site::Site;
 use super::{Row, Trial, ms};
 use crate::client::Call;
 use crate::etcd::{Etcd, Wanted};
-use crate::suite;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -93,7 +92,7 @@ pub fn run(trial: &Trial) -> Result<Vec<Row>> {
 
 /// One member, of users who have to say again and again who they are.
 pub fn run_alone(trial: &Trial) -> Result<Vec<Row>> {
-    let certs = suite::root().join("tests/certs").display().to_string();
+    let certs = crate::root().join("tests/certs").display().to_string();
     let token = format!(
         "--auth-token=jwt,pub-key={certs}/server-rsa.crt,priv-key={certs}/server-rsa.key,sign-method=RS256,ttl=1s"
     );

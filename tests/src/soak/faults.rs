@@ -5,7 +5,7 @@
 use super::site::{Site, settled};
 use super::{Row, Trial};
 use crate::client::{Call, Client};
-use crate::{ports, suite};
+use crate::ports;
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use std::process::Command;
@@ -52,7 +52,7 @@ pub fn run(trial: &Trial) -> Result<Vec<Row>> {
         let timeout = json!({"connect": 60, "send": seconds, "read": seconds});
         json!({"uri": uri, "enable_websocket": uri.starts_with("/ws"), "timeout": timeout, "upstream": to(port)})
     };
-    let read = |name: &str| std::fs::read_to_string(suite::root().join("tests/certs").join(name));
+    let read = |name: &str| std::fs::read_to_string(crate::root().join("tests/certs").join(name));
     let pair =
         json!({"snis": ["server.test"], "cert": read("server-ec.crt")?, "key": read("server-ec.key")?});
     let datagrams = json!({"scheme": "udp", "nodes": {format!("127.0.0.1:{}", upstream + 1): 1}});
@@ -121,7 +121,7 @@ fn two_ports() -> Result<u16> {
 
 /// Runs the script; gives its lines, one for each protocol.
 fn faults(count: u32, upstream: u16, addresses: &[String]) -> Result<Vec<String>> {
-    let root = suite::root();
+    let root = crate::root();
     let mut command = Command::new(root.join("target/python/bin/python"));
     command.arg(root.join("tests/clients/faults.py")).args([count.to_string(), upstream.to_string()]);
     let output = command.args(addresses).output().context("target/python, which `cargo x test` installs")?;
