@@ -203,9 +203,9 @@ fn from_config(config: PathBuf, files: &Files) -> Result<Found, Vec<Diagnostic>>
     let resources = resources.filter(|path| !by_api || path.exists());
     if resources.is_none() && matches!(boot.provider, Provider::Yaml | Provider::Json) {
         boot.provider = Provider::Embedded;
-        let told = "there is no file of resources beside it: they come by PUT /apisix/admin/configs, or one by one, \
+        let warning = "there is no file of resources beside it: they come by PUT /apisix/admin/configs, or one by one, \
                     and are kept in the embedded store";
-        warnings.push(Diagnostic::new(Severity::Warning, &config.display().to_string(), told));
+        warnings.push(Diagnostic::new(Severity::Warning, &config.display().to_string(), warning));
     }
     warnings.extend(debug_mode(&folder));
     let data = files.data.clone().unwrap_or_else(|| folder.join("data"));

@@ -70,10 +70,10 @@ pub fn reload(files: &Files) -> anyhow::Result<bool> {
     let (address, _) = running(&found, Act::Change)?;
     let (code, body) = call(address, "POST", "/v1/reload", None)?;
     let answer: Value = serde_json::from_str(&body).unwrap_or_default();
-    let told = |name: &str| answer.get(name).and_then(Value::as_str).map(str::to_owned);
+    let text = |name: &str| answer.get(name).and_then(Value::as_str).map(str::to_owned);
     match code {
-        200 => say::out(told("message").unwrap_or_default()),
-        _ => say::err(format_args!("error: {}", told("error_msg").unwrap_or(body))),
+        200 => say::out(text("message").unwrap_or_default()),
+        _ => say::err(format_args!("error: {}", text("error_msg").unwrap_or(body))),
     }
     Ok(code == 200)
 }
@@ -418,7 +418,7 @@ mod tests {
 
     #[test]
     fn a_status_is_told_in_lines() {
-        let told = lines(&json!({
+        let shown = lines(&json!({
             "version": "1.2.3", "pid": 7, "uptime": 3725, "configuration": "conf/config.yaml",
             "store": "conf/data", "resources": {"routes": 2, "services": 0, "upstreams": 1},
             "listens": ["traffic http://127.0.0.1:9080"], "published": 5,
@@ -426,14 +426,14 @@ mod tests {
             "rejected": [{"key": "routes/1", "pointer": "/uri", "reason": "no", "hint": null}],
             "unconfirmed": {"revision": 5, "from": 4, "author": "admin", "left": 90},
         }));
-        assert_eq!(told[0], "sluice 1.2.3, pid 7, up 1 h 2 min");
-        assert_eq!(told[3].trim(), "2 routes, 1 upstream");
-        assert_eq!(told[5], "workers        1 of 2 on revision 5");
+        assert_eq!(shown[0], "sluice 1.2.3, pid 7, up 1 h 2 min");
+        assert_eq!(shown[3].trim(), "2 routes, 1 upstream");
+        assert_eq!(shown[5], "workers        1 of 2 on revision 5");
         assert_eq!(
-            told[6],
+            shown[6],
             "unconfirmed    revision 5: undone in 1 min 30 s unless confirmed (sluice confirm)"
         );
-        assert_eq!(told[8], "  routes/1 at /uri: no");
+        assert_eq!(shown[8], "  routes/1 at /uri: no");
     }
 
     #[test]

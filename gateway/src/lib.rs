@@ -54,7 +54,7 @@ fn now() -> i64 {
 /// Does what the command line asks for.
 pub fn main() -> ExitCode {
     // No huge pages, of which an idle gateway would hold many for a few kilobytes in each: 25 MB
-    // instead of 14. `.cargo/config.toml` tells the allocator, which begins before this line; a
+    // instead of 14. `.cargo/config.toml` sets it for the allocator, which begins before this line; a
     // build with flags of its own still gets most of it here.
     let _ = rustix::thread::disable_transparent_huge_pages(true);
     let result = match Cli::parse().command {

@@ -148,13 +148,13 @@ pub fn limits(settings: &model::boot::Prometheus) -> admin::Limits {
 
 /// Keeps the number of series within its bound even without scrapes; warns once when it is reached.
 pub async fn tidy(meters: Arc<Meters>) {
-    let mut told = false;
+    let mut warned = false;
     let every = meters.settings().tidy_interval(TIDY);
     loop {
         tokio::time::sleep(every).await;
         meters.tidy(steady_ms());
-        if !told && meters.overflowed() > 0 {
-            told = true;
+        if !warned && meters.overflowed() > 0 {
+            warned = true;
             tracing::warn!(
                 "the metrics reached their limit of {} series: requests with new label sets are counted under the route {} (nginx_metric_errors_total counts them)\n  help: raise \
                  plugin_attr.prometheus.max_series, or disable labels in the plugin's metadata",

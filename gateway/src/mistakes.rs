@@ -75,14 +75,14 @@ impl Mistakes<'_> {
             };
             found.extend(inside.into_iter().map(|invalid| invalid.within(name).under("/plugins")));
         }
-        let mut told: Vec<Invalid> = Vec::new();
+        let mut reported: Vec<Invalid> = Vec::new();
         for invalid in found {
             let about = |one: &Invalid| about(&one.pointer, &one.reason, one.hint.as_deref());
-            if !told.iter().any(|other| is_covered(&about(&invalid), &about(other))) {
-                told.push(invalid);
+            if !reported.iter().any(|other| is_covered(&about(&invalid), &about(other))) {
+                reported.push(invalid);
             }
         }
-        told.into_iter()
+        reported.into_iter()
     }
 
     /// The schema of a plugin's settings.
@@ -290,10 +290,10 @@ mod tests {
         let listed = |kind: Kind, value: Value| {
             let catalog = crate::wiring::catalog(&model::Boot::default()).unwrap();
             let mistakes = Mistakes { catalog: &*catalog, listed: None };
-            let mut told: Vec<(String, String)> =
+            let mut reported: Vec<(String, String)> =
                 mistakes.of(kind, &value).map(|invalid| (invalid.pointer, invalid.reason)).collect();
-            told.sort();
-            told
+            reported.sort();
+            reported
         };
         let lacks = |pointer: &str, before: &str, name: &str| {
             (pointer.to_owned(), format!("{before}property \"{name}\" is required"))
@@ -303,7 +303,8 @@ mod tests {
             "syslog": {"port": "x"},
             "limit-count": {"rules": [{"count": 1}, {"time_window": 1, "key": "a"}]},
         });
-        let told = listed(Kind::Route, json!({"uri": "/", "upstream": {"nodes": {}}, "plugins": plugins}));
+        let reported =
+            listed(Kind::Route, json!({"uri": "/", "upstream": {"nodes": {}}, "plugins": plugins}));
         let err = |name: &str| format!("failed to check the configuration of plugin {name} err: ");
         let rule = |at: usize| {
             err("limit-count")
@@ -312,7 +313,8 @@ mod tests {
         let (first, second) = (rule(1), rule(2));
         let rules = "/plugins/limit-count/rules";
         assert_eq!(
-            told.iter()
+            reported
+                .iter()
                 .filter(|(pointer, _)| !pointer.ends_with("_code") && !pointer.ends_with("/port"))
                 .collect::<Vec<_>>(),
             [
@@ -325,7 +327,7 @@ mod tests {
                 &lacks("/plugins/syslog", &err("syslog"), "host"),
             ]
         );
-        let wrong: Vec<&str> = told.iter().map(|(pointer, _)| pointer.as_str()).collect();
+        let wrong: Vec<&str> = reported.iter().map(|(pointer, _)| pointer.as_str()).collect();
         assert!(
             wrong.contains(&"/plugins/limit-req/rejected_code") && wrong.contains(&"/plugins/syslog/port")
         );
@@ -346,10 +348,10 @@ mod tests {
         let mistakes = Mistakes { catalog: &*catalog, listed: None };
         let hints = |config: Value| -> Vec<(String, Option<String>)> {
             let value = json!({"uri": "/", "plugins": {"limit-count": config}});
-            let told = mistakes.of(Kind::Route, &value);
-            let mut told: Vec<_> = told.map(|invalid| (invalid.pointer, invalid.hint)).collect();
-            told.sort();
-            told
+            let reported = mistakes.of(Kind::Route, &value);
+            let mut reported: Vec<_> = reported.map(|invalid| (invalid.pointer, invalid.hint)).collect();
+            reported.sort();
+            reported
         };
         let place = "/plugins/limit-count".to_owned();
         let lacking = |name: &str| (place.clone(), Some(format!("property `{name}` is required")));
@@ -363,9 +365,9 @@ mod tests {
         assert_eq!(places, [&*place, "/plugins/limit-count/count", "/plugins/limit-count/rejected_code"]);
 
         let consumer = json!({"username": "jack", "plugins": {"basic-auth": {}}});
-        let told = listed(Kind::Consumer, consumer);
+        let reported = listed(Kind::Consumer, consumer);
         let err = err("basic-auth");
-        assert_eq!(told, ["password", "username"].map(|name| lacks("/plugins/basic-auth", &err, name)));
+        assert_eq!(reported, ["password", "username"].map(|name| lacks("/plugins/basic-auth", &err, name)));
     }
 
     #[test]

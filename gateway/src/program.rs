@@ -377,7 +377,7 @@ impl Running {
         let before = handle.report().compiles;
         self.use_plugins(listed);
         let compiled = async { while handle.report().compiles == before && handle.changed().await {} };
-        // Past that time it goes on all the same; the log tells what it rejects.
+        // Past that time it goes on all the same; the log names what it rejects.
         let _ = tokio::time::timeout(COMPILED, compiled).await;
         Ok(())
     }

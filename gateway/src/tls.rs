@@ -189,10 +189,10 @@ mod tests {
         let found = check(&tls(
             "{ssl_protocols: TLSv1.1 TLSv1.2, ssl_ciphers: 'ECDHE-RSA-AES128-GCM-SHA256:AES128-SHA'}",
         ));
-        let told: Vec<_> =
+        let found: Vec<_> =
             found.iter().map(|(severity, invalid)| (*severity, invalid.reason.as_str())).collect();
         assert_eq!(
-            told,
+            found,
             [
                 (Severity::Warning, "TLSv1.1 is not supported: it is broken"),
                 (Severity::Warning, "unknown cipher suites: AES128-SHA; the others are enabled"),

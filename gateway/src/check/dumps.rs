@@ -123,7 +123,7 @@ pub fn check(
         }
         None => return Ok((0, Vec::new())),
     };
-    let tell = |severity, item: &Item, invalid: Invalid| match &item.place {
+    let diagnostic = |severity, item: &Item, invalid: Invalid| match &item.place {
         DumpSection::Line(line) => source.at(severity, Position { line: *line, column: 1 }, invalid),
         DumpSection::Document(pointer, without) => {
             let rest = invalid.pointer.strip_prefix(without).unwrap_or(&invalid.pointer).to_owned();
@@ -149,12 +149,12 @@ pub fn check(
         match Resource::parse(item.key.kind, &item.key.id, &item.value) {
             Ok(resource) => {
                 for invalid in model::gaps::ignored(item.key.kind, &item.value) {
-                    found.push(tell(Severity::Warning, item, named(item, invalid)));
+                    found.push(diagnostic(Severity::Warning, item, named(item, invalid)));
                 }
                 let key = item.key.clone();
                 desired.put(Arc::new(Entry::new(key, resource, 1, 1)));
             }
-            Err(invalid) => found.push(tell(Severity::Error, item, named(item, invalid))),
+            Err(invalid) => found.push(diagnostic(Severity::Error, item, named(item, invalid))),
         }
     }
     let settings = wiring::compile_settings(boot, crate::tls::settings(boot)?);
@@ -162,14 +162,14 @@ pub fn check(
     let compiled = compiler.compile(&desired, &Touched::all(), &NoNames, 1);
     for one in compiled.rejected.iter().filter(|one| !one.invalid.reason.ends_with(NOT_ASKED)) {
         if let Some(item) = items.iter().find(|item| item.key == one.key) {
-            found.push(tell(Severity::Error, item, named(item, one.invalid.clone())));
+            found.push(diagnostic(Severity::Error, item, named(item, one.invalid.clone())));
         }
     }
     let by_key: HashMap<&Key, &Item> = items.iter().map(|item| (&item.key, item)).collect();
     for (key, invalid) in super::dangling(items.iter().map(|item| (&item.key, &item.value))) {
         let is_rejected = compiled.rejected.iter().any(|one| one.key == *key);
         if let Some(item) = by_key.get(key).filter(|_| !is_rejected) {
-            found.push(tell(Severity::Error, item, named(item, invalid)));
+            found.push(diagnostic(Severity::Error, item, named(item, invalid)));
         }
     }
     // With items left out, the analysis would find that others are unused.
@@ -183,7 +183,7 @@ pub fn check(
             };
             let mut invalid = named(item, invalid.clone());
             invalid.reason.push_str(&format!(" ({})", code.as_str()));
-            found.push(tell(Severity::Warning, item, invalid));
+            found.push(diagnostic(Severity::Warning, item, invalid));
         }
         found.extend(analysis.more.iter().map(|(code, count)| {
             Diagnostic::new(Severity::Warning, &name, format!("and {count} more of {}", code.as_str()))

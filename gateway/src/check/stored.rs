@@ -22,7 +22,7 @@ use crate::wiring;
 pub enum Checked {
     /// There is no store.
     Absent,
-    /// Another process has it open, and does not tell what it found in it.
+    /// Another process has it open, and does not report its findings.
     InUse(Diagnostic),
     /// The store's file, the number of its resources, and the findings.
     Store(PathBuf, usize, Vec<Diagnostic>),
@@ -53,7 +53,7 @@ pub fn check(found: &Found, analyses: bool) -> anyhow::Result<Checked> {
             });
         }
     };
-    let tell = |severity, key: &Key, invalid: &Invalid| {
+    let diagnostic = |severity, key: &Key, invalid: &Invalid| {
         let at = if invalid.pointer.is_empty() { String::new() } else { format!("; at {}", invalid.pointer) };
         Diagnostic::new(severity, &name, format!("{key}: {}{at}", invalid.reason))
     };
@@ -64,10 +64,10 @@ pub fn check(found: &Found, analyses: bool) -> anyhow::Result<Checked> {
         match Resource::parse(key.kind, &key.id, value) {
             Ok(resource) => {
                 let ignored = model::gaps::ignored(key.kind, value);
-                diagnostics.extend(ignored.iter().map(|invalid| tell(Severity::Warning, key, invalid)));
+                diagnostics.extend(ignored.iter().map(|invalid| diagnostic(Severity::Warning, key, invalid)));
                 desired.put(Arc::new(Entry::new(key.clone(), resource, 1, 1)));
             }
-            Err(invalid) => diagnostics.push(tell(Severity::Error, key, &invalid)),
+            Err(invalid) => diagnostics.push(diagnostic(Severity::Error, key, &invalid)),
         }
     }
     let catalog = wiring::checking(&found.boot, &found.folders())?;
@@ -75,11 +75,11 @@ pub fn check(found: &Found, analyses: bool) -> anyhow::Result<Checked> {
     let mut compiler = Compiler::new(catalog.clone(), settings);
     let compiled = compiler.compile(&desired, &Touched::all(), &NoNames, 1);
     let rejected = compiled.rejected.iter().filter(|one| !one.invalid.reason.ends_with(NOT_ASKED));
-    diagnostics.extend(rejected.map(|one| tell(Severity::Error, &one.key, &one.invalid)));
+    diagnostics.extend(rejected.map(|one| diagnostic(Severity::Error, &one.key, &one.invalid)));
     let absent = super::dangling(held.items.iter().map(|(key, value)| (key, value)));
     let is_rejected = |key: &Key| compiled.rejected.iter().any(|one| one.key == *key);
     let absent = absent.into_iter().filter(|(key, _)| !is_rejected(key));
-    diagnostics.extend(absent.map(|(key, invalid)| tell(Severity::Error, key, &invalid)));
+    diagnostics.extend(absent.map(|(key, invalid)| diagnostic(Severity::Error, key, &invalid)));
     // With items left out, the analysis would find that others are unused.
     if analyses && !diagnostics.iter().any(|one| one.severity == Severity::Error) {
         let analysis = crate::analysis::of(&desired, &found.boot, &catalog);
@@ -87,7 +87,7 @@ pub fn check(found: &Found, analyses: bool) -> anyhow::Result<Checked> {
         for Finding { code, key, invalid } in findings {
             let mut invalid = invalid.clone();
             invalid.reason.push_str(&format!(" ({})", Code::as_str(*code)));
-            diagnostics.push(tell(Severity::Warning, key, &invalid));
+            diagnostics.push(diagnostic(Severity::Warning, key, &invalid));
         }
         diagnostics.extend(analysis.more.iter().map(|(code, count)| {
             Diagnostic::new(Severity::Warning, &name, format!("and {count} more of {}", code.as_str()))
@@ -108,7 +108,7 @@ fn running(found: &Found, file: &Path, analyses: bool) -> anyhow::Result<Checked
         Path::new(store).canonicalize().is_ok_and(|store| Some(store) == found.data.canonicalize().ok());
     anyhow::ensure!(is_same, "the gateway on {address} uses `{store}`");
     let name = file.display().to_string();
-    let tell = |severity, one: &Value| {
+    let diagnostic = |severity, one: &Value| {
         let text = |name: &str| one.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
         let at = text("pointer").map(|pointer| format!("; at {pointer}")).unwrap_or_default();
         let code = text("code").map(|code| format!(" ({code})")).unwrap_or_default();
@@ -118,8 +118,9 @@ fn running(found: &Found, file: &Path, analyses: bool) -> anyhow::Result<Checked
     let list =
         |value: &Value, name: &str| value.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
     let rejected = list(&status, "rejected");
-    let mut diagnostics: Vec<Diagnostic> = rejected.iter().map(|one| tell(Severity::Error, one)).collect();
-    diagnostics.extend(list(&status, "without_effect").iter().map(|one| tell(Severity::Warning, one)));
+    let mut diagnostics: Vec<Diagnostic> =
+        rejected.iter().map(|one| diagnostic(Severity::Error, one)).collect();
+    diagnostics.extend(list(&status, "without_effect").iter().map(|one| diagnostic(Severity::Warning, one)));
     if analyses
         && diagnostics.iter().all(|one| one.severity == Severity::Warning)
         && let Ok((200, body)) = instance::send(address, "GET", "/v1/analysis", None, &[], "")
@@ -128,7 +129,7 @@ fn running(found: &Found, file: &Path, analyses: bool) -> anyhow::Result<Checked
             .with_context(|| format!("GET /v1/analysis of the gateway on {address}"))?;
         let findings = list(&analysis, "list");
         let findings = findings.iter().filter(|one| one["code"] != Code::NoEffect.as_str());
-        diagnostics.extend(findings.map(|one| tell(Severity::Warning, one)));
+        diagnostics.extend(findings.map(|one| diagnostic(Severity::Warning, one)));
     }
     let counts = status.get("resources").and_then(Value::as_object).into_iter().flatten();
     let count = counts.filter_map(|(_, count)| count.as_u64()).sum::<u64>();

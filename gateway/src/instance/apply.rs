@@ -154,9 +154,9 @@ mod tests {
             (Key::new(Kind::Ssl, "1"), json!({"cert": "a", "key": "not compared"})),
             (Key::new(Kind::Ssl, "2"), json!({"cert": "b", "key": "not compared"})),
         ];
-        let told = changes(&there, &wanted);
+        let listed = changes(&there, &wanted);
         assert_eq!(
-            told,
+            listed,
             ["change routes/2: desc, status", "create routes/4", "change ssls/2: cert", "delete routes/3"]
         );
     }

@@ -118,8 +118,8 @@ pub fn fill(schema: &Value, value: &mut Value, but: &[String]) -> Vec<Missing> {
     missing
 }
 
-/// Calls `tell` for each missing field, and fills in those for which it returns true.
-fn walk(schema: &Value, value: &mut Value, pointer: &str, tell: &mut impl FnMut(Missing) -> bool) {
+/// Calls `visit` for each missing field, and fills in those for which it returns true.
+fn walk(schema: &Value, value: &mut Value, pointer: &str, visit: &mut impl FnMut(Missing) -> bool) {
     match value {
         Value::Object(fields) => {
             // Those that were there, as stand-ins lack nothing.
@@ -127,18 +127,18 @@ fn walk(schema: &Value, value: &mut Value, pointer: &str, tell: &mut impl FnMut(
                 schema["properties"].as_object().into_iter().flatten().collect();
             for (name, field) in &mut *fields {
                 let inside = known.get(name).copied().unwrap_or(&schema["additionalProperties"]);
-                walk(inside, field, &below(pointer, name), tell);
+                walk(inside, field, &below(pointer, name), visit);
             }
             for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
                 let found = Missing { object: pointer.to_owned(), name: name.to_owned() };
-                if !fields.contains_key(name) && tell(found) {
+                if !fields.contains_key(name) && visit(found) {
                     fields.insert(name.to_owned(), stand_in(&schema["properties"][name]));
                 }
             }
         }
         Value::Array(items) => {
             for (at, item) in items.iter_mut().enumerate() {
-                walk(&schema["items"], item, &below(pointer, &at.to_string()), tell);
+                walk(&schema["items"], item, &below(pointer, &at.to_string()), visit);
             }
         }
         _ => {}

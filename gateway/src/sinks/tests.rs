@@ -80,7 +80,7 @@ fn request(stream: &mut TcpStream) -> Option<(String, String)> {
 fn server(answers: &'static [&'static str]) -> (u16, Receiver<(usize, String, String)>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let (tell, told) = channel();
+    let (sender, requests) = channel();
     std::thread::spawn(move || {
         let mut count = 0;
         for (connection, stream) in listener.incoming().enumerate() {
@@ -89,7 +89,7 @@ fn server(answers: &'static [&'static str]) -> (u16, Receiver<(usize, String, St
                 let answer = answers[count.min(answers.len() - 1)];
                 count += 1;
                 // Sent first, so that the request is in the channel once its answer is read.
-                if tell.send((connection, head, body)).is_err()
+                if sender.send((connection, head, body)).is_err()
                     || stream.write_all(answer.as_bytes()).is_err()
                 {
                     return;
@@ -100,7 +100,7 @@ fn server(answers: &'static [&'static str]) -> (u16, Receiver<(usize, String, St
             }
         }
     });
-    (port, told)
+    (port, requests)
 }
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
@@ -109,10 +109,10 @@ const BUSY: &str = "HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nbusy";
 #[test]
 fn a_full_batch_is_posted_as_a_json_array_and_the_connection_is_kept() {
     let deliveries = start(1 << 20).unwrap();
-    let (port, told) = server(&[OK]);
+    let (port, requests) = server(&[OK]);
     let sink = open(&deliveries, spec(http(port, "array"), batches_of(2)));
     push(&sink, &["{\"a\":1}", "{\"a\":2}"]);
-    let (first, head, body) = told.recv_timeout(COMES).unwrap();
+    let (first, head, body) = requests.recv_timeout(COMES).unwrap();
     assert_eq!(body, "[{\"a\":1},{\"a\":2}]");
     assert!(head.starts_with("POST /in?a=b HTTP/1.1\r\n"), "{head}");
     for field in
@@ -125,7 +125,7 @@ fn a_full_batch_is_posted_as_a_json_array_and_the_connection_is_kept() {
         std::thread::yield_now();
     }
     push(&sink, &["3", "4"]);
-    assert_eq!(told.recv_timeout(COMES).map(|(at, _, body)| (at, body)), Ok((first, "[3,4]".to_owned())));
+    assert_eq!(requests.recv_timeout(COMES).map(|(at, _, body)| (at, body)), Ok((first, "[3,4]".to_owned())));
     deliveries.finish();
     assert_eq!(sink.dropped(), 0);
 }
@@ -133,12 +133,12 @@ fn a_full_batch_is_posted_as_a_json_array_and_the_connection_is_kept() {
 #[test]
 fn what_fails_is_tried_again_and_given_up_after_that() {
     let deliveries = start(1 << 20).unwrap();
-    let (port, told) = server(&[BUSY, OK, BUSY]);
+    let (port, requests) = server(&[BUSY, OK, BUSY]);
     let twice = Batching { max_retry_count: 1, retry_delay: 0, ..batches_of(1) };
     let sink = open(&deliveries, spec(http(port, "plain"), twice));
     push(&sink, &["one"]);
     for _ in 0..2 {
-        assert_eq!(told.recv_timeout(COMES).unwrap().2, "one");
+        assert_eq!(requests.recv_timeout(COMES).unwrap().2, "one");
     }
     while deliveries.sinks().waiting_bytes() > 0 {
         std::thread::yield_now();
@@ -146,29 +146,29 @@ fn what_fails_is_tried_again_and_given_up_after_that() {
     assert_eq!(sink.dropped(), 0);
     push(&sink, &["two"]);
     for _ in 0..2 {
-        assert_eq!(told.recv_timeout(COMES).unwrap().2, "two");
+        assert_eq!(requests.recv_timeout(COMES).unwrap().2, "two");
     }
     while sink.dropped() == 0 {
         std::thread::yield_now();
     }
     deliveries.finish();
-    assert_eq!((sink.dropped(), told.try_recv().is_err()), (1, true));
+    assert_eq!((sink.dropped(), requests.try_recv().is_err()), (1, true));
 }
 
 #[test]
 fn a_kept_connection_that_was_closed_costs_nothing() {
     let deliveries = start(1 << 20).unwrap();
     // The second request finds its connection closed without an answer.
-    let (port, told) = server(&[OK, "", OK]);
+    let (port, requests) = server(&[OK, "", OK]);
     let sink = open(&deliveries, spec(http(port, "plain"), batches_of(1)));
     push(&sink, &["one"]);
-    assert_eq!(told.recv_timeout(COMES).unwrap().2, "one");
+    assert_eq!(requests.recv_timeout(COMES).unwrap().2, "one");
     while deliveries.sinks().waiting_bytes() > 0 {
         std::thread::yield_now();
     }
     push(&sink, &["two"]);
     for _ in 0..2 {
-        assert_eq!(told.recv_timeout(COMES).unwrap().2, "two");
+        assert_eq!(requests.recv_timeout(COMES).unwrap().2, "two");
     }
     deliveries.finish();
     assert_eq!(sink.dropped(), 0);
@@ -177,25 +177,25 @@ fn a_kept_connection_that_was_closed_costs_nothing() {
 #[test]
 fn what_was_gathered_is_delivered_when_its_sink_closes_and_when_the_gateway_ends() {
     let deliveries = start(1 << 20).unwrap();
-    let (port, told) = server(&[OK]);
+    let (port, requests) = server(&[OK]);
     let closes = open(&deliveries, spec(http(port, "array"), batches_of(1000)));
     let stays = open(&deliveries, spec(http(port, "array"), batches_of(999)));
     push(&closes, &["1"]);
     push(&stays, &["2"]);
     drop(closes);
-    assert_eq!(told.recv_timeout(COMES).unwrap().2, "[1]");
+    assert_eq!(requests.recv_timeout(COMES).unwrap().2, "[1]");
     deliveries.finish();
-    assert_eq!(told.try_recv().unwrap().2, "[2]");
+    assert_eq!(requests.try_recv().unwrap().2, "[2]");
 }
 
 #[test]
 fn nobody_waits_for_retries_at_the_end() {
     let deliveries = start(1 << 20).unwrap();
-    let (port, told) = server(&[BUSY]);
+    let (port, requests) = server(&[BUSY]);
     let for_ever = Batching { max_retry_count: 1000, retry_delay: 1000, ..batches_of(1) };
     let sink = open(&deliveries, spec(http(port, "plain"), for_ever));
     push(&sink, &["1"]);
-    told.recv_timeout(COMES).unwrap();
+    requests.recv_timeout(COMES).unwrap();
     deliveries.finish();
     assert_eq!(sink.dropped(), 1);
 }

@@ -125,8 +125,8 @@ impl Inherited {
     pub fn ready(self) {
         let Some(line) = self.line() else { return };
         let who = format!("{} {}", env!("CARGO_PKG_VERSION"), std::process::id());
-        let told = line::send(line.as_fd(), &Message::Ready(who)).map_err(anyhow::Error::from);
-        match told.and_then(|()| next(line)) {
+        let sent = line::send(line.as_fd(), &Message::Ready(who)).map_err(anyhow::Error::from);
+        match sent.and_then(|()| next(line)) {
             Ok(Message::Yours) => tracing::info!("this process has taken over"),
             // Then it is the only one that serves, and must go on.
             Ok(_) | Err(_) => tracing::warn!("the old process has ended before this one took over"),

@@ -47,9 +47,9 @@ mod tests {
         send(path.as_os_str().as_encoded_bytes(), "READY=1").unwrap();
         send(format!("@{name}").as_bytes(), "MAINPID=7").unwrap();
         let mut bytes = [0; 32];
-        for (socket, told) in [(manager, "READY=1"), (hidden, "MAINPID=7")] {
+        for (socket, state) in [(manager, "READY=1"), (hidden, "MAINPID=7")] {
             let n = socket.recv(&mut bytes).unwrap();
-            assert_eq!(&bytes[..n], told.as_bytes());
+            assert_eq!(&bytes[..n], state.as_bytes());
         }
     }
 }
