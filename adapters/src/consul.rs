@@ -54,13 +54,9 @@ struct Settings {
     servers: Vec<String>,
     #[serde(default)]
     token: String,
-    #[serde(default = "three")]
     fetch_interval: u64,
-    #[serde(default = "yes")]
     keepalive: bool,
-    #[serde(default = "one")]
     weight: u32,
-    #[serde(default)]
     timeout: Timeouts,
     #[serde(default)]
     sort_type: String,
@@ -79,18 +75,6 @@ pub(crate) struct DefaultService {
     port: u16,
 }
 
-pub(crate) fn three() -> u64 {
-    3
-}
-
-pub(crate) fn yes() -> bool {
-    true
-}
-
-pub(crate) fn one() -> u32 {
-    1
-}
-
 impl DefaultService {
     pub(crate) fn node(&self, weight: u32) -> Node {
         Node { host: self.host.clone(), port: self.port, weight, priority: 0, metadata: None }
@@ -100,7 +84,7 @@ impl DefaultService {
 impl Consul {
     /// Files with a relative path are in the folder `data`.
     pub fn new(config: &Value, trust: &Trust, data: &Path) -> Result<Consul, String> {
-        let mut settings: Settings = crate::settings(config)?;
+        let mut settings: Settings = crate::settings("consul", config)?;
         crate::within(&mut settings.dump, data)?;
         let tls = trust.of(&settings.tls)?;
         let settings = Arc::new(settings);

@@ -16,7 +16,7 @@ use model::Node;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::consul::{DefaultService, get, one, three};
+use crate::consul::{DefaultService, get};
 use crate::http::{Server, Timeouts, TlsSettings, Trust};
 use crate::polls::{Polls, Services};
 
@@ -44,13 +44,9 @@ struct Settings {
     servers: Vec<String>,
     #[serde(default)]
     token: String,
-    #[serde(default = "three")]
     fetch_interval: u64,
-    #[serde(default = "upstreams")]
     prefix: String,
-    #[serde(default = "one")]
     weight: u32,
-    #[serde(default)]
     timeout: Timeouts,
     #[serde(default)]
     skip_keys: Vec<String>,
@@ -60,14 +56,10 @@ struct Settings {
     tls: TlsSettings,
 }
 
-fn upstreams() -> String {
-    "upstreams".to_owned()
-}
-
 impl ConsulKv {
     /// Files with a relative path are in the folder `data`.
     pub fn new(config: &Value, trust: &Trust, data: &Path) -> Result<ConsulKv, String> {
-        let mut settings: Settings = crate::settings(config)?;
+        let mut settings: Settings = crate::settings("consul_kv", config)?;
         crate::within(&mut settings.dump, data)?;
         let tls = trust.of(&settings.tls)?;
         let prefix = settings.prefix.trim_matches('/').to_owned();

@@ -77,7 +77,7 @@ struct Settings {
     #[serde(default)]
     servers: Vec<String>,
     resolv_conf: Option<String>,
-    order: Option<Vec<String>>,
+    order: Vec<String>,
 }
 
 impl std::fmt::Debug for Dns {
@@ -88,7 +88,7 @@ impl std::fmt::Debug for Dns {
 
 impl Dns {
     pub fn new(config: &Value) -> Result<Dns, String> {
-        let settings: Settings = crate::settings(config)?;
+        let settings: Settings = crate::settings("dns", config)?;
         let mut builder = match (&settings.servers[..], &settings.resolv_conf) {
             ([], Some(path)) => {
                 let text = std::fs::read(path).map_err(|error| format!("{path}: {error}"))?;
@@ -109,8 +109,7 @@ impl Dns {
         options.use_hosts_file = ResolveHosts::Never;
         // Asked again when the records' time is over, so nothing needs keeping.
         options.cache_size = 0;
-        let words = settings.order.unwrap_or_else(|| ["last", "SRV", "A", "AAAA"].map(str::to_owned).into());
-        let order = words.iter().filter_map(|word| match word.as_str() {
+        let order = settings.order.iter().filter_map(|word| match word.as_str() {
             "SRV" => Some(RecordType::SRV),
             "A" => Some(RecordType::A),
             "AAAA" => Some(RecordType::AAAA),
@@ -119,7 +118,7 @@ impl Dns {
         });
         let lookup = Lookup {
             order: order.collect(),
-            last: words.iter().any(|word| word == "last").then(Mutex::default),
+            last: settings.order.iter().any(|word| word == "last").then(Mutex::default),
             resolver: builder.build().map_err(|error| error.to_string())?,
             room: Semaphore::new(SERVICES_AT_ONCE),
         };

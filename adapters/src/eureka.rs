@@ -21,29 +21,18 @@ pub struct Eureka {
 #[derive(Debug, Deserialize)]
 struct Settings {
     host: Vec<String>,
-    #[serde(default = "thirty")]
     fetch_interval: u64,
     #[serde(default)]
     prefix: String,
-    #[serde(default = "hundred")]
     weight: u32,
-    #[serde(default)]
     timeout: Timeouts,
     #[serde(flatten)]
     tls: TlsSettings,
 }
 
-fn thirty() -> u64 {
-    30
-}
-
-fn hundred() -> u32 {
-    100
-}
-
 impl Eureka {
     pub fn new(config: &Value, trust: &Trust) -> Result<Eureka, String> {
-        let settings: Settings = crate::settings(config)?;
+        let settings: Settings = crate::settings("eureka", config)?;
         let tls = trust.of(&settings.tls)?;
         let server = |host: &String| {
             let server = Server::parse(&format!("{host}{}", settings.prefix), &tls)?;

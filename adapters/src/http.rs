@@ -76,17 +76,10 @@ impl Trust {
 
 /// TLS in the settings of registries (ours, where APISIX has no such setting).
 #[derive(Debug, Clone, Deserialize)]
-#[serde(default)]
 pub struct TlsSettings {
     pub ssl_verify: bool,
     /// A file with the authorities that are trusted instead of the general ones.
     pub ssl_trusted_certificate: Option<String>,
-}
-
-impl Default for TlsSettings {
-    fn default() -> TlsSettings {
-        TlsSettings { ssl_verify: true, ssl_trusted_certificate: None }
-    }
 }
 
 impl Trust {
@@ -163,19 +156,13 @@ impl Drop for Driver {
 
 /// Milliseconds, as APISIX writes them.
 #[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(default)]
 pub struct Timeouts {
     pub connect: u64,
     pub send: u64,
     pub read: u64,
-    /// Seconds that a registry may wait for changes.
+    /// Seconds that a registry may wait for changes, if it can.
+    #[serde(default)]
     pub wait: u64,
-}
-
-impl Default for Timeouts {
-    fn default() -> Timeouts {
-        Timeouts { connect: 2000, send: 2000, read: 5000, wait: 60 }
-    }
 }
 
 /// An answer of a server.
@@ -544,11 +531,12 @@ mod tests {
             }
         });
         let ask = async |ca: Option<&str>, verify: bool, name: &'static str| {
+            let patient = Timeouts { connect: 2000, send: 2000, read: 5000, wait: 0 };
             let settings = TlsSettings { ssl_verify: verify, ssl_trusted_certificate: ca.map(path) };
             let tls = trust.of(&settings).unwrap();
             let mut server = Server::parse(&format!("https://{addr}"), &tls).unwrap();
             server.tls = server.tls.map(|(config, _)| (config, ServerName::try_from(name).unwrap()));
-            server.ask(Method::GET, "/", &[], Timeouts::default(), Duration::ZERO).await
+            server.ask(Method::GET, "/", &[], patient, Duration::ZERO).await
         };
         assert_eq!(ask(Some("ca.crt"), true, "server.test").await.unwrap().body, "{}");
         assert!(ask(Some("ca.crt"), true, "other.example").await.unwrap_err().contains("not valid for name"));

@@ -72,8 +72,9 @@ pub fn limits() -> Limits {
     limits
 }
 
-/// Reads settings.
-fn settings<T: DeserializeOwned>(config: &Value) -> Result<T, String> {
+/// Reads the settings of a registry, with the defaults of the boot file.
+fn settings<T: DeserializeOwned>(kind: &str, config: &Value) -> Result<T, String> {
+    let config = model::boot::with_defaults(&format!("discovery.{kind}"), config);
     T::deserialize(config).map_err(|error| error.to_string())
 }
 

@@ -31,13 +31,9 @@ pub struct Nacos {
 #[derive(Debug, Deserialize)]
 struct Settings {
     host: Vec<String>,
-    #[serde(default = "thirty")]
     fetch_interval: u64,
-    #[serde(default = "prefix")]
     prefix: String,
-    #[serde(default = "hundred")]
     weight: u32,
-    #[serde(default)]
     timeout: Timeouts,
     #[serde(default)]
     access_key: String,
@@ -47,21 +43,9 @@ struct Settings {
     tls: TlsSettings,
 }
 
-fn thirty() -> u64 {
-    30
-}
-
-fn hundred() -> u32 {
-    100
-}
-
-fn prefix() -> String {
-    "/nacos/v1/".to_owned()
-}
-
 impl Nacos {
     pub fn new(config: &Value, trust: &Trust) -> Result<Nacos, String> {
-        let settings: Settings = crate::settings(config)?;
+        let settings: Settings = crate::settings("nacos", config)?;
         let tls = trust.of(&settings.tls)?;
         let server = |host: &String| {
             let server = Server::parse(&format!("{host}{}", settings.prefix), &tls)?;

@@ -28,15 +28,10 @@ pub struct Settings {
     pub timeout: Duration,
     /// Bytes of a response.
     pub max_response: usize,
-    /// Responders asked at once.
-    pub parallel: usize,
 }
 
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings { timeout: Duration::from_secs(10), max_response: 64 << 10, parallel: 8 }
-    }
-}
+/// Responders asked at once.
+const PARALLEL: usize = 8;
 
 /// Between the first failure and the next try; twice as long after each.
 const FIRST_PAUSE: Duration = Duration::from_secs(10);
@@ -82,7 +77,7 @@ pub async fn run(handle: Handle, trust: Trust, settings: Settings) {
         }
         let mut next = Instant::now() + SHORTEST;
         for (id, one) in kept.iter_mut().filter(|(_, one)| !one.asking) {
-            if one.due <= Instant::now() && asked.len() < settings.parallel {
+            if one.due <= Instant::now() && asked.len() < PARALLEL {
                 one.asking = true;
                 let (id, stapling, trust) = (*id, one.stapling.clone(), trust.clone());
                 asked.spawn(async move {
@@ -93,7 +88,7 @@ pub async fn run(handle: Handle, trust: Trust, settings: Settings) {
                 next = next.min(one.due);
             }
         }
-        if asked.len() >= settings.parallel {
+        if asked.len() >= PARALLEL {
             // No other request is made before one of them has ended.
             next = Instant::now() + SHORTEST;
         }

@@ -6,20 +6,12 @@ use std::path::{Path, PathBuf};
 use model::Boot;
 use sdk::files::ServedFolders;
 use sdk::sink::Folders;
-use serde_json::Value;
-
-/// Without the setting: the folder of logs in the data folder, and the machine's.
-const DEFAULT: [&str; 2] = ["logs", "/var/log"];
 
 /// The folders that the boot file lists, and what of the gateway's own must not be written. `config` is the boot
 /// file, `resources` the declarative file.
 pub fn of(boot: &Boot, config: Option<&Path>, resources: Option<&Path>, data: &Path) -> Folders {
     let base = real(data);
-    let setting = boot.plugin_attr.get("file-logger").and_then(|attr| attr.get("allowed_paths"));
-    let listed: Vec<&str> = match setting.and_then(Value::as_array) {
-        Some(listed) => listed.iter().filter_map(Value::as_str).collect(),
-        None => DEFAULT.to_vec(),
-    };
+    let listed = boot.attr("/plugin_attr/file-logger").texts("/allowed_paths").unwrap_or_default();
     let listed = listed.into_iter().filter(|path| !path.is_empty()).map(|path| {
         let path = base.join(path);
         (text(&path), text(&real(&path)))
@@ -51,8 +43,7 @@ fn keys(boot: &Boot) -> impl Iterator<Item = &Path> {
 fn served(boot: &Boot, config: Option<&Path>, resources: Option<&Path>, data: &Path) -> ServedFolders {
     let folder = resources.or(config).and_then(Path::parent).map_or_else(|| data.to_owned(), Path::to_owned);
     let base = real(if folder.as_os_str().is_empty() { Path::new(".") } else { &folder });
-    let setting = boot.plugin_attr.get("static-files").and_then(|attr| attr.get("roots"));
-    let listed = setting.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+    let listed = boot.attr("/plugin_attr/static-files").texts("/roots").unwrap_or_default().into_iter();
     let listed = listed.filter(|path| !path.is_empty()).map(|path| {
         let path = base.join(path);
         (text(&path), text(&real(&path)))

@@ -10,8 +10,6 @@ use serde_json::{Value, json};
 
 /// The plugin that enables it.
 pub const PLUGIN: &str = "server-info";
-/// Seconds that it stays in etcd behind the last word of an instance (`plugin_attr.server-info.report_ttl`).
-const TTL: u64 = 60;
 
 /// An instance.
 pub struct ServerInfo {
@@ -76,8 +74,8 @@ impl ServerInfo {
 /// or on a data plane, which writes nothing there.
 pub async fn report(info: Arc<ServerInfo>, boot: Boot, is_listed: impl Fn() -> bool) {
     let Some(etcd) = info.etcd.clone().filter(|_| boot.role != Role::DataPlane) else { return };
-    let attr = boot.plugin_attr.get(PLUGIN).and_then(|attr| attr.get("report_ttl"));
-    let ttl = attr.and_then(Value::as_u64).unwrap_or(TTL);
+    // Seconds that it stays in etcd after the last report of an instance.
+    let ttl = boot.attr("/plugin_attr/server-info").count("/report_ttl");
     let (mut presence, mut logged) = (Presence::default(), None);
     loop {
         if is_listed() {

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::boot::{self, Boot};
+use model::Boot;
 use sdk::sink::Folders;
-use serde_json::Value;
 
 /// How files are read.
 pub struct Settings {
@@ -16,17 +15,11 @@ pub struct Settings {
 
 impl Settings {
     pub fn of(boot: &Boot) -> Settings {
-        let attr = |name: &str| boot.plugin_attr.get("static-files").and_then(|attr| attr.get(name));
-        let count = |name: &str, default: usize| {
-            let count = attr(name).and_then(Value::as_u64).and_then(|count| usize::try_from(count).ok());
-            count.filter(|count| *count > 0).unwrap_or(default)
-        };
+        let attr = boot.attr("/plugin_attr/static-files");
         Settings {
-            max_open_files: count("max_open_files", 1000),
-            threads: count("threads", 4),
-            read_timeout: attr("read_timeout")
-                .and_then(|time| boot::time(time).ok())
-                .unwrap_or(Duration::from_secs(10)),
+            max_open_files: attr.number("/max_open_files"),
+            threads: attr.number("/threads"),
+            read_timeout: attr.time("/read_timeout"),
         }
     }
 }

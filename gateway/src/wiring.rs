@@ -54,7 +54,7 @@ pub fn services(boot: &Boot, folders: &Arc<Folders>) -> anyhow::Result<Services>
         paces: Arc::new(Paces::over(table("plugin-limit-req")?)),
         gauges: Arc::new(Gauges::over(table("plugin-limit-conn")?)),
         tallies: Arc::new(Tallies::over(table("plugin-api-breaker")?)),
-        meters: Arc::new(Meters::new(meters(boot)?)),
+        meters: Arc::new(Meters::new(meters(boot))),
         sinks: Arc::default(),
         folders: folders.clone(),
         states: Default::default(),
@@ -92,8 +92,8 @@ fn cache_zones(boot: &Boot) -> Vec<cache::Settings> {
         .collect()
 }
 
-fn meters(boot: &Boot) -> anyhow::Result<sdk::meters::Settings> {
-    Ok(sdk::meters::Settings::from_attr(boot.plugin_attr.get("prometheus"))?)
+fn meters(boot: &Boot) -> sdk::meters::Settings {
+    sdk::meters::Settings::from_attr(boot.plugin_attr.get("prometheus"))
 }
 
 /// The plugins, with services of their own: enough to check configurations.
@@ -188,15 +188,10 @@ pub fn secrets(boot: &Boot, trust: adapters::Trust) -> Secrets {
 
 /// How OCSP responders are asked (`plugin_attr.ocsp-stapling`).
 pub fn ocsp(boot: &Boot) -> adapters::ocsp::Settings {
-    let default = adapters::ocsp::Settings::default();
-    let Some(attr) = boot.plugin_attr.get("ocsp-stapling") else { return default };
+    let attr = boot.attr("/plugin_attr/ocsp-stapling");
     adapters::ocsp::Settings {
-        timeout: attr.get("timeout").and_then(|it| boot::time(it).ok()).unwrap_or(default.timeout),
-        max_response: attr
-            .get("max_resp_body_size")
-            .and_then(|it| boot::size(it).ok())
-            .map_or(default.max_response, saturating),
-        ..default
+        timeout: attr.time("/timeout"),
+        max_response: attr.bytes("/max_resp_body_size"),
     }
 }
 

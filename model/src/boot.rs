@@ -8,7 +8,6 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use indexmap::IndexMap;
 use ipnet::IpNet;
 use serde_json::{Map, Value};
 
@@ -38,9 +37,10 @@ use findings::Findings;
 pub use findings::stands_at_top;
 pub(crate) use findings::{unknown_plugins, unknown_stream_plugins};
 pub use http::{AccessLog, Http, Http2, Http3, LogEscape, RealIp, UpstreamKeepalive};
-pub use keys::tables;
+pub use keys::{tables, with_defaults};
 use listen::wildcard;
 pub use listen::{Listen, Tls};
+pub use read::Section;
 pub use streams::{ProxyMode, ProxyProtocol, Streams, TcpPort};
 pub use values::{size, time};
 
@@ -247,23 +247,16 @@ pub enum Provider {
     Etcd,
 }
 
-/// `plugin_attr.prometheus`.
+/// The endpoint of `plugin_attr.prometheus`; how metrics are counted is a setting of the meters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Prometheus {
     pub export_uri: String,
-    pub metric_prefix: String,
     /// The metrics' own listener; `None` if `enable_export_server` is false.
     pub export: Option<SocketAddr>,
     /// Scrapers at once.
     pub connections: usize,
     /// How long a scraper may take to read 64 KiB.
     pub send_timeout: Duration,
-    /// Upper bounds of latencies, in milliseconds; `None` is APISIX's.
-    pub default_buckets: Option<Vec<f64>>,
-    /// Labels added to a metric (`http_status`, `http_latency`, `bandwidth`): name and variable.
-    pub extra_labels: IndexMap<String, Vec<(String, String)>>,
-    /// How long a metric's unused series are kept; absent is for ever.
-    pub expire: IndexMap<String, Duration>,
 }
 
 impl Boot {
@@ -287,6 +280,14 @@ impl Boot {
         let mut findings = Findings::new(source, &document, plugins);
         findings.check();
         findings.finish(|| read::boot(&document.value, lookup))
+    }
+}
+
+impl Boot {
+    /// The settings of a plugin, such as `/plugin_attr/redirect`.
+    pub fn attr(&self, at: &'static str) -> Section<'_> {
+        let plugin = at.rsplit('/').next().unwrap_or_default();
+        Section::attr(at, self.plugin_attr.get(plugin))
     }
 }
 

@@ -10,6 +10,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use model::boot::Section;
 use model::{Invalid, Schema};
 use sdk::chain::{Phase, Phases};
 use sdk::exchange::Body;
@@ -53,7 +54,7 @@ struct Item {
     body: Option<String>,
 }
 
-const DEFAULT_PATH: &str = "/apisix/batch-requests";
+const ATTR: &str = "/plugin_attr/batch-requests";
 const MAX_BODY: u64 = 1 << 20;
 const MAX_ITEMS: u64 = 1000;
 /// Bytes read beyond the limit of a body without Content-Length, so that the answer can name its size.
@@ -62,8 +63,6 @@ const BEYOND: usize = 64 << 10;
 /// query of a batch are copied into each of its requests, so a short body could ask for gigabytes.
 const MAX_FIELDS: usize = 256;
 const MAX_HEAD: usize = 64 << 10;
-/// Bytes of all answers together.
-const MAX_RESPONSE: u64 = 64 << 20;
 
 impl Plugin for BatchRequests {
     const NAME: &'static str = "batch-requests";
@@ -93,21 +92,21 @@ impl Plugin for BatchRequests {
     }
 
     fn endpoint(attr: Option<&Value>) -> Option<Endpoint> {
-        let path = attr.and_then(|attr| attr["uri"].as_str()).unwrap_or(DEFAULT_PATH);
+        let path = Section::attr(ATTR, attr).text("/uri").unwrap_or_default();
         Some(Endpoint { method: Method::Post, path: path.to_owned() })
     }
 
     fn build(_config: Config, cx: &mut Build<'_>) -> Result<BatchRequests, Invalid> {
-        let read = |from: Option<&Value>, key: &str, default| {
-            let bound = from.and_then(|from| from[key].as_u64()).filter(|bound| *bound > 0);
+        let metadata = cx.metadata();
+        let read = |key: &str, default| {
+            let bound = metadata.and_then(|metadata| metadata[key].as_u64()).filter(|bound| *bound > 0);
             usize::try_from(bound.unwrap_or(default)).unwrap_or(usize::MAX)
         };
-        let metadata = cx.metadata();
         Ok(BatchRequests {
             requests: Schema::new(&requests())?,
-            max_body: read(metadata, "max_body_size", MAX_BODY),
-            max_items: read(metadata, "max_pipeline_items", MAX_ITEMS),
-            max_response: read(cx.attr, "max_response_size", MAX_RESPONSE),
+            max_body: read("max_body_size", MAX_BODY),
+            max_items: read("max_pipeline_items", MAX_ITEMS),
+            max_response: Section::attr(ATTR, cx.attr).number("/max_response_size"),
         })
     }
 

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use model::Invalid;
+use model::boot::Section;
 use sdk::chain::Phases;
 use sdk::exchange::{Body, NotSet};
 use sdk::{Build, Chunk, Exchange, Method, Phase, Plugin, Reply, Step};
@@ -104,11 +105,6 @@ struct Held {
 
 struct AtWork(SmallVec<[Held; 1]>);
 
-/// Bytes of an output, where `plugin_attr` says nothing else.
-const MAX_OUTPUT: usize = 64 << 20;
-/// Steps of a template, where `plugin_attr` says nothing else: about 10 ms.
-const MAX_STEPS: u64 = 100_000;
-
 impl Plugin for BodyTransformer {
     const NAME: &'static str = "body-transformer";
     const PRIORITY: i32 = 1080;
@@ -149,15 +145,13 @@ impl Plugin for BodyTransformer {
             let built = config.map(Transform::build).transpose();
             built.map(|built| built.map(Arc::new)).map_err(|error| error.at("/template").within(name))
         };
-        let bound = |name: &str| cx.attr.and_then(|attr| attr[name].as_u64()).filter(|bound| *bound > 0);
-        let output = bound("max_output_size").and_then(|bytes| usize::try_from(bytes).ok());
-        let steps = bound("max_steps").unwrap_or(MAX_STEPS);
+        let attr = Section::attr("/plugin_attr/body-transformer", cx.attr);
         Ok(BodyTransformer {
             request: transform(config.request, "request")?,
             response: transform(config.response, "response")?,
             max_request: config.max_req_body_size,
             max_response: config.max_resp_body_size,
-            bounds: Bounds { output: output.unwrap_or(MAX_OUTPUT), steps },
+            bounds: Bounds { output: attr.number("/max_output_size"), steps: attr.count("/max_steps") },
         })
     }
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use indexmap::IndexMap;
-use model::{Invalid, boot};
+use model::Invalid;
+use model::boot::Section;
 use sdk::budget::Reservation;
 use sdk::chain::Phases;
 use sdk::template::Template;
@@ -130,7 +131,7 @@ impl Plugin for ForwardAuth {
             }
         }
         let needs_body = extra_headers.iter().any(|(_, template)| template.needs_body());
-        Ok(ForwardAuth { target, uri, config, extra_headers, needs_body, max_answer: max_answer(cx.attr)? })
+        Ok(ForwardAuth { target, uri, config, extra_headers, needs_body, max_answer: max_answer(cx.attr) })
     }
 
     fn access(&self, x: &mut Exchange<'_>) -> Step {
@@ -318,14 +319,8 @@ fn check_name(name: &str) -> Result<(), Invalid> {
     Fields::new().append(name.as_bytes(), b"").map_err(wrong)
 }
 
-fn max_answer(attr: Option<&Value>) -> Result<usize, Invalid> {
-    match attr.and_then(|attr| attr.get("max_resp_body_size")).filter(|value| !value.is_null()) {
-        None => Ok(1 << 20),
-        Some(value) => match boot::size(value) {
-            Ok(size) => Ok(usize::try_from(size).unwrap_or(usize::MAX)),
-            Err(invalid) => Err(invalid.said("plugin_attr.forward-auth.max_resp_body_size in config.yaml: ")),
-        },
-    }
+fn max_answer(attr: Option<&Value>) -> usize {
+    Section::attr("/plugin_attr/forward-auth", attr).bytes("/max_resp_body_size")
 }
 
 #[cfg(test)]

@@ -169,7 +169,7 @@ impl Plugin for ProxyCache {
         let [bypass, no_cache] = [&config.cache_bypass, &config.no_cache].map(|list| key::parts(list));
         let key = Key::new(&config.cache_key, config.consumer_isolation);
         let needs_body = key.needs_body() || bypass.iter().chain(&no_cache).any(Part::needs_body);
-        let may_purge = MayPurge::from_attr(cx.attr)?;
+        let may_purge = MayPurge::from_attr(cx.attr);
         let scratch = cx.shared_worker_state("scratch");
         Ok(ProxyCache { zone, key, bypass, no_cache, needs_body, may_purge, config, scratch })
     }

@@ -3,6 +3,7 @@
 //! Settings, codes and order as in APISIX 3.18.
 
 use model::Invalid;
+use model::boot::Section;
 use sdk::chain::Phases;
 use sdk::pattern::{Pattern, Replacement, StepLimit};
 use sdk::template::Template;
@@ -94,12 +95,9 @@ impl Plugin for Redirect {
                 )
             }
             (None, None) => {
-                let port = cx.attr.and_then(|attr| attr.get("https_port")).and_then(Value::as_u64);
-                To::Https(match port {
-                    Some(port) if port != 443 && (1..=65535).contains(&port) => {
-                        Template::parse(&format!("https://$host:{port}$request_uri"))
-                    }
-                    _ => Template::parse("https://$host$request_uri"),
+                To::Https(match Section::attr("/plugin_attr/redirect", cx.attr).port("/https_port") {
+                    443 => Template::parse("https://$host$request_uri"),
+                    port => Template::parse(&format!("https://$host:{port}$request_uri")),
                 })
             }
         };

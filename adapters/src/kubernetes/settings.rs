@@ -17,7 +17,6 @@ const CA_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt";
 #[derive(Debug, Deserialize)]
 struct Raw {
     id: Option<String>,
-    #[serde(default)]
     service: WrittenService,
     #[serde(default)]
     client: WrittenClient,
@@ -25,14 +24,11 @@ struct Raw {
     namespace_selector: Selector,
     #[serde(default)]
     label_selector: String,
-    #[serde(default = "fifty")]
     default_weight: u32,
-    #[serde(default)]
     watch_endpoint_slices: bool,
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(default)]
 struct WrittenService {
     schema: String,
     host: String,
@@ -57,22 +53,6 @@ struct Selector {
     #[serde(rename = "match")]
     matches: Option<Vec<String>>,
     not_match: Option<Vec<String>>,
-}
-
-impl Default for WrittenService {
-    fn default() -> WrittenService {
-        WrittenService {
-            schema: "https".to_owned(),
-            host: "${KUBERNETES_SERVICE_HOST}".to_owned(),
-            port: "${KUBERNETES_SERVICE_PORT}".into(),
-            ssl_verify: None,
-            ssl_trusted_certificate: None,
-        }
-    }
-}
-
-fn fifty() -> u32 {
-    50
 }
 
 /// The credentials for the API server.
@@ -170,7 +150,7 @@ fn cluster(
     trust: &Trust,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Cluster, String> {
-    let written: Raw = crate::settings(config)?;
+    let written: Raw = crate::settings("kubernetes", config)?;
     let id = match (of_several, written.id) {
         (false, _) => String::new(),
         (true, Some(id)) if !id.is_empty() && !id.contains('/') => id,

@@ -29,15 +29,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct DumpFile {
     pub path: PathBuf,
     /// Whether what stands in it is used until the registry has answered.
-    #[serde(default = "yes")]
     pub load_on_init: bool,
     /// Seconds after which it is not used any more; 0 is never.
-    #[serde(default)]
     pub expire: i64,
-}
-
-fn yes() -> bool {
-    true
 }
 
 /// Services by the registry's own names.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::read::File;
+use super::read::Section;
 use super::values;
 use crate::Invalid;
 
@@ -50,7 +50,7 @@ impl std::fmt::Debug for Eab {
 }
 
 /// Reads the section; `None` if it is absent.
-pub(super) fn acme(file: File<'_>) -> Result<Option<Acme>, Invalid> {
+pub(super) fn acme(file: Section<'_>) -> Result<Option<Acme>, Invalid> {
     if file.get("/sluice/acme").is_none() {
         return Ok(None);
     }
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     fn read(section: Value) -> Result<Option<Acme>, Invalid> {
-        acme(File::of(&json!({"sluice": {"acme": section}})))
+        acme(Section::of(&json!({"sluice": {"acme": section}})))
     }
 
     #[test]
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(found.domains, [vec!["a.test"], vec!["b.test", "www.b.test"]]);
         assert!(found.directory.contains("letsencrypt.org"), "{}", found.directory);
         assert_eq!(found.challenge, AcmeChallenge::Http01);
-        assert_eq!(acme(File::of(&json!({"sluice": {}}))), Ok(None));
+        assert_eq!(acme(Section::of(&json!({"sluice": {}}))), Ok(None));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::read::File;
+use super::read::Section;
 use super::values;
 use crate::Invalid;
 
@@ -43,7 +43,7 @@ impl std::fmt::Debug for Etcd {
     }
 }
 
-pub(super) fn etcd(file: File<'_>) -> Result<Etcd, Invalid> {
+pub(super) fn etcd(file: Section<'_>) -> Result<Etcd, Invalid> {
     let etcd = file.below("/deployment/etcd");
     let both = |one: &str, other: &str| -> Result<Option<(String, String)>, Invalid> {
         match (etcd.text(one), etcd.text(other)) {

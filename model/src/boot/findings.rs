@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::read::File;
+use super::read::Section;
 use super::{keys, values};
 use crate::apisix_plugins::{self, Subsystem};
 use crate::diagnostic::{Diagnostic, Source};
@@ -34,7 +34,7 @@ impl<'a> Findings<'a> {
 
     /// Networks that may use the Admin API, and cannot: by itself it listens on this machine alone.
     fn check_reach(&mut self) {
-        let file = File::of(&self.document.value);
+        let file = Section::of(&self.document.value);
         let listens =
             file.text("/deployment/role") != Some("data_plane") && file.bool("/apisix/enable_admin");
         let elsewhere = file.bool("/apisix/enable_admin_on_node_listen")

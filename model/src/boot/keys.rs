@@ -66,6 +66,35 @@ pub fn find(path: &str) -> Option<(&'static Row, &'static Value)> {
     DEFAULTS.get(path).map(|(row, default)| (*row, default))
 }
 
+/// The section at `path` with the defaults of its settings. A group that is absent gets them only if its first setting
+/// has one: `dump` stays absent without a path.
+pub fn with_defaults(path: &str, written: &Value) -> Value {
+    let mut filled = written.clone();
+    let Some(section) = filled.as_object_mut() else { return filled };
+    section.retain(|_, value| !value.is_null());
+    let below = |row: &Row| row.path.strip_prefix(path).and_then(|path| path.strip_prefix('.'));
+    let mut last_group = "";
+    for (name, row) in rows().filter_map(|row| Some((below(row)?, row))) {
+        let default = find(row.path).map_or(&Value::Null, |(_, default)| default);
+        let (group, name) = name.split_once('.').unwrap_or(("", name));
+        let is_first = std::mem::replace(&mut last_group, group) != group;
+        if is_first && !group.is_empty() && !default.is_null() {
+            section.entry(group).or_insert_with(|| json!({}));
+        }
+        let settings = match group {
+            "" => Some(&mut *section),
+            group => section.get_mut(group).and_then(Value::as_object_mut),
+        };
+        if let Some(settings) = settings.filter(|_| !default.is_null()) {
+            let setting = settings.entry(name).or_insert(Value::Null);
+            if setting.is_null() {
+                *setting = default.clone();
+            }
+        }
+    }
+    filled
+}
+
 /// The tables of the documentation: of each used setting its key, type, default and meaning.
 pub fn tables() -> Map<String, Value> {
     let line = |row: &Row| {
@@ -103,6 +132,24 @@ pub const MOVED: &[(&str, &str)] = &[
 mod tests {
     use super::*;
     use crate::boot::shape::Shape;
+
+    #[test]
+    fn sections_get_the_defaults_of_the_table() {
+        let filled = |written| with_defaults("discovery.consul_kv", &written);
+        let all =
+            filled(json!({"servers": ["http://a"], "token": null, "timeout": {"read": 7, "send": null}}));
+        assert_eq!(
+            all,
+            json!({
+                "servers": ["http://a"], "fetch_interval": 3, "prefix": "upstreams", "weight": 1,
+                "timeout": {"connect": 2000, "send": 2000, "read": 7}, "ssl_verify": true,
+            })
+        );
+        assert_eq!(filled(all.clone()), all);
+        let dump = filled(json!({"dump": {"path": "d"}}))["dump"].take();
+        assert_eq!(dump, json!({"path": "d", "load_on_init": true, "expire": 0}));
+        assert_eq!(filled(json!([1])), json!([1]));
+    }
 
     #[test]
     fn every_default_fits_its_shape() {

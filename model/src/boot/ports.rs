@@ -2,13 +2,13 @@
 
 use std::net::SocketAddr;
 
-use super::read::File;
+use super::read::Section;
 use super::{Boot, Role};
 use crate::invalid::Invalid;
 
 /// # Errors
 /// Two listeners that cannot both have their address, in APISIX's words.
-pub(super) fn check(boot: &Boot, file: File<'_>) -> Result<(), Invalid> {
+pub(super) fn check(boot: &Boot, file: Section<'_>) -> Result<(), Invalid> {
     let one = |what, pointer, addr: Option<SocketAddr>| addr.map(|addr| (what, pointer, addr));
     let admin = Some(boot.admin.listen).filter(|_| boot.admin.enabled);
     let own = [

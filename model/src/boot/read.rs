@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use indexmap::IndexMap;
+use ipnet::IpNet;
 use serde_json::Value;
 
 use super::shape::Shape;
@@ -22,7 +23,7 @@ use crate::document::Lookup;
 
 /// Reads a file that fits its shapes.
 pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
-    let file = File::of(value);
+    let file = Section::of(value);
     let (apisix, nginx) = (file.below("/apisix"), file.below("/nginx_config"));
     let role = match file.text("/deployment/role") {
         Some("data_plane") => Role::DataPlane,
@@ -104,24 +105,32 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
 
 /// The file, or a section of it. An absent or null setting has the default of the table.
 #[derive(Clone, Copy)]
-pub(super) struct File<'a> {
+pub struct Section<'a> {
     root: &'a Value,
+    /// The pointers of `root` and of the section in the file.
+    from: &'static str,
     at: &'static str,
 }
 
-impl<'a> File<'a> {
-    pub(super) fn of(root: &'a Value) -> File<'a> {
-        File { root, at: "" }
+impl<'a> Section<'a> {
+    pub(super) fn of(root: &'a Value) -> Section<'a> {
+        Section { root, from: "", at: "" }
+    }
+
+    /// The settings of a plugin, as a pointer into the file such as `/plugin_attr/redirect`, and as far as written.
+    pub fn attr(at: &'static str, written: Option<&'a Value>) -> Section<'a> {
+        Section { root: written.unwrap_or(&Value::Null), from: at, at }
     }
 
     /// A section of the whole file.
-    pub(super) fn below(self, at: &'static str) -> File<'a> {
-        File { root: self.root, at }
+    pub(super) fn below(self, at: &'static str) -> Section<'a> {
+        Section { at, ..self }
     }
 
     /// The written value.
-    pub(super) fn get(self, pointer: &str) -> Option<&'a Value> {
-        self.root.pointer(&format!("{}{pointer}", self.at)).filter(|value| !value.is_null())
+    pub fn get(self, pointer: &str) -> Option<&'a Value> {
+        let pointer = format!("{}{pointer}", self.at);
+        self.root.pointer(&pointer[self.from.len()..]).filter(|value| !value.is_null())
     }
 
     /// The written value, else the default; `None` if there is neither. The shape of the key has been checked before,
@@ -145,16 +154,38 @@ impl<'a> File<'a> {
         self.value(pointer, values::switch)
     }
 
-    pub(super) fn count(self, pointer: &str) -> u64 {
-        self.value(pointer, |value| values::count(value, 0, u64::MAX))
+    pub fn count(self, pointer: &str) -> u64 {
+        let (min, max) = match self.row(pointer).0.shape {
+            Shape::Count { min, max } => (min, max),
+            _ => (0, u64::MAX),
+        };
+        self.value(pointer, |value| values::count(value, min, max))
     }
 
-    pub(super) fn time(self, pointer: &str) -> Duration {
+    /// A number of things in memory.
+    pub fn number(self, pointer: &str) -> usize {
+        usize::try_from(self.count(pointer)).unwrap_or(usize::MAX)
+    }
+
+    pub fn port(self, pointer: &str) -> u16 {
+        self.value(pointer, values::port)
+    }
+
+    pub fn networks(self, pointer: &str) -> Vec<IpNet> {
+        self.value(pointer, |value| values::list(value, values::network))
+    }
+
+    /// Ascending upper bounds of latencies, in milliseconds.
+    pub fn buckets(self, pointer: &str) -> Vec<f64> {
+        self.value(pointer, values::buckets)
+    }
+
+    pub fn time(self, pointer: &str) -> Duration {
         self.value(pointer, values::time)
     }
 
     /// Bytes, within the bounds of the setting.
-    pub(super) fn size(self, pointer: &str) -> u64 {
+    pub fn size(self, pointer: &str) -> u64 {
         let bytes = self.value(pointer, values::size);
         match self.row(pointer).0.shape {
             Shape::Within(least, most) => bytes.clamp(least, most),
@@ -162,28 +193,33 @@ impl<'a> File<'a> {
         }
     }
 
-    pub(super) fn text(self, pointer: &str) -> Option<&'a str> {
+    /// Bytes in memory.
+    pub fn bytes(self, pointer: &str) -> usize {
+        usize::try_from(self.size(pointer)).unwrap_or(usize::MAX)
+    }
+
+    pub fn text(self, pointer: &str) -> Option<&'a str> {
         self.read(pointer, values::text)
     }
 
-    pub(super) fn texts(self, pointer: &str) -> Option<Vec<String>> {
+    pub fn texts(self, pointer: &str) -> Option<Vec<String>> {
         self.read(pointer, |value| values::list(value, |item| values::text(item).map(str::to_owned)))
     }
 
     /// The address of the section `at`.
     fn address(self, at: &'static str) -> SocketAddr {
         let at = self.below(at);
-        SocketAddr::new(at.value("/ip", values::ip), at.value("/port", values::port))
+        SocketAddr::new(at.value("/ip", values::ip), at.port("/port"))
     }
 }
 
-fn listen(apisix: File<'_>) -> Result<Vec<Listen>, Invalid> {
+fn listen(apisix: Section<'_>) -> Result<Vec<Listen>, Invalid> {
     addresses(apisix, apisix.value("/node_listen", values::listen), "/apisix/node_listen", &[])
 }
 
 /// Addresses of the same kind, different from each other and from those there are.
 fn addresses(
-    apisix: File<'_>,
+    apisix: Section<'_>,
     written: Vec<values::ListenEntry>,
     pointer: &str,
     others: &[Listen],
@@ -208,7 +244,7 @@ fn addresses(
     Ok(listen)
 }
 
-fn tls(apisix: File<'_>, others: &[Listen]) -> Result<Tls, Invalid> {
+fn tls(apisix: Section<'_>, others: &[Listen]) -> Result<Tls, Invalid> {
     let ssl = apisix.below("/apisix/ssl");
     let listen = match ssl.bool("/enable") {
         true => ssl.value("/listen", values::tls_listen),
@@ -233,7 +269,7 @@ fn tls(apisix: File<'_>, others: &[Listen]) -> Result<Tls, Invalid> {
     })
 }
 
-fn admin(file: File<'_>, role: Role) -> Result<Admin, Invalid> {
+fn admin(file: Section<'_>, role: Role) -> Result<Admin, Invalid> {
     let admin = file.below("/deployment/admin");
     let keys = |value| match values::list(value, values::admin_key)? {
         // With an empty list no client could come in, not even with the generated key.
@@ -259,7 +295,7 @@ fn admin(file: File<'_>, role: Role) -> Result<Admin, Invalid> {
     })
 }
 
-fn admin_tls(admin: File<'_>) -> Result<Option<AdminTls>, Invalid> {
+fn admin_tls(admin: Section<'_>) -> Result<Option<AdminTls>, Invalid> {
     if !admin.bool("/https_admin") {
         return Ok(None);
     }
@@ -273,7 +309,7 @@ fn admin_tls(admin: File<'_>) -> Result<Option<AdminTls>, Invalid> {
     }
 }
 
-fn admin_limits(admin: File<'_>) -> Result<AdminLimits, Invalid> {
+fn admin_limits(admin: Section<'_>) -> Result<AdminLimits, Invalid> {
     let count = |name| usize::try_from(admin.count(name)).unwrap_or(usize::MAX);
     let time = |name: &str| match admin.time(name) {
         Duration::ZERO => Err(Invalid::new("a time of 0 would refuse every client")
@@ -294,7 +330,7 @@ fn admin_limits(admin: File<'_>) -> Result<AdminLimits, Invalid> {
     })
 }
 
-fn proxy_cache(apisix: File<'_>) -> ProxyCache {
+fn proxy_cache(apisix: Section<'_>) -> ProxyCache {
     ProxyCache {
         ttl: apisix.time("/proxy_cache/cache_ttl"),
         read_timeout: apisix.time("/proxy_cache/disk_read_timeout"),
@@ -302,7 +338,7 @@ fn proxy_cache(apisix: File<'_>) -> ProxyCache {
     }
 }
 
-fn resolver(apisix: File<'_>) -> Result<Resolver, Invalid> {
+fn resolver(apisix: Section<'_>) -> Result<Resolver, Invalid> {
     let mut servers = Vec::new();
     for (at, text) in apisix.texts("/dns_resolver").into_iter().flatten().enumerate() {
         let bare = text.trim_start_matches('[').trim_end_matches(']');
@@ -322,7 +358,7 @@ fn resolver(apisix: File<'_>) -> Result<Resolver, Invalid> {
     })
 }
 
-fn workers(file: File<'_>, lookup: Lookup<'_>) -> Result<Workers, Invalid> {
+fn workers(file: Section<'_>, lookup: Lookup<'_>) -> Result<Workers, Invalid> {
     if file.bool("/apisix/enable_dev_mode") {
         return Ok(Workers::Count(1));
     }
@@ -340,7 +376,7 @@ fn workers(file: File<'_>, lookup: Lookup<'_>) -> Result<Workers, Invalid> {
     }
 }
 
-fn log_level(nginx: File<'_>) -> LogLevel {
+fn log_level(nginx: Section<'_>) -> LogLevel {
     match nginx.text("/error_log_level") {
         Some("debug") => LogLevel::Debug,
         Some("info") => LogLevel::Info,
@@ -353,7 +389,7 @@ fn log_level(nginx: File<'_>) -> LogLevel {
     }
 }
 
-fn http(http: File<'_>) -> Result<Http, Invalid> {
+fn http(http: Section<'_>) -> Result<Http, Invalid> {
     let large = http.get("/large_client_header_buffers").is_some();
     let max_head_size = match http.read("/client_header_buffer_size", values::size) {
         Some(small) if !large => small,
@@ -424,7 +460,7 @@ fn http(http: File<'_>) -> Result<Http, Invalid> {
     })
 }
 
-fn http2(http: File<'_>) -> Http2 {
+fn http2(http: Section<'_>) -> Http2 {
     Http2 {
         max_concurrent_streams: http.count("/http2_max_concurrent_streams"),
         body_preread_size: http.size("/http2_body_preread_size"),
@@ -438,7 +474,7 @@ fn http2(http: File<'_>) -> Http2 {
     }
 }
 
-fn http3(http: File<'_>) -> Result<Http3, Invalid> {
+fn http3(http: Section<'_>) -> Result<Http3, Invalid> {
     let alt_svc = http.value("/http3_alt_svc", values::text);
     if !alt_svc.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
         return Err(Invalid::new("`Alt-Svc` is made of printable ASCII characters")
@@ -458,7 +494,7 @@ fn http3(http: File<'_>) -> Result<Http3, Invalid> {
 }
 
 /// The settings of an access log.
-pub(super) fn access_log(section: File<'_>) -> Result<Option<AccessLog>, Invalid> {
+pub(super) fn access_log(section: Section<'_>) -> Result<Option<AccessLog>, Invalid> {
     if !section.bool("/enable_access_log") {
         return Ok(None);
     }
@@ -491,7 +527,7 @@ pub(super) fn access_log(section: File<'_>) -> Result<Option<AccessLog>, Invalid
     }))
 }
 
-fn provider(file: File<'_>, role: Role) -> Result<Provider, Invalid> {
+fn provider(file: Section<'_>, role: Role) -> Result<Provider, Invalid> {
     let pointer = match role {
         Role::Traditional => "/deployment/role_traditional/config_provider",
         Role::DataPlane => "/deployment/role_data_plane/config_provider",
@@ -511,33 +547,21 @@ fn provider(file: File<'_>, role: Role) -> Result<Provider, Invalid> {
     }
 }
 
-fn prometheus(file: File<'_>) -> Prometheus {
+fn prometheus(file: Section<'_>) -> Prometheus {
     let attr = file.below("/plugin_attr/prometheus");
     Prometheus {
         export_uri: attr.value("/export_uri", values::text).to_owned(),
-        metric_prefix: attr.value("/metric_prefix", values::text).to_owned(),
         export: attr
             .bool("/enable_export_server")
             .then(|| file.address("/plugin_attr/prometheus/export_addr")),
-        connections: usize::try_from(attr.count("/max_connections")).unwrap_or(usize::MAX),
+        connections: attr.number("/max_connections"),
         send_timeout: attr.time("/send_timeout"),
-        default_buckets: attr.read("/default_buckets", values::buckets),
-        extra_labels: members(attr, "/metrics", |metric| {
-            let labels = metric.get("extra_labels").filter(|labels| !labels.is_null());
-            values::list(labels.ok_or_else(|| Invalid::new("no labels"))?, values::label)
-        }),
-        expire: members(attr, "/metrics", |metric| {
-            match values::time(metric.get("expire").unwrap_or(&Value::Null))? {
-                Duration::ZERO => Err(Invalid::new("for ever")),
-                expire => Ok(expire),
-            }
-        }),
     }
 }
 
 /// Reads each member of a map with `read`, leaving out those that it refuses.
 fn members<'a, T>(
-    file: File<'a>,
+    file: Section<'a>,
     pointer: &str,
     read: impl Fn(&'a Value) -> Result<T, Invalid>,
 ) -> IndexMap<String, T> {

@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::values::{
     access_log, admin_key, boolean, buckets, buffers, count, file_provider, header_name, id, ip, keyring,
-    label, list, listen, log_path, long_key, network, one_of, port, provider, real_ip_from, size, switch,
-    text, time, tls_listen, tls_protocols, workers, zones,
+    label, list, listen, log_path, long_key, metric_prefix, network, one_of, port, provider, real_ip_from,
+    size, switch, text, time, tls_listen, tls_protocols, workers, zones,
 };
 use super::{etcd, streams};
 use crate::Invalid;
@@ -69,6 +69,8 @@ pub enum Shape {
     FileProvider,
     Labels,
     Buckets,
+    /// The prefix of names of metrics.
+    MetricPrefix,
     /// Protocols within streams, `- name: redis` each.
     Protocols,
     /// A service registry that this version lacks; every value is refused.
@@ -114,6 +116,7 @@ impl Shape {
             Shape::FileProvider => file_provider(value).map(drop),
             Shape::Labels => list(value, label).map(drop),
             Shape::Buckets => buckets(value).map(drop),
+            Shape::MetricPrefix => metric_prefix(value).map(drop),
             Shape::Protocols => list(value, streams::protocol).map(drop),
             Shape::NoRegistry => Err(Invalid::new("this version does not have that service registry")
                 .expected("one of consul, consul_kv, dns, eureka, kubernetes, nacos")),
@@ -130,7 +133,9 @@ impl Shape {
         match self {
             Shape::Bool => "boolean".to_owned(),
             Shape::Switch => "`on`, `off`".to_owned(),
-            Shape::Text | Shape::LogPath | Shape::AccessLog | Shape::LongKey => "text".to_owned(),
+            Shape::Text | Shape::MetricPrefix | Shape::LogPath | Shape::AccessLog | Shape::LongKey => {
+                "text".to_owned()
+            }
             Shape::Texts => "list of texts".to_owned(),
             Shape::HeaderName => "header name".to_owned(),
             Shape::OneOf(names) => {

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use serde_json::Value;
 
 use super::AccessLog;
-use super::read::{self, File};
+use super::read::{self, Section};
 use super::values;
 use crate::{Invalid, xrpc};
 
@@ -85,7 +85,7 @@ impl ProxyMode {
 /// Ports that may be listened on for streams, each with a socket a worker.
 const MOST_PORTS: usize = 8192;
 
-pub(super) fn proxy_mode(file: File<'_>) -> ProxyMode {
+pub(super) fn proxy_mode(file: Section<'_>) -> ProxyMode {
     match file.text("/apisix/proxy_mode") {
         Some("stream") => ProxyMode::Stream,
         Some("http&stream") => ProxyMode::HttpAndStream,
@@ -99,7 +99,7 @@ pub(super) fn proxy_mode(file: File<'_>) -> ProxyMode {
     }
 }
 
-pub(super) fn proxy_protocol(file: File<'_>) -> ProxyProtocol {
+pub(super) fn proxy_protocol(file: Section<'_>) -> ProxyProtocol {
     let at = file.below("/apisix/proxy_protocol");
     ProxyProtocol {
         http: at.read("/listen_http_port", values::port),
@@ -108,7 +108,7 @@ pub(super) fn proxy_protocol(file: File<'_>) -> ProxyProtocol {
     }
 }
 
-pub(super) fn streams(file: File<'_>) -> Result<Streams, Invalid> {
+pub(super) fn streams(file: Section<'_>) -> Result<Streams, Invalid> {
     let (apisix, stream) = (file.below("/apisix"), file.below("/nginx_config/stream"));
     let (mut tcp, mut udp) = (Vec::new(), Vec::new());
     if proxy_mode(file).serves_streams() {
@@ -320,7 +320,7 @@ mod tests {
     }
 
     fn read(value: Value) -> Result<Streams, Invalid> {
-        streams(File::of(&value))
+        streams(Section::of(&value))
     }
 
     #[test]
@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn the_mode_says_what_is_served() {
-        let mode = |apisix: Value| proxy_mode(File::of(&json!({ "apisix": apisix })));
+        let mode = |apisix: Value| proxy_mode(Section::of(&json!({ "apisix": apisix })));
         assert_eq!(mode(json!({})), ProxyMode::Http);
         assert_eq!(mode(json!({"proxy_mode": "stream"})), ProxyMode::Stream);
         assert_eq!(mode(json!({"proxy_mode": "http&stream"})), ProxyMode::HttpAndStream);

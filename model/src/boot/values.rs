@@ -419,8 +419,23 @@ pub fn label(value: &Value) -> Result<(String, String), Invalid> {
     }
 }
 
+pub fn metric_prefix(value: &Value) -> Result<&str, Invalid> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b':';
+    let is_prefix = |text: &str| {
+        text.len() <= 64 && text.bytes().all(allowed) && !text.starts_with(|c: char| c.is_ascii_digit())
+    };
+    let expected = "up to 64 letters, digits, `_` and `:`, no digit first";
+    value.as_str().filter(|text| is_prefix(text)).ok_or_else(|| wrong_value(expected, value))
+}
+
+/// Far more buckets than dashboards show; each costs memory for every label set.
+const MAX_BUCKETS: usize = 64;
+
 pub fn buckets(value: &Value) -> Result<Vec<f64>, Invalid> {
     let bounds = list(value, |item| item.as_f64().ok_or_else(|| wrong_type("number", item)))?;
+    if bounds.is_empty() || bounds.len() > MAX_BUCKETS || bounds[0] <= 0.0 {
+        return Err(wrong_value("1 to 64 positive numbers (milliseconds)", value));
+    }
     if let Some(at) = bounds.windows(2).position(|pair| pair[0] >= pair[1]) {
         return Err(Invalid::new("buckets must grow")
             .within(at + 1)

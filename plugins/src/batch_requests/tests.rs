@@ -5,6 +5,8 @@ use sdk::testing::{Probe, fields, with_body};
 
 use super::*;
 
+const DEFAULT_PATH: &str = "/apisix/batch-requests";
+
 fn ask(body: &[u8], answers: Vec<Result<Fetched, FetchError>>) -> (u16, Value, Vec<Fetch>) {
     let headers =
         [("Host", "a.example"), ("X-Outer", "o"), ("X-Both", "outer"), ("Content-Type", "application/json")];

@@ -214,16 +214,14 @@ fn a_refusal_replaces_what_was_to_be_answered() {
 #[test]
 fn an_answer_is_held_as_far_as_was_said() {
     for (attr, size) in [
-        (None, Ok(1 << 20)),
-        (Some(json!({})), Ok(1 << 20)),
-        (Some(json!({"max_resp_body_size": null})), Ok(1 << 20)),
-        (Some(json!({"max_resp_body_size": 5})), Ok(5)),
-        (Some(json!({"max_resp_body_size": "2k"})), Ok(2048)),
+        (None, 1 << 20),
+        (Some(json!({})), 1 << 20),
+        (Some(json!({"max_resp_body_size": null})), 1 << 20),
+        (Some(json!({"max_resp_body_size": 5})), 5),
+        (Some(json!({"max_resp_body_size": "2k"})), 2048),
     ] {
         assert_eq!(max_answer(attr.as_ref()), size, "{attr:?}");
     }
-    let wrong = max_answer(Some(&json!({"max_resp_body_size": "much"}))).unwrap_err().reason;
-    assert!(wrong.starts_with("plugin_attr.forward-auth.max_resp_body_size in config.yaml: "), "{wrong}");
 }
 
 #[test]

@@ -176,7 +176,7 @@ fn removed_routes_leave_no_series() {
 #[test]
 fn idle_series_expire_if_configured() {
     let attr = serde_json::json!({"metrics": {"http_status": {"expire": 10}}});
-    let meters = Meters::new(Settings::from_attr(Some(&attr)).unwrap());
+    let meters = Meters::new(Settings::from_attr(Some(&attr)));
     let shard = meters.shard(0);
     let at = |now_ms| scrape_at(&meters, now_ms).contains("status{");
     count(&shard, "1", Sample::default());
@@ -432,7 +432,7 @@ fn a_removed_label_set_is_made_again_once() {
 fn expired_series_restart() {
     for metric in ["http_status", "http_latency", "bandwidth"] {
         let attr = serde_json::json!({"metrics": {metric: {"expire": 10}}});
-        let meters = Meters::new(Settings::from_attr(Some(&attr)).unwrap());
+        let meters = Meters::new(Settings::from_attr(Some(&attr)));
         let shard = meters.shard(0);
         let rows = |now_ms| {
             meters.read(now_ms, |reading| {

@@ -3,6 +3,9 @@
 use super::row::{Row, row};
 use crate::boot::shape::Shape;
 
+/// Bytes, as a plain number.
+const IN_MEMORY: Shape = Shape::Count { min: 1, max: u64::MAX };
+
 #[rustfmt::skip]
 pub const PLUGINS: &[Row] = &[
     row("plugins", Shape::Texts, "",
@@ -24,7 +27,7 @@ pub const PLUGINS: &[Row] = &[
     row("plugin_attr.prometheus.export_addr.ip", Shape::Ip, "127.0.0.1", "address of the metrics"),
     row("plugin_attr.prometheus.export_addr.port", Shape::Port, "9091", "their port"),
     row("plugin_attr.prometheus.export_uri", Shape::Text, "/apisix/prometheus/metrics", "their path"),
-    row("plugin_attr.prometheus.metric_prefix", Shape::Text, "apisix_", "what the names of metrics begin with"),
+    row("plugin_attr.prometheus.metric_prefix", Shape::MetricPrefix, "apisix_", "what the names of metrics begin with"),
     row("plugin_attr.prometheus.max_series", Shape::Count { min: 1, max: 1 << 32 }, "200000",
         "series that request labels may create; near the limit, label sets idle for a minute are evicted; requests \
          without room count under the route `__overflow__`").ours(),
@@ -37,7 +40,8 @@ pub const PLUGINS: &[Row] = &[
         "labels added to `http_status`, `http_latency` or `bandwidth`: list of `NAME: $variable`"),
     row("plugin_attr.prometheus.metrics.*.expire", Shape::Count { min: 0, max: 86_400 * 365 }, "",
         "seconds after which a series without new values is removed").words("never"),
-    row("plugin_attr.prometheus.default_buckets", Shape::Buckets, "",
+    row("plugin_attr.prometheus.default_buckets", Shape::Buckets,
+        "[1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 30000, 60000]",
         "upper bounds of latencies in milliseconds, in rising order").words("APISIX's"),
     row("plugin_attr.file-logger.allowed_paths", Shape::Texts, "[logs, /var/log]",
         "folders in which `file-logger` may write, besides `/dev/stdout` and `/dev/stderr`; a relative one lies in the \
@@ -69,14 +73,14 @@ pub const PLUGINS: &[Row] = &[
         "port in the location that `http_to_https` redirects to"),
     row("plugin_attr.server-info.report_ttl", Shape::Count { min: 3, max: 86_400 }, "60",
         "seconds an instance stays in etcd after its last report, see [server-info](plugins/server-info.md)"),
-    row("plugin_attr.proxy-cache.purge_allow", Shape::Any, "[127.0.0.0/8, \"::1/128\"]",
+    row("plugin_attr.proxy-cache.purge_allow", Shape::Networks, "[127.0.0.0/8, \"::1/128\"]",
         "addresses and networks that may `PURGE`; others get 403").ours(),
-    row("plugin_attr.batch-requests.uri", Shape::Any, "/apisix/batch-requests", "path of the endpoint"),
-    row("plugin_attr.batch-requests.max_response_size", Shape::Any, "", "bytes of all answers of a batch together")
+    row("plugin_attr.batch-requests.uri", Shape::Text, "/apisix/batch-requests", "path of the endpoint"),
+    row("plugin_attr.batch-requests.max_response_size", IN_MEMORY, "67108864", "bytes of all answers of a batch together")
         .words("64 MiB").ours(),
-    row("plugin_attr.body-transformer.max_output_size", Shape::Any, "", "bytes that a template may write")
+    row("plugin_attr.body-transformer.max_output_size", IN_MEMORY, "67108864", "bytes that a template may write")
         .words("64 MiB").ours(),
-    row("plugin_attr.body-transformer.max_steps", Shape::Any, "100000",
+    row("plugin_attr.body-transformer.max_steps", Shape::Count { min: 1, max: u64::MAX }, "100000",
         "steps that one run of a template may take, about 10 ms; beyond that the request gets 503, or the response stays \
          as it is, and the error log says so. Templates that go through long lists need more. The worker does what takes \
          about a millisecond: bodies of up to 64 KiB, read into up to 2 MiB of values, and 10,000 steps. Longer work runs \

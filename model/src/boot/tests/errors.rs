@@ -36,9 +36,41 @@ fn each_wrong_item_of_a_list_is_reported() {
                 "/deployment/etcd/host/7",
             ],
         ),
+        (
+            "plugin_attr:\n  proxy-cache: {purge_allow: [localhost, 10.0.0.0/8, 10.0.0.0/33]}\n",
+            vec!["/plugin_attr/proxy-cache/purge_allow/0", "/plugin_attr/proxy-cache/purge_allow/2"],
+        ),
+        (
+            "discovery:\n  consul: {servers: [http://a, 1], weight: -1}\n",
+            vec!["/discovery/consul/servers/1", "/discovery/consul/weight"],
+        ),
     ] {
         let pointers: Vec<_> = refusals(text).into_iter().map(|error| error.pointer).collect();
         assert_eq!(pointers, wants, "{text}");
+    }
+}
+
+#[test]
+fn settings_of_plugins_have_bounds() {
+    let long = "a".repeat(65);
+    for (attr, pointer) in [
+        ("prometheus: {metric_prefix: 1a}", "/prometheus/metric_prefix"),
+        ("prometheus: {metric_prefix: 'a b'}", "/prometheus/metric_prefix"),
+        (&*format!("prometheus: {{metric_prefix: {long}}}"), "/prometheus/metric_prefix"),
+        ("prometheus: {default_buckets: [1, 1]}", "/prometheus/default_buckets/1"),
+        ("prometheus: {default_buckets: []}", "/prometheus/default_buckets"),
+        ("prometheus: {default_buckets: [0]}", "/prometheus/default_buckets"),
+        ("prometheus: {max_series: 0}", "/prometheus/max_series"),
+        ("prometheus: {forget_after: 1h}", "/prometheus/forget_after"),
+        ("prometheus: {metrics: {bandwidth: {expire: 1h}}}", "/prometheus/metrics/bandwidth/expire"),
+        ("proxy-cache: {purge_allow: 127.0.0.1}", "/proxy-cache/purge_allow"),
+        ("proxy-mirror: {timeout: {read: soon}}", "/proxy-mirror/timeout/read"),
+        ("forward-auth: {max_resp_body_size: much}", "/forward-auth/max_resp_body_size"),
+        ("body-transformer: {max_steps: 0}", "/body-transformer/max_steps"),
+        ("batch-requests: {max_response_size: 0}", "/batch-requests/max_response_size"),
+    ] {
+        let (.., found, _) = refusal(&format!("plugin_attr: {{{attr}}}\n"));
+        assert_eq!(found, format!("/plugin_attr{pointer}"));
     }
 }
 

@@ -155,7 +155,7 @@ plugin_attr:
     let servers: Vec<String> = boot.resolver.servers.iter().map(ToString::to_string).collect();
     assert_eq!(servers, ["1.1.1.1:53", "9.9.9.9:5353", "[::1]:53", "[::2]:53"]);
     assert_eq!(boot.resolver.valid, Some(Duration::from_secs(30)));
-    assert_eq!(boot.trusted_addresses.map(|nets| nets.len()), Some(1));
+    assert_eq!(boot.trusted_addresses.as_ref().map(Vec::len), Some(1));
     assert_eq!(boot.log_level, LogLevel::Info);
     assert_eq!(boot.http.client_max_body_size, Some(10 << 20));
     assert_eq!(boot.http.max_head_size, 32 << 10);
@@ -166,11 +166,9 @@ plugin_attr:
     assert_eq!(boot.plugins.as_deref(), Some(&["cors".to_owned(), "limit-count".to_owned()][..]));
     assert_eq!(boot.prometheus.export.map(|at| at.port()), Some(9092));
     assert_eq!((boot.prometheus.connections, boot.prometheus.send_timeout), (5, Duration::from_secs(3)));
-    assert_eq!(
-        boot.prometheus.extra_labels["http_status"],
-        [("addr".to_owned(), "upstream_addr".to_owned())]
-    );
-    assert_eq!(boot.prometheus.expire["http_status"], Duration::from_secs(60));
+    assert_eq!(boot.attr("/plugin_attr/prometheus").buckets("/default_buckets"), [1.0, 5.5]);
+    assert_eq!(boot.attr("/plugin_attr/redirect").port("/https_port"), 8443);
+    assert_eq!(boot.attr("/plugin_attr/proxy-mirror").time("/timeout/read"), Duration::from_secs(60));
     assert_eq!(boot.plugin_attr["redirect"]["https_port"], 8443);
     assert_eq!(boot.plugin_attr["prometheus"]["export_addr"]["port"], 9092);
 }

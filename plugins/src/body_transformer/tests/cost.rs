@@ -122,11 +122,9 @@ fn looks_at_many_parts_cost_steps() {
 #[test]
 fn steps_have_a_bound() {
     let body = format!("{{\"a\":\"{}\"}}", "x".repeat(400_000));
-    for (attr, most) in [
-        (None, MAX_STEPS),
-        (Some(json!({"max_steps": 1000})), 1000),
-        (Some(json!({"max_steps": 0})), MAX_STEPS),
-    ] {
+    for (attr, most) in
+        [(None, 100_000), (Some(json!({"max_steps": 1000})), 1000), (Some(json!({"max_steps": 0})), 100_000)]
+    {
         for (times, fits) in [(most * 9 / 10, true), (most * 11 / 10, false)] {
             let template = format!("{{% for i = 1, {times} do %}}{{% end %}}done");
             let config = json!({"request": {"input_format": "json", "template": template}, "response": {"template": template}});
