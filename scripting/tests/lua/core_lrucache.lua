@@ -53,6 +53,8 @@ function test.plugin_ctx()
     eq(lrucache.plugin_ctx(cache, ctx, "x", function(a) return a end, 9), 9)
     eq(lrucache.plugin_ctx_id(ctx, "x"), "route#1#x#3")
     eq(lrucache.plugin_ctx_id(ctx), "route#1#3")
+    eq(lrucache.plugin("p", "k", 1, function() return 7 end), 7)
+    eq(lrucache.plugin("p", "k", 1, function() return 8 end), 7)
     eq(lrucache.global("k", 1, function() return 1 end), 1)
 end
 

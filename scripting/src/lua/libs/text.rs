@@ -6,6 +6,7 @@ mod uri;
 
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, Engine, GeneralPurpose, GeneralPurposeConfig};
+use mlua::chunk::ChunkMode;
 use mlua::{Error, Lua, LuaString, Result, Table, Value};
 
 use super::call::function;
@@ -110,6 +111,25 @@ pub(super) fn add_native(lua: &Lua, group: &Table) -> Result<()> {
             let mut escaped = Vec::new();
             uri::escape(&text.as_bytes(), uri::in_path, &mut escaped);
             lua.create_string(escaped)
+        })?,
+    )?;
+    // A function that makes a chunk of a text with an environment of its own; texts only, no bytecode.
+    group.raw_set(
+        "chunk",
+        function(lua, "chunk", |lua, (source, name): (LuaString, String)| {
+            let source = source.as_bytes().to_vec();
+            let load = move |lua: &Lua, env: Option<Table>| {
+                let chunk = lua.load(source.as_slice()).set_name(name.as_str()).set_mode(ChunkMode::Text);
+                match env {
+                    Some(env) => chunk.set_environment(env).into_function(),
+                    None => chunk.into_function(),
+                }
+            };
+            Ok(match load(lua, None) {
+                Ok(_) => (Some(lua.create_function(move |lua, env: Table| load(lua, Some(env)))?), None),
+                Err(Error::SyntaxError { message, .. }) => (None, Some(message)),
+                Err(error) => return Err(error),
+            })
         })?,
     )?;
     group.raw_set(

@@ -61,6 +61,17 @@ end
 
 local _M = { version = 0.1, new = new, global = new() }
 
+-- The form of earlier versions: a cache for each plugin.
+local of_plugins = {}
+function _M.plugin(name, key, version, create, ...)
+    local cache = of_plugins[name]
+    if not cache then
+        cache = new({ type = "plugin" })
+        of_plugins[name] = cache
+    end
+    return cache(key, version, create, ...)
+end
+
 local function key_of(ctx, extra)
     local key = ctx.conf_type .. "#" .. ctx.conf_id
     if extra then
