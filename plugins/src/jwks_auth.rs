@@ -3,9 +3,6 @@
 //! Native: APISIX verifies such tokens with openid-connect. A token needs no consumer here: who it is for stands in its
 //! claims, which may be passed on to the upstream in headers.
 
-mod cache;
-mod keys;
-
 use std::borrow::Cow;
 use std::rc::Rc;
 use std::time::Duration;
@@ -15,16 +12,17 @@ use indexmap::IndexMap;
 use model::Invalid;
 use sdk::chain::Phases;
 use sdk::state::WorkerState;
-use sdk::world::{Fetch, FetchTimeouts, Keep, Target};
-use sdk::{Build, Exchange, Fields, Method, Phase, Plugin, Reply, Step, World};
+use sdk::world::Keep;
+use sdk::{Build, Exchange, Fields, Method, Phase, Plugin, Reply, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::auth::{self, Challenge, Vouched};
+use crate::jwks::KeySet;
 use crate::jwt_auth::token::Token;
 use crate::query::{self, Arg};
-use cache::{Cache, Next};
-use keys::KeySet;
+use crate::remote::cache::{Cache, Next, obtain};
+use crate::remote::{Manner, Remote};
 
 /// The configured plugin.
 pub struct JwksAuth {
@@ -60,14 +58,11 @@ pub struct Config {
 /// Where the keys come from.
 enum Keys {
     Given(KeySet),
-    Fetched { target: Target, uri: String, cache: WorkerState<Cache> },
+    Fetched { remote: Remote, cache: WorkerState<Cache<KeySet>> },
 }
 
 /// The largest set of keys, in bytes.
 const MOST: usize = 1 << 20;
-
-/// How long a request waits before it looks again whether another one has fetched the keys.
-const PAUSE: Duration = Duration::from_millis(10);
 
 impl Plugin for JwksAuth {
     const NAME: &'static str = "jwks-auth";
@@ -116,17 +111,8 @@ impl Plugin for JwksAuth {
             }
             (None, url) => {
                 let url = url.as_deref().unwrap_or_default();
-                let target = cx.target(url).map_err(|invalid| invalid.at("/jwks_uri"))?;
-                let rest = url.split_once("://").map_or("", |(_, rest)| rest);
-                let path = rest.split('#').next().unwrap_or_default();
-                let uri = path.find(['/', '?']).map_or("/", |at| &path[at..]);
-                let uri = if uri.starts_with('?') { format!("/{uri}") } else { uri.to_owned() };
-                if !uri.bytes().all(|byte| byte.is_ascii_graphic()) {
-                    return Err(Invalid::new("jwks_uri holds a character that cannot stand in a request")
-                        .at("/jwks_uri")
-                        .expected("other characters than ASCII ones percent-encoded"));
-                }
-                Keys::Fetched { target, uri, cache: cx.worker_state("keys") }
+                let remote = Remote::parse(url).map_err(|why| Invalid::new(why).at("/jwks_uri"))?;
+                Keys::Fetched { remote, cache: cx.worker_state("keys") }
             }
         };
         let challenge = Challenge::new("Bearer", &config.realm);
@@ -146,9 +132,10 @@ impl Plugin for JwksAuth {
             Keys::Given(keys) => self.judge(x, keys, &token),
             Keys::Fetched { cache, .. } => {
                 let now = x.world().steady_ms();
-                let next = cache.with(x.world(), |cache| cache.next(now, self.ttl(), token.key_id()));
+                let next = cache
+                    .with(x.world(), |cache| cache.next(now, self.ttl(), |keys| holds(keys, token.key_id())));
                 match next {
-                    Next::Verify(keys) => self.judge(x, &keys, &token),
+                    Next::Use(keys) => self.judge(x, &keys, &token),
                     _ => Step::Wait,
                 }
             }
@@ -173,59 +160,35 @@ impl JwksAuth {
         self.config.cache_ttl.saturating_mul(1000)
     }
 
-    /// The server's keys, fetched if need be. One request of a worker fetches them; the others wait.
+    /// The server's keys, fetched if need be.
     async fn keys_for(&self, x: &Exchange<'_>, key: Option<&str>) -> Result<Rc<KeySet>, &'static str> {
         const FAILED: &str = "the server of the keys does not answer";
-        let Keys::Fetched { target, uri, cache } = &self.keys else { return Err(FAILED) };
-        let world = x.world();
-        let end = world.steady_ms().saturating_add(self.config.timeout);
-        loop {
-            let now = world.steady_ms();
-            match cache.with(world, |cache| cache.next(now, self.ttl(), key)) {
-                Next::Verify(keys) => return Ok(keys),
-                Next::Ask => {}
-                Next::Wait if now < end => {
-                    world.sleep(PAUSE).await;
-                    continue;
-                }
-                Next::Wait | Next::Fail => return Err(FAILED),
-            }
-            cache.with(world, |cache| cache.begin(now));
-            let asking = Asking { cache, world };
-            let fetched = world.fetch(self.request(x, target, uri)).await;
-            drop(asking);
-            let read = match &fetched {
-                Ok(answer) if answer.status == 200 => KeySet::read(&answer.body),
-                Ok(_) => Err("the server of the keys does not answer with status 200"),
-                Err(error) => Err(error.as_str()),
-            };
-            let now = world.steady_ms();
-            if let Err(why) = read.map(|keys| cache.with(world, |cache| cache.store(now, keys))) {
-                x.complain(Self::NAME, why);
-                cache.with(world, |cache| cache.fail(now));
-            }
-        }
+        let Keys::Fetched { remote, cache } = &self.keys else { return Err(FAILED) };
+        let times = (self.ttl(), self.config.timeout);
+        let found = obtain(
+            cache,
+            x.world(),
+            times,
+            |keys| holds(keys, key),
+            async || self.ask(x, remote).await.map_err(|why| x.complain(Self::NAME, why)).ok(),
+        );
+        found.await.ok_or(FAILED)
     }
 
-    fn request(&self, x: &Exchange<'_>, target: &Target, uri: &str) -> Fetch {
+    async fn ask(&self, x: &Exchange<'_>, remote: &Remote) -> Result<KeySet, &'static str> {
         let mut fields = Fields::new();
         // The name and value are valid.
         let _ = fields.set(b"Accept", b"application/json");
-        x.count_hop(&mut fields);
-        let timeout = Duration::from_millis(self.config.timeout);
-        Fetch {
+        let manner = Manner {
+            timeout: Duration::from_millis(self.config.timeout),
             verify: self.config.ssl_verify,
-            target: target.clone(),
-            method_name: Vec::new(),
-            method: Method::Get,
-            uri: uri.as_bytes().to_vec(),
-            fields,
-            body: Bytes::new(),
-            timeouts: FetchTimeouts { connect: timeout, send: timeout, read: timeout },
-            max_body: MOST,
-            repeatable: true,
-            http2: false,
+            most: MOST,
             keep: Keep { connections: 0, idle: Duration::ZERO },
+        };
+        match remote.fetch(x, manner, Method::Get, fields, Bytes::new()).await {
+            Ok(answer) if answer.status == 200 => KeySet::read(&answer.body),
+            Ok(_) => Err("the server of the keys does not answer with status 200"),
+            Err(error) => Err(error.as_str()),
         }
     }
 
@@ -326,16 +289,9 @@ impl JwksAuth {
     }
 }
 
-/// Marks that a request asks the server, until it is dropped.
-struct Asking<'a> {
-    cache: &'a WorkerState<Cache>,
-    world: &'a dyn World,
-}
-
-impl Drop for Asking<'_> {
-    fn drop(&mut self) {
-        self.cache.with(self.world, |cache| cache.asks = false);
-    }
+/// Whether the set may have the key of a token.
+fn holds(keys: &KeySet, id: Option<&str>) -> bool {
+    id.is_none_or(|id| keys.may_hold(id))
 }
 
 #[cfg(test)]

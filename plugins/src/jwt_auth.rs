@@ -5,7 +5,7 @@
 //! RSA keys must have at least 2048 bits.
 
 pub(crate) mod token;
-mod verify;
+pub(crate) mod verify;
 
 use std::borrow::Cow;
 use std::sync::Arc;

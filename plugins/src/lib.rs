@@ -45,6 +45,7 @@ pub mod gzip;
 pub mod hmac_auth;
 pub mod http_logger;
 pub mod ip_restriction;
+mod jwks;
 pub mod jwks_auth;
 pub mod jwt_auth;
 pub mod key_auth;
@@ -59,6 +60,7 @@ mod meta;
 pub mod mocking;
 pub mod multi_auth;
 pub mod ocsp_stapling;
+pub mod openid_connect;
 pub mod path_characters;
 pub mod prometheus;
 pub mod proxy_cache;
@@ -70,6 +72,7 @@ mod ranges;
 pub mod real_ip;
 pub mod redirect;
 pub mod referer_restriction;
+mod remote;
 pub mod request_id;
 pub mod request_validation;
 pub mod response_rewrite;
@@ -90,9 +93,10 @@ pub mod workflow;
 pub use catalog::{Catalog, not_listed};
 
 use model::Invalid;
+use model::apisix_plugins::{self, ApisixPlugin, Subsystem};
 use sdk::Reply;
 use sdk::instance::{Factory, Linked};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Makes the list of all plugins that are linked in.
 macro_rules! plugins {
@@ -126,6 +130,7 @@ plugins! {
     uri_blocker::UriBlocker,
     request_validation::RequestValidation,
     multi_auth::MultiAuth,
+    openid_connect::OpenidConnect,
     hmac_auth::HmacAuth,
     basic_auth::BasicAuth,
     jwt_auth::JwtAuth,
@@ -170,6 +175,13 @@ plugins! {
 /// The names of all plugins this build has, by priority from high to low.
 pub fn names() -> Vec<&'static str> {
     ROWS.iter().map(|row| row.name()).collect()
+}
+
+/// The schema of a plugin whose settings are those of APISIX and no others.
+fn apisix_schema(name: &str) -> Value {
+    apisix_plugins::find(Subsystem::Http, name)
+        .map(|known| ApisixPlugin::facts(known).schema)
+        .unwrap_or_default()
 }
 
 /// Reads a status that a schema without an upper bound lets through. An invalid one becomes a status
@@ -224,8 +236,6 @@ fn refusal(status: u16, message: Option<&str>, reason: &'static str) -> Reply {
 
 #[cfg(test)]
 mod tests {
-    use model::apisix_plugins;
-
     use super::*;
 
     #[test]

@@ -11,6 +11,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use model::Invalid;
+use serde::Deserialize;
 use serde_json::Value;
 use wire::{Fields, Method, Span};
 
@@ -310,11 +311,13 @@ impl Probe {
         metadata: Option<&Value>,
         names: &dyn Names,
     ) -> Result<P, Invalid> {
-        let config = model::Schema::new(&P::schema())?.parse(config)?;
-        let config = serde_json::from_value(config).map_err(|error| Invalid::new(error.to_string()))?;
+        let written = model::Schema::new(&P::schema())?.parse(config)?;
+        let config = P::Config::deserialize(&written).map_err(|error| Invalid::new(error.to_string()))?;
         let owner = Owner { collection: "routes", id: self.route.id.to_string() };
         let metadata = || metadata;
-        let mut cx = Build::new(&owner, &self.services, names).with_metadata(&metadata);
+        let cx = Build::new(&owner, &self.services, names).with_metadata(&metadata);
+        // Each state of a plugin has a key of its own only with this.
+        let mut cx = cx.with_identity(P::NAME, &written);
         P::build(config, &mut cx)
     }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// Program and the Debian package that brings it.
-const DEBIAN: [(&str, &str); 11] = [
+const DEBIAN: [(&str, &str); 13] = [
     ("curl", "curl"),
     ("ab", "apache2-utils"),
     ("python3", "python3-minimal"),
@@ -16,6 +16,8 @@ const DEBIAN: [(&str, &str); 11] = [
     ("h2load", "nghttp2-client"),
     ("go", "golang-go"),
     ("openssl", "openssl"),
+    ("node", "nodejs"),
+    ("npm", "npm"),
     ("redis-cli", "redis-tools"),
     // The server under another name: its own package would start one.
     ("redis-check-rdb", "redis-tools"),
@@ -34,6 +36,7 @@ const GO: [(&str, &str); 5] = [
 pub fn install() -> Result<()> {
     debian(&DEBIAN)?;
     python()?;
+    node()?;
     go()?;
     etcd()?;
     faketime()
@@ -62,6 +65,27 @@ pub fn venv(name: &str, requirements: &str) -> Result<PathBuf> {
     run(Command::new(pip).args(["install", "--quiet", "--requirement"]).arg(&wanted))?;
     std::fs::write(stamp, text)?;
     Ok(folder)
+}
+
+/// Packages of npm that cases drive the gateway with, in `target/node`, as `package-lock.json` pins them. Their
+/// scripts do not run.
+fn node() -> Result<()> {
+    let (folder, wanted) = (root().join("target/node"), root().join("tests/tools"));
+    let (stamp, lock) =
+        (folder.join("installed"), std::fs::read_to_string(wanted.join("package-lock.json"))?);
+    if std::fs::read_to_string(&stamp).is_ok_and(|there| there == lock) {
+        return Ok(());
+    }
+    println!("installing the packages of tests/tools/package.json into {}", folder.display());
+    std::fs::create_dir_all(&folder)?;
+    for name in ["package.json", "package-lock.json"] {
+        std::fs::copy(wanted.join(name), folder.join(name))?;
+    }
+    let mut npm = Command::new("npm");
+    npm.args(["ci", "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]);
+    run(npm.current_dir(&folder))?;
+    std::fs::write(stamp, lock)?;
+    Ok(())
 }
 
 fn go() -> Result<()> {

@@ -128,7 +128,7 @@ fn public_key(algorithm: &str, pem: &str) -> Result<ParsedPublicKey, &'static st
 const RSA: &str = "public_key of the consumer is not an RSA key of 2048 to 8192 bits";
 
 /// The first public key in a PEM text (RFC 7468).
-fn read_pem(text: &str) -> Option<Vec<u8>> {
+pub(crate) fn read_pem(text: &str) -> Option<Vec<u8>> {
     ["PUBLIC KEY", "RSA PUBLIC KEY"].into_iter().find_map(|label| {
         let (_, rest) = text.split_once(&format!("-----BEGIN {label}-----"))?;
         let (body, _) = rest.split_once(&format!("-----END {label}-----"))?;

@@ -1,11 +1,12 @@
 //! A set of keys (RFC 7517), and the verification of tokens with it.
 
 use aws_lc_rs::hmac;
-use aws_lc_rs::signature::{self, UnparsedPublicKey, VerificationAlgorithm};
+use aws_lc_rs::signature::{self, ParsedPublicKey, UnparsedPublicKey, VerificationAlgorithm};
 use serde_json::Value;
 
 use crate::auth::base64url;
 use crate::jwt_auth::token::Token;
+use crate::jwt_auth::verify::read_pem;
 
 /// Keys of a set that are kept; further ones are ignored.
 const MOST: usize = 64;
@@ -14,7 +15,7 @@ const MOST: usize = 64;
 const TRIES: usize = 8;
 
 /// A set of keys; never empty.
-pub(super) struct KeySet(Vec<Key>);
+pub(crate) struct KeySet(Vec<Key>);
 
 struct Key {
     id: Option<String>,
@@ -38,6 +39,40 @@ impl KeySet {
         let list = set.get("keys").and_then(Value::as_array).ok_or("the set of keys has no list `keys`")?;
         let keys: Vec<Key> = list.iter().filter_map(Key::read).take(MOST).collect();
         if keys.is_empty() { Err("the set has no key that is supported") } else { Ok(KeySet(keys)) }
+    }
+
+    /// The set of one public key in PEM, of any kind that is supported.
+    pub fn of_pem(pem: &str) -> Result<KeySet, &'static str> {
+        let der = read_pem(pem).ok_or("this is not a public key in PEM (-----BEGIN PUBLIC KEY-----)")?;
+        let is = |scheme: &'static dyn VerificationAlgorithm| ParsedPublicKey::new(scheme, &der).is_ok();
+        let material = if is(&signature::RSA_PKCS1_2048_8192_SHA256) {
+            Material::Rsa(der)
+        } else if is(&signature::ECDSA_P256_SHA256_FIXED) {
+            Material::Curve("ES256", der)
+        } else if is(&signature::ECDSA_P384_SHA384_FIXED) {
+            Material::Curve("ES384", der)
+        } else if is(&signature::ECDSA_P521_SHA512_FIXED) {
+            Material::Curve("ES512", der)
+        } else if is(&signature::ED25519) {
+            Material::Ed25519(der)
+        } else {
+            return Err(
+                "the public key is not an RSA key of 2048 to 8192 bits, of P-256, P-384, P-521 or Ed25519",
+            );
+        };
+        Ok(KeySet(vec![Key { id: None, algorithm: None, material }]))
+    }
+
+    /// The set of one shared secret.
+    pub fn of_secret(secret: &[u8]) -> KeySet {
+        KeySet(vec![Key { id: None, algorithm: None, material: Material::Secret(secret.to_vec()) }])
+    }
+
+    /// The set without its shared secrets: a set that anyone can read holds none.
+    pub fn public(self) -> Result<KeySet, &'static str> {
+        let keys: Vec<Key> =
+            self.0.into_iter().filter(|key| !matches!(key.material, Material::Secret(_))).collect();
+        if keys.is_empty() { Err("the set has no public key that is supported") } else { Ok(KeySet(keys)) }
     }
 
     /// Whether it holds a key of this id, or keys without one.

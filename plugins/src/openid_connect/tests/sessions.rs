@@ -1,0 +1,154 @@
+//! Sessions after the login: their ends, renewals, claims and length.
+
+use super::login::{Login, argument, config};
+use super::*;
+
+#[test]
+fn sessions_end() {
+    let limits = |limits: Value| {
+        let mut session = json!({"secret": "0123456789abcdef"});
+        session.as_object_mut().unwrap().extend(limits.as_object().unwrap().clone());
+        json!({"session": session, "renew_access_token_on_expiry": false})
+    };
+    for (rest, last, over) in [
+        (limits(json!({"idling_timeout": 30, "rolling_timeout": 0, "absolute_timeout": 0})), 29, 30),
+        (limits(json!({"idling_timeout": 0, "rolling_timeout": 40, "absolute_timeout": 0})), 39, 40),
+        (limits(json!({"idling_timeout": 0, "rolling_timeout": 0, "absolute_timeout": 50})), 49, 50),
+        (limits(json!({"idling_timeout": 0, "rolling_timeout": 0, "cookie": {"lifetime": 50}})), 49, 50),
+    ] {
+        let mut login = Login::done(&rest);
+        let cookies = login.gateway.cookies.clone();
+        for (seconds, status) in [(last, 200), (over, 302)] {
+            login.gateway.cookies = cookies.clone();
+            login.gateway.at(seconds);
+            assert_eq!(login.gateway.get("/shop", &[]).status, status, "{rest} {seconds}");
+        }
+    }
+    let mut login = Login::done(&limits(json!({"idling_timeout": 100})));
+    for turn in 1..=20 {
+        login.gateway.at(turn * 70);
+        assert_eq!(login.gateway.get("/shop", &[]).status, 200, "a session in use stays");
+    }
+}
+
+#[test]
+fn expired_access_tokens_are_renewed_once() {
+    let mut login = Login::done(&json!({}));
+    login.gateway.at(99);
+    let before = login.gateway.asked();
+    let old = login.gateway.cookies.clone();
+    let renewed = json!({"access_token": "at-2", "refresh_token": "rt-2", "expires_in": 100});
+    login.gateway.answers(vec![answer(&renewed)]);
+    let ended = login.gateway.get("/shop", &[]);
+    assert_eq!((ended.status, ended.upstream("X-Access-Token")), (200, Some("at-2")));
+    let (uri, body) = login.gateway.last_asked();
+    assert_eq!((&*uri, &*argument(&body, "refresh_token")), ("/token", "rt-1"));
+    assert!(ended.header("Set-Cookie").starts_with("session=1."));
+    let new = std::mem::replace(&mut login.gateway.cookies, old);
+    let ended = login.gateway.get("/shop", &[]);
+    assert_eq!(ended.upstream("X-Access-Token"), Some("at-2"), "another request with the old session");
+    assert_eq!(login.gateway.asked(), before + 1);
+    login.gateway.cookies = new;
+    login.gateway.at(198);
+    let mallory = login.signer.token(
+        &json!({"iss": "http://idp.test", "sub": "mallory", "aud": "shop", "iat": NOW, "exp": NOW + 999}),
+    );
+    login.gateway.answers(vec![answer(&json!({"access_token": "at-3", "id_token": mallory}))]);
+    assert_eq!(login.gateway.get("/shop", &[]).status, 302, "tokens of another user");
+    login.gateway.answers(vec![Ok(Fetched { status: 400, ..Fetched::default() })]);
+    assert_eq!(login.gateway.get("/shop", &[]).status, 302, "refused: the browser logs in again");
+    let mut login = Login::done(&json!({"renew_access_token_on_expiry": false}));
+    login.gateway.at(99);
+    let ended = login.gateway.get("/shop", &[]);
+    assert_eq!((ended.status, ended.upstream("X-Access-Token")), (200, None));
+    let mut login = Login::done(&json!({"refresh_session_interval": 50}));
+    login.gateway.at(51);
+    let ended = login.gateway.get("/shop", &[]);
+    assert_eq!((ended.status, &*argument(ended.header("Location"), "prompt")), (302, "none"));
+}
+
+#[test]
+fn logout_ends_the_session_here_and_at_the_provider() {
+    let rest = json!({"post_logout_redirect_uri": "http://gw.test/bye", "revoke_tokens_on_logout": true});
+    let mut login = Login::done(&rest);
+    let empty = || Ok(Fetched { status: 200, ..Fetched::default() });
+    login.gateway.answers(vec![empty(), empty()]);
+    let ended = login.gateway.get("/logout?x=1", &[]);
+    let to = ended.header("Location");
+    assert_eq!((ended.status, login.gateway.cookies.len()), (302, 0), "{ended:?}");
+    assert!(to.starts_with("http://127.0.0.1:8080/end?id_token_hint=ey"), "{to}");
+    assert_eq!(argument(to, "post_logout_redirect_uri"), "http://gw.test/bye");
+    let (uri, body) = login.gateway.last_asked();
+    assert_eq!((&*uri, &*argument(&body, "token")), ("/revoke", "at-1"));
+    assert_eq!(login.gateway.get("/shop", &[]).status, 302);
+    for (after, status, to) in [
+        (
+            Some("http://gw.test/bye"),
+            302,
+            "http://gw.test/bye?post_logout_redirect_uri=http%3A%2F%2Fgw.test%2Fbye",
+        ),
+        (None, 200, ""),
+    ] {
+        let mut rest = json!({"logout_path": "/out"});
+        if let Some(after) = after {
+            rest["post_logout_redirect_uri"] = json!(after);
+        }
+        let mut gateway = Gateway::new(config(&rest));
+        let mut document = document();
+        document.as_object_mut().unwrap().remove("end_session_endpoint");
+        gateway.answers(vec![answer(&document)]);
+        let ended = gateway.get("/out", &[]);
+        assert_eq!((ended.status, ended.header("Location")), (status, to));
+    }
+}
+
+#[test]
+fn scopes_and_claims_of_a_session_are_checked() {
+    let signer = Signer::new();
+    for (rest, access_token, status) in [
+        (json!({"required_scopes": ["read"]}), signer.token(&json!({"scope": "read"})), 200),
+        (json!({"required_scopes": ["read"]}), signer.token(&json!({"scope": "write"})), 403),
+        (json!({"required_scopes": ["read"]}), "opaque".to_owned(), 403),
+        (json!({"claim_schema": {"required": ["id_token", "access_token"]}}), "opaque".to_owned(), 200),
+        (
+            json!({"claim_schema": {"properties": {"id_token": {"required": ["email"]}}}}),
+            "opaque".to_owned(),
+            401,
+        ),
+    ] {
+        let mut login = Login::begin(&rest);
+        let id_token = login.signer.token(&login.claims());
+        let tokens = json!({"access_token": access_token, "id_token": id_token});
+        login.gateway.answers(vec![
+            answer(&tokens),
+            answer(&login.signer.jwks()),
+            answer(&json!({"sub": "rose"})),
+        ]);
+        assert_eq!(login.come_back().status, 302);
+        assert_eq!(login.gateway.get("/shop", &[]).status, status, "{rest} {access_token}");
+    }
+}
+
+#[test]
+fn long_sessions_are_split_and_those_that_are_too_long_refused() {
+    let store = |length: usize, user: usize| {
+        let mut login = Login::begin(&json!({}));
+        let mut tokens = login.tokens(&login.claims());
+        tokens["access_token"] = json!("a".repeat(length));
+        let user = json!({"sub": "rose", "text": "b".repeat(user)});
+        login.gateway.answers(vec![answer(&tokens), answer(&login.signer.jwks()), answer(&user)]);
+        let status = login.come_back().status;
+        (login, status)
+    };
+    let (mut login, status) = store(9_000, 10);
+    assert_eq!((status, login.gateway.cookies.len()), (302, 4));
+    let ended = login.gateway.get("/shop", &[]);
+    assert_eq!((ended.status, ended.upstream("X-Access-Token").map(str::len)), (200, Some(9_000)));
+    assert_eq!(ended.upstream("Cookie"), None);
+    login.gateway.cookies.remove(1);
+    assert_eq!(login.gateway.get("/shop", &[]).status, 302, "a part is missing");
+    let (mut login, status) = store(10, 40_000);
+    assert_eq!(status, 302);
+    assert_eq!(login.gateway.get("/shop", &[]).upstream("X-Userinfo"), None, "left out");
+    assert_eq!(store(40_000, 10).1, 500);
+}
