@@ -185,7 +185,7 @@ static HTTP: &[ApisixPlugin] = table! { "http":
     "hmac-auth" 2530 on;
     "basic-auth" 2520 on;
     "jwt-auth" 2510 on;
-    "jwe-decrypt" 2509 on unseen CREDENTIALS;
+    "jwe-decrypt" 2509 on;
     "key-auth" 2500 on;
     "dingtalk-auth" 2430 on;
     "feishu-auth" 2420 on;

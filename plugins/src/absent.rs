@@ -137,23 +137,24 @@ mod tests {
 
     #[test]
     fn any_other_is_refused_by_name_once_it_fits() {
-        let opa = json!({"host": "http://o", "policy": "p"});
+        let functions = json!({"function_uri": "http://o"});
         assert!(
-            check("opa", opa, SchemaType::Route)
+            check("azure-functions", functions, SchemaType::Route)
                 .unwrap_err()
-                .starts_with("unknown plugin [opa]: it exists in")
+                .starts_with("unknown plugin [azure-functions]: it exists in")
         );
         assert!(
-            check("opa", json!({}), SchemaType::Route)
+            check("azure-functions", json!({}), SchemaType::Route)
                 .unwrap_err()
-                .ends_with("property \"host\" is required")
+                .ends_with("property \"function_uri\" is required")
         );
         let hint = |name, place| {
             let known = Absent::find(name).expect("absent");
             Absent::default().check(known, &json!({}), place).unwrap_err().hint
         };
-        let text = hint("opa", SchemaType::Route).expect("it says what correct settings would meet");
-        assert!(text.contains("this version does not have the plugin opa"), "{text}");
+        let text =
+            hint("azure-functions", SchemaType::Route).expect("it says what correct settings would meet");
+        assert!(text.contains("this version does not have the plugin azure-functions"), "{text}");
         assert_eq!(hint("zipkin", SchemaType::Route), None, "which is accepted once it fits");
         assert_eq!(check("ldap-auth", json!({"user_dn": "cn=a"}), SchemaType::Consumer), Ok(()));
         let wrong = json!({"user_dn": 1});
@@ -162,14 +163,14 @@ mod tests {
                 .unwrap_err()
                 .contains("expected string, got number")
         );
-        assert_eq!(check("opa", json!({"_meta": {"disable": true}}), SchemaType::Route), Ok(()));
+        assert_eq!(check("azure-functions", json!({"_meta": {"disable": true}}), SchemaType::Route), Ok(()));
     }
 
     #[test]
     fn metadata_of_any_of_them_may_stand_there() {
         assert_eq!(check("datadog", json!({"port": 8125}), SchemaType::Metadata), Ok(()));
         assert!(check("datadog", json!({"port": "x"}), SchemaType::Metadata).is_err());
-        assert_eq!(check("opa", json!({}), SchemaType::Metadata), Ok(()));
+        assert_eq!(check("azure-functions", json!({}), SchemaType::Metadata), Ok(()));
     }
 
     #[test]

@@ -16,9 +16,11 @@
 )]
 
 mod absent;
+pub mod acl;
 #[cfg(test)]
 mod agree;
 pub mod api_breaker;
+pub mod attach_consumer_label;
 mod auth;
 pub mod basic_auth;
 pub mod batch_requests;
@@ -45,6 +47,7 @@ pub mod gzip;
 pub mod hmac_auth;
 pub mod http_logger;
 pub mod ip_restriction;
+pub mod jwe_decrypt;
 mod jwks;
 pub mod jwks_auth;
 pub mod jwt_auth;
@@ -60,6 +63,7 @@ mod meta;
 pub mod mocking;
 pub mod multi_auth;
 pub mod ocsp_stapling;
+pub mod opa;
 pub mod openid_connect;
 pub mod path_characters;
 pub mod prometheus;
@@ -83,11 +87,13 @@ pub mod static_files;
 pub mod stream;
 pub mod syslog;
 pub mod tcp_logger;
+pub mod traffic_label;
 pub mod traffic_split;
 mod tree;
 pub mod ua_restriction;
 pub mod udp_logger;
 pub mod uri_blocker;
+mod wheel;
 pub mod workflow;
 
 pub use catalog::{Catalog, not_listed};
@@ -134,11 +140,15 @@ plugins! {
     hmac_auth::HmacAuth,
     basic_auth::BasicAuth,
     jwt_auth::JwtAuth,
+    jwe_decrypt::JweDecrypt,
     jwks_auth::JwksAuth,
     key_auth::KeyAuth,
+    acl::Acl,
     consumer_restriction::ConsumerRestriction,
+    attach_consumer_label::AttachConsumerLabel,
     ext_authz::ExtAuthz,
     forward_auth::ForwardAuth,
+    opa::Opa,
     proxy_cache::ProxyCache,
     body_transformer::BodyTransformer,
     proxy_mirror::ProxyMirror,
@@ -151,6 +161,7 @@ plugins! {
     brotli::Brotli,
     gzip::Gzip,
     server_info::ServerInfo,
+    traffic_label::TrafficLabel,
     traffic_split::TrafficSplit,
     redirect::Redirect,
     response_rewrite::ResponseRewrite,

@@ -4,14 +4,14 @@
 //! round robin; here one wheel turns for all workers, so that the shares are exact. An upstream in
 //! these settings may have all that an upstream resource has.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use model::{Invalid, Kind};
 use sdk::chain::Phases;
 use sdk::expr::Expr;
 use sdk::{Build, Exchange, Plugin, Reply, Step, UpstreamHandle};
 use serde::Deserialize;
 use serde_json::{Value, json};
+
+use crate::wheel::Wheel;
 
 /// The stage.
 pub struct TrafficSplit {
@@ -23,6 +23,7 @@ struct Rule {
     matches: Option<Vec<Expr>>,
     /// The upstreams that are named, each with its id.
     named: Vec<(String, UpstreamHandle)>,
+    goals: Vec<Goal>,
     wheel: Wheel,
 }
 
@@ -31,16 +32,6 @@ enum Goal {
     Own,
     Named(String, UpstreamHandle),
     Written(UpstreamHandle),
-}
-
-/// Weighted round robin: turns round the goals once for each level of weight, from the highest down,
-/// and takes those that reach the level. Shared by all workers.
-struct Wheel {
-    goals: Vec<(Goal, u32)>,
-    step: u32,
-    highest: u32,
-    /// The level, and how many goals were looked at on it.
-    state: AtomicU64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -191,11 +182,13 @@ impl Rule {
                 None => goals.push((goal, weighted.weight)),
             }
         }
-        Ok(Rule { matches, named, wheel: Wheel::new(goals) })
+        let (goals, weights): (Vec<_>, Vec<_>) = goals.into_iter().unzip();
+        Ok(Rule { matches, named, goals, wheel: Wheel::new(&weights) })
     }
 
     fn choose(&self, x: &mut Exchange<'_>) -> Step {
-        if let Some(Goal::Named(_, upstream) | Goal::Written(upstream)) = self.wheel.turn() {
+        let goal = self.wheel.turn().and_then(|index| self.goals.get(index));
+        if let Some(Goal::Named(_, upstream) | Goal::Written(upstream)) = goal {
             x.choose_upstream(upstream);
         }
         Step::Next
@@ -212,117 +205,11 @@ impl Goal {
     }
 }
 
-impl Wheel {
-    fn new(goals: Vec<(Goal, u64)>) -> Wheel {
-        let goals: Vec<_> = goals
-            .into_iter()
-            .map(|(goal, weight)| (goal, u32::try_from(weight).unwrap_or(u32::MAX)))
-            .collect();
-        let weights = || goals.iter().map(|(_, weight)| *weight);
-        let highest = weights().max().unwrap_or_default();
-        let step = weights().fold(0, divisor).max(1);
-        Wheel { step, highest, state: AtomicU64::new(u64::from(highest) << 32), goals }
-    }
-
-    fn turn(&self) -> Option<&Goal> {
-        if let [(only, _)] = &self.goals[..] {
-            return Some(only);
-        }
-        let mut state = self.state.load(Ordering::Relaxed);
-        loop {
-            let (index, next) = self.after(state)?;
-            match self.state.compare_exchange_weak(state, next, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return self.goals.get(index).map(|(goal, _)| goal),
-                Err(other) => state = other,
-            }
-        }
-    }
-
-    /// The goal that comes next, and the state behind it. Within one turn, which may begin on one level and end
-    /// on the next, there is one, as the heaviest goal reaches every level.
-    fn after(&self, state: u64) -> Option<(usize, u64)> {
-        let (mut level, mut at) = ((state >> 32) as u32, state as u32 as usize);
-        for _ in 0..=self.goals.len() {
-            if let Some((_, weight)) = self.goals.get(at) {
-                at += 1;
-                if *weight >= level {
-                    return Some((at - 1, u64::from(level) << 32 | at as u64));
-                }
-            } else {
-                at = 0;
-                level = level.saturating_sub(self.step);
-                if level == 0 {
-                    level = self.highest;
-                }
-            }
-        }
-        None
-    }
-}
-
-/// The greatest common divisor.
-fn divisor(mut a: u32, mut b: u32) -> u32 {
-    while b > 0 {
-        (a, b) = (b, a % b);
-    }
-    a
-}
-
 #[cfg(test)]
 mod tests {
     use sdk::testing::Probe;
 
     use super::*;
-
-    fn shares(weights: &[u64], turns: usize) -> Vec<usize> {
-        let goals = weights.iter().enumerate();
-        let goals =
-            goals.map(|(index, weight)| (Goal::Named(index.to_string(), Default::default()), *weight));
-        let wheel = Wheel::new(goals.collect());
-        let mut counts = vec![0; weights.len()];
-        for _ in 0..turns {
-            match wheel.turn() {
-                Some(Goal::Named(index, _)) => counts[index.parse::<usize>().unwrap()] += 1,
-                _ => panic!("no goal"),
-            }
-        }
-        counts
-    }
-
-    #[test]
-    fn shares_are_exact() {
-        assert_eq!(shares(&[1, 1], 10), [5, 5]);
-        assert_eq!(shares(&[2, 4], 6), [2, 4]);
-        assert_eq!(shares(&[3, 2, 1], 600), [300, 200, 100]);
-        assert_eq!(shares(&[1, 0], 10), [10, 0]);
-        assert_eq!(shares(&[0, 5, 0], 10), [0, 10, 0]);
-        assert_eq!(shares(&[0], 3), [3], "a single goal is taken even with weight 0");
-        assert_eq!(shares(&[0, 0], 10), [5, 5], "as with lua-resty-balancer");
-        assert_eq!(shares(&[1_000_000, 1], 1000), [1000, 0]);
-        assert_eq!(shares(&[u64::MAX, 1], 1000), [1000, 0]);
-        // Wherever the heaviest one stands, all that do not reach its level are passed over.
-        for heaviest in 0..10 {
-            let mut weights = [1; 10];
-            weights[heaviest] = 3;
-            let expected: Vec<usize> = weights.iter().map(|weight| *weight as usize * 2).collect();
-            assert_eq!(shares(&weights, 24), expected, "{heaviest}");
-        }
-        // Weights with a common divisor take turns as often as without it.
-        assert_eq!(shares(&[40, 20], 3), [2, 1]);
-    }
-
-    #[test]
-    fn workers_share_the_wheel() {
-        let goals = (0..2).map(|index| (Goal::Named(index.to_string(), Default::default()), 1 + 2 * index));
-        let wheel = Wheel::new(goals.collect());
-        let count =
-            || (0..1000).filter(|_| matches!(wheel.turn(), Some(Goal::Named(id, _)) if id == "1")).count();
-        let total: usize = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..4).map(|_| scope.spawn(count)).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
-        });
-        assert_eq!(total, 3000);
-    }
 
     #[test]
     fn what_is_named_twice_is_one_with_the_last_weight() {
@@ -330,7 +217,7 @@ mod tests {
         let weights = |config: Value| {
             let stage: TrafficSplit =
                 probe.stage(json!({"rules": [{"weighted_upstreams": config}]})).unwrap();
-            stage.rules[0].wheel.goals.iter().map(|(_, weight)| *weight).collect::<Vec<_>>()
+            stage.rules[0].wheel.weights().to_vec()
         };
         let written = json!({"nodes": {"127.0.0.1:1": 1}, "type": "roundrobin"});
         assert_eq!(weights(json!([{"weight": 1}, {"weight": 2}])), [2]);
