@@ -13,6 +13,12 @@ use super::entries::{Entries, Entry, Stored};
 
 const SHARDS: usize = 16;
 
+/// Entries of a shard that are looked at for expired ones before others are evicted.
+const LOOKED: usize = 32;
+
+/// Attempts to push while other workers empty and fill the same list.
+const ROUNDS: usize = 1000;
+
 /// The longest key.
 pub(super) const LONGEST_KEY: usize = 65_535;
 
@@ -81,24 +87,31 @@ impl Dictionary {
     /// Stores a value. With `safe`, no entry that has not expired is evicted for it.
     pub(super) fn set(&self, entry: Entry, when: When, safe: bool, now: u64) -> Changed<()> {
         let (hash, shard) = self.at(&entry.key);
-        {
-            let mut entries = lock(&self.shards[shard]);
-            let is_live = entries.peek(hash, &entry.key).is_some_and(|entry| !entry.is_expired(now));
+        // The size of the entry that is replaced, or the reason why none is stored.
+        let replaced = |old: Option<&mut Entry>| {
+            let is_live = old.as_ref().is_some_and(|old| !old.is_expired(now));
             match when {
-                When::Absent if is_live => return Err("exists"),
-                When::Present if !is_live => return Err("not found"),
-                _ => {}
+                When::Absent if is_live => Err("exists"),
+                When::Present if !is_live => Err("not found"),
+                _ => Ok(old.map_or(0, |old| old.size())),
             }
-            if let Some(old) = entries.remove(hash, &entry.key) {
-                self.released(old.size());
-            }
+        };
+        let size = entry.size();
+        if size > self.capacity {
+            return Err("no memory");
         }
-        let evicted = self.reserve(entry.size(), shard, safe, now)?;
+        let before = replaced(lock(&self.shards[shard]).peek(hash, &entry.key))?;
+        let more = size.saturating_sub(before);
+        let evicted = if more > 0 { self.reserve(more, shard, safe, now)? } else { false };
         let mut entries = lock(&self.shards[shard]);
-        // Another worker may have stored the key meanwhile.
-        if let Some(old) = entries.remove(hash, &entry.key) {
-            self.released(old.size());
+        // Another worker may have stored or removed the key meanwhile.
+        if let Err(reason) = replaced(entries.peek(hash, &entry.key)) {
+            self.released(more);
+            return Err(reason);
         }
+        let old = entries.remove(hash, &entry.key).map_or(0, |old| old.size());
+        self.used.fetch_add(size, Ordering::Relaxed);
+        self.released(more + old);
         entries.insert(hash, entry);
         Ok(((), evicted))
     }
@@ -114,7 +127,7 @@ impl Dictionary {
             return Ok(false);
         }
         for shard in (0..SHARDS).map(|step| &self.shards[(first + step) % SHARDS]) {
-            lock(shard).remove_expired(now, usize::MAX, |entry| self.released(entry.size()));
+            lock(shard).remove_expired(now, LOOKED, LOOKED, |entry| self.released(entry.size()));
             if take() {
                 return Ok(false);
             }
@@ -205,23 +218,26 @@ impl Dictionary {
             }
             items.len()
         };
-        let again = value.clone();
-        let pushed = self.change(key, now, 32 + value.size(), |entry| match entry {
-            Some(Entry { value: Stored::List(items), .. }) => Ok(put(items, value)),
-            Some(_) => Err("value not a list"),
-            None => Err("not found"),
-        });
-        let Err("not found") = pushed else { return pushed };
-        let list = Stored::List(VecDeque::from([again.clone()]));
-        let entry = Entry { key: key.into(), value: list, flags: 0, expires: 0 };
-        match self.set(entry, When::Absent, false, now) {
-            Ok(((), evicted)) => Ok((1, evicted)),
-            Err("exists") => self.change(key, now, 32 + again.size(), |entry| match entry {
-                Some(Entry { value: Stored::List(items), .. }) => Ok(put(items, again)),
-                _ => Err("value not a list"),
-            }),
-            Err(reason) => Err(reason),
+        // Between the steps another worker may add the list or take its last item.
+        for _ in 0..ROUNDS {
+            let item = value.clone();
+            let pushed = self.change(key, now, 32 + value.size(), |entry| match entry {
+                Some(Entry { value: Stored::List(items), .. }) => Ok(put(items, item)),
+                Some(_) => Err("value not a list"),
+                None => Err("not found"),
+            });
+            if pushed != Err("not found") {
+                return pushed;
+            }
+            let list = Stored::List(VecDeque::from([value.clone()]));
+            let entry = Entry { key: key.into(), value: list, flags: 0, expires: 0 };
+            match self.set(entry, When::Absent, false, now) {
+                Ok(((), evicted)) => return Ok((1, evicted)),
+                Err("exists") => {}
+                Err(reason) => return Err(reason),
+            }
         }
+        Err("busy")
     }
 
     pub(super) fn pop(&self, key: &[u8], front: bool, now: u64) -> Result<Option<Stored>, &'static str> {
@@ -283,7 +299,7 @@ impl Dictionary {
     pub(super) fn flush_expired(&self, most: usize, now: u64) -> usize {
         let mut freed = 0;
         for shard in &self.shards {
-            lock(shard).remove_expired(now, most - freed, |entry| {
+            lock(shard).remove_expired(now, most - freed, usize::MAX, |entry| {
                 self.released(entry.size());
                 freed += 1;
             });
@@ -305,5 +321,57 @@ impl Dictionary {
             );
         }
         keys
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_share_a_dictionary() {
+        let dictionary = Dictionary::new(20_000);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                let dictionary = &dictionary;
+                scope.spawn(move || {
+                    for step in 0..500_u32 {
+                        dictionary.incr(b"count", 1.0, Some(0.0), 0, 1).unwrap();
+                        dictionary.push(b"list", Stored::Number(step.into()), true, 1).unwrap();
+                        dictionary.pop(b"list", false, 1).unwrap();
+                        dictionary.get(b"count", 1);
+                    }
+                });
+            }
+        });
+        assert_eq!(dictionary.get(b"count", 1).map(|(value, ..)| value), Some(Stored::Number(2000.0)));
+        dictionary.delete(b"count");
+        dictionary.delete(b"list");
+        assert_eq!(dictionary.free_space(), dictionary.capacity());
+    }
+
+    #[test]
+    fn memory_stays_within_the_capacity() {
+        let dictionary = Dictionary::new(20_000);
+        std::thread::scope(|scope| {
+            for worker in 0..4 {
+                let dictionary = &dictionary;
+                scope.spawn(move || {
+                    for step in 0..500 {
+                        let key = format!("{worker}-{step}").into_bytes().into();
+                        let value = Stored::Text(vec![0; step % 400].into());
+                        let expires = if step % 3 == 0 { 2 } else { 0 };
+                        dictionary
+                            .set(Entry { key, value, flags: 0, expires }, When::Always, false, 1)
+                            .unwrap();
+                    }
+                });
+            }
+        });
+        let held: usize =
+            dictionary.shards.iter().map(|shard| lock(shard).iter().map(Entry::size).sum::<usize>()).sum();
+        assert_eq!(held, dictionary.capacity() - dictionary.free_space());
+        assert!(held <= dictionary.capacity());
+        assert!(dictionary.flush_expired(usize::MAX, 3) > 0);
     }
 }

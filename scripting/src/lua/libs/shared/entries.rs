@@ -123,10 +123,20 @@ impl Entries {
         if self.oldest == NONE { None } else { self.take(self.oldest) }
     }
 
-    /// Removes up to `most` expired entries, oldest first; the removed ones are passed to `each`.
-    pub(super) fn remove_expired(&mut self, now: u64, most: usize, mut each: impl FnMut(Entry)) {
+    /// Removes up to `most` expired entries among the `looked` that were used longest ago; the removed ones are
+    /// passed to `each`.
+    pub(super) fn remove_expired(
+        &mut self,
+        now: u64,
+        most: usize,
+        looked: usize,
+        mut each: impl FnMut(Entry),
+    ) {
         let (mut at, mut left) = (self.oldest, most);
-        while at != NONE && left > 0 {
+        for _ in 0..looked {
+            if at == NONE || left == 0 {
+                break;
+            }
             let newer = self.nodes[at].newer;
             if self.nodes[at].entry.as_ref().is_some_and(|entry| entry.is_expired(now)) {
                 self.take(at).into_iter().for_each(&mut each);
