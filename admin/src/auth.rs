@@ -15,6 +15,7 @@ use crate::author::KeyName;
 use crate::config::{AdminKey, AdminRole, Config};
 use crate::hosts;
 use crate::request::pairs;
+use crate::session::User;
 
 /// Checks the address of a client.
 ///
@@ -54,13 +55,53 @@ pub(crate) fn check_key(config: &Config, head: &Parts) -> Result<KeyName, (Error
         return Err(refused("a key in a cookie is not accepted from pages of another origin"));
     }
     let key = key_of(config, &token).ok_or_else(|| refused(WRONG_KEY))?;
-    if key.role == AdminRole::Viewer && head.method != Method::GET {
+    check_role(key.role, head)?;
+    Ok(KeyName::Named(key.name.clone()))
+}
+
+fn check_role(role: AdminRole, head: &Parts) -> Result<(), (ErrorAnswer, &'static str)> {
+    if role == AdminRole::Viewer && head.method != Method::GET {
         return Err(refused("invalid method for role viewer"));
     }
-    if key.role == AdminRole::Viewer && shows_history(head) {
+    if role == AdminRole::Viewer && shows_history(head) {
         return Err(refused("the history is for the role admin: it holds secrets that were replaced"));
     }
-    Ok(KeyName::Named(key.name.clone()))
+    Ok(())
+}
+
+/// Checks a request of a session of the dashboard and returns the name of its key.
+///
+/// # Errors
+/// 403 for a change without the session's token or from another origin; 401 if the role does not allow the method.
+pub(crate) fn check_session(
+    config: &Config,
+    user: &User,
+    head: &Parts,
+) -> Result<KeyName, (ErrorAnswer, &'static str)> {
+    let is_read = matches!(head.method, Method::GET | Method::HEAD);
+    if !is_same_origin(head) || !is_read && !user.has_token(&head.headers) {
+        let reason = "the request is not of the dashboard that has this session";
+        return Err((ErrorAnswer::new(StatusCode::FORBIDDEN, reason), "a session without its token"));
+    }
+    if !config.key_required {
+        hosts::check(&config.hosts, &head.uri, &head.headers)
+            .map_err(|refusal| (refusal, "its Host is not known (deployment.admin.hosts)"))?;
+    }
+    check_role(user.role, head)?;
+    Ok(user.key.clone())
+}
+
+/// Whether a request brings a key of its own, which goes before a session.
+pub(crate) fn has_key(head: &Parts) -> bool {
+    token_of(head).is_some()
+}
+
+/// Returns the name and the role of a key; without required keys, any key is an admin's.
+pub(crate) fn user_of(config: &Config, key: &str) -> Option<(KeyName, AdminRole)> {
+    if !config.key_required {
+        return Some((KeyName::NotAsked, AdminRole::Admin));
+    }
+    key_of(config, key.as_bytes()).map(|key| (KeyName::Named(key.name.clone()), key.role))
 }
 
 /// Returns whether an answer would show past configuration. `revisions/unconfirmed` does not.
@@ -110,7 +151,7 @@ fn token_of(head: &Parts) -> Option<(Vec<u8>, bool)> {
 }
 
 /// Returns whether the request has no `Origin`, or that of this server.
-fn is_same_origin(head: &Parts) -> bool {
+pub(crate) fn is_same_origin(head: &Parts) -> bool {
     let host = head.headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let host = host.or_else(|| head.uri.authority().map(|authority| authority.as_str()));
     head.headers.get_all(header::ORIGIN).iter().all(|origin| {

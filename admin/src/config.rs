@@ -4,6 +4,7 @@ use ipnet::IpNet;
 
 pub use model::boot::{AdminKey, AdminRole};
 
+use crate::author::KeyName;
 use crate::server::Limits;
 
 /// A part of [`model::boot::Admin`], and the list of plugins.
@@ -21,6 +22,10 @@ pub struct Config {
     pub failed_keys: u32,
     /// `enable_admin_cors`.
     pub cors: bool,
+    /// `enable_admin_ui`: serves the dashboard.
+    pub ui: bool,
+    /// The API speaks TLS, so cookies are for TLS alone.
+    pub tls: bool,
     /// `admin_api_version: v2`: the envelopes of APISIX 2.
     pub v2: bool,
     /// `enable_server_tokens`: whether `Server` includes the version.
@@ -47,6 +52,8 @@ impl Config {
             allow: boot.allow.clone(),
             failed_keys: boot.limits.failed_keys,
             cors: boot.cors,
+            ui: boot.ui,
+            tls: boot.tls.is_some(),
             v2: boot.version == model::boot::AdminVersion::V2,
             server_tokens: true,
             plugins,
@@ -54,6 +61,19 @@ impl Config {
             stream_plugins: None,
             protocols: Vec::new(),
             limits: Limits::of(&boot.limits),
+        }
+    }
+}
+
+impl Config {
+    /// Returns the role of an author; without required keys all are admins.
+    pub(crate) fn role_of(&self, key: &KeyName) -> AdminRole {
+        match key {
+            KeyName::NotAsked => AdminRole::Admin,
+            KeyName::Named(name) => {
+                let admin = |key: &&AdminKey| key.name == *name && key.role == AdminRole::Admin;
+                self.keys.iter().find(admin).map_or(AdminRole::Viewer, |key| key.role)
+            }
         }
     }
 }
@@ -68,6 +88,8 @@ impl Default for Config {
             failed_keys: model::boot::Boot::default().admin.limits.failed_keys,
             allow: vec![IpNet::new_assert([127, 0, 0, 0].into(), 24)],
             cors: true,
+            ui: true,
+            tls: false,
             v2: false,
             server_tokens: true,
             plugins: None,

@@ -24,7 +24,8 @@ use crate::defaults::Defaults;
 use crate::health_page::{self, Shown};
 use crate::program::{NotServed, Program, Published};
 use crate::server::{self, Limits, Listener};
-use crate::{confirm, expiry, explain, front, hosts, list, plugins, unhealthy};
+use crate::streams::{Sent, Stream};
+use crate::{confirm, expiry, explain, front, hosts, list, plugins, streams, unhealthy};
 
 /// The time for which the status waits for a store on another machine.
 const STORE_PATIENCE: Duration = Duration::from_secs(1);
@@ -54,11 +55,22 @@ impl ControlApi {
 
     /// Serves the API on `listener` until it stops.
     pub async fn serve(self, listener: Listener, limits: Limits) {
-        server::serve(listener, limits, move |peer, request| {
+        server::serve_with(listener, limits, move |peer, request| {
             let api = self.clone();
-            async move { api.handle(peer, &request).await }
+            async move { api.handle_streams(peer, request).await }
         })
         .await;
+    }
+
+    /// Answers a request, which may be one for a stream of events.
+    async fn handle_streams(&self, peer: IpAddr, request: Request<Bytes>) -> Response<Sent> {
+        let (head, body) = request.into_parts();
+        let Some(stream) = Stream::at(&head, "/v1/") else {
+            return self.handle(peer, &Request::from_parts(head, body)).await.map(Sent::from);
+        };
+        let answered = hosts::check(&self.hosts, &head.uri, &head.headers)
+            .and_then(|()| streams::answer(&*self.program, stream, &head, false));
+        answered.unwrap_or_else(|refused| refused.into_response().map(Sent::from))
     }
 
     pub async fn handle(&self, peer: IpAddr, request: &Request<Bytes>) -> Response<Bytes> {
@@ -79,28 +91,7 @@ impl ControlApi {
         match (request.method(), segments.as_slice()) {
             (&Method::GET, []) => Ok(front::of_control()),
             (&Method::GET, ["v1", "snapshot"]) => ok(&snapshot(&*self.program)),
-            (&Method::GET, ["v1", "status"]) => {
-                let mut status = self.program.about();
-                if let Value::Object(snapshot) = snapshot(&*self.program) {
-                    status.extend(snapshot);
-                }
-                let ready = self.program.ready();
-                status.insert("ready".to_owned(), ready.is_ok().into());
-                status.insert("not_ready".to_owned(), ready.err().into());
-                status.insert("unconfirmed".to_owned(), self.unconfirmed().await);
-                let (list, resources) = self.program.without_effect();
-                let list =
-                    list.iter().cloned().map(|(key, invalid)| entry(key.to_string(), invalid)).collect();
-                status.insert("without_effect".to_owned(), list);
-                status.insert("without_effect_total".to_owned(), resources.into());
-                let (soonest, certificates) = self.program.certificates(expiry::MOST);
-                status.insert("certificates".to_owned(), expiry::listed(&soonest));
-                status.insert("certificates_total".to_owned(), certificates.into());
-                let (list, upstreams) = unhealthy::listed(&self.program.health());
-                status.insert("unhealthy".to_owned(), list.into());
-                status.insert("unhealthy_total".to_owned(), upstreams.into());
-                ok(&Value::Object(status))
-            }
+            (&Method::GET, ["v1", "status"]) => ok(&status(&*self.program, &*self.store).await),
             (&Method::POST, ["v1", "reload"]) => match self.program.reload().await {
                 Ok(message) => ok(&json!({ "message": message })),
                 Err(reason) => Err(ErrorAnswer::new(StatusCode::UNPROCESSABLE_ENTITY, reason)),
@@ -126,6 +117,10 @@ impl ControlApi {
             (&Method::GET | &Method::POST, ["v1", "explain"]) => {
                 let (head, body) = request.clone().into_parts();
                 explain::explain(&*self.program, &head, &body).await
+            }
+            (&Method::GET, ["v1", "live", "history"]) => {
+                let (head, _) = request.clone().into_parts();
+                streams::history(&*self.program, &head)
             }
             (&Method::GET, ["v1", "analysis"]) => {
                 let (head, _) = request.clone().into_parts();
@@ -203,12 +198,6 @@ impl ControlApi {
             (&Method::POST, ["v1", "gc"]) => Ok(answer::empty(StatusCode::OK)),
             _ => Err(ErrorAnswer::bare(StatusCode::NOT_FOUND)),
         }
-    }
-
-    /// Returns the change that waits to be confirmed; null if none does, or if the store does not answer.
-    async fn unconfirmed(&self) -> Value {
-        let shown = tokio::time::timeout(STORE_PATIENCE, confirm::shown(&*self.store)).await;
-        shown.ok().flatten().unwrap_or_default()
     }
 
     async fn all(&self, kind: Kind) -> Answer {
@@ -291,6 +280,35 @@ impl fmt::Debug for ControlApi {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("ControlApi")
     }
+}
+
+/// Describes the process, its workers, the published configuration, and what needs attention.
+pub(crate) async fn status(program: &dyn Program, store: &dyn Store) -> Value {
+    let mut status = program.about();
+    if let Value::Object(snapshot) = snapshot(program) {
+        status.extend(snapshot);
+    }
+    let ready = program.ready();
+    status.insert("ready".to_owned(), ready.is_ok().into());
+    status.insert("not_ready".to_owned(), ready.err().into());
+    status.insert("unconfirmed".to_owned(), unconfirmed(store).await);
+    let (list, resources) = program.without_effect();
+    let list = list.iter().cloned().map(|(key, invalid)| entry(key.to_string(), invalid)).collect();
+    status.insert("without_effect".to_owned(), list);
+    status.insert("without_effect_total".to_owned(), resources.into());
+    let (soonest, certificates) = program.certificates(expiry::MOST);
+    status.insert("certificates".to_owned(), expiry::listed(&soonest));
+    status.insert("certificates_total".to_owned(), certificates.into());
+    let (list, upstreams) = unhealthy::listed(&program.health());
+    status.insert("unhealthy".to_owned(), list.into());
+    status.insert("unhealthy_total".to_owned(), upstreams.into());
+    Value::Object(status)
+}
+
+/// Returns the change that waits to be confirmed; null if none does, or if the store does not answer.
+async fn unconfirmed(store: &dyn Store) -> Value {
+    let shown = tokio::time::timeout(STORE_PATIENCE, confirm::shown(store)).await;
+    shown.ok().flatten().unwrap_or_default()
 }
 
 /// Returns the type of the health checks that a resource configures.

@@ -16,6 +16,9 @@ const ADMIN: &str = r#"{
     "/apisix/admin/revisions": "earlier writes, to compare and roll back",
     "/apisix/admin/explain?path=/": "the route that takes a request, and why",
     "/apisix/admin/analysis": "likely mistakes in the configuration",
+    "/apisix/admin/live": "the traffic, as one event a second",
+    "/apisix/admin/tap?status=5xx": "single requests, as events",
+    "/ui/": "the dashboard",
     "/apisix/admin/openapi.json": "all of this API"
   }
 }
@@ -28,6 +31,8 @@ const CONTROL: &str = r#"{
     "/v1/rejected": "resources that are not served as written",
     "/v1/analysis": "likely mistakes in the configuration",
     "/v1/explain?path=/": "the route that takes a request, and why",
+    "/v1/live": "the traffic, as one event a second",
+    "/v1/tap?status=5xx": "single requests, as events",
     "/v1/schema": "schemas of plugins and resources",
     "/v1/healthcheck": "health of upstream nodes",
     "/v1/routes": "the stored routes; likewise /v1/services, /v1/upstreams and /v1/plugin_metadatas",

@@ -26,6 +26,7 @@ mod health_page;
 mod hosts;
 pub mod key;
 mod list;
+pub mod live;
 pub mod metrics;
 mod openapi;
 mod patch;
@@ -36,8 +37,11 @@ mod request;
 mod resources;
 mod revisions;
 mod server;
+mod session;
 pub mod status;
+mod streams;
 mod turns;
+mod ui;
 mod unhealthy;
 mod validate;
 
@@ -60,6 +64,8 @@ use author::{Author, Lines};
 use confirm::{Confirm, Start};
 use guesses::Guesses;
 use request::Call;
+use session::Sessions;
+use streams::{Sent, Stream};
 
 pub use config::{AdminKey, AdminRole, Config};
 pub use control_api::ControlApi;
@@ -91,11 +97,14 @@ pub struct Admin {
     refused: Arc<Lines>,
     guesses: Arc<Guesses>,
     start: Arc<Start>,
+    sessions: Arc<Sessions>,
 }
 
 /// The decision on a request from its head alone.
 enum Admitted {
     Author(Author),
+    /// The body has the key with which a user of the dashboard signs in.
+    SignIn,
     Answered(Response<Bytes>),
 }
 
@@ -109,7 +118,8 @@ impl Admin {
         let about = Arc::new(catalog.about());
         let guesses = Arc::new(Guesses::new(config.failed_keys));
         let (config, refused, start) = (Arc::new(config), Arc::default(), Arc::default());
-        Admin { store, catalog, program, config, about, refused, guesses, start }
+        let sessions = Arc::default();
+        Admin { store, catalog, program, config, about, refused, guesses, start, sessions }
     }
 
     /// Serves the API on `listener` for as long as the runtime lives.
@@ -127,7 +137,7 @@ impl Admin {
     /// unauthenticated client is never read. `None` leaves the request to [`handle`](Admin::handle).
     pub fn answer_head(&self, peer: IpAddr, head: &Parts) -> Option<Response<Bytes>> {
         match self.admit(peer, head) {
-            Admitted::Author(_) => None,
+            Admitted::Author(_) | Admitted::SignIn => None,
             Admitted::Answered(response) => Some(self.finish(response, head)),
         }
     }
@@ -140,6 +150,7 @@ impl Admin {
         let (head, body) = request.into_parts();
         let response = match self.admit(peer, &head) {
             Admitted::Answered(response) => response,
+            Admitted::SignIn => self.sign_in(peer, &body),
             Admitted::Author(author) => self.answer(&author, &head, &body).await,
         };
         self.finish(response, &head)
@@ -168,19 +179,20 @@ impl Admin {
         if head.method == Method::GET && head.uri.path() == "/" {
             return Admitted::Answered(front::of_admin());
         }
-        // Where APISIX has its dashboard; a key would not help.
-        if head.method == Method::GET && head.uri.path().trim_end_matches('/') == "/ui" {
-            let refusal = ErrorAnswer::new(
-                StatusCode::NOT_FOUND,
-                "there is no dashboard in this version: use the Admin API below /apisix/admin, or `sluice status`",
-            );
-            return Admitted::Answered(refusal.into_response());
+        // The page holds no secret; it signs in.
+        if ui::is_ui(head.uri.path()) {
+            return self.ui(peer, head).map_or(Admitted::SignIn, Admitted::Answered);
         }
         // Authenticates before revealing whether a path exists.
         if let Some(seconds) = self.guesses.wait(peer, Instant::now()) {
             return answered(auth::too_many(seconds), "too many wrong keys came from there");
         }
-        match auth::check_key(&self.config, head) {
+        let user = if auth::has_key(head) { None } else { self.sessions.find(&head.headers, Instant::now()) };
+        let checked = match &user {
+            Some(user) => auth::check_session(&self.config, user, head),
+            None => auth::check_key(&self.config, head),
+        };
+        match checked {
             Ok(key) => match Confirm::of_head(&head.headers) {
                 Ok(confirm) => {
                     let message = author::message_of(head);
@@ -202,7 +214,25 @@ impl Admin {
         self.config.cors && self.config.key_required
     }
 
-    fn finish(&self, mut response: Response<Bytes>, head: &Parts) -> Response<Bytes> {
+    /// Answers a request, which may be one for a stream of events.
+    pub(crate) async fn handle_streams(&self, peer: IpAddr, request: Request<Bytes>) -> Response<Sent> {
+        let (head, body) = request.into_parts();
+        let Some(stream) = Stream::at(&head, "/apisix/admin/") else {
+            return self.handle(peer, Request::from_parts(head, body)).await.map(Sent::from);
+        };
+        let response = match self.admit(peer, &head) {
+            Admitted::SignIn => answer::empty(StatusCode::NOT_FOUND).map(Sent::from),
+            Admitted::Answered(response) => response.map(Sent::from),
+            Admitted::Author(author) => {
+                let shows_headers = self.config.role_of(&author.key) == AdminRole::Admin;
+                streams::answer(&*self.program, stream, &head, shows_headers)
+                    .unwrap_or_else(|refused| refused.into_response().map(Sent::from))
+            }
+        };
+        self.finish(response, &head)
+    }
+
+    fn finish<B>(&self, mut response: Response<B>, head: &Parts) -> Response<B> {
         let headers = response.headers_mut();
         let server = if self.config.server_tokens { SERVER } else { SERVER_ALONE };
         headers.insert(header::SERVER, HeaderValue::from_static(server));
@@ -244,6 +274,19 @@ impl Admin {
             (&Method::GET, ["plugins", "list"]) => self.list_plugins(&call).await,
             (&Method::GET, ["openapi.json"]) => Ok(openapi::answer()),
             (&Method::GET | &Method::POST, ["explain"]) => explain::explain(&*self.program, head, body).await,
+            (&Method::GET, ["status"]) => {
+                let status = control_api::status(&*self.program, &*self.store).await;
+                Ok(answer::json(StatusCode::OK, &status))
+            }
+            (&Method::GET, ["healthcheck"]) => {
+                let shown = health_page::Shown { stored: self.store.writable(), details: true };
+                Ok(answer::json(StatusCode::OK, &health_page::all(&self.program.health(), shown)))
+            }
+            (&Method::GET, ["live", "history"]) => streams::history(&*self.program, head),
+            (&Method::GET, ["live" | "tap"]) => Err(ErrorAnswer::new(
+                StatusCode::BAD_REQUEST,
+                "streams are served at deployment.admin.admin_listen, not at the ports for traffic",
+            )),
             (&Method::GET, ["analysis"]) => explain::analysis(&*self.program, head).await,
             (&Method::POST, ["batch"]) => self.batch(author, body).await,
             (&Method::GET | &Method::HEAD, ["configs"]) => self.configs(head).await,

@@ -64,6 +64,8 @@ struct Filter<'a> {
     name: Option<Option<Regex>>,
     label: Option<&'a str>,
     uri: Option<Option<Regex>>,
+    /// `search=` (ours): a part of an id, name, host, path or the like; lower case.
+    search: Option<String>,
     /// Of `filter=`, those that routes have.
     fields: Vec<(String, String)>,
 }
@@ -75,6 +77,7 @@ impl<'a> Filter<'a> {
             name: call.query("name").map(pattern),
             label: call.query("label"),
             uri: call.query("uri").map(pattern),
+            search: call.query("search").filter(|text| !text.is_empty()).map(str::to_lowercase),
             fields: fields
                 .into_iter()
                 .filter(|(name, _)| matches!(&**name, "service_id" | "upstream_id"))
@@ -88,6 +91,11 @@ impl<'a> Filter<'a> {
         let text_of = |name: &str| value.get(name).and_then(Value::as_str);
         if let Some(pattern) = &self.name
             && !text_of("name").is_some_and(|name| finds(pattern, name))
+        {
+            return false;
+        }
+        if let Some(search) = &self.search
+            && !is_found(stored, search)
         {
             return false;
         }
@@ -106,6 +114,24 @@ impl<'a> Filter<'a> {
         let filtered = matches!(stored.key.kind, Kind::Route | Kind::StreamRoute);
         !filtered || self.fields.iter().all(|(name, wanted)| is(value.get(name), wanted))
     }
+}
+
+/// Whether a text that people search for, in lower case, is part of what identifies a resource.
+fn is_found(stored: &Stored, text: &str) -> bool {
+    const FIELDS: [&str; 10] =
+        ["name", "desc", "uri", "uris", "host", "hosts", "username", "sni", "snis", "labels"];
+    fn holds(value: &Value, text: &str) -> bool {
+        match value {
+            Value::String(own) => own.to_lowercase().contains(text),
+            Value::Array(all) => all.iter().any(|one| holds(one, text)),
+            Value::Object(all) => {
+                all.iter().any(|(name, one)| name.to_lowercase().contains(text) || holds(one, text))
+            }
+            _ => false,
+        }
+    }
+    let fields = FIELDS.iter().filter_map(|name| stored.value.get(*name));
+    stored.key.id.to_lowercase().contains(text) || fields.into_iter().any(|value| holds(value, text))
 }
 
 /// A pattern from a query; one that cannot be compiled finds nothing, as in APISIX.

@@ -261,6 +261,18 @@ fn others(paths: &mut Map<String, Value>) {
     let analysis =
         operation("Lists likely mistakes in the configuration", "analysis", None, &[(200, object())]);
     add("/analysis", &[("get", analysis)]);
+    let status =
+        operation("Describes the gateway and what needs attention", "status", None, &[(200, object())]);
+    add("/status", &[("get", status)]);
+    let health =
+        operation("Lists the results of health checks", "healthcheck", None, &[(200, Some(json!({})))]);
+    add("/healthcheck", &[("get", health)]);
+    let mut history = operation("One ring of the live view", "live_history", None, &[(200, object())]);
+    history["parameters"] = json!([
+        query("of", json!({"type": "string"})),
+        query("step", json!({"type": "integer", "enum": [1, 10, 60]})),
+    ]);
+    add("/live/history", &[("get", history)]);
     add(
         "/revisions/{revision}",
         &[("get", operation("One write", "get_revision", None, &[(200, object())]))],

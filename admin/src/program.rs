@@ -10,6 +10,7 @@ use sdk::meters::Trials;
 use serde_json::{Map, Value};
 
 use crate::expiry::Expiring;
+use crate::live::Live;
 
 /// The result of [`Program::reload`]: a message for people, or an error in the files.
 pub type Reloading<'a> = Pin<Box<dyn Future<Output = Result<String, String>> + Send + 'a>>;
@@ -111,6 +112,11 @@ pub trait Program: Send + Sync {
     /// Returns the counts since [`watch_traffic`](Program::watch_traffic) started them.
     fn traffic(&self) -> Trials {
         Trials::default()
+    }
+
+    /// Returns the live view.
+    fn live(&self) -> Option<Arc<Live>> {
+        None
     }
 
     /// Describes the running program for people: version, addresses, counts and the like.

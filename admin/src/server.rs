@@ -18,6 +18,7 @@ use http_body_util::Full;
 use hyper::body::Body;
 
 use crate::Admin;
+use crate::streams::Sent;
 pub use accept::Listener;
 pub(crate) use accept::run;
 pub use limits::Limits;
@@ -63,7 +64,7 @@ where
 }
 
 impl Service for Admin {
-    type Body = Full<Bytes>;
+    type Body = Sent;
 
     fn knows(&self, peer: IpAddr) -> bool {
         Admin::knows(self, peer)
@@ -73,8 +74,8 @@ impl Service for Admin {
         Admin::answer_head(self, peer, head)
     }
 
-    async fn answer(&self, peer: IpAddr, request: Request<Bytes>) -> Response<Full<Bytes>> {
-        self.handle(peer, request).await.map(Full::new)
+    async fn answer(&self, peer: IpAddr, request: Request<Bytes>) -> Response<Sent> {
+        self.handle_streams(peer, request).await
     }
 }
 

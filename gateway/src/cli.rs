@@ -121,6 +121,39 @@ pub enum Command {
         #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
         timeout: Duration,
     },
+    /// Shows rates, errors and latencies of the running gateway, its workers, and its busiest routes and nodes
+    ///
+    /// The picture is drawn again each second until it is interrupted.
+    Top {
+        #[command(flatten)]
+        files: Files,
+        /// Writes one picture and ends, as it does into a pipe
+        #[arg(long)]
+        once: bool,
+    },
+    /// Shows requests of the running gateway as they end, a line each
+    ///
+    /// Conditions are route=ID, status=5xx or 404, path=/exact or /prefix*, consumer=NAME, host=NAME, method=NAME and
+    /// min_latency=TIME; all must hold.
+    #[command(after_help = "Examples:\n  \
+        sluice tap                               every request\n  \
+        sluice tap -c status=5xx                 requests that failed\n  \
+        sluice tap conf -c path=/api/* -c min_latency=250ms --json")]
+    Tap {
+        /// A condition, NAME=VALUE; may be repeated
+        #[arg(short, long = "condition", value_name = "NAME=VALUE")]
+        conditions: Vec<String>,
+        #[command(flatten)]
+        files: Files,
+        /// Prints JSON, one object a line
+        #[arg(long)]
+        json: bool,
+        /// Ends after this number of requests
+        #[arg(short = 'n', long, value_name = "NUMBER")]
+        limit: Option<u64>,
+    },
+    /// Lists the routes of the running gateway with their traffic
+    Routes(Files),
     /// Makes the running gateway reread its files, as SIGHUP does, and reports the outcome
     ///
     /// Rereads apisix.yaml and the plugin list of config.yaml; other settings take effect at the next start or upgrade.

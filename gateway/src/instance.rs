@@ -20,6 +20,7 @@ use crate::{check, forward, say};
 
 pub mod apply;
 pub mod export;
+pub mod live;
 pub mod revisions;
 
 /// How long an instance may take to accept, and between two pieces of its answer.

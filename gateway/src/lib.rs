@@ -28,6 +28,7 @@ mod metrics;
 mod mistakes;
 mod notices;
 mod pool;
+mod process;
 mod program;
 mod run;
 mod say;
@@ -66,6 +67,11 @@ pub fn main() -> ExitCode {
         Command::Convert { file, import, output } => imports::convert(&file, &import, output.as_deref()),
         Command::Explain(asked) => explain::run(&asked),
         Command::Status { files, json, timeout } => instance::status(&files, json, timeout),
+        Command::Top { files, once } => instance::live::top(&files, once),
+        Command::Tap { conditions, files, json, limit } => {
+            instance::live::tap(&files, &conditions, json, limit)
+        }
+        Command::Routes(files) => instance::live::routes(&files),
         Command::Reload(files) => instance::reload(&files),
         Command::Upgrade(files) => instance::upgrade(&files),
         Command::Export { files, output, without_keys } => {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use admin::live::Live;
 use admin::{
     Dump, Expiring, Info, NotServed, Outcome, Program, Published, Question, Reloading, ReportFuture, Verdict,
 };
@@ -59,6 +60,7 @@ pub struct Running {
     pub listed: Mutex<Option<Vec<String>>>,
     pub info: Arc<ServerInfo>,
     pub meters: Arc<Meters>,
+    pub live: Arc<Live>,
     /// Where plugins may write files.
     pub folders: Arc<Folders>,
     /// The plugins that are built in.
@@ -252,6 +254,10 @@ impl Program for Running {
             let report = report.ok_or("a mistake of the gateway: the analysis failed")?;
             report.map_err(|error| format!("{error:#}"))
         })
+    }
+
+    fn live(&self) -> Option<Arc<Live>> {
+        Some(self.live.clone())
     }
 
     fn about(&self) -> Map<String, Value> {

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use adapters::etcd::{Etcd, Settings};
+use admin::live::Live;
 use admin::metrics::Pages;
 use admin::{Admin, ControlApi, Program};
 use anyhow::Context;
@@ -39,7 +40,7 @@ use crate::program::{OneAtATime, Running};
 use crate::server_info::ServerInfo;
 use crate::upgrade::{self, Inherited, Upgrade, notify};
 use crate::{
-    acme, check, etcd, expiry, forward, lifecycle, listeners, logging, memory, metrics, pool, say,
+    acme, check, etcd, expiry, forward, lifecycle, listeners, logging, memory, metrics, pool, process, say,
     server_info, tls, wiring,
 };
 
@@ -183,6 +184,7 @@ async fn serve(
         listed: Mutex::new(boot.plugins.clone()),
         info: Arc::new(ServerInfo::new(&boot, data.clone(), etcd.clone())),
         meters: services.meters.clone(),
+        live: Arc::new(Live::new(services.meters.clone(), count, boot.tap.then(|| settings.taps.clone()))),
         about: catalog.about(),
         folders,
         long: OneAtATime::default(),
@@ -226,10 +228,15 @@ async fn serve(
         acme.issue();
     }
     let control = ControlApi::new(store.clone(), catalog, program.clone()).known_as(&boot.admin.hosts);
+    let dashboard = apis.dashboard(&boot);
     let sides = apis.serve(&program, Apis { admin, control, pages }, admin_tls).await?;
     control::tasks::spawn(adapters::ocsp::run(handle.clone(), trust, wiring::ocsp(&boot)));
     spawn_reports(&program, &handle, &services);
+    control::tasks::spawn(program.live.clone().run(process::reader(count)));
     logs.watch();
+    if let Some(page) = dashboard {
+        tracing::info!(url = page, "dashboard");
+    }
     let routes = count_of(&handle, model::Kind::Route);
     let start_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
     tracing::info!(listen = listens.join(", "), workers = count, routes, start_ms, "listening");

@@ -365,6 +365,7 @@ pub fn proxy_settings(boot: &Boot, listen: Vec<proxy::Listener>, workers: usize)
         },
         server: if boot.server_tokens { admin::SERVER } else { admin::SERVER_ALONE }.to_owned(),
         show_upstream_status: boot.show_upstream_status,
+        taps: Arc::default(),
         explain: boot.explain.as_ref().and_then(|explain| {
             Some(Box::new(proxy::Explain {
                 // A name that no field can have was refused when the file was read.

@@ -104,6 +104,8 @@ pub struct Boot {
     pub etcd: Etcd,
     /// The HTTP plugins that may be used; `None` is all there are.
     pub plugins: Option<Vec<String>>,
+    /// `sluice.tap` (ours): single requests may be shown to operators.
+    pub tap: bool,
     /// `sluice.strict_plugins` (ours): refuse plugins that this build lacks also where their absence
     /// changes no answer.
     pub strict_plugins: bool,

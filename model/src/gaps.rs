@@ -86,9 +86,6 @@ pub const DISCOVERY: &Gap = &Gap {
     )],
 };
 
-pub const DASHBOARD: &Gap =
-    &Gap { why: "there is no dashboard yet", hint: "", effect: Effect::Ignored, asked_by: &[] };
-
 pub const WASM: &Gap =
     &Gap { why: "WASM plugins are not served yet", hint: "", effect: Effect::Ignored, asked_by: &[] };
 
@@ -106,7 +103,7 @@ impl Gap {
 }
 
 /// Every row.
-pub const ALL: &[&Gap] = &[PROTOS, STREAM_UPSTREAMS, LUA, DISCOVERY, DASHBOARD, WASM, RUNNERS, TRACING];
+pub const ALL: &[&Gap] = &[PROTOS, STREAM_UPSTREAMS, LUA, DISCOVERY, WASM, RUNNERS, TRACING];
 
 /// Refuses a resource that asks for a missing feature.
 ///

@@ -2,6 +2,7 @@
 
 pub(crate) mod answer;
 mod attempt;
+mod counts;
 pub(crate) mod drive;
 pub(crate) mod fault;
 pub(crate) mod fault_log;

@@ -49,6 +49,8 @@ pub struct Settings {
     pub show_upstream_status: bool,
     /// Selects the requests whose answers explain what was decided; none without it. Boxed, as it is rare.
     pub explain: Option<Box<Explain>>,
+    /// Requests that an operator looks at.
+    pub taps: Arc<sdk::tap::Taps>,
     pub streams: Streams,
     /// PROXY protocol headers before a connection's own first byte, on ports that ask for them.
     pub proxy_protocol: ProxyProtocol,

@@ -71,6 +71,7 @@ pub(crate) struct Worker {
     /// State that plugins keep on this worker.
     states: WorkerStates,
     pub(crate) shard: Shard,
+    pub(crate) tap: sdk::tap::Outlet,
     pub(crate) access_log: Option<AccessLog>,
     pub(crate) stream_log: Option<AccessLog>,
     /// The consumers of streams, which have none.
@@ -111,12 +112,18 @@ pub(crate) struct Lease {
     /// Made of the snapshot's chains. Goes before the snapshot does, so that the last hold on a plugin
     /// instance is never a worker's.
     pub(crate) consumer_chains: ConsumerChains,
+    /// Counts of its plans.
+    pub(crate) counted: sdk::meters::live::Memo,
     snapshot: Arc<Snapshot>,
 }
 
 impl Lease {
     fn new(snapshot: &Arc<Snapshot>) -> Rc<Lease> {
-        Rc::new(Lease { consumer_chains: ConsumerChains::default(), snapshot: snapshot.clone() })
+        Rc::new(Lease {
+            consumer_chains: ConsumerChains::default(),
+            counted: Default::default(),
+            snapshot: snapshot.clone(),
+        })
     }
 }
 
@@ -183,6 +190,7 @@ impl Worker {
             balance: RefCell::default(),
             states: WorkerStates::default(),
             shard,
+            tap: settings.taps.outlet(),
             access_log: settings.access_log.as_ref().map(AccessLog::new),
             stream_log: settings.streams.access_log.as_ref().map(AccessLog::new),
             nobody: sdk::Consumers::default(),

@@ -46,6 +46,7 @@ pub mod sink;
 pub mod state;
 pub mod step;
 pub mod stream;
+pub mod tap;
 pub mod template;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -14,6 +14,7 @@
 )]
 
 mod counts;
+pub mod live;
 mod reading;
 mod series;
 mod settings;
@@ -46,6 +47,8 @@ pub struct Meters {
     /// Lines of output of the known series.
     lines: Arc<AtomicUsize>,
     collected: Mutex<Collected>,
+    /// The reading side of each worker's live counts.
+    live: Mutex<Vec<live::Reading>>,
     /// Whether all requests are counted and timed; see [`Meters::watch`].
     watches: AtomicBool,
 }
@@ -67,7 +70,10 @@ impl Meters {
 
     /// Creates a shard; the worker's number is only a name.
     pub fn shard(&self, _worker: usize) -> Shard {
-        let (shard, new) = Shard::new(self.settings.clone(), self.lines.clone());
+        let (mut shard, new) = Shard::new(self.settings.clone(), self.lines.clone());
+        let (counts, cells) = live::Live::new();
+        shard.live = counts;
+        self.live.lock().unwrap_or_else(PoisonError::into_inner).push(live::Reading::new(cells));
         let mut collected = self.collected();
         shard.trial.on.store(self.watches.load(Relaxed), Relaxed);
         collected.trials.push(shard.trial.clone());
@@ -88,6 +94,20 @@ impl Meters {
         let mut sum = Trials::default();
         self.collected().trials.iter().for_each(|trial| sum.add(trial));
         sum
+    }
+
+    /// Passes on the live counts since the last call, with the number of the worker. For one reader:
+    /// the next call sees only what came later.
+    pub fn take_live(&self, mut look: impl FnMut(usize, &live::Name, &live::Counts)) {
+        let mut all = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        for (worker, reading) in all.iter_mut().enumerate() {
+            reading.take(|name, counts| look(worker, name, counts));
+        }
+    }
+
+    /// The sums of the counters without labels.
+    pub fn totals(&self) -> Totals {
+        self.collected().totals()
     }
 
     /// Calls `look` with the current counts.

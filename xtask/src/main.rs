@@ -32,6 +32,8 @@ cargo x COMMAND
                       (the unit tests fail when the messages are)
   new-plugin NAME [--priority N]
                       a plugin's file, its line in the list, its case
+  dashboard           check the dashboard by its types and build dashboard/dist, which the
+                      gateway compiles in
   tidy                walls between the rooms, file sizes, banned words, plain English
   fuzz [TARGET] [--seconds N]
                       run one or all fuzz targets, 60 seconds each by default

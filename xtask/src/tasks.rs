@@ -9,6 +9,7 @@ mod bench;
 mod build;
 mod check;
 mod compare;
+mod dashboard;
 mod deny;
 mod docs;
 mod fuzz;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         "soak" => soak::soak(rest),
         "package" => package::command(rest),
         "deny" => deny::deny(),
+        "dashboard" => dashboard::build(),
         other => Err(anyhow::anyhow!("unknown command {other:?}; `cargo x help` lists them")),
     };
     report(outcome)

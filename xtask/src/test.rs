@@ -5,7 +5,7 @@
 
 use crate::build::{self, Built};
 use crate::shell::{output, root, run, stage};
-use crate::{check, docs, gen_docs, tidy, tools, units};
+use crate::{check, dashboard, docs, gen_docs, tidy, tools, units};
 use anyhow::{Result, bail};
 use std::process::Command;
 
@@ -25,6 +25,7 @@ fn everything() -> Result<()> {
     stage("tools", tools::install)?;
     stage("format", check::format)?;
     stage("tidy", tidy::tidy)?;
+    stage("dashboard", dashboard::check)?;
     let built = stage("build and lints", build::workspace)?;
     stage("unit tests", || units::run(&built.tests))?;
     stage("documents", docs::check)?;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// Program and the Debian package that brings it.
-const DEBIAN: [(&str, &str); 13] = [
+const DEBIAN: [(&str, &str); 15] = [
     ("curl", "curl"),
     ("ab", "apache2-utils"),
     ("python3", "python3-minimal"),
@@ -21,6 +21,9 @@ const DEBIAN: [(&str, &str); 13] = [
     ("redis-cli", "redis-tools"),
     // The server under another name: its own package would start one.
     ("redis-check-rdb", "redis-tools"),
+    // The browser that drives the dashboard, and a terminal.
+    ("chromium", "chromium"),
+    ("tmux", "tmux"),
 ];
 
 /// Tools from the Go module proxy: a tester of HTTP/2 servers, an ACME server and a DNS server for it, and both
@@ -37,6 +40,7 @@ pub fn install() -> Result<()> {
     debian(&DEBIAN)?;
     python()?;
     node()?;
+    npm()?;
     go()?;
     etcd()?;
     faketime()
@@ -45,6 +49,22 @@ pub fn install() -> Result<()> {
 /// Packages of PyPI that cases drive the gateway with.
 fn python() -> Result<()> {
     venv("python", "tests/tools/requirements.txt").map(drop)
+}
+
+/// Packages of npm that build the dashboard and drive a browser.
+pub fn npm() -> Result<()> {
+    let folder = root().join("dashboard");
+    let lock = std::fs::read_to_string(folder.join("package-lock.json"))?;
+    let stamp = folder.join("node_modules/.sluice-lock");
+    if std::fs::read_to_string(&stamp).is_ok_and(|there| there == lock) {
+        return Ok(());
+    }
+    println!("installing the packages of {}", folder.display());
+    run(Command::new("npm")
+        .args(["ci", "--no-audit", "--no-fund", "--ignore-scripts"])
+        .current_dir(&folder))?;
+    std::fs::write(stamp, lock)?;
+    Ok(())
 }
 
 /// A virtual environment of Python in `target/NAME`, with the packages of a file of the repository.

@@ -76,6 +76,13 @@ impl ApiListeners {
         })
     }
 
+    /// The address of the dashboard, if it is served.
+    pub fn dashboard(&self, boot: &Boot) -> Option<String> {
+        let address = self.admin.as_ref()?.local_addr().ok()?;
+        let scheme = if boot.admin.tls.is_some() { "https" } else { "http" };
+        boot.admin.ui.then(|| format!("{scheme}://{address}/ui/"))
+    }
+
     /// Serves on all of them.
     ///
     /// # Errors

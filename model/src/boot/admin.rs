@@ -22,6 +22,8 @@ pub struct Admin {
     /// Networks of the clients that are allowed; none if empty.
     pub allow: Vec<IpNet>,
     pub cors: bool,
+    /// `enable_admin_ui`: the dashboard is served at `/ui/`.
+    pub ui: bool,
     pub version: AdminVersion,
     pub limits: AdminLimits,
     /// It speaks TLS and nothing else.

@@ -95,6 +95,7 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
             header: file.value("/sluice/explain/header", values::text).to_owned(),
             size: file.count("/sluice/explain/size"),
         }),
+        tap: file.bool("/sluice/tap"),
         strict_plugins: file.bool("/sluice/strict_plugins"),
         prometheus: prometheus(file),
         plugin_attr: file.get("/plugin_attr").and_then(Value::as_object).cloned().unwrap_or_default(),
@@ -285,6 +286,7 @@ fn admin(file: Section<'_>, role: Role) -> Result<Admin, Invalid> {
         hosts: admin.texts("/hosts").unwrap_or_default(),
         allow: admin.value("/allow_admin", |value| values::list(value, values::network)),
         cors: admin.bool("/enable_admin_cors"),
+        ui: admin.bool("/enable_admin_ui"),
         version: match admin.text("/admin_api_version") {
             // "default" is the second for APISIX, too.
             Some("v2" | "default") => AdminVersion::V2,

@@ -225,7 +225,7 @@ impl Attempt<'_> {
                 head_by: self.head_by,
                 turns_away: self.turns_away,
                 cookie: self.cookie,
-                measures: upstream.needs_response_times(),
+                measures: upstream.needs_response_times() || worker.tap.is_on(),
                 sent_method,
                 reused,
                 websocket,

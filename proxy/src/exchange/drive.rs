@@ -14,6 +14,7 @@ use wire::h1::Refusal;
 use wire::{Framing, Method};
 
 use super::answer;
+use super::counts::{Took, count, tap};
 use super::fault::{Blame, Fault, FaultKind};
 use super::fault_log::report;
 use super::forward::{Forward, Forwarded};
@@ -62,11 +63,15 @@ pub(crate) async fn drive(
     let global = lease.global.as_deref();
     let access_log = worker.access_log.as_ref();
     let watched = worker.shard.is_watched();
+    let tapped = worker.tap.is_on();
     let from_the_start = watched
+        || tapped
         || access_log.is_some()
         || Chains { global, plan: None }.has(Phase::Log)
         || lease.router.needs_body();
     let mut began = from_the_start.then(|| worker.clock.micros());
+    let sampled = began.is_none() && worker.shard.live.is_timed();
+    let sampled = sampled.then(|| worker.clock.micros());
 
     let mut plan = None;
     // Changed where it lies: an answer of a plugin is large to move.
@@ -112,7 +117,7 @@ pub(crate) async fn drive(
     }
 
     let mut fault = None;
-    let began = began.filter(|_| watched || access_log.is_some() || chains.has(Phase::Log));
+    let began = began.filter(|_| watched || tapped || access_log.is_some() || chains.has(Phase::Log));
     if let Some(began) = began {
         // Where no stage ran and no body was waited for, nothing took time since.
         let at_once = chains.are_none() && !lease.router.needs_body();
@@ -175,6 +180,7 @@ pub(crate) async fn drive(
         x.engine_mut().reason = fault.kind.words();
         report(worker, &x, fault);
     }
+    let mut took = Took::default();
     if let Some(began) = began {
         let ended = worker.clock.micros();
         let engine = x.engine_mut();
@@ -191,6 +197,16 @@ pub(crate) async fn drive(
         if let Some(log) = access_log {
             log.add(&x, worker.clock.unix_ms(ended));
         }
+        took = Took::of(&x);
+        if tapped {
+            tap(worker, &x, began, ended);
+        }
+    } else if let Some(sampled) = sampled {
+        took = Took::sampled(worker.clock.micros().saturating_sub(sampled), chains);
+    }
+    if !client.is_subrequest() {
+        let received = arrival.head_bytes + down.body_received();
+        count(worker, &lease, plan, &x, took, received);
     }
     drop(counted);
     outcome

@@ -123,6 +123,7 @@ impl Default for Settings {
             server: "APISIX/3.18.0".to_owned(),
             show_upstream_status: false,
             explain: None,
+            taps: Arc::default(),
             streams: Streams::default(),
             proxy_protocol: ProxyProtocol::default(),
             real_ip: None,

@@ -178,6 +178,7 @@ async fn tick(worker: Rc<Worker>) {
             }
         }
         worker.clock.strike();
+        worker.shard.live.tick();
         let member = worker.watch.member(worker.index);
         member.ticks.fetch_add(1, Ordering::Relaxed);
         if member.copy_sockets.load(Ordering::Acquire) {

@@ -15,6 +15,7 @@ use foldhash::fast::RandomState;
 use hashbrown::{HashMap, HashTable};
 
 use super::counts::WorkerCounts;
+use super::live::Live;
 use super::series::{self, Commands, Count, Kind, Latency, Registered, Traffic, add};
 use super::trial::Trial;
 use super::{Settings, escaped};
@@ -25,6 +26,8 @@ pub struct Shard {
     settings: Arc<Settings>,
     pub(super) node: Arc<WorkerCounts>,
     pub(super) trial: Arc<Trial>,
+    /// Counts by route and node.
+    pub live: Live,
     new: Sender<Registered>,
     /// Requests by their labels.
     entries: RefCell<HashTable<Labelled>>,
@@ -395,6 +398,7 @@ impl Shard {
             settings,
             node: Arc::default(),
             trial: Arc::new(Trial::new(false)),
+            live: Live::new().0,
             new: sender,
             entries: RefCell::default(),
             hash: RandomState::default(),

@@ -66,6 +66,8 @@ pub const ADMIN: &[Row] = &[
     row("deployment.admin.admin_api_version", Shape::OneOf(&["v3", "v2", "default"]), "v3",
         "`v2` or `default` (the same, as in APISIX): the response format of APISIX 2"),
     row("deployment.admin.enable_admin_cors", Shape::Bool, "true", "the Admin API sends CORS headers"),
+    row("deployment.admin.enable_admin_ui", Shape::Bool, "true",
+        "the [dashboard](dashboard.md) is served at `/ui/` of the Admin API's address"),
     row("deployment.admin.https_admin", Shape::Bool, "false",
         "the Admin API speaks TLS and nothing else; needs the next two"),
     row("deployment.admin.admin_api_mtls.admin_ssl_cert", Shape::Text, "", "file with its certificate"),
@@ -104,6 +106,8 @@ pub const SLUICE: &[Row] = &[
     row("sluice.explain.header", Shape::HeaderName, "X-Sluice-Explain", "the header of the request and of the answer")
         .ours(),
     row("sluice.explain.size", Shape::Count { min: 128, max: 8192 }, "2048", "bytes of an explanation").ours(),
+    row("sluice.tap", Shape::Switch, "on",
+        "with `off` no [tap](dashboard.md#tap) can be opened, so the Admin API shows no single requests").ours(),
     row("sluice.acme.directory", Shape::Text, "https://acme-v02.api.letsencrypt.org/directory",
         "URL of the ACME server's directory, by default that of Let's Encrypt; the section `sluice.acme` switches \
          [ACME](operating.md#certificates-by-acme) on").ours(),

@@ -1,0 +1,52 @@
+use sdk::meters::live::{Finished, Memo};
+
+use super::*;
+
+#[tokio::test]
+async fn clients_get_an_event_each_second() {
+    let meters = Arc::new(Meters::default());
+    let live = Live::new(meters.clone(), 1, None);
+    let shard = meters.shard(0);
+    let count = |status| {
+        let finished = Finished { status, took_us: Some(2000), received: 1, sent: 2 };
+        shard.live.route(&Memo::default(), 0, "<r>", &finished);
+        shard.live.node("127.0.0.1:1".parse().unwrap(), &finished);
+    };
+    count(200);
+    live.tick(10, &Process::default());
+    let mut events = live.events();
+    assert!(events.borrow_and_update().is_empty(), "without clients no event is made");
+    (0..3).for_each(|_| count(200));
+    count(502);
+    live.tick(11, &Process { worker_cpu: vec![0.5], memory: 7 });
+    let event = events.borrow_and_update().clone();
+    let event = std::str::from_utf8(&event).unwrap();
+    let data = event.strip_prefix("event: live\ndata: ").unwrap().strip_suffix("\n\n").unwrap();
+    let event: Value = serde_json::from_str(data).unwrap();
+    assert_eq!(event["gateway"]["requests"], 4);
+    assert_eq!(event["gateway"]["classes"], json!([0, 3, 0, 0, 1]));
+    assert_eq!((&event["workers"][0]["cpu"], &event["memory"]), (&json!(0.5), &json!(7)));
+    assert_eq!((&event["routes"][0]["id"], &event["nodes"][0]["id"]), (&json!("<r>"), &json!("127.0.0.1:1")));
+    assert_eq!(event["worst_routes"][0]["errors"], 1);
+    let median = event["gateway"]["p50"].as_f64().unwrap();
+    assert!((1.0..3.1).contains(&median), "{median}");
+    assert_eq!(live.columns("gateway", 1).unwrap()["requests"], json!([1, 4]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn taps_end_with_their_clients_and_are_bounded() {
+    let taps = Arc::new(sdk::tap::Taps::default());
+    let live = Live::new(Arc::default(), 1, Some(taps.clone()));
+    let open = || live.taps.open(sdk::tap::Filter::default());
+    let mut clients: Vec<_> = (0..8).map(|_| open().unwrap()).collect();
+    assert!(open().unwrap_err().contains("8 taps"));
+    let status = clients[0].recv().await.unwrap();
+    assert!(status.starts_with(b"event: status\n"), "{status:?}");
+    clients.pop();
+    clients.push(open().unwrap());
+    clients.clear();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(taps.count(), 0);
+    let off = Live::new(Arc::default(), 1, None);
+    assert!(off.taps.open(sdk::tap::Filter::default()).unwrap_err().contains("sluice.tap"));
+}

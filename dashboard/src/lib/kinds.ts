@@ -1,0 +1,131 @@
+// The kinds of resources, as the Admin API has them.
+
+export interface Kind {
+  path: string;
+  one: string;
+  many: string;
+  /** Name of the schema; empty if there is none. */
+  schema: string;
+  /** The id is the value of this field. */
+  idField?: string;
+  template: unknown;
+  about: string;
+}
+
+export const kinds: Kind[] = [
+  {
+    path: "routes", one: "route", many: "Routes", schema: "route",
+    template: { name: "my-route", uri: "/hello/*", upstream: { type: "roundrobin", nodes: { "127.0.0.1:8080": 1 } } },
+    about: "A route matches requests by host, path and conditions, and sends them to an upstream.",
+  },
+  {
+    path: "upstreams", one: "upstream", many: "Upstreams", schema: "upstream",
+    template: { name: "my-upstream", type: "roundrobin", nodes: { "127.0.0.1:8080": 1 } },
+    about: "An upstream is a set of servers with a way to choose among them.",
+  },
+  {
+    path: "services", one: "service", many: "Services", schema: "service",
+    template: { name: "my-service", upstream_id: "1" },
+    about: "A service holds plugins and an upstream that several routes share.",
+  },
+  {
+    path: "consumers", one: "consumer", many: "Consumers", schema: "consumer", idField: "username",
+    template: { username: "jack", plugins: { "key-auth": { key: "change-me" } } },
+    about: "A consumer is a user of your APIs, known by a credential.",
+  },
+  {
+    path: "consumer_groups", one: "consumer group", many: "Consumer groups", schema: "consumer_group",
+    template: { plugins: { "limit-count": { count: 100, time_window: 60, rejected_code: 429 } } },
+    about: "A consumer group holds plugins for many consumers.",
+  },
+  {
+    path: "ssls", one: "certificate", many: "Certificates", schema: "ssl",
+    template: { snis: ["example.org"], cert: "-----BEGIN CERTIFICATE-----\n…", key: "-----BEGIN PRIVATE KEY-----\n…" },
+    about: "A certificate is served to clients that ask for its names.",
+  },
+  {
+    path: "global_rules", one: "global rule", many: "Global rules", schema: "global_rule",
+    template: { plugins: { "request-id": {} } },
+    about: "A global rule's plugins run on every request.",
+  },
+  {
+    path: "plugin_configs", one: "plugin config", many: "Plugin configs", schema: "plugin_config",
+    template: { plugins: { cors: {} } },
+    about: "A plugin config is a set of plugins that routes refer to.",
+  },
+  {
+    path: "plugin_metadata", one: "plugin metadata", many: "Plugin metadata", schema: "",
+    template: { log_format: { host: "$host" } },
+    about: "Plugin metadata holds settings that all instances of a plugin share. The id is the plugin's name.",
+  },
+  {
+    path: "stream_routes", one: "stream route", many: "Stream routes", schema: "stream_route",
+    template: { server_port: 9100, upstream: { type: "roundrobin", nodes: { "127.0.0.1:6379": 1 } } },
+    about: "A stream route sends TCP or UDP traffic to an upstream.",
+  },
+  {
+    path: "protos", one: "proto", many: "Protos", schema: "proto",
+    template: { content: 'syntax = "proto3";' },
+    about: "A proto is a Protocol Buffers file for transcoding gRPC.",
+  },
+  {
+    path: "secrets", one: "secret manager", many: "Secret managers", schema: "",
+    template: { uri: "https://vault.example.org", prefix: "kv/apisix", token: "…" },
+    about: "A secret manager provides values for $secret:// references. The id is MANAGER/NAME.",
+  },
+];
+
+export interface Entry {
+  key: string;
+  value: Record<string, unknown>;
+  createdIndex?: number;
+  modifiedIndex?: number;
+}
+
+export interface List {
+  list: Entry[];
+  total: number;
+}
+
+export function kindOf(path: string): Kind | undefined {
+  return kinds.find((kind) => kind.path === path);
+}
+
+/** The id of an entry within its kind. */
+export function idOf(kind: Kind, entry: Entry): string {
+  return entry.key.replace(new RegExp(`^.*?/${kind.path}/`), "");
+}
+
+/** One line that tells an entry from others. */
+export function summary(value: Record<string, unknown>): string {
+  const list = (name: string) => [value[name], value[`${name}s`]].flat().filter((one) => typeof one === "string");
+  const parts: string[] = [];
+  const methods = value.methods as string[] | undefined;
+  if (methods?.length) parts.push(methods.join(","));
+  parts.push([...list("host"), ...list("uri")].join(" "));
+  parts.push(list("sni").join(" "));
+  const nodes = value.nodes ?? (value.upstream as Record<string, unknown> | undefined)?.nodes;
+  if (nodes) parts.push(`→ ${nodesOf(nodes).join(", ")}`);
+  for (const name of ["upstream_id", "service_id", "plugin_config_id"]) {
+    if (value[name] !== undefined) parts.push(`${name.replace("_id", "")} ${String(value[name])}`);
+  }
+  if (value.server_port !== undefined) parts.push(`port ${String(value.server_port)}`);
+  return parts.filter(Boolean).join("  ");
+}
+
+export function nodesOf(nodes: unknown): string[] {
+  if (Array.isArray(nodes)) return nodes.map((node: { host: string; port?: number }) => `${node.host}${node.port ? `:${node.port}` : ""}`);
+  return nodes && typeof nodes === "object" ? Object.keys(nodes) : [];
+}
+
+export function pluginsOf(value: Record<string, unknown>): string[] {
+  return value.plugins && typeof value.plugins === "object" ? Object.keys(value.plugins) : [];
+}
+
+/** The first resources that refer to one. */
+export const referers: Record<string, { kind: string; field: string }[]> = {
+  upstreams: ["routes", "services", "stream_routes"].map((kind) => ({ kind, field: "upstream_id" })),
+  services: ["routes", "stream_routes"].map((kind) => ({ kind, field: "service_id" })),
+  plugin_configs: [{ kind: "routes", field: "plugin_config_id" }],
+  consumer_groups: [{ kind: "consumers", field: "group_id" }],
+};

@@ -1,0 +1,58 @@
+//! Facts about the process for the live view: processor time of each worker, and memory.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use admin::live::{Process, ReadProcess};
+
+/// Returns the reader of these facts. It knows processor times from the second call on.
+pub fn reader(workers: usize) -> ReadProcess {
+    let mut before = BTreeMap::new();
+    Box::new(move |seconds| {
+        let now = worker_ticks();
+        let hertz = rustix::param::clock_ticks_per_second().max(1) as f64;
+        let share = |worker: usize| {
+            let (now, before) = (now.get(&worker)?, before.get(&worker)?);
+            Some(u64::saturating_sub(*now, *before) as f64 / hertz / seconds)
+        };
+        let worker_cpu = (0..workers).map(|worker| share(worker).unwrap_or(0.0)).collect();
+        before = now.clone();
+        Process { worker_cpu, memory: memory() }
+    })
+}
+
+/// Clock ticks that each worker's thread has run.
+fn worker_ticks() -> BTreeMap<usize, u64> {
+    let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    threads.filter_map(|thread| of_worker(&fs::read_to_string(thread.path().join("stat")).ok()?)).collect()
+}
+
+/// The number of a worker and its clock ticks, out of the `stat` of its thread (proc(5)).
+fn of_worker(stat: &str) -> Option<(usize, u64)> {
+    let (name, rest) = stat.split_once('(')?.1.rsplit_once(')')?;
+    let worker = name.strip_prefix("worker-")?.parse().ok()?;
+    // After the name: state is the first field, utime the 12th, stime the 13th.
+    let mut times = rest.split_ascii_whitespace().skip(11).map(str::parse::<u64>);
+    Some((worker, times.next()?.ok()? + times.next()?.ok()?))
+}
+
+/// Resident bytes; 0 if unknown.
+fn memory() -> u64 {
+    let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    pages.unwrap_or(0) * rustix::param::page_size() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ticks_of_a_worker_are_read() {
+        let stat = "7 (worker-3) R 1 1 1 0 -1 64 5 0 0 0 120 34 0 0 20 0 4 0 99 1 2";
+        assert_eq!(of_worker(stat), Some((3, 154)));
+        assert_eq!(of_worker("7 (control) S 1 1 1 0 -1 64 5 0 0 0 120 34 0 0"), None);
+        assert_eq!(of_worker(""), None);
+        assert!(memory() > 1 << 16);
+    }
+}
