@@ -15,7 +15,6 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU8;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -27,7 +26,7 @@ use sha2::{Digest, Sha256};
 use super::file::{self, Head, PRELUDE, Prelude};
 use super::index::Index;
 use super::reader::Readers;
-use super::{Content, DiskSettings, Entry, OVERHEAD, TransferShare};
+use super::{Content, DiskSettings, Entry, EntryHead, OVERHEAD, Terms, TransferShare};
 
 /// Files occupy whole blocks.
 const BLOCK: u64 = 4096;
@@ -238,8 +237,7 @@ impl Folder {
     fn entry_of(&self, head: Head, len: u64) -> Entry {
         let Head { key, variant, stored_ms, expires_ms, age, .. } = head;
         let weight = self.weigh(&key, &variant, len);
-        let (content, chances) = (None, AtomicU8::new(1));
-        Entry { key, variant, stored_ms, expires_ms, age, content, weight, chances }
+        Entry::new(EntryHead { key, variant, stored_ms, expires_ms, age }, Terms::default(), None, weight)
     }
 
     fn weigh(&self, key: &[u8], variant: &[u8], len: u64) -> u64 {

@@ -22,6 +22,9 @@ use super::{Entry, Lookup, variant};
 
 const SHARDS: usize = 16;
 
+/// Purge counters per shard. Keys that share one lose responses in transfer to each other's purges.
+const EPOCHS: usize = 256;
+
 /// The most entries of one key (as APISIX 3.18's `MAX_VARIANTS`); the oldest is evicted.
 const MAX_VARIANTS: usize = 64;
 
@@ -39,15 +42,26 @@ pub(super) struct Index {
     used: AtomicU64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shard {
     groups: HashMap<Box<[u8]>, Group>,
     /// The order in which the hand passes. Entries removed otherwise leave dead references for a
     /// while.
     clock: VecDeque<Weak<Entry>>,
     answers: usize,
-    /// Counts purges.
-    epoch: u64,
+    /// Count purges, by the hash of the key.
+    epochs: Box<[u64; EPOCHS]>,
+}
+
+impl Default for Shard {
+    fn default() -> Shard {
+        Shard {
+            groups: HashMap::default(),
+            clock: VecDeque::default(),
+            answers: 0,
+            epochs: Box::new([0; EPOCHS]),
+        }
+    }
 }
 
 /// The entries of one key, which vary on the same fields.
@@ -81,7 +95,7 @@ impl Index {
             variant(&group.vary, class, request, scratch);
             group.entries.iter().find(|entry| *entry.variant == scratch[..]).cloned()
         });
-        let epoch = shard.epoch;
+        let epoch = shard.epochs[self.epoch_of(key)];
         drop(shard);
         if let Some(entry) = &entry {
             let chances = entry.chances.load(Relaxed);
@@ -92,7 +106,7 @@ impl Index {
         Lookup { entry, epoch }
     }
 
-    /// Inserts an entry, unless its key's shard was purged since `epoch`, or an existing one must
+    /// Inserts an entry, unless its key was purged since `epoch`, or an existing one must
     /// not be `replaced`. Returns the entries removed for it; the entry itself, if it was rejected.
     pub(super) fn insert(
         &self,
@@ -104,7 +118,7 @@ impl Index {
         let own = self.shard_of(&entry.key);
         let mut shard = self.lock(own);
         if entry.weight > self.limit
-            || shard.epoch != epoch
+            || shard.epochs[self.epoch_of(&entry.key)] != epoch
             || !replaced && shard.is_taken(&entry.key, &entry.variant, &vary)
         {
             return vec![entry];
@@ -147,7 +161,7 @@ impl Index {
     /// Removes all entries of the key.
     pub(super) fn purge(&self, key: &[u8]) -> Vec<Arc<Entry>> {
         let mut shard = self.shard(key);
-        shard.epoch += 1;
+        shard.epochs[self.epoch_of(key)] += 1;
         let removed = shard.groups.remove(key).map(|group| group.entries).unwrap_or_default();
         shard.answers -= removed.len();
         self.used.fetch_sub(removed.iter().map(|entry| entry.weight).sum(), Relaxed);
@@ -188,6 +202,15 @@ impl Index {
             self.used.fetch_sub(entry.weight, Relaxed);
             removed.push(entry);
         }
+    }
+
+    /// Counts the purges of the key; see [`Lookup::epoch`].
+    pub(super) fn epoch(&self, key: &[u8]) -> u64 {
+        self.shard(key).epochs[self.epoch_of(key)]
+    }
+
+    fn epoch_of(&self, key: &[u8]) -> usize {
+        (self.hasher.hash_one(key) >> 8) as usize % EPOCHS
     }
 
     fn shard_of(&self, key: &[u8]) -> usize {
@@ -279,12 +302,13 @@ impl Shard {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{EntryHead, Terms};
     use super::*;
-    use std::sync::atomic::AtomicU8;
 
     fn entry(key: &[u8], variant: &[u8], weight: u64) -> Arc<Entry> {
-        let (key, variant, chances) = (key.into(), variant.into(), AtomicU8::new(1));
-        Arc::new(Entry { key, variant, stored_ms: 0, expires_ms: 0, age: 0, content: None, weight, chances })
+        let head =
+            EntryHead { key: key.into(), variant: variant.into(), stored_ms: 0, expires_ms: 0, age: 0 };
+        Arc::new(Entry::new(head, Terms::default(), None, weight))
     }
 
     fn vary(name: &str) -> Vec<Box<[u8]>> {
@@ -294,7 +318,7 @@ mod tests {
     /// Inserts an entry, replacing the key's previous one.
     fn put(index: &Index, key: &[u8], weight: u64) -> Arc<Entry> {
         let new = entry(key, &[0], weight);
-        let epoch = index.shard(key).epoch;
+        let epoch = index.epoch(key);
         let removed = index.insert(new.clone(), Vec::new(), epoch, true);
         assert!(!removed.iter().any(|gone| Arc::ptr_eq(gone, &new)));
         new

@@ -21,12 +21,14 @@
 )]
 
 mod disk;
+mod entry;
 mod file;
 mod index;
 mod reader;
+mod vary;
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -35,7 +37,10 @@ use model::Invalid;
 use wire::Fields;
 
 use disk::Files;
+use entry::EntryHead;
+pub use entry::{Entry, Terms};
 use index::Index;
+pub use vary::variant;
 
 /// The most memory in bytes for responses that are being read from or written to a disk zone.
 const IN_FLIGHT: u64 = 256 << 20;
@@ -109,44 +114,6 @@ pub struct Zone {
     in_flight: Arc<AtomicU64>,
 }
 
-/// A zone's record of a stored response.
-#[derive(Debug)]
-pub struct Entry {
-    key: Box<[u8]>,
-    variant: Box<[u8]>,
-    /// Milliseconds on the clock of the process that stored it; on disk, since the Unix epoch.
-    pub stored_ms: u64,
-    pub expires_ms: u64,
-    /// Age of the response in seconds when it was received.
-    pub age: u32,
-    /// `None` if it is in a file.
-    content: Option<Content>,
-    weight: u64,
-    /// How many more passes of the eviction hand it survives.
-    chances: AtomicU8,
-}
-
-/// How far the clocks of storing and reading processes may differ.
-const SKEW_MS: u64 = 5_000;
-
-impl Entry {
-    /// The response, if it is in memory; otherwise use [`Zone::load`].
-    pub fn content(&self) -> Option<&Content> {
-        self.content.as_ref()
-    }
-
-    /// Seconds since the origin generated it (RFC 9111 section 4.2.3).
-    pub fn age_at(&self, now_ms: u64) -> u64 {
-        u64::from(self.age) + now_ms.saturating_sub(self.stored_ms) / 1000
-    }
-
-    /// A store time in the future is not fresh: the clock was set back by an unknown amount, and
-    /// the entry would stay fresh for that much longer.
-    pub fn is_fresh(&self, now_ms: u64) -> bool {
-        now_ms < self.expires_ms && self.stored_ms <= now_ms.saturating_add(SKEW_MS)
-    }
-}
-
 /// A stored response.
 #[derive(Debug, Clone)]
 pub struct Content {
@@ -166,6 +133,7 @@ pub struct New {
     pub stored_ms: u64,
     pub expires_ms: u64,
     pub age: u32,
+    pub terms: Terms,
     pub content: Content,
     /// Memory that the body occupied while it was received.
     pub held: TransferShare,
@@ -264,7 +232,7 @@ impl Zone {
     /// Stores a response, replacing the one for the same key and variant. A response for the disk
     /// is served from memory until its file is written.
     pub fn store(&self, new: New, epoch: u64) {
-        let New { key, vary, variant, stored_ms, expires_ms, age, content, held } = new;
+        let New { key, vary, variant, stored_ms, expires_ms, age, terms, content, held } = new;
         let field = |(name, value, _): (&[u8], &[u8], _)| name.len() + value.len() + 24;
         let fields: usize = content.fields.iter().map(field).sum();
         let size = (key.len() * 2 + variant.len() + fields + content.body.len()) as u64 + OVERHEAD;
@@ -274,8 +242,8 @@ impl Zone {
             // Not opened: nothing is stored.
             (Some(_), _) => return,
         };
-        let (content, chances) = (Some(content), AtomicU8::new(1));
-        let entry = Arc::new(Entry { key, variant, stored_ms, expires_ms, age, content, weight, chances });
+        let head = EntryHead { key, variant, stored_ms, expires_ms, age };
+        let entry = Arc::new(Entry::new(head, terms, Some(content), weight));
         match files {
             None => drop(self.index.insert(entry, vary, epoch, true)),
             Some(files) => {
@@ -309,6 +277,20 @@ impl Zone {
         found
     }
 
+    /// Removes one entry, if it is still indexed.
+    pub fn remove(&self, entry: &Arc<Entry>) {
+        if self.index.remove(entry)
+            && let Some(files) = self.files.get()
+        {
+            files.remove(vec![entry.clone()]);
+        }
+    }
+
+    /// The epoch of a key, as in [`Lookup`].
+    pub fn epoch(&self, key: &[u8]) -> u64 {
+        self.index.epoch(key)
+    }
+
     /// Reads from disk that missed their deadline.
     pub fn late_reads(&self) -> u64 {
         self.files.get().map_or(0, Files::late)
@@ -325,19 +307,6 @@ impl Zone {
     /// Bytes of the stored responses, as counted against the limit.
     pub fn used(&self) -> u64 {
         self.index.used()
-    }
-}
-
-/// Writes the values of the fields that a response varies on: equal bytes mean that it matches.
-pub fn variant(vary: &[Box<[u8]>], class: u8, request: &Fields, out: &mut Vec<u8>) {
-    out.clear();
-    out.push(class);
-    for name in vary {
-        for value in request.all(name) {
-            out.extend_from_slice(&(value.len() as u32 + 1).to_le_bytes());
-            out.extend_from_slice(value);
-        }
-        out.extend_from_slice(&0u32.to_le_bytes());
     }
 }
 

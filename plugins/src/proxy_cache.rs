@@ -8,9 +8,18 @@
 //! part of the key like the consumer and like what forward-auth lets its server say of the client
 //! (unless `consumer_isolation` is off); GET with a body is
 //! never answered from the cache; POST has entries of its own. HEAD is answered from what GET
-//! stored, and a Range with that part of it. A stale answer is never given, so `max-stale`
-//! changes nothing. Nor is one stored that varies on what the gateway tells of the client:
-//! `X-Real-IP` and `X-Forwarded-*`.
+//! stored, and a Range with that part of it. No answer is stored that varies on headers which the
+//! gateway adds about the client: `X-Real-IP` and `X-Forwarded-*`.
+//!
+//! With `cache_control: true` a zone in memory is a shared cache by RFC 9111, where APISIX only reads
+//! lifetimes and some directives: stale answers are validated with `ETag` and `Last-Modified`
+//! (`Apisix-Cache-Status: REVALIDATED`), ages count from `Date` and `Age`, fields that `no-cache` or
+//! `private` name are not stored, and a success of an unsafe method, POST included, ends what is stored.
+//! RFC 5861 holds as well: a stale answer is used while one request revalidates it in the background
+//! (`UPDATING`, `stale-while-revalidate`), and in the place of 500, 502, 503 and 504 (`STALE`,
+//! `stale-if-error`). A client gets one with `max-stale` (`STALE`), too; none of this where the origin
+//! forbids it by `must-revalidate`, `proxy-revalidate`, `s-maxage` or `no-cache`. The background request
+//! passes the plugins of the route again, as the client's request with `Cache-Control: no-cache`.
 //!
 //! `PURGE` removes the answers of its URI, for any `cache_method`. It is accepted from the
 //! addresses in `plugin_attr.proxy-cache.purge_allow` (default: loopback only; an empty list
@@ -19,31 +28,36 @@
 //! As in APISIX, a zone in memory answers in the access phase, in the place of plugins of a
 //! lower priority; one on disk answers after all of them, so that limits count its hits.
 
+mod answer;
+mod date;
+mod directives;
 mod key;
+mod life;
 mod purge;
 pub(crate) mod range;
 pub(crate) mod rules;
+mod settings;
 mod store;
 #[cfg(test)]
 mod tests;
+mod validate;
 
 use std::sync::Arc;
 
-use cache::{Caches, Content, Entry, Zone};
+use cache::{Caches, Entry, Zone};
 use model::Invalid;
-use model::invalid::nearest;
 use sdk::chain::{Phase, Phases};
 use sdk::exchange::Body;
 use sdk::state::WorkerState;
-use sdk::{Build, Chunk, Exchange, Method, Plugin, Reply, Step};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use sdk::{Build, Chunk, Exchange, Fields, Method, Plugin, Reply, Step};
+use serde_json::Value;
 
+use directives::CacheControl;
 use key::{Key, Part, holds};
 use purge::MayPurge;
-use range::Wanted;
-use rules::CacheControl;
+use settings::{Config, Rfc, Strategy};
 use store::Gathering;
+use validate::Received;
 
 /// The stage.
 pub struct ProxyCache {
@@ -58,32 +72,6 @@ pub struct ProxyCache {
     scratch: WorkerState<(Vec<u8>, Vec<u8>)>,
 }
 
-#[derive(Debug, Deserialize)]
-pub struct Config {
-    max_resp_body_size: u64,
-    cache_zone: String,
-    cache_strategy: Strategy,
-    cache_key: Vec<String>,
-    cache_http_status: Vec<u16>,
-    cache_method: Vec<String>,
-    hide_cache_headers: bool,
-    cache_control: bool,
-    #[serde(default)]
-    cache_bypass: Vec<String>,
-    #[serde(default)]
-    no_cache: Vec<String>,
-    cache_ttl: u64,
-    consumer_isolation: bool,
-    cache_set_cookie: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Strategy {
-    Disk,
-    Memory,
-}
-
 /// Why an exchange still concerns this stage after the access phase. Names the stage: it
 /// may be on a global rule and on the route.
 struct Pending {
@@ -95,11 +83,32 @@ struct Pending {
 
 enum Then {
     /// The answer may be stored.
-    Store { class: u8 },
+    Store(Asked),
     /// A method that changes things: what is stored under the key ends with its success.
     Purge,
     /// An answer on disk that is still to be read.
     Load { entry: Arc<Entry>, class: u8 },
+}
+
+/// A request that was forwarded.
+struct Asked {
+    class: u8,
+    /// On the clock of [`ProxyCache::now_ms`].
+    at_ms: u64,
+    /// The stored response that does not suffice.
+    old: Option<Arc<Entry>>,
+    /// The client's conditions and range, where those of the cache are sent instead.
+    own: Option<Box<Fields>>,
+}
+
+/// How a request is answered.
+enum Use {
+    /// The stored response is the answer, under this status.
+    Stored(&'static str),
+    /// The same, and it is revalidated in the background.
+    Refreshed,
+    /// The upstream answers.
+    Upstream(&'static str),
 }
 
 /// GET and HEAD share answers.
@@ -108,6 +117,9 @@ const POST: u8 = 1;
 
 /// A body that a variable in the key or a condition wants to see may be at most so long.
 const KEY_BODY: usize = 1 << 20;
+
+/// A background revalidation that has not replaced its entry after this time may be repeated.
+const REFRESH_MS: u64 = 10_000;
 
 const STATUS: &str = "Apisix-Cache-Status";
 
@@ -121,40 +133,7 @@ impl Plugin for ProxyCache {
     type Config = Config;
 
     fn schema() -> Value {
-        let part = "(^[^\\$].+$|^\\$[0-9a-zA-Z_]+$)";
-        json!({
-            "type": "object",
-            "properties": {
-                "max_resp_body_size": {
-                    "type": "integer", "minimum": 1, "default": 67_108_864,
-                    "description": "maximum response body size in bytes buffered into memory by the memory cache strategy; larger responses are streamed through without being cached",
-                },
-                "cache_zone": {"type": "string", "minLength": 1, "maxLength": 100, "default": "disk_cache_one"},
-                "cache_strategy": {"type": "string", "enum": ["disk", "memory"], "default": "disk"},
-                "cache_key": {
-                    "type": "array", "minItems": 1,
-                    "items": {"description": "a key for caching", "type": "string", "pattern": part},
-                    "default": ["$host", "$request_uri"],
-                },
-                "cache_http_status": {
-                    "type": "array", "minItems": 1,
-                    "items": {"description": "http response status", "type": "integer", "minimum": 200, "maximum": 599},
-                    "uniqueItems": true, "default": [200, 301, 404],
-                },
-                "cache_method": {
-                    "type": "array", "minItems": 1,
-                    "items": {"description": "supported http method", "type": "string", "enum": ["GET", "POST", "HEAD"]},
-                    "uniqueItems": true, "default": ["GET", "HEAD"],
-                },
-                "hide_cache_headers": {"type": "boolean", "default": false},
-                "cache_control": {"type": "boolean", "default": false},
-                "cache_bypass": {"type": "array", "minItems": 1, "items": {"type": "string", "pattern": part}},
-                "no_cache": {"type": "array", "minItems": 1, "items": {"type": "string", "pattern": part}},
-                "cache_ttl": {"type": "integer", "minimum": 1, "default": 300},
-                "consumer_isolation": {"type": "boolean", "default": true},
-                "cache_set_cookie": {"type": "boolean", "default": false},
-            },
-        })
+        settings::schema()
     }
 
     fn build(config: Config, cx: &mut Build<'_>) -> Result<ProxyCache, Invalid> {
@@ -163,7 +142,7 @@ impl Plugin for ProxyCache {
                 .at(format!("/cache_key/{at}"))
                 .hint("list the methods in cache_method; POST never shares an answer with GET"));
         }
-        let zone = zone(&config, &cx.service::<Caches>().unwrap_or_default())
+        let zone = settings::zone(&config, &cx.service::<Caches>().unwrap_or_default())
             .map_err(|error| error.at("/cache_zone"))?;
         zone.open().map_err(|error| error.at("/cache_zone"))?;
         let [bypass, no_cache] = [&config.cache_bypass, &config.no_cache].map(|list| key::parts(list));
@@ -194,25 +173,31 @@ impl Plugin for ProxyCache {
             return Step::Next;
         };
         match self.zone.load(entry.clone()).await {
-            Some(content) => self.answer(x, &entry, &content),
+            Some(content) => Step::Reply(self.answer(x, &entry, &content, "HIT")),
             None => {
-                x.set_note(Pending { stage, key, epoch, then: Then::Store { class } });
+                let asked = Asked { class, at_ms: self.now_ms(x), old: None, own: None };
+                x.set_note(Pending { stage, key, epoch, then: Then::Store(asked) });
                 pass(x, "MISS")
             }
         }
     }
 
-    fn header_filter(&self, x: &mut Exchange<'_>) {
+    fn header_action(&self, x: &mut Exchange<'_>) -> Step {
         // Of an answer that failed, when this is the gateway's own in its place.
-        if x.note::<Gathering>().is_some_and(|gathering| gathering.stage == self.id()) {
-            x.take_note::<Gathering>();
+        if x.note::<Gathering>().is_some_and(|gathering| gathering.stage == self.id())
+            && let Some(reply) = x.take_note().and_then(|gathering| self.in_place_of(x, gathering))
+        {
+            return Step::Reply(reply);
         }
-        let gathering = match x.note::<Pending>() {
-            Some(pending) if pending.stage == self.id() => {
-                x.take_note().and_then(|pending| self.begin(x, pending))
+        let mut gathering = None;
+        if x.note::<Pending>().is_some_and(|pending| pending.stage == self.id())
+            && let Some(pending) = x.take_note()
+        {
+            match self.received(x, pending) {
+                Received::Stored(reply) => return Step::Reply(reply),
+                Received::New(new) => gathering = new,
             }
-            _ => None,
-        };
+        }
         if self.config.hide_cache_headers {
             x.remove_response_header("Cache-Control");
             x.remove_response_header("Expires");
@@ -220,6 +205,7 @@ impl Plugin for ProxyCache {
         if let Some(gathering) = gathering {
             x.set_note(gathering);
         }
+        Step::Next
     }
 
     fn filters_body(&self, x: &Exchange<'_>) -> bool {
@@ -231,6 +217,12 @@ impl Plugin for ProxyCache {
     }
 }
 
+impl Pending {
+    fn is_conditional(&self) -> bool {
+        matches!(&self.then, Then::Store(asked) if asked.own.is_some())
+    }
+}
+
 impl ProxyCache {
     fn id(&self) -> usize {
         std::ptr::from_ref(self).addr()
@@ -238,6 +230,11 @@ impl ProxyCache {
 
     fn on_disk(&self) -> bool {
         self.config.cache_strategy == Strategy::Disk
+    }
+
+    /// Whether the rules of RFC 9111 hold, for requests and responses.
+    fn by_rfc(&self) -> bool {
+        self.config.cache_control && !self.on_disk()
     }
 
     /// Returns the clock for the ages of answers. Memory ends with the process, and no step of the
@@ -276,37 +273,68 @@ impl ProxyCache {
         if bypassed && !self.on_disk() {
             return pass(x, "BYPASS");
         }
-        let control = if self.config.cache_control && !self.on_disk() {
-            CacheControl::of(&x.request().fields)
-        } else {
-            CacheControl::default()
-        };
-        if control.no_store || control.no_cache {
+        let control =
+            if self.by_rfc() { CacheControl::of(&x.request().fields) } else { CacheControl::default() };
+        // Another instance has made the request conditional and waits for the response to that.
+        let taken = x.note::<Pending>().is_some_and(|it| it.stage != self.id() && it.is_conditional());
+        if control.no_store || taken {
             return pass(x, "BYPASS");
         }
         let found = self.zone.find(key, class, &x.request().fields, scratch);
         let now = self.now_ms(x);
-        let status = match &found.entry {
-            _ if bypassed => "BYPASS",
-            None => "MISS",
-            Some(entry) if !entry.is_fresh(now) => "EXPIRED",
-            Some(entry) if !suits(&control, entry, now) => "STALE",
-            Some(entry) => match entry.content() {
-                Some(content) => return self.answer(x, entry, content),
+        let found_use = match &found.entry {
+            _ if bypassed || control.no_cache => Use::Upstream("BYPASS"),
+            None => Use::Upstream("MISS"),
+            Some(entry) => self.use_of(entry, &control, now),
+        };
+        let status = match (found_use, &found.entry) {
+            (Use::Upstream(status), _) => status,
+            (Use::Stored(status), Some(entry)) => match entry.content() {
+                Some(content) => return Step::Reply(self.answer(x, entry, content, status)),
                 None => {
                     let then = Then::Load { entry: entry.clone(), class };
                     x.set_note(Pending { stage: self.id(), key: key.into(), epoch: found.epoch, then });
                     return Step::Wait;
                 }
             },
+            (Use::Refreshed, Some(entry)) => {
+                if entry.begin_refresh(now, REFRESH_MS) {
+                    self.refresh(x);
+                }
+                // Entries with such a window are in memory.
+                let Some(content) = entry.content() else { return Step::Next };
+                return Step::Reply(self.answer(x, entry, content, "UPDATING"));
+            }
+            (Use::Stored(_) | Use::Refreshed, None) => "MISS",
         };
         if control.only_if_cached {
             pass(x, status);
             return Step::Reply(Reply::status(504).because("only-if-cached: no stored response"));
         }
-        let then = Then::Store { class };
+        let old = found.entry.filter(|_| self.by_rfc());
+        let own = old.as_ref().and_then(|entry| validate::make_conditional(x, entry));
+        let then = Then::Store(Asked { class, at_ms: now, old, own });
         x.set_note(Pending { stage: self.id(), key: key.into(), epoch: found.epoch, then });
         pass(x, status)
+    }
+
+    /// How a stored response is used for a request with these directives.
+    fn use_of(&self, entry: &Entry, control: &CacheControl, now_ms: u64) -> Use {
+        let suits = suits(control, entry, now_ms);
+        if entry.is_fresh(now_ms) && !entry.terms.validate {
+            return if suits { Use::Stored("HIT") } else { Use::Upstream("STALE") };
+        }
+        if entry.terms.no_stale || entry.terms.validate || !suits || control.min_fresh.is_some() {
+            return Use::Upstream("EXPIRED");
+        }
+        let within = |seconds| entry.is_within(seconds, now_ms);
+        if control.max_stale.is_some_and(|seconds| within(seconds as u32)) {
+            Use::Stored("STALE")
+        } else if within(entry.terms.while_revalidate) {
+            Use::Refreshed
+        } else {
+            Use::Upstream("EXPIRED")
+        }
     }
 
     /// Which answers the request may be given; `None` if its method is not to be cached.
@@ -322,7 +350,7 @@ impl ProxyCache {
 
     fn other_method(&self, x: &mut Exchange<'_>, key: &[u8]) -> Step {
         let safe = matches!(x.method(), Method::Get | Method::Head | Method::Options | Method::Trace);
-        if self.config.cache_control && !self.on_disk() && !safe {
+        if self.by_rfc() && !safe {
             x.set_note(Pending { stage: self.id(), key: key.into(), epoch: 0, then: Then::Purge });
         }
         match (self.on_disk(), x.method()) {
@@ -332,43 +360,6 @@ impl ProxyCache {
             (true, _) => Step::Next,
         }
     }
-
-    /// Answers from the cache.
-    fn answer(&self, x: &mut Exchange<'_>, entry: &Entry, content: &Content) -> Step {
-        for (at, field) in content.fields.list().iter().enumerate() {
-            let name = content.fields.bytes(field.name);
-            let Ok(text) = std::str::from_utf8(name) else { continue };
-            let before = &content.fields.list()[..at];
-            let again = before.iter().any(|one| content.fields.bytes(one.name).eq_ignore_ascii_case(name));
-            let value = content.fields.bytes(field.value);
-            // The value came as a field, so it is valid in one.
-            let _ = match again {
-                false => x.set_response_header(text, value),
-                true => x.add_response_header(text, value),
-            };
-        }
-        let age = entry.age_at(self.now_ms(x)).to_string();
-        let _ = x.set_response_header("Age", age.as_bytes());
-        let _ = x.set_response_header(STATUS, b"HIT");
-        let (request, body) = (&x.request().fields, &content.body);
-        let whole = Reply { status: content.status, body: body.clone(), ..Reply::default() };
-        if content.status != 200 || x.method() == Method::Post {
-            return Step::Reply(whole);
-        }
-        if rules::not_modified(request, &content.fields) {
-            return Step::Reply(Reply::status(304));
-        }
-        let wanted = match x.method() {
-            Method::Get => range::wanted(request, &content.fields, body.len()),
-            _ => Wanted::Whole,
-        };
-        Step::Reply(match wanted {
-            Wanted::Whole => whole,
-            Wanted::Part(from, to) => Reply { status: 206, body: body.slice(from..to), ..whole }
-                .header("Content-Range", format!("bytes {from}-{}/{}", to - 1, body.len())),
-            Wanted::Nothing => Reply::status(416).header("Content-Range", format!("bytes */{}", body.len())),
-        })
-    }
 }
 
 /// The request goes on to the upstream.
@@ -376,27 +367,6 @@ fn pass(x: &mut Exchange<'_>, status: &str) -> Step {
     // Name and value are ours and valid.
     let _ = x.set_response_header(STATUS, status.as_bytes());
     Step::Next
-}
-
-/// The zone, if it is of the strategy's kind.
-fn zone(config: &Config, caches: &Caches) -> Result<Arc<Zone>, Invalid> {
-    let name = config.cache_zone.as_str();
-    let Some(zone) = caches.zone(name) else {
-        let hint = match nearest(name, caches.names()) {
-            Some(near) => format!("there is a zone {near}"),
-            None => "zones are made in config.yaml: apisix.proxy_cache.zones".to_owned(),
-        };
-        return Err(Invalid::new(format!("cache_zone {name} not found")).hint(hint));
-    };
-    let (strategy, fits) = match config.cache_strategy {
-        Strategy::Disk => ("disk", zone.disk().is_some()),
-        Strategy::Memory => ("memory", zone.disk().is_none()),
-    };
-    if !fits {
-        return Err(Invalid::new(format!("invalid or empty cache_zone for cache_strategy: {strategy}"))
-            .hint("a zone with disk_path is for disk, one without for memory"));
-    }
-    Ok(zone.clone())
 }
 
 /// Whether a fresh answer is what the client asks for (RFC 9111 section 5.2.1).

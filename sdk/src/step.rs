@@ -5,6 +5,7 @@
 use std::pin::Pin;
 
 use bytes::Bytes;
+use wire::Fields;
 
 use crate::verdict::Undecidable;
 
@@ -46,6 +47,8 @@ pub struct Reply {
     pub status: u16,
     /// Set on the response in this order; names in their usual spelling.
     pub headers: Vec<(&'static str, Vec<u8>)>,
+    /// Further headers, whose names are known only at run time, such as those of a stored response.
+    pub fields: Option<Box<Fields>>,
     pub body: Bytes,
     /// The body is not `body`, but the source set by [`crate::Exchange::stream_body`].
     pub streamed: bool,

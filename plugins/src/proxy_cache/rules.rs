@@ -1,61 +1,12 @@
 //! The rules of HTTP caching (RFC 9111), as far as a shared cache needs them.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
 use sdk::Fields;
+
+pub(crate) use super::date::date;
+use super::directives::{CacheControl, MAX_SECONDS, list, number};
 
 /// An answer that varies on more request fields is not stored.
 const MAX_VARY: usize = 16;
-
-/// RFC 9111 section 1.2.2: more is as good as forever.
-const MAX_SECONDS: u64 = 1 << 31;
-
-/// The directives of all Cache-Control fields of a message.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) struct CacheControl {
-    pub no_store: bool,
-    pub no_cache: bool,
-    pub private: bool,
-    pub only_if_cached: bool,
-    pub max_age: Option<u64>,
-    pub s_maxage: Option<u64>,
-    pub min_fresh: Option<u64>,
-}
-
-impl CacheControl {
-    /// Directives this cache does not know are passed over; a number that cannot be read
-    /// is 0, and of two the smaller holds: both err towards asking the origin.
-    pub(super) fn of(fields: &Fields) -> CacheControl {
-        let mut all = CacheControl::default();
-        for line in fields.all(b"cache-control") {
-            for (name, value) in directives(line) {
-                let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
-                if is("no-store") {
-                    all.no_store = true;
-                } else if is("no-cache") {
-                    all.no_cache = true;
-                } else if is("private") {
-                    all.private = true;
-                } else if is("only-if-cached") {
-                    all.only_if_cached = true;
-                } else if is("max-age") {
-                    lower(&mut all.max_age, seconds(value));
-                } else if is("s-maxage") {
-                    lower(&mut all.s_maxage, seconds(value));
-                } else if is("min-fresh") {
-                    all.min_fresh = Some(all.min_fresh.unwrap_or(0).max(seconds(value)));
-                }
-            }
-        }
-        all
-    }
-
-    /// The answer must not be stored by a cache that several clients share, or not be
-    /// used without asking again, which is the same here.
-    pub(super) fn forbids_storing(&self) -> bool {
-        self.no_store || self.no_cache || self.private
-    }
-}
 
 /// Seconds from now on that an answer says it is fresh (RFC 9111 section 4.2.1); `None` if it does not say.
 pub(super) fn lifetime(fields: &Fields, control: &CacheControl, now_ms: u64) -> Option<u64> {
@@ -77,9 +28,11 @@ pub(super) fn accel_expires(value: &[u8], now_ms: u64) -> Option<u64> {
     .map(|seconds| seconds.min(MAX_SECONDS))
 }
 
-/// The age an answer had when it came.
+/// The age that a response declares, in seconds: the first member of the first Age field (RFC 9111 section
+/// 5.1). An invalid one is ignored.
 pub(super) fn age(fields: &Fields) -> u32 {
-    fields.get_named(b"age").map_or(0, |value| seconds(Some(value)) as u32)
+    let first = |line: &[u8]| number(line.split(|&byte| byte == b',').next()?.trim_ascii());
+    fields.get_named(b"age").and_then(first).unwrap_or(0) as u32
 }
 
 /// Headers that the gateway adds about the client. They are not in the request that the next client's is
@@ -119,6 +72,16 @@ pub(crate) fn not_modified(request: &Fields, answer: &Fields) -> bool {
     matches!((modified, since), (Some(modified), Some(since)) if modified <= since)
 }
 
+/// Whether the origin can be asked if a response is still the current one.
+pub(super) fn has_validator(fields: &Fields) -> bool {
+    fields.get_named(b"etag").is_some() || fields.get_named(b"last-modified").is_some()
+}
+
+/// Whether an entity tag, compared weakly, differs from a stored one.
+pub(super) fn is_other_tag(tag: &[u8], stored: Option<&[u8]>) -> bool {
+    stored.is_some_and(|stored| opaque(stored) != opaque(tag))
+}
+
 /// Whether a field belongs to the connection or the message it came in, not to the answer.
 pub(super) fn is_of_the_message(name: &[u8]) -> bool {
     const NAMES: [&str; 13] = [
@@ -144,31 +107,6 @@ pub(super) fn is_of_the_message(name: &[u8]) -> bool {
             && (lower.ends_with(b"-remaining") || lower.ends_with(b"-reset"))
 }
 
-/// The parts of a comma-separated list with quoted strings in it, as name and value.
-fn directives(line: &[u8]) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
-    list(line).map(|part| match part.iter().position(|&byte| byte == b'=') {
-        Some(at) => (part[..at].trim_ascii(), Some(part[at + 1..].trim_ascii())),
-        None => (part, None),
-    })
-}
-
-fn list(line: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let mut quoted = false;
-    let mut escaped = false;
-    line.split(move |&byte| {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if quoted => escaped = true,
-            b'"' => quoted = !quoted,
-            b',' if !quoted => return true,
-            _ => {}
-        }
-        false
-    })
-    .map(<[u8]>::trim_ascii)
-    .filter(|part| !part.is_empty())
-}
-
 fn has_tag(line: &[u8], tag: &[u8]) -> bool {
     list(line).any(|part| opaque(part) == tag)
 }
@@ -179,53 +117,11 @@ fn opaque(tag: &[u8]) -> &[u8] {
     tag.strip_prefix(b"W/").unwrap_or(tag)
 }
 
-fn seconds(value: Option<&[u8]>) -> u64 {
-    let digits = value.unwrap_or_default();
-    let digits = digits.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(digits);
-    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
-        return 0;
-    }
-    digits
-        .iter()
-        .fold(0u64, |sum, digit| sum.saturating_mul(10).saturating_add(u64::from(digit - b'0')))
-        .min(MAX_SECONDS)
-}
-
-fn lower(kept: &mut Option<u64>, value: u64) {
-    *kept = Some(kept.map_or(value, |kept| kept.min(value)));
-}
-
-/// An HTTP date as Unix seconds; 0 before 1970.
-pub(crate) fn date(value: &[u8]) -> Option<u64> {
-    let at: SystemTime = httpdate::parse_http_date(std::str::from_utf8(value).ok()?.trim()).ok()?;
-    Some(at.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use sdk::testing::fields;
-
-    fn control(value: &str) -> CacheControl {
-        CacheControl::of(&fields(&[("Cache-Control", value)]))
-    }
-
-    #[test]
-    fn directives_are_read_in_any_form() {
-        assert_eq!(control("max-age=60").max_age, Some(60));
-        assert_eq!(control(" public , MAX-AGE=\"60\" ").max_age, Some(60));
-        assert_eq!(control("max-age=60, max-age=5").max_age, Some(5));
-        assert_eq!(control("max-age=x").max_age, Some(0));
-        assert_eq!(control("max-age").max_age, Some(0));
-        assert_eq!(control("max-age=-1").max_age, Some(0));
-        assert_eq!(control("max-age=99999999999999999999999").max_age, Some(MAX_SECONDS));
-        assert!(control("private=\"set-cookie, x\", max-age=3").private);
-        assert_eq!(control("private=\"set-cookie, max-age=3\"").max_age, None);
-        assert!(control("No-Cache").no_cache && control("x,no-store").no_store);
-        let two = fields(&[("Cache-Control", "max-age=3"), ("cache-control", "no-store")]);
-        assert!(CacheControl::of(&two).no_store);
-        assert_eq!(control("x-private, no-storex, \"no-store\""), CacheControl::default());
-    }
+    use std::time::{Duration, UNIX_EPOCH};
 
     #[test]
     fn lifetimes_follow_the_rfc() {
@@ -244,6 +140,23 @@ mod tests {
         assert_eq!(accel_expires(b"7", now), Some(7));
         assert_eq!(accel_expires(b"@1700000009", now), Some(9));
         assert_eq!(accel_expires(b"off", now), None);
+    }
+
+    #[test]
+    fn an_age_is_digits_alone() {
+        for (value, expected) in [
+            ("7", 7),
+            ("7, 0", 7),
+            ("0, 7", 0),
+            ("-7", 0),
+            ("7.0", 0),
+            ("7;a=b", 0),
+            ("", 0),
+            (",7", 0),
+            ("99999999999999999999", MAX_SECONDS as u32),
+        ] {
+            assert_eq!(age(&fields(&[("Age", value), ("age", "3")])), expected, "{value}");
+        }
     }
 
     #[test]

@@ -1,17 +1,25 @@
 //! From the upstream's answer to a stored one.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use cache::{Content, New, variant};
+use cache::{Content, Entry, New, Terms, variant};
 use sdk::exchange::Source;
 use sdk::{Chunk, Exchange, Fields, Framing, Method};
 
+use super::directives::{CacheControl, named_fields};
 use super::key::holds;
-use super::rules::{self, CacheControl};
-use super::{Pending, ProxyCache, Then};
+use super::life::{Life, Received};
+use super::rules;
+use super::{Asked, POST, Pending, ProxyCache, Then};
 
 /// An answer on its way to the client and into the cache.
 pub(super) struct Gathering {
     pub(super) stage: usize,
+    /// The stored response that it replaces.
+    pub(super) old: Option<Arc<Entry>>,
+    /// The client's conditions and range, where those of the cache were sent instead.
+    pub(super) own: Option<Box<Fields>>,
     epoch: u64,
     new: New,
     body: Vec<u8>,
@@ -19,23 +27,62 @@ pub(super) struct Gathering {
     announced: Option<u64>,
 }
 
+/// The most fields that `no-cache` and `private` may name; with more, a response is not stored.
+const MAX_NAMED: usize = 64;
+
 impl ProxyCache {
     /// The response head is there: whether what follows is gathered.
     pub(super) fn begin(&self, x: &mut Exchange<'_>, pending: Pending) -> Option<Gathering> {
-        // The answer to HEAD is no whole answer, and what a stage says itself is not the upstream's.
-        if !speaks_for_upstream(x) || x.method() == Method::Head {
+        // A plugin's own answer is not the upstream's.
+        if !speaks_for_upstream(x) {
             return None;
         }
-        let Pending { stage, key, epoch, then } = pending;
-        let class = match then {
-            Then::Store { class } => class,
-            Then::Purge if (200..400).contains(&x.status()) => {
+        let Pending { stage, key, mut epoch, then } = pending;
+        let succeeded = (200..400).contains(&x.status());
+        let Asked { class, at_ms, old, own } = match then {
+            Then::Store(asked) => asked,
+            Then::Purge if succeeded => {
                 self.zone.purge(&key);
                 return None;
             }
             Then::Purge | Then::Load { .. } => return None,
         };
-        let ttl = self.storable(x)?;
+        // The answer to HEAD is no whole answer.
+        if x.method() == Method::Head {
+            old.iter().for_each(|old| self.compare_head(x, old));
+            return None;
+        }
+        // It changes things, even if its answer may be stored.
+        if class == POST && self.by_rfc() && succeeded {
+            self.zone.purge(&key);
+            epoch = self.zone.epoch(&key);
+        }
+        let Some((new, announced)) = self.new_entry(x, key, class, at_ms) else {
+            // The origin has another response now, which is not for the cache.
+            if let Some(old) = old.filter(|_| replaces(x.status())) {
+                self.zone.remove(&old);
+            }
+            return None;
+        };
+        // No body follows, so no filter sees its end.
+        if matches!(x.status(), 204 | 205) {
+            self.zone.store(new, epoch);
+            return None;
+        }
+        let capacity = usize::try_from(announced.unwrap_or(0)).unwrap_or(0);
+        Some(Gathering { stage, old, own, epoch, new, body: Vec::with_capacity(capacity), announced })
+    }
+
+    /// An entry for the answer, still without its body, and the body's announced length. `None` if it is not
+    /// stored.
+    fn new_entry(
+        &self,
+        x: &Exchange<'_>,
+        key: Box<[u8]>,
+        class: u8,
+        at_ms: u64,
+    ) -> Option<(New, Option<u64>)> {
+        let life = self.storable(x, at_ms)?;
         let vary = rules::vary(&x.response().fields)?;
         let announced = match x.response().framing {
             // Our own answer comes in one piece.
@@ -49,7 +96,10 @@ impl ProxyCache {
         if announced.is_some_and(|length| length > self.config.max_resp_body_size) {
             return None;
         }
-        let fields = kept(&x.response().fields);
+        let mut fields = kept(&x.response().fields);
+        if self.by_rfc() {
+            named_fields(&x.response().fields).for_each(|name| _ = fields.remove(name));
+        }
         let held = self.zone.hold(announced.unwrap_or(0).max(1 << 10))?;
         let mut values = Vec::new();
         variant(&vary, class, &x.request().fields, &mut values);
@@ -59,17 +109,17 @@ impl ProxyCache {
             vary,
             variant: values.into(),
             stored_ms: now,
-            expires_ms: now.saturating_add(ttl.saturating_mul(1000)),
-            age: rules::age(&x.response().fields),
+            expires_ms: now.saturating_add(life.fresh.saturating_mul(1000)),
+            age: life.age,
+            terms: life.terms,
             content: Content { status: x.status(), fields, body: Bytes::new() },
             held,
         };
-        let capacity = usize::try_from(announced.unwrap_or(0)).unwrap_or(0);
-        Some(Gathering { stage, epoch, new, body: Vec::with_capacity(capacity), announced })
+        Some((new, announced))
     }
 
-    /// Seconds the answer may be given again; `None` if it must not be stored.
-    fn storable(&self, x: &Exchange<'_>) -> Option<u64> {
+    /// How the answer may be used; `None` if it must not be stored.
+    fn storable(&self, x: &Exchange<'_>, at_ms: u64) -> Option<Life> {
         let config = &self.config;
         let status = x.status();
         // Parts, and answers that are about another one.
@@ -80,31 +130,46 @@ impl ProxyCache {
             return None;
         }
         let fields = &x.response().fields;
-        let set_cookie = x.response_header("Set-Cookie").is_some();
-        if set_cookie && (self.on_disk() || !config.cache_set_cookie) {
+        if self.by_rfc() && named_fields(fields).nth(MAX_NAMED).is_some() {
             return None;
         }
-        let now = x.world().now_ms();
+        let set_cookie = fields.get_named(b"set-cookie").is_some();
+        if set_cookie && (self.on_disk() || !config.cache_set_cookie) {
+            // Unless the origin keeps it out of caches itself.
+            let is_named = |name: &[u8]| name.eq_ignore_ascii_case(b"set-cookie");
+            if !self.by_rfc() || !named_fields(fields).any(is_named) {
+                return None;
+            }
+        }
+        self.life_of(x, status, fields, at_ms)
+    }
+
+    /// How a response with this head may be used.
+    pub(super) fn life_of(&self, x: &Exchange<'_>, status: u16, fields: &Fields, at_ms: u64) -> Option<Life> {
+        let now_ms = x.world().now_ms();
+        if self.by_rfc() {
+            let shares_authorized = !self.config.consumer_isolation && x.header("Authorization").is_some();
+            let delay_ms = self.now_ms(x).saturating_sub(at_ms);
+            return Received { status, fields, shares_authorized, now_ms, delay_ms }.life(&self.config.rfc);
+        }
         let control = CacheControl::of(fields);
-        let age = u64::from(rules::age(fields));
-        let ttl = if let Some(disk) = self.zone.disk() {
-            let accel = x.response().accel_expires.map(|span| fields.bytes(span));
-            match accel.and_then(|value| rules::accel_expires(value, now)) {
+        let age = rules::age(fields);
+        let fresh = if let Some(disk) = self.zone.disk() {
+            let accel = x.response().accel_expires.map(|span| x.response().fields.bytes(span));
+            match accel.and_then(|value| rules::accel_expires(value, now_ms)) {
                 Some(seconds) => seconds,
                 None if control.forbids_storing() => 0,
-                None => match rules::lifetime(fields, &control, now) {
-                    Some(seconds) => seconds.saturating_sub(age),
+                None => match rules::lifetime(fields, &control, now_ms) {
+                    Some(seconds) => seconds.saturating_sub(u64::from(age)),
                     None => disk.ttl.as_secs(),
                 },
             }
         } else if control.forbids_storing() {
             0
-        } else if config.cache_control {
-            rules::lifetime(fields, &control, now).map_or(0, |seconds| seconds.saturating_sub(age))
         } else {
-            config.cache_ttl
+            self.config.cache_ttl
         };
-        (ttl > 0).then_some(ttl)
+        (fresh > 0).then_some(Life { fresh, age, terms: Terms::default() })
     }
 
     /// One piece of the body, on its way to the client.
@@ -133,6 +198,12 @@ impl ProxyCache {
     }
 }
 
+/// Whether a response that is not stored still shows that the stored one is outdated. Errors of the request
+/// or the server and parts do not.
+fn replaces(status: u16) -> bool {
+    matches!(status, 200..=399 | 404 | 410) && !matches!(status, 206 | 304)
+}
+
 /// Whether the response is the upstream's, or says in its place that it gave none.
 fn speaks_for_upstream(x: &Exchange<'_>) -> bool {
     match x.source() {
@@ -143,7 +214,7 @@ fn speaks_for_upstream(x: &Exchange<'_>) -> bool {
 }
 
 /// The fields that are stored with an answer.
-fn kept(fields: &Fields) -> Fields {
+pub(super) fn kept(fields: &Fields) -> Fields {
     let mut kept = Fields::new();
     for (name, value, _) in fields.iter().filter(|(name, _, _)| !rules::is_of_the_message(name)) {
         // It was a field before, so it can be one again.

@@ -4,6 +4,7 @@ mod keys;
 mod purge;
 mod requests;
 mod stored;
+mod validation;
 mod zones;
 
 use std::pin::pin;
@@ -12,6 +13,7 @@ use std::task::{Context, Poll, Waker};
 use cache::{Caches, Settings};
 use sdk::Framing;
 use sdk::testing::{Probe, chunk, respond};
+use serde_json::json;
 
 use sdk::exchange::Source;
 
@@ -85,7 +87,18 @@ impl Site {
         self.run(self.probe(method, target, headers), |_| {}, origin)
     }
 
-    fn run(&self, mut probe: Probe, before: impl FnOnce(&mut Exchange<'_>), origin: Origin<'_>) -> Got {
+    fn run(&self, probe: Probe, before: impl FnOnce(&mut Exchange<'_>), origin: Origin<'_>) -> Got {
+        self.run_from(probe, before, origin, Source::Upstream)
+    }
+
+    /// As [`Site::run`], with a response of this source.
+    fn run_from(
+        &self,
+        mut probe: Probe,
+        before: impl FnOnce(&mut Exchange<'_>),
+        origin: Origin<'_>,
+        source: Source,
+    ) -> Got {
         let stage: ProxyCache = probe.stage(self.config.clone()).unwrap();
         let mut x = probe.exchange();
         before(&mut x);
@@ -104,7 +117,7 @@ impl Site {
                 }
                 x.engine_mut().source = Source::Plugin;
                 x.engine_mut().apply_early_edits();
-                stage.header_filter(&mut x);
+                stage.header_action(&mut x);
                 assert!(!stage.filters_body(&x), "what is given from the cache is not looked at");
                 let mut whole = chunk(&reply.body, true);
                 stage.body_filter(&mut x, &mut whole);
@@ -113,7 +126,11 @@ impl Site {
             Step::Next => {
                 respond(&mut x, origin.status, origin.headers);
                 x.engine_mut().messages.response.framing = origin.framing;
-                stage.header_filter(&mut x);
+                x.engine_mut().source = source;
+                if let Step::Reply(reply) = stage.header_action(&mut x) {
+                    assert!(matches!(replaced(&stage, &mut x, &reply), Step::Next), "it is replaced once");
+                    return got(&x, reply.body.to_vec(), false);
+                }
                 let mut body = Vec::new();
                 for (at, text) in origin.chunks.iter().enumerate() {
                     let last = origin.whole && at + 1 == origin.chunks.len();
@@ -127,20 +144,39 @@ impl Site {
             }
             step => panic!("{step:?}"),
         };
-        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-        let fields = &x.response().fields;
-        Got {
-            status: x.status(),
-            headers: fields.iter().map(|(name, value, _)| (text(name), text(value))).collect(),
-            body: text(&body),
-            stored,
-        }
+        got(&x, body, stored)
     }
 
     /// Whether a second GET of the same is answered from the cache.
     fn keeps(&self, first: Origin<'_>) -> bool {
         self.get("/keeps", first);
         self.get("/keeps", origin(&[], &["other"])).stored
+    }
+}
+
+/// Puts a reply in the place of the upstream's response, as the engine does.
+fn replaced(stage: &ProxyCache, x: &mut Exchange<'_>, reply: &Reply) -> Step {
+    let head = &mut x.engine_mut().messages.response;
+    head.clear();
+    head.status = reply.status;
+    for (name, value) in &reply.headers {
+        head.fields.append(name.as_bytes(), value).unwrap();
+    }
+    for (name, value, _) in reply.fields.iter().flat_map(|fields| fields.iter()) {
+        head.fields.append(name, value).unwrap();
+    }
+    x.engine_mut().source = Source::Plugin;
+    stage.header_action(x)
+}
+
+fn got(x: &Exchange<'_>, body: Vec<u8>, stored: bool) -> Got {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let fields = &x.response().fields;
+    Got {
+        status: x.status(),
+        headers: fields.iter().map(|(name, value, _)| (text(name), text(value))).collect(),
+        body: text(&body),
+        stored,
     }
 }
 

@@ -152,6 +152,9 @@ async fn make(
             // A value that cannot stand in a head is left out.
             let _ = head.fields.append(name.as_bytes(), value);
         }
+        for (name, value, _) in reply.fields.iter().flat_map(|fields| fields.iter()) {
+            let _ = head.fields.append(name, value);
+        }
         engine.source = source;
         engine.reason = reply.reason;
         engine.apply_early_edits();

@@ -20,7 +20,7 @@ fn an_answer_asked_for_before_a_purge_is_not_stored_after_it() {
     assert!(matches!(stage.access(&mut x), Step::Next));
     assert_eq!(site.ask("PURGE", "/", &[], origin(&[], &[])).status, 404);
     respond(&mut x, 200, &[]);
-    stage.header_filter(&mut x);
+    stage.header_action(&mut x);
     stage.body_filter(&mut x, &mut chunk(b"old", true));
     drop(x);
     assert_eq!(site.get("/", origin(&[], &["new"])).body, "new");

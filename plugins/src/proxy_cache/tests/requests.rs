@@ -86,6 +86,8 @@ fn clients_may_ask_for_freshness() {
     for value in ["no-cache", "no-store"] {
         assert_eq!(with(&site, value).cache(), "BYPASS", "{value}");
     }
+    // The answer to `no-cache` was stored.
+    site.now += 10_000;
     assert_eq!(with(&site, "max-age=9, only-if-cached").status, 504);
     assert_eq!(with(&site, "max-age=9").cache(), "STALE");
     assert_eq!(with(&site, "max-age=9").cache(), "HIT", "the answer to it was stored");

@@ -102,7 +102,7 @@ fn a_stage_s_own_answer_is_not_stored() {
     assert!(matches!(stage.access(&mut x), Step::Next));
     respond(&mut x, 200, &[]);
     x.engine_mut().source = Source::Plugin;
-    stage.header_filter(&mut x);
+    stage.header_action(&mut x);
     stage.body_filter(&mut x, &mut chunk(b"refused", true));
     drop(x);
     assert_eq!(site.get("/", origin(&[], &["x"])).cache(), "MISS");
@@ -135,12 +135,12 @@ fn the_answer_in_the_place_of_one_that_broke_off_is_not_stored_as_its_end() {
     assert!(matches!(stage.access(&mut x), Step::Next));
     respond(&mut x, 200, &[]);
     x.engine_mut().messages.response.framing = Framing::Chunked;
-    stage.header_filter(&mut x);
+    stage.header_action(&mut x);
     assert!(stage.filters_body(&x));
     // Nothing was sent yet, so the client gets the gateway's own answer instead.
     respond(&mut x, 502, &[]);
     x.engine_mut().source = Source::Gateway;
-    stage.header_filter(&mut x);
+    stage.header_action(&mut x);
     assert!(!stage.filters_body(&x));
     stage.body_filter(&mut x, &mut chunk(b"it broke off", true));
     drop(x);
@@ -157,7 +157,7 @@ fn an_upstream_that_failed_is_remembered_if_its_status_is_named() {
         respond(&mut x, status, &[]);
         x.engine_mut().source = source;
         x.engine_mut().messages.response.framing = Framing::UntilClose;
-        stage.header_filter(&mut x);
+        stage.header_action(&mut x);
         stage.body_filter(&mut x, &mut chunk(b"failed", true));
     };
     let site = Site::new(json!({"cache_http_status": [502, 503, 504]}));

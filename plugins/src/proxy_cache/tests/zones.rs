@@ -19,7 +19,7 @@ fn of_two_stages_on_one_request_the_later_keeps_the_answer() {
     assert!(stages.iter().all(|stage| matches!(stage.access(&mut x), Step::Next)));
     respond(&mut x, 200, &[]);
     x.engine_mut().messages.response.framing = Framing::Length(1);
-    stages.iter().for_each(|stage| stage.header_filter(&mut x));
+    stages.iter().for_each(|stage| drop(stage.header_action(&mut x)));
     assert_eq!(stages.map(|stage| stage.filters_body(&x)), [false, true]);
     stages.iter().for_each(|stage| stage.body_filter(&mut x, &mut chunk(b"x", true)));
     drop(x);
@@ -41,7 +41,7 @@ fn what_is_on_its_way_into_a_zone_counts_as_much_as_it_is_long() {
         assert!(matches!(stage.access(&mut x), Step::Next));
         respond(&mut x, 200, &[]);
         x.engine_mut().messages.response.framing = Framing::Chunked;
-        stage.header_filter(&mut x);
+        stage.header_action(&mut x);
         (0..5).for_each(|_| stage.body_filter(&mut x, &mut chunk(&piece, false)));
         x
     });
