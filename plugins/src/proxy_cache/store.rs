@@ -58,8 +58,10 @@ impl ProxyCache {
             epoch = self.zone.epoch(&key);
         }
         let Some((new, announced)) = self.new_entry(x, key, class, at_ms) else {
-            // The origin has another response now, which is not for the cache.
-            if let Some(old) = old.filter(|_| replaces(x.status())) {
+            // The origin has another response now, which is not for the cache. A fresh one that was not
+            // compared with it stays.
+            let is_outdated = |old: &Arc<Entry>| own.is_some() || !old.is_fresh(self.now_ms(x));
+            if let Some(old) = old.filter(|old| replaces(x.status()) && is_outdated(old)) {
                 self.zone.remove(&old);
             }
             return None;

@@ -113,6 +113,18 @@ fn another_response_replaces_or_ends_the_stored_one() {
 }
 
 #[test]
+fn a_fresh_response_outlives_one_that_is_not_stored() {
+    for (tag, after) in [(&[("Cache-Control", "max-age=9")][..], "HIT"), (&TAGGED, "MISS")] {
+        let site = site(json!({}));
+        site.get("/", origin(tag, &["old"]));
+        let got = site.ask("GET", "/", &[("Cache-Control", "min-fresh=99")], origin(&[], &["new"]));
+        assert_eq!((got.cache(), &*got.body), ("STALE", "new"));
+        // With a tag the two were compared.
+        assert_eq!(site.get("/", origin(&[], &["new"])).cache(), after);
+    }
+}
+
+#[test]
 fn a_304_that_contradicts_itself_confirms_nothing() {
     for headers in [
         &[("ETag", "\"v2\"")][..],
