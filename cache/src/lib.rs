@@ -23,6 +23,7 @@
 mod disk;
 mod entry;
 mod file;
+mod flights;
 mod index;
 mod reader;
 mod vary;
@@ -39,6 +40,8 @@ use wire::Fields;
 use disk::Files;
 use entry::EntryHead;
 pub use entry::{Entry, Terms};
+use flights::Flights;
+pub use flights::{Flight, Landing, Leader};
 use index::Index;
 pub use vary::variant;
 
@@ -112,6 +115,7 @@ pub struct Zone {
     /// TransferShare while the zone is being opened.
     opening: Mutex<()>,
     in_flight: Arc<AtomicU64>,
+    flights: Arc<Flights>,
 }
 
 /// A stored response.
@@ -187,6 +191,7 @@ impl Zone {
             files: OnceLock::new(),
             opening: Mutex::new(()),
             in_flight: Arc::default(),
+            flights: Arc::default(),
             checking,
             settings,
         }
@@ -216,6 +221,12 @@ impl Zone {
     /// must not share responses. `scratch` is cleared and used.
     pub fn find(&self, key: &[u8], class: u8, request: &Fields, scratch: &mut Vec<u8>) -> Lookup {
         self.index.find(key, class, request, scratch)
+    }
+
+    /// Registers a request that no stored response answers: the first of a key is sent, others may wait for
+    /// its response.
+    pub fn join(&self, key: &[u8]) -> Flight {
+        self.flights.join(key)
     }
 
     /// Reserves memory for a response of this expected size in bytes. `None` if the zone would not

@@ -21,6 +21,9 @@
 //! forbids it by `must-revalidate`, `proxy-revalidate`, `s-maxage` or `no-cache`. The background request
 //! passes the plugins of the route again, as the client's request with `Cache-Control: no-cache`.
 //!
+//! With `collapse_timeout`, requests for the same key that miss wait for the first one's answer, at
+//! most that long, and are sent themselves if it was not stored.
+//!
 //! `PURGE` removes the answers of its URI, for any `cache_method`. It is accepted from the
 //! addresses in `plugin_attr.proxy-cache.purge_allow` (default: loopback only; an empty list
 //! means none); other clients get 403.
@@ -29,6 +32,7 @@
 //! lower priority; one on disk answers after all of them, so that limits count its hits.
 
 mod answer;
+mod collapse;
 mod date;
 mod directives;
 mod key;
@@ -44,7 +48,7 @@ mod validate;
 
 use std::sync::Arc;
 
-use cache::{Caches, Entry, Zone};
+use cache::{Caches, Entry, Flight, Leader, Zone};
 use model::Invalid;
 use sdk::chain::{Phase, Phases};
 use sdk::exchange::Body;
@@ -99,6 +103,8 @@ struct Asked {
     old: Option<Arc<Entry>>,
     /// The client's conditions and range, where those of the cache are sent instead.
     own: Option<Box<Fields>>,
+    /// Requests with the same key wait for this one.
+    leader: Option<Leader>,
 }
 
 /// How a request is answered.
@@ -169,13 +175,16 @@ impl Plugin for ProxyCache {
     }
 
     async fn wait(&self, _phase: Phase, x: &mut Exchange<'_>) -> Step {
+        if self.wait_for_other(x).await {
+            return self.with_key(x);
+        }
         let Some(Pending { stage, key, epoch, then: Then::Load { entry, class } }) = x.take_note() else {
             return Step::Next;
         };
         match self.zone.load(entry.clone()).await {
             Some(content) => Step::Reply(self.answer(x, &entry, &content, "HIT")),
             None => {
-                let asked = Asked { class, at_ms: self.now_ms(x), old: None, own: None };
+                let asked = Asked { class, at_ms: self.now_ms(x), old: None, own: None, leader: None };
                 x.set_note(Pending { stage, key, epoch, then: Then::Store(asked) });
                 pass(x, "MISS")
             }
@@ -311,9 +320,14 @@ impl ProxyCache {
             pass(x, status);
             return Step::Reply(Reply::status(504).because("only-if-cached: no stored response"));
         }
+        let leader = match self.join(x, key, class, status) {
+            Flight::Waits(landing) => return self.begin_wait(x, landing),
+            Flight::Leads(leader) => Some(leader),
+            Flight::Alone => None,
+        };
         let old = found.entry.filter(|_| self.by_rfc());
         let own = old.as_ref().and_then(|entry| validate::make_conditional(x, entry));
-        let then = Then::Store(Asked { class, at_ms: now, old, own });
+        let then = Then::Store(Asked { class, at_ms: now, old, own, leader });
         x.set_note(Pending { stage: self.id(), key: key.into(), epoch: found.epoch, then });
         pass(x, status)
     }

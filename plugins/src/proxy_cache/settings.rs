@@ -25,6 +25,8 @@ pub struct Config {
     pub(super) cache_ttl: u64,
     pub(super) consumer_isolation: bool,
     pub(super) cache_set_cookie: bool,
+    /// Milliseconds; 0 lets no request wait for another.
+    pub(super) collapse_timeout: u64,
     #[serde(flatten)]
     pub(super) rfc: Rfc,
 }
@@ -85,6 +87,7 @@ pub(super) fn schema() -> Value {
             "cache_ttl": {"type": "integer", "minimum": 1, "default": 300},
             "consumer_isolation": {"type": "boolean", "default": true},
             "cache_set_cookie": {"type": "boolean", "default": false},
+            "collapse_timeout": {"type": "integer", "minimum": 0, "maximum": 10_000, "default": 0},
             "stale_while_revalidate": {"type": "integer", "minimum": 0, "maximum": 2_147_483_647, "default": 0},
             "stale_if_error": {"type": "integer", "minimum": 0, "maximum": 2_147_483_647, "default": 0},
             "heuristic_percent": {"type": "integer", "minimum": 0, "maximum": 100, "default": 0},

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cache::{Content, Entry, New, Terms, variant};
+use cache::{Content, Entry, Leader, New, Terms, variant};
 use sdk::exchange::Source;
 use sdk::{Chunk, Exchange, Fields, Framing, Method};
 
@@ -20,6 +20,8 @@ pub(super) struct Gathering {
     pub(super) old: Option<Arc<Entry>>,
     /// The client's conditions and range, where those of the cache were sent instead.
     pub(super) own: Option<Box<Fields>>,
+    /// Others wait until this is stored.
+    leader: Option<Leader>,
     epoch: u64,
     new: New,
     body: Vec<u8>,
@@ -39,7 +41,7 @@ impl ProxyCache {
         }
         let Pending { stage, key, mut epoch, then } = pending;
         let succeeded = (200..400).contains(&x.status());
-        let Asked { class, at_ms, old, own } = match then {
+        let Asked { class, at_ms, old, own, leader } = match then {
             Then::Store(asked) => asked,
             Then::Purge if succeeded => {
                 self.zone.purge(&key);
@@ -72,7 +74,7 @@ impl ProxyCache {
             return None;
         }
         let capacity = usize::try_from(announced.unwrap_or(0)).unwrap_or(0);
-        Some(Gathering { stage, old, own, epoch, new, body: Vec::with_capacity(capacity), announced })
+        Some(Gathering { stage, old, own, leader, epoch, new, body: Vec::with_capacity(capacity), announced })
     }
 
     /// An entry for the answer, still without its body, and the body's announced length. `None` if it is not
@@ -190,12 +192,13 @@ impl ProxyCache {
         }
         gathering.body.extend_from_slice(&chunk.data);
         if chunk.last
-            && let Some(Gathering { epoch, mut new, mut body, announced, .. }) = x.take_note()
+            && let Some(Gathering { epoch, mut new, mut body, announced, leader, .. }) = x.take_note()
             && announced.is_none_or(|announced| announced == length)
         {
             body.shrink_to_fit();
             new.content.body = body.into();
             self.zone.store(new, epoch);
+            drop(leader);
         }
     }
 }

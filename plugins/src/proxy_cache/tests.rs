@@ -1,5 +1,6 @@
 //! The stage in front of a pretended upstream.
 
+mod collapse;
 mod keys;
 mod purge;
 mod requests;

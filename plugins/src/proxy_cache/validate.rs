@@ -92,7 +92,7 @@ impl ProxyCache {
     /// The origin confirmed the stored response: it is freshened and sent.
     fn not_modified(&self, x: &Exchange<'_>, pending: Pending) -> Received {
         let Pending { key, epoch, then, .. } = pending;
-        let Then::Store(Asked { class, at_ms, old: Some(old), own }) = then else {
+        let Then::Store(Asked { class, at_ms, old: Some(old), own, leader: _leader }) = then else {
             return Received::New(None);
         };
         let Some(stored) = old.content() else { return Received::New(None) };
