@@ -22,10 +22,13 @@ const MAX_FLIGHTS: usize = 1024;
 /// The most requests that wait for one response; others do not wait.
 const MAX_WAITERS: usize = 1024;
 
+/// Requests that wait, by key.
+type Shard = HashMap<Box<[u8]>, Vec<oneshot::Sender<()>>>;
+
 /// The keys whose responses are under way, and who waits for them.
 #[derive(Debug, Default)]
 pub(super) struct Flights {
-    shards: [Mutex<HashMap<Box<[u8]>, Vec<oneshot::Sender<()>>>>; SHARDS],
+    shards: [Mutex<Shard>; SHARDS],
     hasher: foldhash::fast::RandomState,
 }
 
@@ -81,7 +84,7 @@ impl Flights {
         Flight::Leads(Leader { flights: self.clone(), key: key.into() })
     }
 
-    fn shard(&self, key: &[u8]) -> MutexGuard<'_, HashMap<Box<[u8]>, Vec<oneshot::Sender<()>>>> {
+    fn shard(&self, key: &[u8]) -> MutexGuard<'_, Shard> {
         let shard = (self.hasher.hash_one(key) >> 32) as usize % SHARDS;
         // A shard is consistent between any two statements that could panic.
         self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)

@@ -4,7 +4,12 @@ use super::*;
 
 /// Sends a request while another one with the same key is under way, then calls `end` on that. Returns the
 /// body that the later one gets, or how it goes on.
-fn second(config: Value, method: &str, headers: &[(&str, &str)], end: fn(&ProxyCache, &mut Exchange<'_>)) -> String {
+fn second(
+    config: Value,
+    method: &str,
+    headers: &[(&str, &str)],
+    end: fn(&ProxyCache, &mut Exchange<'_>),
+) -> String {
     let mut config = config;
     config["collapse_timeout"] = json!(1000);
     let site = Site::new(config);
@@ -60,5 +65,8 @@ fn a_request_waits_for_the_answer_of_the_first() {
 fn requests_that_could_not_use_the_answer_do_not_wait() {
     assert_eq!(second(json!({}), "GET", &[("Range", "bytes=0-1")], |_, _| {}), "sent");
     assert_eq!(second(json!({}), "HEAD", &[], |_, _| {}), "sent");
-    assert_eq!(second(json!({"cache_control": true}), "GET", &[("Cache-Control", "no-cache")], |_, _| {}), "sent");
+    assert_eq!(
+        second(json!({"cache_control": true}), "GET", &[("Cache-Control", "no-cache")], |_, _| {}),
+        "sent"
+    );
 }
