@@ -29,7 +29,7 @@ impl ProxyCache {
             && x.method() == Method::Get
             && matches!(status, "MISS" | "EXPIRED")
             && x.header("Range").is_none()
-            && !x.note::<HasWaited>().is_some_and(|waited| waited.0 == self.id());
+            && x.note::<HasWaited>().is_none_or(|waited| waited.0 != self.id());
         if waits { self.zone.join(key) } else { Flight::Alone }
     }
 
@@ -40,7 +40,7 @@ impl ProxyCache {
 
     /// Waits for the other request, or the timeout; `false` if this one does not wait for any.
     pub(super) async fn wait_for_other(&self, x: &mut Exchange<'_>) -> bool {
-        if !x.note::<Waiting>().is_some_and(|waiting| waiting.stage == self.id()) {
+        if x.note::<Waiting>().is_none_or(|waiting| waiting.stage != self.id()) {
             return false;
         }
         let Some(Waiting { landing, .. }) = x.take_note() else { return false };

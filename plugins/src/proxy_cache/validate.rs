@@ -16,6 +16,10 @@ use super::store::{Gathering, kept};
 use super::{Asked, Pending, ProxyCache, Then};
 
 /// The use of the upstream's response.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "returned and taken apart at once; a box would be an allocation"
+)]
 pub(super) enum Received {
     /// A stored response takes its place.
     Stored(Reply),
