@@ -8,15 +8,19 @@
 //! A resource that cannot be compiled keeps its last valid version, is listed in
 //! [`Compiled::rejected`], and never affects the others.
 
+mod certificate_table;
 mod certificates;
 mod chains;
 mod chosen;
+mod consumer_table;
 mod consumers;
 mod expiry;
 mod interner;
+mod memo;
 mod metadata;
 mod references;
 mod refusing;
+mod rejections;
 mod routes;
 mod shared;
 mod streams;
@@ -24,42 +28,41 @@ mod touched;
 mod units;
 mod upstream;
 mod upstream_table;
+mod users;
 mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use hashbrown::{HashMap, HashSet};
-use model::{Desired, Entry, Invalid, Key, Kind, Rejected, Served};
+use hashbrown::HashSet;
+use model::{Desired, Entry, Invalid, Key, Kind, Rejected};
 use sdk::build::Names;
-use sdk::{Catalog, Chain, Consumers};
+use sdk::{Catalog, Chain};
 
 use crate::Snapshot;
-use crate::certs::{Certificates, TlsSettings};
+use crate::certs::TlsSettings;
 use crate::health::Health;
 use crate::load::Load;
 use crate::plan::Timeouts;
 use crate::router::{Mode, Options, Router};
-use crate::slots::Slots;
 use crate::streams::Streams;
-use crate::table::Table;
-use crate::upstream::{Keepalive, Upstream};
-use certificates::CertificateUnit;
-pub use certificates::Stapling;
+use crate::upstream::Keepalive;
+use certificate_table::CertificateTable;
+pub use certificate_table::Stapling;
 use chosen::Choices;
-use consumers::{Claims, ConsumerUnit, CredentialUnit};
+use consumer_table::ConsumerTable;
 pub use expiry::Expiry;
-use interner::Interner;
 use metadata::Metadata;
 pub use references::{Env, environment};
+use rejections::{CompileOutcome, Rejections, guarded};
 use routes::RouteUnit;
 use shared::SharedUnit;
 use streams::StreamUnit;
 pub use touched::Touched;
 use touched::Work;
 use units::Units;
-use upstream_table::UpstreamUnit;
+use upstream_table::UpstreamTable;
+use users::Users;
 use wanted::{Part, WantedHosts};
 
 /// Settings of the boot file that affect compiling.
@@ -148,52 +151,25 @@ pub struct Compiler {
     /// The enabled stream plugins; `None` means all.
     enabled_on_streams: Option<HashSet<String>>,
     router: Router,
-    /// All upstreams, including inline ones.
-    table: Table<Upstream>,
-    interner: Interner,
     routes: Units<RouteUnit>,
     /// Routes that lack a secret and refuse all requests.
     refused: HashSet<String>,
     /// Global rules that lack a secret, or did so before their present error, and refuse all
     /// requests.
     lacking_rules: HashSet<Key>,
-    upstreams: HashMap<String, UpstreamUnit>,
-    /// Server certificates, and the resources they were built from.
-    certificates: Certificates,
-    certificate_units: HashMap<String, CertificateUnit>,
-    /// OCSP responses by certificate, the needed ones by resource, and the last published list.
-    staples: HashMap<[u8; 32], Arc<[u8]>>,
-    stapling: BTreeMap<String, Vec<Arc<Stapling>>>,
-    stapling_list: Option<Arc<[Arc<Stapling>]>>,
-    /// Those of the certificate units, until one of these changes.
-    expiries: Option<Arc<[Arc<Expiry>]>>,
+    upstreams: UpstreamTable,
+    certificates: CertificateTable,
     /// Services, plugin configs, consumer groups and global rules.
     shared: BTreeMap<Key, SharedUnit>,
     metadata: Metadata,
-    consumers: BTreeMap<String, ConsumerUnit>,
-    credentials: BTreeMap<String, CredentialUnit>,
-    claims: Claims,
-    index: Arc<Consumers>,
+    consumers: ConsumerTable,
     global: Option<Arc<Chain>>,
     stream_routes: BTreeMap<String, StreamUnit>,
     streams: Arc<Streams>,
-    /// Routes and consumers, by the resources they refer to.
-    users: HashMap<Arc<Key>, BTreeSet<Key>>,
-    /// The reverse.
-    refers: HashMap<Key, Box<[Arc<Key>]>>,
+    users: Users,
     hosts: WantedHosts,
-    /// Supervised upstreams, by slot.
-    checked: BTreeMap<u32, Watched>,
-    /// Slots of upstreams with connections opened in advance.
-    warm: Arc<[u32]>,
-    watched: Option<Arc<[Watched]>>,
     choices: Choices,
-    rejected: BTreeMap<Key, Rejected>,
-    /// Resources rejected only because another resource already claims something unique.
-    duplicates: BTreeSet<Key>,
-    rejected_list: Option<Arc<[Rejected]>>,
-    upstream_slots: Slots,
-    consumer_slots: Slots,
+    rejections: Rejections,
     /// The resources whose entries were read since the last [`Compiler::take_read`].
     read: Vec<Key>,
 }
@@ -220,41 +196,23 @@ impl Compiler {
             enabled: None,
             enabled_on_streams: None,
             router: Router::new(settings.mode, settings.options),
-            certificates: Certificates::new(settings.tls.fallback_sni.as_deref()),
-            certificate_units: HashMap::default(),
-            staples: HashMap::default(),
-            stapling: BTreeMap::new(),
-            stapling_list: None,
-            expiries: None,
+            certificates: CertificateTable::new(settings.tls.fallback_sni.as_deref()),
             settings,
-            table: Table::default(),
-            interner: Interner::default(),
             routes: Units::default(),
             refused: HashSet::default(),
             lacking_rules: HashSet::default(),
-            upstreams: HashMap::default(),
+            upstreams: UpstreamTable::default(),
             read: Vec::new(),
             shared: BTreeMap::new(),
             metadata: Metadata::default(),
-            consumers: BTreeMap::new(),
-            credentials: BTreeMap::new(),
-            claims: Claims::default(),
-            index: Arc::default(),
+            consumers: ConsumerTable::default(),
             global: None,
             stream_routes: BTreeMap::new(),
             streams: Arc::default(),
-            users: HashMap::default(),
-            refers: HashMap::default(),
+            users: Users::default(),
             hosts: WantedHosts::default(),
-            checked: BTreeMap::new(),
-            warm: Arc::default(),
-            watched: None,
             choices: Choices::default(),
-            rejected: BTreeMap::new(),
-            duplicates: BTreeSet::new(),
-            rejected_list: None,
-            upstream_slots: Slots::default(),
-            consumer_slots: Slots::default(),
+            rejections: Rejections::default(),
         }
     }
 
@@ -273,10 +231,10 @@ impl Compiler {
         Snapshot {
             revision,
             router: self.router.clone(),
-            upstreams: self.table.clone(),
-            warm: self.warm.clone(),
-            consumers: self.index.clone(),
-            certificates: self.certificates.clone(),
+            upstreams: self.upstreams.table.clone(),
+            warm: self.upstreams.warm.clone(),
+            consumers: self.consumers.index.clone(),
+            certificates: self.certificates.served.clone(),
             global: self.global.clone(),
             streams: self.streams.clone(),
         }
@@ -291,9 +249,8 @@ impl Compiler {
         names: &(dyn Names + Sync),
         revision: u64,
     ) -> Compiled {
-        for slots in [&mut self.upstream_slots, &mut self.consumer_slots] {
-            slots.tick();
-        }
+        self.upstreams.slots.tick();
+        self.consumers.slots.tick();
         let set = |list: Option<&Vec<String>>| list.map(|list| list.iter().cloned().collect::<HashSet<_>>());
         let enabled = set(desired.plugins.as_ref().or(self.settings.plugins.as_ref()));
         let on_streams = set(desired.stream_plugins.as_ref().or(self.settings.stream_plugins.as_ref()));
@@ -340,18 +297,14 @@ impl Compiler {
         self.compile_global(&mut pass);
         self.compile_streams(&mut pass);
 
-        let rejected = self
-            .rejected_list
-            .get_or_insert_with(|| self.rejected.values().cloned().collect::<Vec<_>>().into())
-            .clone();
-        let watched = self
-            .watched
-            .get_or_insert_with(|| self.checked.values().cloned().collect::<Vec<_>>().into())
-            .clone();
-        let stapling = self.wanted_staples();
-        let expiries = self.expiries();
-        let (snapshot, wanted_hosts) = (self.snapshot(revision), self.hosts.wanted());
-        Compiled { snapshot, rejected, wanted_hosts, watched, stapling, expiries }
+        Compiled {
+            snapshot: self.snapshot(revision),
+            rejected: self.rejections.list(),
+            wanted_hosts: self.hosts.wanted(),
+            watched: self.upstreams.watched(),
+            stapling: self.certificates.stapling(),
+            expiries: self.certificates.expiries(),
+        }
     }
 
     /// The resources, of kinds that may be numerous, that were read since the last call. Their
@@ -366,10 +319,10 @@ impl Compiler {
         let entry = match key.kind {
             Kind::Route => self.routes.get_mut(&key.id).map(|unit| &mut unit.entry),
             Kind::StreamRoute => self.stream_routes.get_mut(&key.id).map(|unit| &mut unit.entry),
-            Kind::Upstream => self.upstreams.get_mut(&key.id).map(|unit| &mut unit.entry),
-            Kind::Ssl => self.certificate_units.get_mut(&key.id).map(|unit| &mut unit.entry),
-            Kind::Consumer => self.consumers.get_mut(&key.id).map(|unit| &mut unit.entry),
-            Kind::Credential => self.credentials.get_mut(&key.id).map(|unit| &mut unit.entry),
+            Kind::Upstream => self.upstreams.units.get_mut(&key.id).map(|unit| &mut unit.entry),
+            Kind::Ssl => self.certificates.units.get_mut(&key.id).map(|unit| &mut unit.entry),
+            Kind::Consumer => self.consumers.units.get_mut(&key.id).map(|unit| &mut unit.entry),
+            Kind::Credential => self.consumers.credentials.get_mut(&key.id).map(|unit| &mut unit.entry),
             _ => None,
         };
         let Some(entry) = entry else { return };
@@ -400,94 +353,23 @@ impl Compiler {
         let known = (self.shared.keys().cloned())
             .chain(self.routes.ids().map(|id| Key::new(Kind::Route, id)))
             .chain(self.stream_routes.keys().map(key(Kind::StreamRoute)))
-            .chain(self.upstreams.keys().map(key(Kind::Upstream)))
-            .chain(self.certificate_units.keys().map(key(Kind::Ssl)))
+            .chain(self.upstreams.units.keys().map(key(Kind::Upstream)))
+            .chain(self.certificates.units.keys().map(key(Kind::Ssl)))
             .chain(self.metadata.plugins().map(key(Kind::PluginMetadata)))
-            .chain(self.consumers.keys().map(key(Kind::Consumer)))
-            .chain(self.credentials.keys().map(key(Kind::Credential)))
-            .chain(self.rejected.keys().cloned());
+            .chain(self.consumers.units.keys().map(key(Kind::Consumer)))
+            .chain(self.consumers.credentials.keys().map(key(Kind::Credential)))
+            .chain(self.rejections.keys().cloned());
         let desired = pass.desired.iter().map(|entry| entry.key.clone());
         desired.chain(known).for_each(|key| pass.work.add(key));
     }
 
     /// Schedules the resources that refer to `key`.
     fn touch_users(&self, key: &Key, pass: &mut Pass<'_>) {
-        for user in self.users.get(key).into_iter().flatten() {
+        for user in self.users.of(key) {
             match (key.kind, user.kind) {
                 (Kind::Upstream, Kind::Route) => _ = pass.relink.insert(user.id.clone()),
                 _ => pass.work.add(user.clone()),
             }
-        }
-    }
-
-    /// Replaces the references of `user`, whether their targets exist or not. Rejected resources
-    /// are included: they may become valid once a target changes.
-    fn refer(&mut self, user: &Key, now: Vec<Key>) {
-        let before = self.refers.get(user).map(Box::as_ref).unwrap_or_default();
-        if before.iter().map(Arc::as_ref).eq(&now) {
-            return;
-        }
-        for key in before.iter().filter(|key| !now.contains(key)) {
-            if let Some(users) = self.users.get_mut(key) {
-                users.remove(user);
-                if users.is_empty() {
-                    self.users.remove(key);
-                }
-            }
-        }
-        // Many refer to the same few resources.
-        let refer = |key: Key| match self.users.get_key_value(&key).map(|(key, _)| key.clone()) {
-            Some(known) => {
-                self.users.get_mut(&known).map(|users| users.insert(user.clone()));
-                known
-            }
-            None => {
-                let key = Arc::new(key);
-                self.users.insert(key.clone(), BTreeSet::from([user.clone()]));
-                key
-            }
-        };
-        let now: Box<[Arc<Key>]> = now.into_iter().map(refer).collect();
-        match now.is_empty() {
-            true => self.refers.remove(user),
-            false => self.refers.insert(user.clone(), now),
-        };
-    }
-
-    fn accept(&mut self, key: &Key) {
-        self.duplicates.remove(key);
-        if self.rejected.remove(key).is_some() {
-            self.rejected_list = None;
-        }
-    }
-
-    fn reject(&mut self, key: &Key, invalid: Invalid, served: Served) {
-        self.duplicates.remove(key);
-        self.rejected.insert(key.clone(), Rejected { key: key.clone(), invalid, served });
-        self.rejected_list = None;
-    }
-
-    /// Marks a rejected resource: requests that match it are refused.
-    fn mark_refused(&mut self, key: &Key) {
-        if let Some(rejected) = self.rejected.get_mut(key)
-            && rejected.served != Served::Refusal
-        {
-            rejected.served = Served::Refusal;
-            self.rejected_list = None;
-        }
-    }
-
-    /// Sets or clears a resource's rejection as a duplicate. A rejection for its own content takes
-    /// precedence and stays.
-    fn set_duplicate(&mut self, key: Key, invalid: Option<Invalid>) {
-        if self.duplicates.contains(&key) {
-            self.accept(&key);
-        }
-        if let Some(invalid) = invalid
-            && !self.rejected.contains_key(&key)
-        {
-            self.reject(&key, invalid, Served::Nothing);
-            self.duplicates.insert(key);
         }
     }
 
@@ -500,54 +382,8 @@ impl Compiler {
         mut make: impl FnMut(&mut Compiler, &Arc<Entry>) -> Result<T, Invalid>,
     ) -> Option<T> {
         let outcome = CompileOutcome::or_last_good(entry, last_good.as_ref(), |entry| make(self, entry));
-        self.settle(key, outcome)
+        self.rejections.settle(key, outcome)
     }
-
-    fn settle<T>(&mut self, key: &Key, outcome: CompileOutcome<T>) -> Option<T> {
-        match outcome.error {
-            None => self.accept(key),
-            Some(invalid) => self.reject(key, *invalid, outcome.served),
-        }
-        outcome.made
-    }
-}
-
-/// A resource compiled from its entry or, if that is invalid, again from its last valid entry:
-/// names, services and other inputs may have changed, and those changes apply to the last valid
-/// version, too.
-struct CompileOutcome<T> {
-    made: Option<T>,
-    /// The error in the entry.
-    error: Option<Box<Invalid>>,
-    /// Whether the last valid version serves in its place.
-    served: Served,
-}
-
-impl<T> CompileOutcome<T> {
-    fn or_last_good(
-        entry: &Arc<Entry>,
-        last_good: Option<&Arc<Entry>>,
-        mut make: impl FnMut(&Arc<Entry>) -> Result<T, Invalid>,
-    ) -> CompileOutcome<T> {
-        let served = Served::last_good(last_good.is_some());
-        let mut make = |entry: &Arc<Entry>| guarded(|| make(entry));
-        match make(entry) {
-            Ok(made) => CompileOutcome { made: Some(made), error: None, served },
-            Err(invalid) => {
-                let last_good = last_good.filter(|last_good| !Arc::ptr_eq(last_good, entry));
-                let made = last_good.and_then(|last_good| make(last_good).ok());
-                CompileOutcome { made, error: Some(Box::new(invalid)), served }
-            }
-        }
-    }
-}
-
-/// Contains a panic: only the resource that triggers our bug is rejected.
-fn guarded<T>(make: impl FnOnce() -> Result<T, Invalid>) -> Result<T, Invalid> {
-    catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|_| {
-        Err(Invalid::new("compiling it failed through a fault in the gateway, not in the resource")
-            .hint("the log says where; please report it"))
-    })
 }
 
 /// A value of another kind than its key; parsing rules this out.

@@ -6,53 +6,14 @@ use std::time::Duration;
 
 use model::upstream::CheckType;
 use model::{CertificatePair, Entry, Fault, Invalid, Key, Kind, Resource, Ssl, SslType, upstream as written};
-use rustls::pki_types::CertificateDer;
 use rustls::sign::CertifiedKey;
 use sdk::build::Names;
 use sdk::pattern::Pattern;
 
+use super::certificate_table::{CertificateUnit, CompiledSsl, Stapled, Stapling};
 use super::{CompileOutcome, Compiler, Expiry, Pass, references};
-use crate::certs::{self, Authorities, Certificate, ClientTls, Versions};
+use crate::certs::{self, Authorities, ClientTls, Versions};
 use crate::parallel;
-
-/// The last valid version of an ssl resource.
-pub(super) struct CertificateUnit {
-    pub entry: Arc<Entry>,
-    /// It contains references to secrets, which may change while the resource does not.
-    refers: bool,
-    made: CompiledSsl,
-    /// It lacks a secret: handshakes for its names fail.
-    refuses: bool,
-    /// The needed OCSP responses, and those currently stapled.
-    stapled: Vec<Stapled>,
-    /// `None` if it has no certificate.
-    pub(super) expiry: Option<Arc<Expiry>>,
-}
-
-/// A needed OCSP response, and the present one.
-type Stapled = (Arc<Stapling>, Option<Arc<[u8]>>);
-
-/// A certificate that needs a stapled OCSP response.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Stapling {
-    pub key: Key,
-    /// A digest of the certificate and its location.
-    pub id: [u8; 32],
-    /// The certificate and its issuers.
-    pub chain: Vec<CertificateDer<'static>>,
-    /// See [`model::ssl::OcspStapling`].
-    pub skip_verify: bool,
-    pub cache_ttl: Duration,
-}
-
-enum CompiledSsl {
-    Server {
-        names: Vec<String>,
-        certificate: Arc<Certificate>,
-    },
-    /// A client certificate for upstreams.
-    Client(Arc<CertifiedKey>),
-}
 
 impl Compiler {
     pub(super) fn compile_certificates(&mut self, pass: &mut Pass<'_>) {
@@ -61,24 +22,24 @@ impl Compiler {
         for (key, drafted) in parallel::map(ids, |id| self.draft_certificate(id, pass)) {
             match drafted {
                 None => {
-                    self.drop_certificate(&key);
-                    self.accept(&key);
+                    self.certificates.remove(&key.id);
+                    self.rejections.accept(&key);
                 }
                 Some(SslDraft::Same) => {
-                    self.accept(&key);
+                    self.rejections.accept(&key);
                     continue;
                 }
                 Some(SslDraft::Compiled(outcome)) => {
-                    let made = self.settle(&key, outcome);
+                    let made = self.rejections.settle(&key, outcome);
                     let made = made.or_else(|| {
                         let refusing = self.refusing_certificate(&key, pass)?;
-                        self.mark_refused(&key);
+                        self.rejections.mark_refused(&key);
                         Some(refusing)
                     });
                     let Some(unit) = made else {
                         // The ssl is now for clients, or cannot even be refused.
-                        if self.certificate_units.get(&key.id).is_some_and(|old| old.refuses) {
-                            self.drop_certificate(&key);
+                        if self.certificates.get(&key.id).is_some_and(|old| old.refuses) {
+                            self.certificates.remove(&key.id);
                         }
                         continue;
                     };
@@ -88,21 +49,11 @@ impl Compiler {
                             && old.stapled.len() == unit.stapled.len()
                             && old.stapled.iter().zip(&unit.stapled).all(|(old, new)| old.1 == new.1)
                     };
-                    if self.certificate_units.get(&key.id).is_some_and(is_last_good) {
+                    if self.certificates.get(&key.id).is_some_and(is_last_good) {
                         // Its last valid version keeps serving.
                         continue;
                     }
-                    self.drop_certificate(&key);
-                    if let CompiledSsl::Server { names, certificate } = &unit.made {
-                        self.certificates.insert(names, certificate);
-                    }
-                    if !unit.stapled.is_empty() {
-                        let wanted = unit.stapled.iter().map(|(stapling, _)| stapling.clone()).collect();
-                        self.stapling.insert(key.id.clone(), wanted);
-                        self.stapling_list = None;
-                    }
-                    self.certificate_units.insert(key.id.clone(), unit);
-                    self.expiries = None;
+                    self.certificates.insert(&key.id, unit);
                 }
             }
             self.touch_users(&key, pass);
@@ -117,7 +68,7 @@ impl Compiler {
             if !ssl.enabled && ssl.kind == SslType::Server {
                 return None;
             }
-            let unit = self.certificate_units.get(&key.id);
+            let unit = self.certificates.get(&key.id);
             // An unchanged file that is read again does not parse its keys again.
             let is_same = |unit: &CertificateUnit| {
                 unit.entry.resource() == entry.resource()
@@ -125,7 +76,7 @@ impl Compiler {
                     && unit
                         .stapled
                         .iter()
-                        .all(|(stapling, with)| self.staples.get(&stapling.id) == with.as_ref())
+                        .all(|(stapling, with)| self.certificates.response(&stapling.id) == with.as_ref())
             };
             if unit.is_some_and(is_same) {
                 return Some(SslDraft::Same);
@@ -142,33 +93,10 @@ impl Compiler {
         (key, drafted)
     }
 
-    fn drop_certificate(&mut self, key: &Key) {
-        if let Some(unit) = self.certificate_units.remove(&key.id) {
-            self.expiries = None;
-            if let CompiledSsl::Server { names, certificate } = unit.made {
-                self.certificates.remove(&names, &certificate);
-            }
-        }
-        if self.stapling.remove(&key.id).is_some() {
-            self.stapling_list = None;
-        }
-    }
-
     /// Sets or clears the OCSP response of a certificate. It is stapled from the next compile that
     /// touches its resource.
     pub fn staple(&mut self, id: [u8; 32], response: Option<Arc<[u8]>>) {
-        match response {
-            Some(response) => _ = self.staples.insert(id, response),
-            None => _ = self.staples.remove(&id),
-        }
-    }
-
-    /// The needed OCSP responses. The same `Arc` as before if nothing changed.
-    pub(super) fn wanted_staples(&mut self) -> Arc<[Arc<Stapling>]> {
-        let all = &self.stapling;
-        self.stapling_list
-            .get_or_insert_with(|| all.values().flatten().cloned().collect::<Vec<_>>().into())
-            .clone()
+        self.certificates.staple(id, response);
     }
 
     /// Staples the available responses, and returns the needed ones.
@@ -183,7 +111,7 @@ impl Compiler {
                 skip_verify: wanted.skip_verify,
                 cache_ttl: Duration::from_secs(wanted.cache_ttl),
             };
-            let response = self.staples.get(&stapling.id).cloned();
+            let response = self.certificates.response(&stapling.id).cloned();
             if let Some(response) = &response {
                 let mut stapled = CertifiedKey::clone(pair);
                 stapled.ocsp = Some(response.to_vec());
@@ -252,8 +180,8 @@ impl Compiler {
     fn refusing_certificate(&self, key: &Key, pass: &Pass<'_>) -> Option<CertificateUnit> {
         let entry = pass.desired.get(Kind::Ssl, &key.id)?;
         let Resource::Ssl(ssl) = entry.resource() else { return None };
-        let rejected = self.rejected.get(key)?;
-        let refused = self.certificate_units.get(&key.id).is_some_and(|old| old.refuses);
+        let rejected = self.rejections.get(key)?;
+        let refused = self.certificates.get(&key.id).is_some_and(|old| old.refuses);
         if !allows_no_supported_version(ssl) && rejected.invalid.fault != Fault::Unread && !refused {
             return None;
         }
@@ -367,7 +295,7 @@ impl Compiler {
     /// The client certificate of this id, or why it is missing. A deleted certificate is never
     /// presented again: its last valid version may be the reason it was deleted.
     fn client_certificate(&self, id: &str) -> Result<Arc<CertifiedKey>, &'static str> {
-        match self.certificate_units.get(id).map(|unit| &unit.made) {
+        match self.certificates.get(id).map(|unit| &unit.made) {
             Some(CompiledSsl::Client(certificate)) => Ok(certificate.clone()),
             Some(_) => Err("the ssl that the upstream's client_cert_id names is not of the type client"),
             None => Err("the ssl that the upstream's client_cert_id names does not exist"),

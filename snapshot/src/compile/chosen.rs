@@ -67,8 +67,8 @@ impl Compiler {
         for (at, (upstream, handle)) in written.into_iter().enumerate() {
             let key = part(user, at);
             let upstream = Upstream { id: key.id.as_str().into(), ..upstream };
-            let before = self.table.get(self.upstream_slots.of(&key)).cloned();
-            handle.place(self.place_upstream(&key, upstream, before.as_ref()).slot);
+            let before = self.upstreams.placed(&key);
+            handle.place(self.upstreams.place(&key, upstream, before.as_ref()).slot);
         }
         let before = self.choices.set(user, count, ids);
         (count..before).for_each(|at| self.remove_upstream(&part(user, at)));

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use model::Key;
 use rustls::sign::CertifiedKey;
 
-use super::Compiler;
 use crate::certs;
 
 /// When a certificate in use expires.
@@ -24,18 +23,5 @@ impl Expiry {
     pub(super) fn of(key: &Key, sni: Option<&String>, pairs: &[Arc<CertifiedKey>]) -> Option<Arc<Expiry>> {
         let each = pairs.iter().filter_map(|pair| pair.cert.first().and_then(certs::expiry));
         Some(Arc::new(Expiry { key: key.clone(), sni: sni.cloned(), not_after: each.min()? }))
-    }
-}
-
-impl Compiler {
-    /// All certificates in use, those that expire soonest first. The same `Arc` as before if nothing changed.
-    pub(super) fn expiries(&mut self) -> Arc<[Arc<Expiry>]> {
-        let units = &self.certificate_units;
-        let all = self.expiries.get_or_insert_with(|| {
-            let mut all: Vec<Arc<Expiry>> = units.values().filter_map(|unit| unit.expiry.clone()).collect();
-            all.sort_by(|a, b| (a.not_after, &a.key).cmp(&(b.not_after, &b.key)));
-            all.into()
-        });
-        all.clone()
     }
 }

@@ -81,17 +81,17 @@ impl Compiler {
                     });
                     match resolved {
                         Ok(value) => {
-                            self.accept(&key);
+                            self.rejections.accept(&key);
                             self.metadata.values.insert(plugin.clone(), value);
                         }
                         Err(invalid) => {
                             let instead = Served::last_good(self.metadata.get(&plugin).is_some());
-                            self.reject(&key, invalid, instead);
+                            self.rejections.reject(&key, invalid, instead);
                         }
                     }
                 }
                 _ => {
-                    self.accept(&key);
+                    self.rejections.accept(&key);
                     self.metadata.values.remove(&plugin);
                 }
             }
@@ -108,12 +108,12 @@ impl Compiler {
             let routes = self.routes.values().map(|unit| (unit.read, &unit.entry));
             let shared = self.shared.values().map(|shared| (shared.read, &shared.entry));
             let streams = self.stream_routes.values().map(|unit| (unit.read, &unit.entry));
-            let consumers = self.consumers.values().map(|unit| (unit.read, &unit.entry));
+            let consumers = self.consumers.units.values().map(|unit| (unit.read, &unit.entry));
             let all = routes.chain(shared).chain(streams).chain(consumers);
             all.filter(|(read, _)| read.intersects(of))
                 .for_each(|(_, entry)| pass.work.add(entry.key.clone()));
         }
-        for key in self.rejected.keys().filter(|key| key.kind != Kind::PluginMetadata) {
+        for key in self.rejections.keys().filter(|key| key.kind != Kind::PluginMetadata) {
             let entry = pass.desired.get(key.kind, &key.id);
             if entry.is_some_and(|entry| entry.may_contain(plugin) || entry.may_contain(EXPOSING)) {
                 pass.work.add(key.clone());

@@ -139,12 +139,12 @@ impl Compiler {
             let names = Recorder::new(pass.names);
             let Ok(upstream) = self.upstream(&key.id, written, &names) else { continue };
             if key.kind == Kind::Route {
-                let own = Some(self.place_own(&key, upstream, before.as_ref()));
+                let own = Some(self.upstreams.place_own(&key, upstream, before.as_ref()));
                 if let Some(unit) = self.routes.get_mut(&key.id) {
                     unit.own_upstream = own;
                 }
             } else {
-                let upstream = Some(self.place_upstream(&key, upstream, before.as_ref()));
+                let upstream = Some(self.upstreams.place(&key, upstream, before.as_ref()));
                 if let Some(shared) = self.shared.get_mut(&key) {
                     shared.upstream = upstream;
                 }
@@ -195,11 +195,11 @@ impl Compiler {
         entry: &Arc<Entry>,
         drafted: CompileOutcome<Draft>,
     ) -> Option<Placed> {
-        let placed = self.settle(key, drafted).map(|draft| self.place(key, draft));
+        let placed = self.rejections.settle(key, drafted).map(|draft| self.place(key, draft));
         let served = self.routes.get(&key.id).map(|unit| &unit.entry);
         let before = served.filter(|served| !Arc::ptr_eq(served, entry));
         let refers = [entry].into_iter().chain(before).flat_map(|entry| self.refers(entry)).collect();
-        self.refer(key, refers);
+        self.users.refer(key, refers);
         placed
     }
 
@@ -207,14 +207,14 @@ impl Compiler {
         if let Some(unit) = self.routes.remove(&key.id) {
             self.router.remove(&key.id);
             if let Some(own) = &unit.own_upstream {
-                self.remove_own(own);
+                self.upstreams.remove_own(own);
             }
         }
         self.refused.remove(&key.id);
-        self.refer(key, Vec::new());
+        self.users.refer(key, Vec::new());
         self.hosts.forget(key);
         self.place_chosen(key, RequestedUpstreams::default());
-        self.accept(key);
+        self.rejections.accept(key);
     }
 
     /// Updates the upstream of an otherwise unchanged route.
@@ -287,10 +287,10 @@ impl Compiler {
         }
         let before = self.routes.get(&key.id).and_then(|unit| unit.own_upstream.clone());
         let own_upstream = match upstream {
-            Some(upstream) => Some(self.place_own(key, upstream, before.as_ref())),
+            Some(upstream) => Some(self.upstreams.place_own(key, upstream, before.as_ref())),
             None => {
                 if let Some(before) = before {
-                    self.remove_own(&before);
+                    self.upstreams.remove_own(&before);
                 }
                 None
             }

@@ -54,18 +54,17 @@ impl Compiler {
         }
         for (key, _) in &rules {
             let invalid = twice.remove(key);
-            self.set_duplicate(key.clone(), invalid);
+            self.rejections.set_duplicate(key.clone(), invalid);
         }
-        let of_rules = self.rejected.range(Key::new(Kind::GlobalRule, "")..);
+        let of_rules = self.rejections.of_kind(Kind::GlobalRule);
         let lacking: Vec<Key> = of_rules
-            .take_while(|(key, _)| key.kind == Kind::GlobalRule)
             .filter(|(key, rejected)| {
                 let lacks = rejected.invalid.fault == Fault::Unread || self.lacking_rules.contains(*key);
                 lacks && !self.shared.contains_key(*key)
             })
             .map(|(key, _)| key.clone())
             .collect();
-        lacking.iter().for_each(|key| self.mark_refused(key));
+        lacking.iter().for_each(|key| self.rejections.mark_refused(key));
         self.lacking_rules = lacking.iter().cloned().collect();
         self.global = self.joined(&rules);
         if !lacking.is_empty() {
@@ -110,15 +109,15 @@ impl Compiler {
             self.shared.remove(key);
             self.hosts.forget(key);
             self.place_chosen(key, RequestedUpstreams::default());
-            self.refer(key, Vec::new());
+            self.users.refer(key, Vec::new());
             self.remove_upstream(key);
-            self.accept(key);
+            self.rejections.accept(key);
             return;
         };
         let last_good = self.shared.get(key).map(|shared| shared.entry.clone());
         let shown = |entry: &Arc<Entry>| client_certificate_of(entry.resource().upstream());
         let shown = [Some(entry), last_good.as_ref()].into_iter().flatten().filter_map(shown).collect();
-        self.refer(key, shown);
+        self.users.refer(key, shown);
         let made = self.compile_or_last_good(key, entry, last_good, |compiler, entry| {
             compiler.make_shared(key, entry, pass.names)
         });

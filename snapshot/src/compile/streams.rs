@@ -47,11 +47,11 @@ impl Compiler {
     fn compile_stream(&mut self, key: &Key, pass: &Pass<'_>) {
         let Some(entry) = pass.desired.get(Kind::StreamRoute, &key.id) else {
             self.stream_routes.remove(&key.id);
-            self.refer(key, Vec::new());
+            self.users.refer(key, Vec::new());
             self.hosts.forget(key);
             self.place_chosen(key, RequestedUpstreams::default());
             self.remove_upstream(key);
-            return self.accept(key);
+            return self.rejections.accept(key);
         };
         let before = self.stream_routes.get(&key.id);
         let refused = before.is_some_and(|unit| unit.refuses);
@@ -61,8 +61,8 @@ impl Compiler {
         });
         let lacks = |rejected: &Rejected| refused || rejected.invalid.fault == Fault::Unread;
         let made = match made {
-            None if self.rejected.get(key).is_some_and(lacks) => {
-                self.mark_refused(key);
+            None if self.rejections.get(key).is_some_and(lacks) => {
+                self.rejections.mark_refused(key);
                 self.refusing_stream(key, entry)
             }
             made => made,
@@ -74,7 +74,7 @@ impl Compiler {
         let before = served.as_ref().filter(|served| !Arc::ptr_eq(served, entry));
         let refers = [Some(entry), before].into_iter().flatten().flat_map(|entry| self.stream_refers(entry));
         let refers = refers.collect();
-        self.refer(key, refers);
+        self.users.refer(key, refers);
     }
 
     fn make_stream(&mut self, key: &Key, entry: &Arc<Entry>, pass: &Pass<'_>) -> Result<StreamUnit, Invalid> {
@@ -93,7 +93,7 @@ impl Compiler {
                 let made = self
                     .upstream(&key.id, written, &for_upstream)
                     .map_err(|invalid| invalid.under("/upstream"))?;
-                Some(self.place_upstream(key, made, before.as_ref()))
+                Some(self.upstreams.place(key, made, before.as_ref()))
             }
             None => {
                 self.remove_upstream(key);

@@ -11,6 +11,7 @@ use sdk::build::Names;
 use smallvec::SmallVec;
 
 use super::chosen::RequestedUpstreams;
+use super::memo::Memo;
 
 /// The parts of a resource that depend on resolved addresses; rebuilt alone when only addresses change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,8 +26,7 @@ pub(super) struct WantedHosts {
     /// The hosts of its plugins and of its upstream.
     by_key: HashMap<Key, [BTreeSet<String>; 2]>,
     by_host: BTreeMap<String, BTreeSet<(Key, Part)>>,
-    wanted: Arc<BTreeSet<String>>,
-    stale: bool,
+    wanted: Memo<BTreeSet<String>>,
 }
 
 impl WantedHosts {
@@ -49,13 +49,15 @@ impl WantedHosts {
                 users.remove(&user);
                 if users.is_empty() {
                     self.by_host.remove(host);
-                    self.stale = true;
+                    self.wanted.reset();
                 }
             }
         }
         for host in now.difference(&before) {
             let users = self.by_host.entry(host.clone()).or_default();
-            self.stale |= users.is_empty();
+            if users.is_empty() {
+                self.wanted.reset();
+            }
             users.insert(user.clone());
         }
         if parts.iter().all(BTreeSet::is_empty) {
@@ -72,10 +74,7 @@ impl WantedHosts {
 
     /// All hosts that are needed.
     pub fn wanted(&mut self) -> Arc<BTreeSet<String>> {
-        if std::mem::take(&mut self.stale) {
-            self.wanted = Arc::new(self.by_host.keys().cloned().collect());
-        }
-        self.wanted.clone()
+        self.wanted.get(|| Arc::new(self.by_host.keys().cloned().collect()))
     }
 }
 
