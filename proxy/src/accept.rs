@@ -7,12 +7,12 @@ use std::rc::Rc;
 use sdk::Client;
 
 use crate::clock::TICK;
+use crate::failed::is_shortage;
 use crate::listener::{BACKLOG, Front};
 use crate::queue::Queue;
 use crate::rt;
 use crate::stage::Stage;
 use crate::worker::Worker;
-use crate::worker::shed::is_shortage;
 
 /// Cost of the connections that a listener may take or refuse before everything else that is ready gets
 /// its turn: eight taken, or 64 refused.

@@ -27,6 +27,7 @@ mod fetch;
 mod h1;
 mod h2;
 mod handoff;
+mod in_use;
 mod io;
 mod listener;
 mod names;

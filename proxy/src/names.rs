@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hashbrown::HashMap;
-use sdk::resolve::{ResolveError, Resolved};
+use sdk::resolve::{Resolve, ResolveError, Resolved};
 
+use crate::clock::Clock;
 use crate::rt;
-use crate::worker::Worker;
+use crate::settings::Settings;
 
 /// The longest name (RFC 1035 section 3.1).
 const LONGEST: usize = 253;
@@ -23,9 +24,15 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// How soon it is asked again when it had no time.
 const REFUSED: u64 = 1000;
 
-/// The answers that a worker keeps, by name in lower case.
-#[derive(Debug, Default)]
-pub(crate) struct Names(RefCell<HashMap<Rc<str>, Entry, foldhash::fast::RandomState>>);
+/// The answers that a worker keeps.
+pub(crate) struct Names {
+    resolver: Option<Arc<dyn Resolve>>,
+    /// The maximum number of known names.
+    most: usize,
+    clock: Rc<Clock>,
+    /// By name in lower case.
+    known: RefCell<HashMap<Rc<str>, Entry, foldhash::fast::RandomState>>,
+}
 
 #[derive(Debug, Default)]
 struct Entry {
@@ -48,34 +55,6 @@ impl Entry {
     }
 }
 
-/// As [`sdk::World::resolve`], by `end` of the worker's clock.
-pub(crate) async fn resolve(
-    worker: &Rc<Worker>,
-    host: &str,
-    end: u64,
-) -> Result<Arc<[IpAddr]>, ResolveError> {
-    if let Ok(address) = host.parse::<IpAddr>() {
-        return Ok(Arc::new([address]));
-    }
-    if host.is_empty() || host.len() > LONGEST {
-        return Err(ResolveError::Failed("it is no host name".into()));
-    }
-    let host: Rc<str> = host.to_ascii_lowercase().into();
-    let waiter = worker.clock.waiter();
-    loop {
-        let question = match worker.names.look(&host, worker.clock.coarse_ms()) {
-            Look::Known(answer) => return answer,
-            Look::Asked(question) => question,
-            Look::Unknown => ask(worker, &host)?,
-        };
-        let mut answered = pin!(question.notified());
-        if waiter.until(end, |cx| answered.as_mut().poll(cx)).await.is_err() {
-            let names = worker.names.0.borrow();
-            return names.get(&host).map_or(Err(ResolveError::Timeout), Entry::answer);
-        }
-    }
-}
-
 enum Look {
     Known(Result<Arc<[IpAddr]>, ResolveError>),
     Asked(Rc<rt::Notify>),
@@ -83,8 +62,62 @@ enum Look {
 }
 
 impl Names {
+    pub(crate) fn new(settings: &Settings, clock: Rc<Clock>) -> Rc<Names> {
+        let (resolver, most) = (settings.resolver.clone(), settings.limits.resolved_names);
+        Rc::new(Names { resolver, most, clock, known: RefCell::default() })
+    }
+
+    /// As [`sdk::World::resolve`], by `end` of the worker's clock.
+    pub(crate) async fn resolve(
+        self: &Rc<Names>,
+        host: &str,
+        end: u64,
+    ) -> Result<Arc<[IpAddr]>, ResolveError> {
+        if let Ok(address) = host.parse::<IpAddr>() {
+            return Ok(Arc::new([address]));
+        }
+        if host.is_empty() || host.len() > LONGEST {
+            return Err(ResolveError::Failed("it is no host name".into()));
+        }
+        let host: Rc<str> = host.to_ascii_lowercase().into();
+        let waiter = self.clock.waiter();
+        loop {
+            let question = match self.look(&host, self.clock.coarse_ms()) {
+                Look::Known(answer) => return answer,
+                Look::Asked(question) => question,
+                Look::Unknown => self.ask(&host)?,
+            };
+            let mut answered = pin!(question.notified());
+            if waiter.until(end, |cx| answered.as_mut().poll(cx)).await.is_err() {
+                let known = self.known.borrow();
+                return known.get(&host).map_or(Err(ResolveError::Timeout), Entry::answer);
+            }
+        }
+    }
+
+    /// Sends a question to the control plane, for all that wait for its answer.
+    fn ask(self: &Rc<Names>, host: &Rc<str>) -> Result<Rc<rt::Notify>, ResolveError> {
+        let Some(resolver) = &self.resolver else {
+            return Err(ResolveError::Failed("this gateway resolves no names at run time".into()));
+        };
+        let is_known = self.known.borrow().contains_key(host);
+        if !is_known && !self.make_room(self.clock.coarse_ms()) {
+            return Err(ResolveError::Limit);
+        }
+        let question = Rc::new(rt::Notify::new());
+        self.known.borrow_mut().entry(host.clone()).or_default().question = Some(question.clone());
+        let mut asked = resolver.resolve(host);
+        let (names, host) = (self.clone(), host.clone());
+        rt::spawn(async move {
+            let (clock, waiter) = (&names.clock, names.clock.waiter());
+            let answer = waiter.until(clock.after(PATIENCE), |cx| asked.as_mut().poll(cx)).await;
+            names.answer(&host, answer.unwrap_or(None), clock.coarse_ms());
+        });
+        Ok(question)
+    }
+
     fn look(&self, host: &str, now: u64) -> Look {
-        match self.0.borrow().get(host) {
+        match self.known.borrow().get(host) {
             Some(Entry { question: Some(question), .. }) => Look::Asked(question.clone()),
             Some(entry) if entry.until > now => Look::Known(entry.answer()),
             _ => Look::Unknown,
@@ -92,23 +125,23 @@ impl Names {
     }
 
     /// Makes a place for one more name: those go that are out of date, else the one that is so next.
-    fn make_room(&self, most: usize, now: u64) -> bool {
-        let mut all = self.0.borrow_mut();
-        if all.len() >= most {
+    fn make_room(&self, now: u64) -> bool {
+        let mut all = self.known.borrow_mut();
+        if all.len() >= self.most {
             all.retain(|_, entry| entry.question.is_some() || entry.until > now);
         }
-        if all.len() >= most {
+        if all.len() >= self.most {
             let idle = all.iter().filter(|(_, entry)| entry.question.is_none());
             let Some(host) = idle.min_by_key(|(_, entry)| entry.until).map(|(host, _)| host.clone()) else {
                 return false;
             };
             all.remove(&host);
         }
-        all.len() < most
+        all.len() < self.most
     }
 
     fn answer(&self, host: &str, answer: Option<Resolved>, now: u64) {
-        let mut all = self.0.borrow_mut();
+        let mut all = self.known.borrow_mut();
         let Some(entry) = all.get_mut(host) else { return };
         entry.until = now + answer.as_ref().map_or(REFUSED, |answer| answer.ttl.as_millis() as u64);
         match answer.map(|answer| answer.addresses) {
@@ -122,39 +155,17 @@ impl Names {
     }
 }
 
-/// Sends a question to the control plane, for all that wait for its answer.
-fn ask(worker: &Rc<Worker>, host: &Rc<str>) -> Result<Rc<rt::Notify>, ResolveError> {
-    let Some(resolver) = &worker.settings.resolver else {
-        return Err(ResolveError::Failed("this gateway resolves no names at run time".into()));
-    };
-    let most = worker.settings.limits.resolved_names;
-    let known = worker.names.0.borrow().contains_key(host);
-    if !known && !worker.names.make_room(most, worker.clock.coarse_ms()) {
-        return Err(ResolveError::Limit);
-    }
-    let question = Rc::new(rt::Notify::new());
-    worker.names.0.borrow_mut().entry(host.clone()).or_default().question = Some(question.clone());
-    let mut asked = resolver.resolve(host);
-    let (worker, host) = (worker.clone(), host.clone());
-    rt::spawn(async move {
-        let (clock, waiter) = (&worker.clock, worker.clock.waiter());
-        let answer = waiter.until(clock.after(PATIENCE), |cx| asked.as_mut().poll(cx)).await;
-        worker.names.answer(&host, answer.unwrap_or(None), clock.coarse_ms());
-    });
-    Ok(question)
-}
-
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
     use std::sync::Mutex;
 
     use sdk::World;
-    use sdk::resolve::{Answer, Resolve};
+    use sdk::resolve::Answer;
 
     use super::*;
-    use crate::settings::Settings;
     use crate::testing::{beside_worker, sleep};
+    use crate::worker::Worker;
 
     /// Answers from a list, the last first; without an entry it has no time, and an answer of `None` never comes.
     #[derive(Default)]
@@ -265,11 +276,11 @@ mod tests {
             assert_eq!(ask(&worker, "d").await, Ok(4));
             assert_eq!((ask(&worker, "c").await, asked(&script)), (Ok(3), 4));
             assert_eq!(ask(&worker, "e").await, Err("no".to_owned()));
-            assert!(worker.names.0.borrow().len() <= 2);
+            assert!(worker.names.known.borrow().len() <= 2);
             for _ in 0..2 {
                 let worker = worker.clone();
                 rt::spawn(async move {
-                    let host = if worker.names.0.borrow().contains_key("f") { "g" } else { "f" };
+                    let host = if worker.names.known.borrow().contains_key("f") { "g" } else { "f" };
                     assert_eq!(ask(&worker, host).await, Err(ResolveError::Timeout.to_string()));
                 });
                 rt::turn().await;

@@ -2,7 +2,6 @@
 //!
 //! Idle ones are kept with those to upstreams ([`crate::up::pool`]) and count against the same bound.
 
-use std::cell::Cell;
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
@@ -20,36 +19,13 @@ use snapshot::certs::ClientTls;
 use snapshot::upstream::Keepalive;
 
 use crate::exchange::fault::{Fault, FaultKind};
-use crate::names;
+use crate::in_use::Permit;
 use crate::rt::{self, Io};
 use crate::up::connect::{self, Secured};
 use crate::up::h1::Conn;
 use crate::up::pool::Peer;
 use crate::up::tls::server_name;
 use crate::worker::Worker;
-
-/// How many of a kind are in use.
-#[derive(Debug, Default)]
-pub(crate) struct InUse(Rc<Cell<usize>>);
-
-/// One of them, until it is dropped.
-#[derive(Debug)]
-struct Permit(Rc<Cell<usize>>);
-
-impl InUse {
-    fn permit(&self, most: usize) -> Option<Permit> {
-        (self.0.get() < most).then(|| {
-            self.0.set(self.0.get() + 1);
-            Permit(self.0.clone())
-        })
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
-    }
-}
 
 /// As [`sdk::World::run`].
 pub(crate) fn run(worker: &Worker, task: LocalFuture<'static, ()>) -> Result<(), TooManyTasks> {
@@ -162,14 +138,14 @@ async fn addresses(worker: &Rc<Worker>, at: &Addresses, end: u64) -> Result<Arc<
     match at {
         Addresses::Known(all) => Ok(all.clone()),
         Addresses::Host { name, port } => {
-            let found = names::resolve(worker, name, end).await.map_err(|_| ConnectError::Unresolved)?;
+            let found = worker.names.resolve(name, end).await.map_err(|_| ConnectError::Unresolved)?;
             Ok(found.iter().map(|ip: &IpAddr| SocketAddr::new(*ip, *port)).collect())
         }
     }
 }
 
 fn of_io(error: &io::Error) -> ConnectError {
-    match crate::worker::shed::is_shortage(error) {
+    match crate::failed::is_shortage(error) {
         true => ConnectError::Limit,
         false => ConnectError::Refused,
     }

@@ -27,9 +27,9 @@ use crate::clock::Clock;
 use crate::consumer_chains::ConsumerChains;
 use crate::exchange::Scratch;
 use crate::fetch::Fetches;
+use crate::in_use::InUse;
 use crate::names::Names;
 use crate::notice::Notices;
-use crate::raw::InUse;
 use crate::settings::Settings;
 use crate::stage::Stage;
 use crate::up::links::Links;
@@ -91,7 +91,7 @@ pub(crate) struct Worker {
     /// Raw connections of plugins, and their tasks.
     pub(crate) raw: InUse,
     pub(crate) tasks: InUse,
-    pub(crate) names: Names,
+    pub(crate) names: Rc<Names>,
     pub(crate) notices: Notices,
     pressure: Arc<AtomicU64>,
     pressure_seen: Cell<u64>,
@@ -204,7 +204,7 @@ impl Worker {
             fetches: Fetches::default(),
             raw: InUse::default(),
             tasks: InUse::default(),
-            names: Names::default(),
+            names: Names::new(&settings, clock.clone()),
             notices: Notices::default(),
             pressure_seen: Cell::new(pressure.load(Ordering::Relaxed)),
             pressure,

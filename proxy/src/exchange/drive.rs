@@ -40,12 +40,12 @@ pub(crate) async fn drive(
 ) -> Outcome {
     let Scratch { messages, up_out, chunk, .. } = scratch;
     let lease = worker.lease();
-    let trusted = trusted::client(worker, client, &messages.request);
+    let trusted = trusted::client(&worker.settings, client, &messages.request);
     let client = trusted.as_ref().unwrap_or(client);
     let mut hops = 0;
     if messages.request.has_forwarded {
         hops = trusted::hops(&messages.request);
-        trusted::remove_untrusted(worker, client, &mut messages.request);
+        trusted::remove_untrusted(&worker.settings, client, &mut messages.request);
     }
     let explains = match worker.settings.explain.as_deref() {
         Some(explain) => live::take(explain, &mut messages.request),

@@ -10,13 +10,12 @@
 use sdk::{Client, Named};
 use wire::{Name, RequestHead};
 
-use crate::settings::RealIpSource;
-use crate::worker::Worker;
+use crate::settings::{RealIpSource, Settings};
 
 /// Returns the client that a trusted peer names (`real_ip_header`).
 #[inline]
-pub(super) fn client(worker: &Worker, client: &Client, head: &RequestHead) -> Option<Client> {
-    let real_ip = worker.settings.real_ip.as_ref().filter(|_| !client.is_subrequest())?;
+pub(super) fn client(settings: &Settings, client: &Client, head: &RequestHead) -> Option<Client> {
+    let real_ip = settings.real_ip.as_ref().filter(|_| !client.is_subrequest())?;
     let RealIpSource::Field(name) = &real_ip.source else { return None };
     let mut values = head.fields.all_checked(name.id(), name.text()).rev().peekable();
     values.peek()?;
@@ -56,8 +55,8 @@ pub(super) fn hops(head: &RequestHead) -> u16 {
 /// Removes forwarded headers of a peer that is not trusted, before a route, a plugin or the upstream
 /// can take them for true (APISIX 3.18: `trusted_addresses`).
 #[cold]
-pub(super) fn remove_untrusted(worker: &Worker, client: &Client, head: &mut RequestHead) {
-    let trusted = worker.settings.trusted.as_ref().map(|trusted| trusted(client.peer.ip().to_canonical()));
+pub(super) fn remove_untrusted(settings: &Settings, client: &Client, head: &mut RequestHead) {
+    let trusted = settings.trusted.as_ref().map(|trusted| trusted(client.peer.ip().to_canonical()));
     if trusted == Some(true) {
         return;
     }

@@ -27,10 +27,10 @@ use super::{Outcome, end, preread};
 use crate::buffers::Lent;
 use crate::clock::TICK;
 use crate::exchange::fault::{Fault, FaultKind};
+use crate::failed::is_shortage;
 use crate::relay::{Ended, Side};
 use crate::rt::{self, Udp};
 use crate::stage::Stage;
-use crate::worker::shed::is_shortage;
 use crate::worker::{Lease, Worker};
 
 /// Datagrams that one listener takes before everything else that is ready gets its turn.

@@ -15,9 +15,9 @@ use super::h1::Conn;
 use super::tls::reason;
 use crate::clock::Waiter;
 use crate::exchange::fault::{Fault, FaultKind};
+use crate::failed::is_shortage;
 use crate::rt::{self, Io, tls::HandshakeError};
 use crate::worker::Worker;
-use crate::worker::shed::is_shortage;
 
 /// How often a connection is tried for while there is no descriptor for it; between two tries are
 /// about two ticks, in which other workers give some up.

@@ -1,6 +1,5 @@
 //! Closes idle connections when room or descriptors run out, those to upstreams first.
 
-use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -18,15 +17,6 @@ const ENDING: Duration = Duration::from_secs(2);
 
 /// Idle connections that are closed at once when descriptors have run out.
 const CLOSED_FOR_DESCRIPTORS: usize = 8;
-
-/// No descriptor, or no memory for one, is left.
-pub(crate) fn is_shortage(error: &io::Error) -> bool {
-    const ENOMEM: i32 = 12;
-    const ENFILE: i32 = 23;
-    const EMFILE: i32 = 24;
-    const ENOBUFS: i32 = 105;
-    matches!(error.raw_os_error(), Some(EMFILE | ENFILE | ENOBUFS | ENOMEM))
-}
 
 impl Worker {
     /// Closes idle connections to upstreams when another worker has no descriptors left.

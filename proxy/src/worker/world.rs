@@ -17,7 +17,7 @@ use sdk::{Client, Exchange, World};
 use super::Worker;
 use crate::exchange::fault::{Fault, FaultKind};
 use crate::exchange::fault_log::record;
-use crate::{fetch, names, raw, rt};
+use crate::{fetch, raw, rt};
 
 /// Complaints of stages a worker tells of.
 const COMPLAINTS_A_SECOND: u32 = 5;
@@ -79,11 +79,8 @@ impl World for Worker {
         host: &str,
         timeout: Duration,
     ) -> LocalFuture<'static, Result<Arc<[IpAddr]>, ResolveError>> {
-        let (worker, host) = (self.strong(), host.to_owned());
-        Box::pin(async move {
-            let worker = worker.ok_or(ResolveError::Timeout)?;
-            names::resolve(&worker, &host, worker.clock.after(timeout)).await
-        })
+        let (names, host, end) = (self.names.clone(), host.to_owned(), self.clock.after(timeout));
+        Box::pin(async move { names.resolve(&host, end).await })
     }
 
     fn run(&self, task: LocalFuture<'static, ()>) -> Result<(), TooManyTasks> {
