@@ -90,24 +90,7 @@ impl Forward<'_> {
         if !self.plan.websocket && asks_for_tunnel(x.request()) {
             return Err(Fault::client(FaultKind::NoWebsocket));
         }
-        let upstream = match x.engine().forward.upstream {
-            None => self.snapshot.upstream(self.plan),
-            Some(chosen) => self.snapshot.chosen(chosen),
-        };
-        let upstream = match upstream {
-            Ok(upstream) => upstream,
-            Err(failure) => return Err(Fault::gateway(FaultKind::Plan(failure))),
-        };
-        if upstream.endpoints.is_empty() {
-            return Err(Fault::gateway(FaultKind::NoNode));
-        }
-        if let Some(why) = upstream.tls.as_ref().and_then(|tls| tls.lacks) {
-            return Err(Fault::gateway(FaultKind::TlsFailed(why)));
-        }
-        x.engine_mut().forward.scheme = upstream.scheme.as_str();
-        if !upstream.scheme.is_http() {
-            return Err(Fault::gateway(FaultKind::UnsupportedScheme));
-        }
+        let upstream = upstream_of(self.snapshot, self.plan, x)?;
         let mut filters = std::mem::take(&mut x.engine_mut().request_filters);
         if x.body_state() == Body::None {
             filters.clear();
@@ -129,15 +112,7 @@ impl Forward<'_> {
             let (index, fresh) = tries.next(worker, x)?;
             let endpoint = &upstream.endpoints[index];
             if let Some(before) = x.engine_mut().upstream_addr.replace(endpoint.addr) {
-                let took_us = match x.timing().asked_us {
-                    0 => 0,
-                    asked => {
-                        let before: u64 = x.tried().iter().map(|tried| tried.took_us).sum();
-                        worker.clock.micros().saturating_sub(asked + before)
-                    }
-                };
-                let status = std::mem::take(&mut x.engine_mut().upstream_status);
-                x.engine_mut().tried.push(exchange::Try { addr: before, status, took_us });
+                record_try(worker, x, before);
             }
             if names_server {
                 x.engine_mut().forward.server = Some(x.intern(endpoint.authority.as_bytes()));
@@ -195,6 +170,45 @@ impl Forward<'_> {
             worker.shard.upstream_retried();
         }
     }
+}
+
+/// The upstream of the plan, or the one that a plugin chose.
+#[inline]
+fn upstream_of<'s>(
+    snapshot: &'s Snapshot,
+    plan: &Plan,
+    x: &mut Exchange<'_>,
+) -> Result<&'s Arc<Upstream>, Fault> {
+    let upstream = match x.engine().forward.upstream {
+        None => snapshot.upstream(plan),
+        Some(chosen) => snapshot.chosen(chosen),
+    };
+    let upstream = upstream.map_err(|failure| Fault::gateway(FaultKind::Plan(failure)))?;
+    if upstream.endpoints.is_empty() {
+        return Err(Fault::gateway(FaultKind::NoNode));
+    }
+    if let Some(why) = upstream.tls.as_ref().and_then(|tls| tls.lacks) {
+        return Err(Fault::gateway(FaultKind::TlsFailed(why)));
+    }
+    x.engine_mut().forward.scheme = upstream.scheme.as_str();
+    if !upstream.scheme.is_http() {
+        return Err(Fault::gateway(FaultKind::UnsupportedScheme));
+    }
+    Ok(upstream)
+}
+
+/// Records a failed try of the server at `addr`.
+#[cold]
+fn record_try(worker: &Worker, x: &mut Exchange<'_>, addr: SocketAddr) {
+    let took_us = match x.timing().asked_us {
+        0 => 0,
+        asked => {
+            let before: u64 = x.tried().iter().map(|tried| tried.took_us).sum();
+            worker.clock.micros().saturating_sub(asked + before)
+        }
+    };
+    let status = std::mem::take(&mut x.engine_mut().upstream_status);
+    x.engine_mut().tried.push(exchange::Try { addr, status, took_us });
 }
 
 /// Asks for the body, and takes what is here of it. So what is malformed is refused before any upstream
