@@ -299,7 +299,12 @@ pub fn request_limits(boot: &Boot) -> Limits {
         target: default.target.min(head),
         underscores: if http.underscores_in_headers { Underscores::Keep } else { Underscores::Drop },
         // Routes decide what may stand in a path.
-        path: PathRules { refused: Doubtful::NONE, ..default.path },
+        path: PathRules {
+            merge_slashes: boot.uri.merge_slashes,
+            resolve_dots: boot.uri.resolve_dots,
+            decode_unreserved: boot.uri.decode_unreserved,
+            refused: Doubtful::NONE,
+        },
     }
 }
 

@@ -27,6 +27,7 @@ mod listeners;
 mod manager;
 mod matching;
 mod order;
+mod paths;
 mod plugins;
 mod rbac;
 mod retries;

@@ -21,6 +21,7 @@ pub(crate) mod order;
 pub(crate) mod path;
 mod placeholders;
 mod predicates;
+pub(crate) mod preflight;
 mod profiles;
 mod properties;
 pub(crate) mod regexes;
@@ -60,6 +61,7 @@ pub fn import(source: &Source<'_>) -> Result<Import, Box<Diagnostic>> {
     let mut shared = server::read(settings, source, &mut report);
     shared.extend(security::plugins(settings, source, &mut report));
     routes::read(gateway.as_ref(), settings, source, shared, &mut report)?;
+    security::headers(settings, &mut report);
     finish(settings, &mut report);
     Ok(report.import)
 }

@@ -163,10 +163,13 @@ pub enum Router {
 }
 
 /// Changes to a path before it is matched.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UriOptions {
     pub delete_tail_slash: bool,
     pub normalize_like_servlet: bool,
+    pub merge_slashes: bool,
+    pub resolve_dots: bool,
+    pub decode_unreserved: bool,
 }
 
 /// How far conditions look into a request's body.

@@ -155,6 +155,8 @@ pub struct Tls {
     pub verify: bool,
     /// Ours: PEM of the authorities that are trusted instead of the general ones.
     pub ca: Option<String>,
+    /// Ours: the name that servers are asked for and must have, instead of that in `Host`.
+    pub sni: Option<String>,
 }
 
 /// Limits of the idle connections kept to an upstream.

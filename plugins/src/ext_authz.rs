@@ -193,7 +193,7 @@ impl ExtAuthz {
         // The normal form, by which routes are found and which the upstream gets: another spelling of a path must
         // not pass a server that judges by paths.
         let mut path = Vec::with_capacity(head.target().len());
-        target::encode_path(x.path(), &mut path);
+        target::encode_path(x.path(), &head.path_rules, &mut path);
         if head.has_query {
             path.push(b'?');
             path.extend_from_slice(x.query());

@@ -200,7 +200,7 @@ impl ForwardAuth {
         // The normal form, by which routes are found and which the upstream gets: another spelling of a path must
         // not pass a server that judges by paths.
         let mut uri = Vec::with_capacity(head.target().len());
-        target::encode_path(x.path(), &mut uri);
+        target::encode_path(x.path(), &head.path_rules, &mut uri);
         if head.has_query {
             uri.push(b'?');
             uri.extend_from_slice(x.query());

@@ -218,9 +218,10 @@ impl ProxyRewrite {
         if !path.starts_with(b"/") {
             out.push(b'/');
         }
-        target::encode_path(path, &mut out);
+        let rules = &x.request().path_rules;
+        target::encode_path(path, rules, &mut out);
         // Servers resolve dot segments in different ways, and logs are to show the path that is served.
-        if target::resolve_dots(&mut out).is_err() {
+        if rules.resolve_dots && target::resolve_dots(&mut out).is_err() {
             return Err(refusal("the path for the upstream"));
         }
         if let Some(split) = split {

@@ -138,7 +138,7 @@ impl Plugin for Redirect {
         if self.encode_uri {
             let mut encoded = Vec::with_capacity(uri.len());
             let path = &uri[..query_at.unwrap_or(uri.len())];
-            target::encode_path(path, &mut encoded);
+            target::encode_path(path, &x.request().path_rules, &mut encoded);
             encoded.extend_from_slice(&uri[query_at.unwrap_or(uri.len())..]);
             uri = encoded;
         }

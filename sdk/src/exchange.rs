@@ -269,6 +269,11 @@ impl<'s> Exchange<'s> {
 
     /// The value of `X-Forwarded-Port`: the port in Host, else that of the listener.
     pub fn forwarded_port(&self) -> u16 {
+        self.authority_port().unwrap_or(self.client().local.port())
+    }
+
+    /// The port in Host.
+    pub fn authority_port(&self) -> Option<u16> {
         let (authority, host) = (self.request().authority(), self.request().host());
         let port = authority.get(host.len()..).and_then(|rest| rest.strip_prefix(b":"));
         let number = |digits: &[u8]| {
@@ -276,7 +281,7 @@ impl<'s> Exchange<'s> {
                 port.checked_mul(10)?.checked_add(u16::from(digit.checked_sub(b'0').filter(|it| *it < 10)?))
             })
         };
-        port.filter(|digits| !digits.is_empty()).and_then(number).unwrap_or(self.client().local.port())
+        port.filter(|digits| !digits.is_empty()).and_then(number)
     }
 
     // ---- a stream ----

@@ -194,6 +194,8 @@ class Site:
 def of_domain(domain):
     if domain == "*":
         return "any.test"
+    if domain.endswith(":*"):
+        return domain[:-1] + "82"
     return "x" + domain[1:] if domain.startswith("*") else domain[:-1] + "x" if domain.endswith("*") else domain
 
 

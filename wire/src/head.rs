@@ -4,7 +4,7 @@
 
 use crate::fields::{Fields, Span};
 use crate::method::Method;
-use crate::target::Doubtful;
+use crate::target::{Doubtful, PathRules};
 
 /// HTTP version of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -58,6 +58,8 @@ pub struct RequestHead {
     /// Characters in the path that servers interpret differently. The rules of the route decide
     /// whether the request is allowed.
     pub doubtful: Doubtful,
+    /// How the path was brought into its normal form.
+    pub path_rules: PathRules,
     /// Query without `?`; `has_query` distinguishes an empty one from a missing one.
     pub query_span: Span,
     pub has_query: bool,

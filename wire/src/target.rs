@@ -39,6 +39,11 @@ pub(crate) use scan::{Scanned, resolve, scan};
 pub struct PathRules {
     /// `//` becomes `/` (nginx: `merge_slashes`).
     pub merge_slashes: bool,
+    /// `.` and `..` segments are resolved, and segments that only some servers take for them are refused. Otherwise
+    /// they are names like any other, and an encoded dot stays encoded.
+    pub resolve_dots: bool,
+    /// Encoded letters, digits and `-._~` are decoded; otherwise `%61` is another name than `a`.
+    pub decode_unreserved: bool,
     /// A path with one of these is refused immediately. For a decision per route, see
     /// [`crate::RequestHead::doubtful`].
     pub refused: Doubtful,
@@ -46,7 +51,12 @@ pub struct PathRules {
 
 impl Default for PathRules {
     fn default() -> PathRules {
-        PathRules { merge_slashes: true, refused: Doubtful::REFUSED }
+        PathRules {
+            merge_slashes: true,
+            resolve_dots: true,
+            decode_unreserved: true,
+            refused: Doubtful::REFUSED,
+        }
     }
 }
 
@@ -104,10 +114,10 @@ pub fn normalise(
 
 /// Percent-encodes a path in decoded normal form: characters that RFC 3986 allows in a path stay,
 /// as do the encodings that the decoded form keeps; the rest is encoded.
-pub fn encode_path(decoded: &[u8], out: &mut Vec<u8>) {
+pub fn encode_path(decoded: &[u8], rules: &PathRules, out: &mut Vec<u8>) {
     for (at, &byte) in decoded.iter().enumerate() {
         let kept = byte == b'%'
-            && hex_pair(decoded, at).is_some_and(stays_coded)
+            && hex_pair(decoded, at).is_some_and(|value| stays_coded(value, rules))
             && !decoded[at + 1..at + 3].iter().any(u8::is_ascii_lowercase);
         if kept || CLASS[byte as usize] & (BAD | CODED | QUERY | PERCENT) == 0 {
             out.push(byte);
@@ -175,7 +185,7 @@ mod tests {
             ("/%%2F%", "/%25%2F%25"),
         ] {
             let mut out = Vec::new();
-            encode_path(decoded.as_bytes(), &mut out);
+            encode_path(decoded.as_bytes(), &PathRules::default(), &mut out);
             assert_eq!(String::from_utf8_lossy(&out), encoded, "{decoded}");
         }
     }
@@ -210,6 +220,33 @@ mod tests {
             assert!(matches!(refused, Err(Refusal::BadPath | Refusal::Target)), "{raw:?}");
             assert_eq!((&decoded[..], &encoded[..]), (&b"x"[..], &b"y"[..]), "as they were before");
         }
+    }
+
+    #[test]
+    fn steps_of_the_normal_form_can_be_switched_off() {
+        let all = PathRules { refused: Doubtful::NONE, ..PathRules::default() };
+        let slashes = PathRules { merge_slashes: false, ..all };
+        let dots = PathRules { resolve_dots: false, ..all };
+        let escapes = PathRules { decode_unreserved: false, ..all };
+        let none = PathRules { merge_slashes: false, resolve_dots: false, decode_unreserved: false, ..all };
+        for (rules, raw, decoded, encoded) in [
+            (slashes, "//a//..//%61", "//a//a", "//a//a"),
+            (dots, "/a//../%2e%2E/./b%61", "/a/../%2E%2E/./ba", "/a/../%2E%2E/./ba"),
+            (dots, "/../a", "/../a", "/../a"),
+            (dots, "/a/..;x/..%2fy", "/a/..;x/..%2Fy", "/a/..;x/..%2Fy"),
+            (escapes, "/%61/../%7e%20%2f", "/%7E %2F", "/%7E%20%2F"),
+            (none, "//%61/%2e%2e//..", "//%61/%2E%2E//..", "//%61/%2E%2E//.."),
+            (none, "/a%25%00%c3%a9", "/a%25%00\u{e9}", "/a%25%00%C3%A9"),
+        ] {
+            let (mut first, mut second, mut again) = (Vec::new(), Vec::new(), Vec::new());
+            normalise(raw.as_bytes(), &rules, &mut first, &mut second).unwrap();
+            assert_eq!(String::from_utf8_lossy(&first), decoded, "{raw}");
+            assert_eq!(String::from_utf8_lossy(&second), encoded, "{raw}");
+            encode_path(&first, &rules, &mut again);
+            assert_eq!(String::from_utf8_lossy(&again), encoded, "{raw}");
+        }
+        let refused = normalise(b"/a%0", &none, &mut Vec::new(), &mut Vec::new());
+        assert_eq!(refused, Err(Refusal::PercentEncoding));
     }
 
     #[test]

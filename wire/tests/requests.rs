@@ -535,7 +535,7 @@ fn ambiguous_path_characters_are_reported() {
         assert_eq!((text(head.path()), text(head.encoded_path())), (path, encoded), "{target}");
         assert_eq!(head.doubtful, doubtful, "{target}");
         let mut again = Vec::new();
-        wire::target::encode_path(head.path(), &mut again);
+        wire::target::encode_path(head.path(), &head.path_rules, &mut again);
         let normal = (Vec::new(), Vec::new());
         let (mut decoded, mut coded) = normal;
         wire::target::normalise(&again, &limits.path, &mut decoded, &mut coded).unwrap();

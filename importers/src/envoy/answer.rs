@@ -98,6 +98,7 @@ pub(super) fn redirect(action: &Node<'_>, draft: &mut Draft) {
             }
             settings["regex_uri"] = json!([pattern, format!("{before}{path}")]);
             settings["append_query_string"] = json!(keeps_query);
+            settings["encode_uri"] = json!(true);
         }
         (None, Some(path)) => {
             let mut uri = format!("{origin}{}", if path.starts_with('/') { "" } else { "/" });

@@ -8,7 +8,7 @@ use super::context::{Context, Report};
 use super::listeners::{self, Shared};
 use super::manager::{self, ports_condition};
 use super::value::{self, items};
-use super::vhosts;
+use super::{paths, vhosts};
 use crate::finding::Severity::{self, Behaviour, Cosmetic};
 use crate::node::{Node, Tree};
 use crate::{Import, Source};
@@ -87,6 +87,7 @@ pub(super) fn read(source: &Source<'_>, tree: &Tree) -> Result<Import, Box<Diagn
     }
     clusters.finish(&mut context);
     global_rule(&mut context, &root, &shared);
+    paths::carry(&mut context, &shared.paths);
     without_invalid(&mut context);
     for node in tree.unread() {
         let last = node.path();

@@ -32,10 +32,8 @@ pub(super) struct Cluster {
     /// `RING_HASH` or `MAGLEV`: hash policies of routes count.
     pub(super) hashes: bool,
     pub(super) tls: bool,
-    /// Servers are verified, for `sni` if there is one.
+    /// Servers are verified.
     pub(super) verifies: bool,
-    /// The server name that Envoy sends in TLS.
-    pub(super) sni: Option<String>,
     /// The names of its endpoints, in their order.
     pub(super) hosts: Vec<(String, u16)>,
     /// Resolved by DNS, so that `auto_host_rewrite` has an effect.
@@ -227,20 +225,12 @@ fn read(context: &mut Context<'_>, node: &Node<'_>, name: &str) -> Cluster {
         (Some(_), true) => "h2",
     };
     value.insert("scheme".to_owned(), json!(scheme));
-    let (mut sni, mut verifies, tls) = (None, false, security.is_some());
+    let (mut verifies, tls) = (false, security.is_some());
     if let Some(security) = security {
         if !security.tls.is_empty() {
             value.insert("tls".to_owned(), Value::Object(security.tls.clone()));
         }
         verifies = security.verifies;
-        if let Some(name) = security.sni {
-            if security.verifies {
-                // The certificate is verified for the Host that is sent.
-                value.insert("pass_host".to_owned(), json!("rewrite"));
-                value.insert("upstream_host".to_owned(), json!(name));
-            }
-            sni = Some(name);
-        }
     }
     health::read(node, scheme, &mut value, &mut report);
     let mut own = Map::new();
@@ -265,7 +255,6 @@ fn read(context: &mut Context<'_>, node: &Node<'_>, name: &str) -> Cluster {
         hashes: is_hashing(node) || balancer == "chash",
         tls,
         verifies,
-        sni,
         hosts: found.hosts,
         by_name: kind.ends_with("DNS"),
         variants: Vec::new(),

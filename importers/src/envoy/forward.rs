@@ -33,7 +33,7 @@ pub(super) fn read(
     hosts(action, around, draft, rewrite);
     let mut settings = Map::new();
     retries::read(action, levels, &mut settings, &mut draft.report);
-    clusters(context, around, action, draft, rewrite, settings);
+    clusters(context, around, action, draft, settings);
     timeouts(action, around, draft);
     mirror(action, levels, around.clusters, draft);
     for upgrade in items(action, "upgrade_configs") {
@@ -188,13 +188,11 @@ fn clusters(
     around: &mut Around<'_, '_>,
     action: &Node<'_>,
     draft: &mut Draft,
-    rewrite: &Map<String, Value>,
     mut settings: Map<String, Value>,
 ) {
     if draft.host_of_node {
         settings.insert("pass_host".to_owned(), json!("node"));
     }
-    let host = rewrite.get("host").and_then(Value::as_str).map(str::to_owned);
     let mut find = |context: &mut Context<'_>, draft: &mut Draft, place: &Node<'_>, name: &str| {
         let Some(cluster) = around.clusters.get(name) else {
             draft.report.behaviour(
@@ -207,9 +205,6 @@ fn clusters(
         let mut settings = settings.clone();
         if cluster.hashes {
             retries::hashing(action, &mut settings, &mut draft.report);
-        }
-        if cluster.tls && !settings.contains_key("pass_host") {
-            server_name(cluster.sni.as_deref(), cluster.verifies, host.as_deref(), place, &mut draft.report);
         }
         around.clusters.upstream(context, name, &Value::Object(settings))
     };
@@ -317,21 +312,6 @@ fn clusters(
         }
         draft.plugins.set("traffic-split", json!({"rules": rules}));
     }
-}
-
-/// The name that TLS sends is the Host here; reports where Envoy sends another.
-fn server_name(sni: Option<&str>, verifies: bool, host: Option<&str>, place: &Node<'_>, report: &mut Report) {
-    let Some(sni) = sni else { return };
-    let sent = host.map(|host| host.split(':').next().unwrap_or(host));
-    if sent == Some(sni) {
-        return;
-    }
-    let effect = match (verifies, host) {
-        (true, None) => format!("servers get the Host `{sni}`, for which their certificate is verified"),
-        _ => format!("the server name in TLS is the Host that is sent, not `{sni}`"),
-    };
-    report.behaviour(place, "transport_socket.sni", effect);
-    report.hint(format!("set `host_rewrite_literal: {sni}` in the route"));
 }
 
 fn timeouts(action: &Node<'_>, around: &Around<'_, '_>, draft: &mut Draft) {

@@ -8,6 +8,7 @@ use super::cluster::Clusters;
 use super::context::{Context, Report};
 use super::manager::{self, Around, Manager};
 use super::matching::joined;
+use super::paths::PathForm;
 use super::value::{self, boolean, items, number, text};
 use super::{chains, server_tls, tcp, vhosts};
 use crate::finding::Severity::{self, Behaviour, Cosmetic};
@@ -65,6 +66,7 @@ pub(super) struct Shared {
     pub(super) with_upgrades: Vec<u16>,
     pub(super) keeps_certificates: bool,
     pub(super) any_http: bool,
+    pub(super) paths: Vec<PathForm>,
 }
 
 /// Reads a listener. `all` are the addresses of each listener that speaks HTTP, `streams` those of each listener.
@@ -113,7 +115,8 @@ pub(super) fn read(
             let extension = value::extension(&filter);
             match (manager::kind_of(&extension), &extension.config) {
                 ("http", Some(config)) => {
-                    let manager = Manager::read(context, clusters, config);
+                    let mut manager = Manager::read(context, clusters, config);
+                    manager.tls = tls.is_some();
                     let is_http2 = http2 && !manager.http1_only;
                     for (address, port) in &addresses {
                         used.push((*address, *port, Protocol::Http, tls.is_some(), is_http2));
@@ -189,6 +192,7 @@ fn http(
 ) -> Vec<model::Key> {
     let ports: Vec<u16> = addresses.iter().map(|(_, port)| *port).collect();
     shared.any_http = true;
+    shared.paths.push(manager.paths());
     shared.keeps_certificates |= !manager.hides_certificates;
     match manager.refuses_upgrades {
         true => shared.without_upgrades.extend(&ports),

@@ -8,6 +8,7 @@ use super::context::{Context, Report};
 use super::draft::{Draft, front};
 use super::filters::{self, Filter};
 use super::matching::Matcher;
+use super::paths::PathForm;
 use super::value::{self, boolean, enumerated, items, number, seconds, text};
 use crate::finding::Severity::{self, Behaviour, Cosmetic};
 use crate::node::Node;
@@ -33,6 +34,8 @@ pub(super) struct Manager<'a> {
     /// The client's certificate in `X-Forwarded-Client-Cert` is not passed on.
     pub(super) hides_certificates: bool,
     pub(super) http1_only: bool,
+    /// Its clients use TLS.
+    pub(super) tls: bool,
     table: Option<Node<'a>>,
     fronts: Vec<(Node<'a>, Matcher)>,
     node: Node<'a>,
@@ -142,6 +145,7 @@ impl<'a> Manager<'a> {
             request_ids: boolean(node, "generate_request_id").unwrap_or(true),
             hides_certificates: true,
             http1_only: codec.as_deref() == Some("HTTP1"),
+            tls: false,
             table: node.some("route_config"),
             fronts: Vec::new(),
             node: node.clone(),
@@ -202,6 +206,16 @@ impl<'a> Manager<'a> {
         self.fronts.len()
     }
 
+    /// The form in which its routes compare paths.
+    pub(super) fn paths(&self) -> PathForm {
+        let is_set = |name: &str| boolean(&self.node, name) == Some(true);
+        PathForm {
+            place: self.node.place(),
+            normalized: is_set("normalize_path"),
+            merged: is_set("merge_slashes"),
+        }
+    }
+
     /// Reports where routes come from, if it is not this file.
     pub(super) fn report_absent_table(&self, report: &mut Report) {
         for name in ["rds", "scoped_routes"] {
@@ -228,15 +242,6 @@ impl<'a> Manager<'a> {
 
     /// Differences that each connection manager has.
     fn differences(&self, node: &Node<'_>, report: &mut Report) {
-        let mut kept = Vec::new();
-        for name in ["normalize_path", "merge_slashes"] {
-            if boolean(node, name) != Some(true) {
-                kept.push(name);
-            }
-        }
-        if !kept.is_empty() {
-            report.behaviour(node, kept.join(", "), "routes are chosen by paths in their normal form: dot segments and repeated slashes are resolved, and escapes decoded");
-        }
         report.behaviour(
             node,
             "http_connection_manager",

@@ -79,7 +79,7 @@ pub(super) fn read(
     if answers {
         cors::apply(around.manager, levels, None, &mut draft);
     }
-    require_tls(levels, around.manager, &mut draft);
+    let only_redirects = require_tls(levels, around.manager, &mut draft);
     let (headers, host) = requests.of_requests();
     if !headers.is_empty() && !answers {
         let known = rewrite.entry("headers").or_insert_with(|| json!({}));
@@ -92,7 +92,7 @@ pub(super) fn read(
         draft.plugins.set("proxy-rewrite", Value::Object(rewrite));
     }
     let headers = responses.of_responses();
-    if !headers.is_empty() {
+    if !headers.is_empty() && !only_redirects {
         draft.plugins.set_member("response-rewrite", "headers", Value::Object(headers));
     }
     filters::apply(context, around, levels, &mut draft);
@@ -101,12 +101,13 @@ pub(super) fn read(
     draft
 }
 
-fn require_tls(levels: &Levels<'_>, manager: &Manager<'_>, draft: &mut Draft) {
-    let Some(required) = super::value::enumerated(&levels.host, "require_tls") else { return };
-    if required == "NONE" {
-        return;
+/// Redirects clients of HTTP, before any other action of the route. Returns whether that is all that the route does.
+fn require_tls(levels: &Levels<'_>, manager: &Manager<'_>, draft: &mut Draft) -> bool {
+    let Some(required) = super::value::enumerated(&levels.host, "require_tls") else { return false };
+    if required == "NONE" || manager.tls {
+        return false;
     }
-    let taken = draft.plugins.has("redirect");
+    let taken = draft.plugins.has("redirect") && required == "EXTERNAL_ONLY";
     if !taken {
         draft.plugins.set("redirect", json!({"http_to_https": true}));
     }
@@ -133,6 +134,7 @@ fn require_tls(levels: &Levels<'_>, manager: &Manager<'_>, draft: &mut Draft) {
             );
         }
     }
+    required != "EXTERNAL_ONLY"
 }
 
 fn report_fields(node: &Node<'_>, report: &mut Report) {

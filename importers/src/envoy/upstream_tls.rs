@@ -63,11 +63,14 @@ pub(super) fn read(context: &Context<'_>, cluster: &Node<'_>, report: &mut Repor
             ("allow_renegotiation", Cosmetic, "TLS is never renegotiated"),
             ("max_session_keys", Cosmetic, "sessions are kept by the gateway's own rules"),
             ("enforce_rsa_key_usage", Cosmetic, "certificates are checked by the gateway's own rules"),
-            ("auto_sni_san_validation", Cosmetic, "certificates are verified for the Host that is sent"),
+            ("auto_sni_san_validation", Cosmetic, "certificates are verified for the name that TLS asks for"),
         ],
     );
     let sni = text(&settings, "sni").filter(|sni| !sni.is_empty()).map(str::to_owned);
     let mut security = Security { tls: Map::new(), sni, verifies: false };
+    if let Some(sni) = &security.sni {
+        security.tls.insert("sni".to_owned(), json!(sni));
+    }
     let Some(common) = settings.some("common_tls_context") else { return Some(security) };
     common_fields(&common, report);
     // HTTP/2 is spoken where the cluster says it.
@@ -146,7 +149,7 @@ fn validate(context: &Context<'_>, validation: &Node<'_>, security: &mut Securit
             report.behaviour(
                 name,
                 "match_typed_subject_alt_names",
-                "certificates are verified for the name of the Host that is sent, not for this one",
+                "certificates are verified for `sni`, or else the Host that is sent, not for this name",
             );
         }
     }
@@ -191,7 +194,7 @@ fn validate(context: &Context<'_>, validation: &Node<'_>, security: &mut Securit
             "validation_context",
             "a certificate must also be valid for the name of the Host that is sent",
         );
-        report.hint("set `host_rewrite_literal` in the routes to the name in the certificate");
+        report.hint("set `sni` to the name in the certificate");
     }
 }
 

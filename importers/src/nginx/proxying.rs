@@ -335,6 +335,7 @@ impl Proxying<'_, '_> {
             scope.get(&name("certificate_key")),
         );
         let named = scope.get(&name("name"));
+        let sends_name = scope.flag(&name("server_name")) == Some(true);
         for rest in [
             "protocols",
             "ciphers",
@@ -357,11 +358,24 @@ impl Proxying<'_, '_> {
         if !matches!(pass.target.scheme, "https" | "h2") {
             return;
         }
-        if let Some(named) = named {
-            let effect = "the server name of TLS is the Host that the upstream gets";
-            self.report.add(named, Severity::Behaviour, effect);
-        }
         let mut tls = serde_json::Map::new();
+        let own = authority(pass).rsplit_once(':').map_or(authority(pass), |(host, _)| host);
+        let name = match named.map(|named| named.arg(0)) {
+            None | Some("$proxy_host") if verify || named.is_some() || sends_name => Some(own),
+            None => None,
+            Some(name) => Some(name),
+        };
+        match name {
+            // nginx asks for it even where the server gets another Host.
+            Some(name) if !name.is_empty() && !name.contains(['$', '[']) => {
+                tls.insert("sni".to_owned(), json!(name));
+            }
+            Some(_) if let Some(named) = named => {
+                let effect = "the server name of TLS is the Host that the upstream gets";
+                self.report.add(named, Severity::Behaviour, effect);
+            }
+            _ => {}
+        }
         if verify {
             tls.insert("verify".to_owned(), json!(true));
             if let Some(text) = ca.and_then(|ca| self.pem(ca, Severity::Guard)) {

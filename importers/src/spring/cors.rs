@@ -159,6 +159,18 @@ pub fn plugin(item: &Item<'_>, report: &mut Report) -> Value {
     plugin.into()
 }
 
+/// Responses of paths with CORS depend on these headers of requests.
+pub fn vary(plugins: &mut Map<String, Value>) {
+    let rewrite = plugins.entry("response-rewrite").or_insert_with(|| json!({}));
+    let add = &mut rewrite["headers"]["add"];
+    let vary =
+        ["Vary: Origin", "Vary: Access-Control-Request-Method", "Vary: Access-Control-Request-Headers"];
+    match add {
+        Value::Array(list) => list.extend(vary.into_iter().map(Value::from)),
+        _ => *add = json!(vary),
+    }
+}
+
 /// An expression of a pattern of origins: `https://*.example.com:[8080,8081]`.
 fn expression(pattern: &str) -> String {
     let (host, ports) = match pattern.strip_suffix(']').and_then(|pattern| pattern.rsplit_once(":[")) {

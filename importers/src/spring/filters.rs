@@ -341,7 +341,10 @@ impl Effects {
         }
         let mut plugins = std::mem::take(&mut self.plugins);
         let mut rewrite = Map::new();
-        if !list.is_empty() {
+        if list.is_empty() {
+            // Servers get the target as the client wrote it.
+            rewrite.insert("use_real_request_uri_unsafe".to_owned(), json!(true));
+        } else {
             let texts: Vec<String> =
                 list.into_iter().flat_map(|(pattern, replacement)| [pattern, replacement]).collect();
             rewrite.insert("regex_uri".to_owned(), json!(texts));
@@ -367,11 +370,9 @@ impl Effects {
         if let Some(status) = self.status {
             response.insert("status_code".to_owned(), json!(status));
         }
-        // Answers of the gateway itself are complete before the filters could change them.
-        let answers = ["limit-req", "api-breaker", "fault-injection", "redirect"];
-        let answers = scope.cors || answers.iter().any(|name| plugins.contains_key(*name));
-        if !response.is_empty() && answers {
-            response.insert("vars".to_owned(), json!([["upstream_status", "~~", "."]]));
+        // Answers of the gateway itself, and those that open a WebSocket, are complete before the filters.
+        if !response.is_empty() {
+            response.insert("vars".to_owned(), json!([["upstream_status", "~~", "^[2-9]"]]));
         }
         if !response.is_empty() {
             plugins.insert("response-rewrite".to_owned(), response.into());

@@ -30,6 +30,13 @@ pub fn routes<'s>(
         let name = draft.upstream.get("service_name").and_then(|name| name.as_str());
         services.extend(name.filter(|name| !services.iter().any(|known| known == name)).map(str::to_owned));
     }
+    // Those that the file lists with their servers.
+    let listed = shared.settings.get("spring.cloud.discovery.client.simple.instances");
+    for (name, _) in listed.map(|item| item.members()).unwrap_or_default() {
+        if !services.iter().any(|known| known.eq_ignore_ascii_case(name)) {
+            services.push(name.to_owned());
+        }
+    }
     let hint = "add a route for each other service";
     let effect = match services.as_slice() {
         [] => "no service is named in the file, so none gets a route".to_owned(),

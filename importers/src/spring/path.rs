@@ -13,8 +13,6 @@ pub struct Pattern {
     pub exact: bool,
     /// The names of the groups of `regex`, from 1.
     pub variables: Vec<String>,
-    /// The pattern has duplicate slashes, which the router merges.
-    pub merged: bool,
 }
 
 /// A path of a route.
@@ -78,13 +76,18 @@ pub fn compile(pattern: &str, rules: Rules) -> Option<Pattern> {
     if !pattern.starts_with('/') {
         return None;
     }
-    let merged = pattern.contains("//");
     let mut variables = Vec::new();
     let mut parts: Vec<Part> = Vec::new();
-    for text in split(pattern).into_iter().filter(|text| !text.is_empty()) {
+    let slash_at_end = pattern.len() > 1 && pattern.ends_with('/');
+    // Nothing stands before the first slash, and behind the last one.
+    let mut texts = split(pattern).split_off(1);
+    if pattern.ends_with('/') {
+        texts.pop();
+    }
+    // Zuul takes several slashes for one.
+    for text in texts.into_iter().filter(|text| !rules.ant || !text.is_empty()) {
         parts.push(part(&text, rules, &mut variables));
     }
-    let slash_at_end = pattern.len() > 1 && pattern.ends_with('/');
 
     let literals = parts.iter().take_while(|part| matches!(part, Part::Literal(_))).count();
     let mut literal = String::new();
@@ -126,7 +129,7 @@ pub fn compile(pattern: &str, rules: Rules) -> Option<Pattern> {
         }
         _ => (vec![Anchor::Prefix(literal + "/")], false),
     };
-    Some(Pattern { anchors, regex, exact, variables, merged })
+    Some(Pattern { anchors, regex, exact, variables })
 }
 
 /// The expression of the rest of a path: a group if it has a name.
@@ -277,13 +280,16 @@ mod tests {
             ("/a/*.js", &["/a/*"], r"^/a/[^/]*\.js/?$", false, &[]),
             ("/a/*/c/**", &["/a/*"], "^/a/[^/]+/c(?:/.*)?$", false, &[]),
             ("/a/**/c", &["/a", "/a/*"], "^/a(?:/[^/]+)*/c/?$", false, &[]),
-            ("//a/**", &["/a", "/a/*"], "^/a(?:/.*)?$", true, &[]),
+            ("//a/**", &["//a", "//a/*"], "^//a(?:/.*)?$", true, &[]),
+            ("/a//", &["/a//"], "^/a//$", true, &[]),
         ] {
             let uris: Vec<_> = uris.iter().map(|uri| (*uri).to_owned()).collect();
             let variables: Vec<_> = variables.iter().map(|name| (*name).to_owned()).collect();
             assert_eq!(compiled(pattern), (uris, regex.to_owned(), exact, variables), "{pattern}");
         }
         assert_eq!(compile("a/**", SPRING), None);
+        let ant = compile("//a//**", Rules { trailing_slash: false, ant: true }).unwrap();
+        assert_eq!(ant.regex, "^/a(?:/.*)?$");
         assert!(compile("/a/{b", SPRING).is_some());
     }
 

@@ -174,16 +174,7 @@ fn paths(definition: &Definition<'_>, defaults: &Defaults, conditions: &mut Cond
             continue;
         }
         match path::compile(&full, rules) {
-            Some(pattern) => {
-                if pattern.merged {
-                    let effect = format!(
-                        "`{text}` has duplicate slashes, which are merged in requests and patterns: it also matches \
-                         paths with a single slash"
-                    );
-                    report.find(Severity::Behaviour, definition.place.clone(), &definition.path, effect);
-                }
-                patterns.push(pattern);
-            }
+            Some(pattern) => patterns.push(pattern),
             None => {
                 let effect =
                     format!("`{text}` does not begin with a slash, so it matches no path, as in Spring");

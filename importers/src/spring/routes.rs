@@ -79,7 +79,23 @@ pub fn read<'s>(
     }
     weights::merge(&mut drafts, report);
     drafts.sort_by_key(|draft| draft.order);
-    add(drafts, source, report)
+    let rule = super::preflight::refuse(&mut drafts, &shared.cors);
+    if rule.is_none() && !drafts.is_empty() {
+        drafts.push(super::preflight::last(&mut ids, report));
+    }
+    super::server::paths(&["merge_slashes", "resolve_dots"], report);
+    let has_routes = !drafts.is_empty();
+    add(drafts, source, report)?;
+    if let Some(rule) = rule.filter(|_| has_routes) {
+        report.resource(Key::new(Kind::GlobalRule, "preflight"), rule, report.place());
+    }
+    report.current = None;
+    if has_routes {
+        let effect = "servers get paths with repeated slashes as the client wrote them, where Spring merges the slashes after it has chosen the \
+                      route; and filters change paths with their percent-encodings decoded";
+        report.find(Severity::Behaviour, report.place(), "spring.cloud.gateway", effect);
+    }
+    Ok(())
 }
 
 /// Orders drafts, which stand in the order in which they are tried, and adds them as resources.
@@ -363,10 +379,14 @@ impl<'s> Parts<'s> {
         let own = self.metadata.as_ref().and_then(|metadata| metadata.get("cors"));
         if let Some(own) = own {
             plugins.insert("cors".to_owned(), super::cors::plugin(&own, report));
+            super::cors::vary(plugins);
             return;
         }
         match shared.cors.plugin(&conditions.anchors) {
-            Ok(Some(plugin)) => drop(plugins.insert("cors".to_owned(), plugin)),
+            Ok(Some(plugin)) => {
+                plugins.insert("cors".to_owned(), plugin);
+                super::cors::vary(plugins);
+            }
             Ok(None) => {}
             Err(_) => {
                 let effect = "several configurations of global CORS apply to paths of this route: none is carried over";
@@ -395,7 +415,11 @@ impl<'s> Parts<'s> {
             }
         }
         if upstream.get("scheme").is_some_and(|scheme| scheme == "https") {
-            upstream.insert("tls".to_owned(), shared.tls.clone());
+            let mut tls = shared.tls.clone();
+            if !matches!(effects.host, Host::Node) {
+                upstream::ask_for_nodes(&upstream, &mut tls);
+            }
+            upstream.insert("tls".to_owned(), tls);
         }
         upstream.extend(effects.upstream.clone());
         let own = |name: &str| {

@@ -55,10 +55,7 @@ pub fn plugins(settings: &Settings<'_>, source: &Source<'_>, report: &mut Report
         match local_key(&jwt, source) {
             None if let Some(settings) = server_keys(&jwt) => {
                 plugins.insert("jwks-auth".to_owned(), settings);
-                let effect = "each route needs a token that these keys verify: paths that Java code permits without one \
-                              are refused, and scopes are not checked";
-                report.item(Severity::Behaviour, &jwt, effect, None);
-                jwt.whole();
+                tokens(&jwt, "each route needs a token that these keys verify", report);
             }
             Some((issuer, key, algorithm)) => {
                 let consumer = json!({
@@ -67,10 +64,7 @@ pub fn plugins(settings: &Settings<'_>, source: &Source<'_>, report: &mut Report
                 });
                 report.resource(Key::new(Kind::Consumer, "spring_security"), consumer, jwt.place());
                 plugins.insert("jwt-auth".to_owned(), json!({"key_claim_name": "iss"}));
-                let effect = "each route needs a token of this issuer: paths that Java code permits without one are \
-                              refused, and scopes are not checked";
-                report.item(Severity::Behaviour, &jwt, effect, None);
-                jwt.whole();
+                tokens(&jwt, "each route needs a token of this issuer", report);
             }
             None => {
                 let effect = "tokens are not verified: the keys of an issuer are not looked for, and a local key needs an \
@@ -100,6 +94,50 @@ pub fn plugins(settings: &Settings<'_>, source: &Source<'_>, report: &mut Report
         }
     }
     plugins
+}
+
+/// The findings about tokens that are verified.
+fn tokens(jwt: &Item<'_>, effect: &str, report: &mut Report) {
+    jwt.whole();
+    let effect = format!("{effect}: paths that Java code permits without one are refused");
+    report.item(Severity::Behaviour, jwt, effect, None);
+    let hint = "accept this finding if the application requires no more than a valid token; otherwise protect the routes \
+                that need a scope or a role by a plugin";
+    let effect = "scopes and roles that Java code requires are not checked";
+    report.item(Severity::Guard, jwt, effect, Some(hint));
+}
+
+/// The headers that Spring Security adds to responses.
+const HEADERS: [(&str, &str); 7] = [
+    ("Cache-Control", "no-cache, no-store, max-age=0, must-revalidate"),
+    ("Pragma", "no-cache"),
+    ("Expires", "0"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "DENY"),
+    ("X-XSS-Protection", "0"),
+    ("Referrer-Policy", "no-referrer"),
+];
+
+/// Adds the headers of Spring Security to all responses that have none of them.
+pub fn headers(settings: &Settings<'_>, report: &mut Report) {
+    if settings.get("spring.security").is_none() {
+        return;
+    }
+    let names: Vec<&str> = HEADERS.iter().map(|(name, _)| *name).collect();
+    let effect = format!(
+        "responses that have none of the headers of Spring Security get them ({}); WWW-Authenticate is the gateway's own, and \
+         paths that are not in their normal form get no 400",
+        names.join(", ")
+    );
+    report.find(Severity::Behaviour, report.place(), "spring.security", effect);
+    let absent = |name: &str| {
+        json!([format!("sent_http_{}", name.to_ascii_lowercase().replace('-', "_")), "!", "~~", "."])
+    };
+    let vars: Vec<Value> = names.into_iter().map(absent).collect();
+    let set: Map<String, Value> =
+        HEADERS.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
+    let rule = json!({"plugins": {"response-rewrite": {"headers": {"set": set}, "vars": vars}}});
+    report.resource(Key::new(Kind::GlobalRule, "security-headers"), rule, report.place());
 }
 
 /// The issuer, the key and the algorithm of tokens that a key in a file verifies.

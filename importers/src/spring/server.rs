@@ -64,6 +64,16 @@ pub fn read(settings: &Settings<'_>, source: &Source<'_>, report: &mut Report) -
     plugins
 }
 
+/// Settings of the gateway that treat paths and forwarded headers as Spring does: these steps towards a normal form of
+/// paths are not taken, and forwarded headers of clients pass.
+pub fn paths(off: &[&str], report: &mut Report) {
+    let start = Place { file: report.source.clone(), position: model::Position::START };
+    for name in off {
+        report.setting(&format!("sluice.path.{name}"), json!(false), start.clone());
+    }
+    report.setting("apisix.trusted_addresses", json!(["0.0.0.0/0", "::/0"]), start);
+}
+
 fn gzip(compression: &Item<'_>) -> Value {
     let types = compression.get("mime-types").map(|item| item.texts()).filter(|types| !types.is_empty());
     let defaults = [

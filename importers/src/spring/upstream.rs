@@ -56,6 +56,20 @@ pub fn of_addresses(addresses: &[Address]) -> Map<String, Value> {
     map
 }
 
+/// TLS asks for the name of the server, also where it gets another `Host`, unless several servers have several names.
+pub fn ask_for_nodes(upstream: &Map<String, Value>, tls: &mut Value) {
+    let hosts: Vec<&Value> = upstream
+        .get("nodes")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .map(|node| &node["host"])
+        .collect();
+    if let Some(first) = hosts.first().filter(|first| hosts.iter().all(|host| host == *first)) {
+        tls["sni"] = (*first).clone();
+    }
+}
+
 /// An upstream of one server.
 pub fn nodes(host: &str, port: u16) -> Map<String, Value> {
     of_addresses(&[Address { scheme: "http".to_owned(), host: host.to_owned(), port: Some(port) }])

@@ -15,6 +15,7 @@ use crate::spring::report::Report;
 use crate::spring::routes::{self, Draft};
 use crate::spring::settings::{Item, Settings};
 use crate::spring::upstream::{self, Address};
+use crate::spring::{preflight, server};
 
 const ANT: Rules = Rules { trailing_slash: false, ant: true };
 const MAX_ROUTES: usize = 20_000;
@@ -86,7 +87,11 @@ pub fn read(
         report.find(Severity::Behaviour, report.place(), "zuul.routes", effect);
     }
     let mut ids = Ids::default();
-    let mut drafts: Vec<Draft> = ignored(settings, &mut ids, report).into_iter().collect();
+    let mut drafts: Vec<Draft> = Vec::new();
+    if !routes.is_empty() {
+        drafts.push(dots(&mut ids, report));
+    }
+    drafts.extend(ignored(settings, &mut ids, report));
     for route in routes {
         let key = Key::new(Kind::Route, ids.take(&route.id));
         report.route = Some(key.clone());
@@ -94,6 +99,14 @@ pub fn read(
         drafts.extend(draft(route, key, &shared, report));
         report.route = None;
     }
+    report.current = None;
+    if !drafts.is_empty() {
+        drafts.push(preflight::last(&mut ids, report));
+    }
+    server::paths(&["resolve_dots"], report);
+    let place = settings.get("zuul").map_or_else(|| report.place(), |item| item.place());
+    let effect = "paths that are not in their normal form, with `.` or `..` as a part, get 404; Zuul answers 404 or 500";
+    report.find(Severity::Behaviour, place, "zuul", effect);
     routes::add(drafts, source, report)
 }
 
@@ -226,6 +239,23 @@ fn ignored(settings: &Settings<'_>, ids: &mut Ids, report: &mut Report) -> Optio
     })
 }
 
+/// A route that answers 404 for paths with dot segments, which Zuul does not forward.
+fn dots(ids: &mut Ids, report: &Report) -> Draft {
+    let body = json!({
+        "vars": [["uri", "~~", "/(?:\\.|%2E){1,2}(?:/|$)"]],
+        "plugins": {"fault-injection": {"abort": {"http_status": 404}}},
+    });
+    Draft {
+        key: Key::new(Kind::Route, ids.take("dot-segments")),
+        place: report.place(),
+        order: 0,
+        anchors: vec![path::Anchor::Prefix("/".to_owned())],
+        body: body.as_object().cloned().unwrap_or_default(),
+        upstream: upstream::no_nodes(),
+        weight: None,
+    }
+}
+
 fn draft(route: Route<'_>, key: Key, shared: &Shared<'_>, report: &mut Report) -> Option<Draft> {
     let full = format!("{}{}", shared.prefix, route.path);
     let pattern = path::compile(&full, ANT)?;
@@ -275,7 +305,11 @@ fn draft(route: Route<'_>, key: Key, shared: &Shared<'_>, report: &mut Report) -
         upstream.insert("pass_host".to_owned(), json!("node"));
     }
     if upstream.get("scheme").is_some_and(|scheme| scheme == "https") {
-        upstream.insert("tls".to_owned(), json!({"verify": shared.verify}));
+        let mut tls = json!({"verify": shared.verify});
+        if shared.host_header {
+            upstream::ask_for_nodes(&upstream, &mut tls);
+        }
+        upstream.insert("tls".to_owned(), tls);
     }
     if !plugins.is_empty() {
         body.insert("plugins".to_owned(), plugins.into());
@@ -312,8 +346,13 @@ fn rewrite(route: &Route<'_>, base: &str, shared: &Shared<'_>, plugins: &mut Map
         plugins.insert("proxy-rewrite".to_owned(), json!({"regex_uri": pairs}));
     }
     let prefix = format!("{}{own}", shared.prefix);
-    if shared.proxy_headers && !prefix.is_empty() {
-        let rewrite = plugins.entry("proxy-rewrite").or_insert_with(|| json!({}));
+    if !shared.proxy_headers {
+        return;
+    }
+    let rewrite = plugins.entry("proxy-rewrite").or_insert_with(|| json!({}));
+    // They follow those of the client.
+    rewrite["headers"]["add"] = json!({"X-Forwarded-Host": "$http_host", "X-Forwarded-Port": "$request_port", "X-Forwarded-Proto": "$scheme"});
+    if !prefix.is_empty() {
         let value = format!("${{http_x_forwarded_prefix}}{}", prefix.replace('$', "${dollar ?? $}"));
         rewrite["headers"]["set"] = json!({"X-Forwarded-Prefix": value});
     }

@@ -19,7 +19,17 @@ fn routes_are_carried_over() {
     let ids: Vec<_> = import.resources.iter().map(|resource| resource.key.id.as_str()).collect();
     assert_eq!(
         ids,
-        ["ignored-patterns", "users", "shop", "orders", "short", "service-users-service", "legacy"]
+        [
+            "dot-segments",
+            "ignored-patterns",
+            "users",
+            "shop",
+            "orders",
+            "short",
+            "service-users-service",
+            "legacy",
+            "preflight"
+        ]
     );
     let users = route(&import, "users");
     assert_eq!(users["uris"], json!(["/api/myusers", "/api/myusers/*"]));
@@ -30,6 +40,11 @@ fn routes_are_carried_over() {
                 "regex_uri": ["^/api/myusers(.*)$", "${1}"],
                 "headers": {
                     "set": {"X-Forwarded-Prefix": "${http_x_forwarded_prefix}/api/myusers"},
+                    "add": {
+                        "X-Forwarded-Host": "$http_host",
+                        "X-Forwarded-Port": "$request_port",
+                        "X-Forwarded-Proto": "$scheme",
+                    },
                     "remove": ["X-Secret", "Cookie", "Set-Cookie"],
                 },
             },
@@ -58,10 +73,14 @@ fn routes_are_carried_over() {
     assert_eq!(route(&import, "short")["upstream"]["tls"], json!({"verify": true}));
 
     let ignored = route(&import, "ignored-patterns");
-    assert_eq!(ignored["priority"], 7);
+    assert_eq!(ignored["priority"], 8);
     assert_eq!(ignored["plugins"]["fault-injection"]["abort"]["http_status"], 404);
     assert!(ignored["uris"].as_array().unwrap().contains(&json!("/api/myusers/*")));
-    assert_eq!(import.settings[0].path, "discovery.eureka");
+    let settings: Vec<&str> = import.settings.iter().map(|setting| setting.path.as_str()).collect();
+    assert_eq!(settings, ["discovery.eureka", "sluice.path.resolve_dots", "apisix.trusted_addresses"]);
+    let preflight = route(&import, "preflight");
+    assert_eq!((&preflight["uri"], &preflight["priority"]), (&json!("/*"), &json!(1)));
+    assert_eq!(preflight["plugins"]["fault-injection"]["abort"]["http_status"], 403);
 }
 
 #[test]
@@ -71,7 +90,7 @@ fn prefixes_are_kept_and_paths_replaced() {
          a: {path: /x/**, url: 'http://a:1'}\n    b: {path: /x/**, url: 'http://b:1'}\n    \
          c: {path: z, url: 'forward:/c'}\n",
     );
-    assert_eq!(import.resources.len(), 2);
+    assert_eq!(import.resources.len(), 4);
     let b = route(&import, "b");
     assert_eq!(b["upstream"]["nodes"][0]["host"], "b");
     assert_eq!(b["plugins"]["proxy-rewrite"]["regex_uri"], json!(["^/v1/x(.*)$", "/v1${1}"]));
@@ -80,7 +99,7 @@ fn prefixes_are_kept_and_paths_replaced() {
         json!(["Cookie", "Set-Cookie", "Authorization"])
     );
     assert_eq!(route(&import, "c")["uri"], "/v1/z");
-    assert_eq!(found(&import, Severity::Behaviour).len(), 1, "{:?}", import.findings);
+    assert_eq!(found(&import, Severity::Behaviour).len(), 2, "{:?}", import.findings);
 }
 
 #[test]

@@ -47,6 +47,9 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
         uri: UriOptions {
             delete_tail_slash: apisix.bool("/delete_uri_tail_slash"),
             normalize_like_servlet: apisix.bool("/normalize_uri_like_servlet"),
+            merge_slashes: file.bool("/sluice/path/merge_slashes"),
+            resolve_dots: file.bool("/sluice/path/resolve_dots"),
+            decode_unreserved: file.bool("/sluice/path/decode_unreserved"),
         },
         conditions: Conditions {
             body: Some(apisix.count("/max_post_args_readable_size") << 20).filter(|bytes| *bytes > 0),

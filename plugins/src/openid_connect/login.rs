@@ -72,7 +72,7 @@ impl LoginRules {
             Redirect::Url { url, .. } => url.clone(),
             Redirect::Appended => {
                 let mut path = Vec::new();
-                target::encode_path(x.path(), &mut path);
+                target::encode_path(x.path(), &x.request().path_rules, &mut path);
                 let path = String::from_utf8_lossy(&path).into_owned();
                 match path.ends_with(SUFFIX) {
                     true => here(&path),
@@ -128,7 +128,7 @@ fn host(x: &Exchange<'_>) -> String {
 /// would lead to another.
 fn own_url(x: &Exchange<'_>) -> String {
     let mut url = Vec::new();
-    target::encode_path(x.path(), &mut url);
+    target::encode_path(x.path(), &x.request().path_rules, &mut url);
     let start = url.iter().position(|byte| !b"/\\".contains(byte)).unwrap_or(url.len());
     url.splice(..start, *b"/");
     if x.request().has_query {

@@ -117,7 +117,8 @@ impl Attempt<'_> {
         let worker = forward.worker;
         let secured: Option<Secured> = upstream.tls.as_ref().map(|tls| {
             let outbound = Outbound { x, upstream, endpoint };
-            Secured { tls: tls.clone(), name: server_name(outbound.authority(), endpoint.addr), h2: false }
+            let name = tls.name.clone().unwrap_or_else(|| server_name(outbound.authority(), endpoint.addr));
+            Secured { tls: tls.clone(), name, h2: false }
         });
         let mut peer = match &secured {
             None => Peer::plain(endpoint.addr),

@@ -125,7 +125,8 @@ async fn pass(
     let connect = async |endpoint: &snapshot::Endpoint| {
         let secured = upstream.tls.as_ref().map(|tls| {
             let authority = asked.as_deref().unwrap_or(&endpoint.authority);
-            Secured { tls: tls.clone(), name: server_name(authority.as_bytes(), endpoint.addr), h2: false }
+            let name = tls.name.clone().unwrap_or_else(|| server_name(authority.as_bytes(), endpoint.addr));
+            Secured { tls: tls.clone(), name, h2: false }
         });
         forward::open(worker, &waiters[1], endpoint, secured.as_ref(), connect_timeout).await
     };

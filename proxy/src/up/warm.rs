@@ -81,7 +81,7 @@ fn peer_of(worker: &Worker, upstream: &Upstream, endpoint: &Endpoint) -> Option<
                 PassHost::Node => &*endpoint.authority,
                 PassHost::Rewrite(host) => host.as_str(),
             };
-            let name = server_name(host.as_bytes(), endpoint.addr);
+            let name = tls.name.clone().unwrap_or_else(|| server_name(host.as_bytes(), endpoint.addr));
             let peer = worker.pools.over_tls(endpoint.addr, tls, &name);
             Some((peer, Some(Secured { tls: tls.clone(), name, h2: false })))
         }

@@ -70,6 +70,7 @@ plain! {
     RequestLength = "request_length",
     RequestLine = "request" | "request_line",
     RequestMethod = "request_method" | "method",
+    RequestPort = "request_port",
     RequestTime = "request_time",
     RequestUri = "request_uri",
     RouteId = "route_id",
@@ -273,6 +274,10 @@ impl Plain {
             }
             Plain::ServerAddr => write(out, x.client().local.ip().to_canonical()),
             Plain::ServerName => ReadResult::Borrowed(b"_"),
+            Plain::RequestPort => {
+                let usual = if x.client().scheme() == "https" { 443 } else { 80 };
+                write(out, x.authority_port().unwrap_or(usual))
+            }
             Plain::ServerPort => write(out, x.client().local.port()),
             Plain::ServerProtocol => ReadResult::Borrowed(head.version.as_str().as_bytes()),
             Plain::ServiceId => x.route().map_or(ReadResult::Absent, |route| filled(&route.service_id)),

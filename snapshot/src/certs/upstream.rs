@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rustls::client::{ClientConfig, Resumption};
 use rustls::crypto::CryptoProvider;
+use rustls::pki_types::ServerName;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
 use super::pem::digest;
@@ -18,6 +19,8 @@ pub struct ClientTls {
     pub verifies: bool,
     /// Why connections are refused: the client certificate to present is missing.
     pub lacks: Option<&'static str>,
+    /// The name that servers are asked for and must have, instead of that in `Host`.
+    pub name: Option<ServerName<'static>>,
 }
 
 impl ClientTls {
@@ -46,14 +49,28 @@ impl ClientTls {
         };
         // Copies have their own session memory, see `resuming`.
         config.resumption = Resumption::disabled();
-        Ok(ClientTls { identity, config: Arc::new(config), verifies, lacks: None })
+        Ok(ClientTls { identity, config: Arc::new(config), verifies, lacks: None, name: None })
+    }
+
+    /// A configuration that asks servers for this name.
+    #[must_use]
+    pub fn named(&self, name: ServerName<'static>) -> ClientTls {
+        let identity = digest([&self.identity[..], b"name", name.to_str().as_bytes()]);
+        let config = self.config.clone();
+        ClientTls { identity, config, verifies: self.verifies, lacks: self.lacks, name: Some(name) }
     }
 
     /// A configuration that refuses all connections.
     #[must_use]
     pub fn lacking(&self, why: &'static str) -> ClientTls {
         let identity = digest([&self.identity[..], why.as_bytes()]);
-        ClientTls { identity, config: self.config.clone(), verifies: self.verifies, lacks: Some(why) }
+        ClientTls {
+            identity,
+            config: self.config.clone(),
+            verifies: self.verifies,
+            lacks: Some(why),
+            name: self.name.clone(),
+        }
     }
 
     /// A digest of everything that affects handshakes.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use model::upstream::CheckType;
 use model::{CertificatePair, Entry, Fault, Invalid, Key, Kind, Resource, Ssl, SslType, upstream as written};
+use rustls::pki_types::ServerName;
 use rustls::sign::CertifiedKey;
 use sdk::build::Names;
 use sdk::pattern::Pattern;
@@ -286,6 +287,10 @@ impl Compiler {
                 })?)
             }
         };
+        let made = match &tls.sni {
+            Some(name) => Arc::new(made.named(server_name(name)?)),
+            None => made,
+        };
         Ok(match lacks {
             Some(why) => Arc::new(made.lacking(why)),
             None => made,
@@ -301,6 +306,13 @@ impl Compiler {
             None => Err("the ssl that the upstream's client_cert_id names does not exist"),
         }
     }
+}
+
+/// The name of `tls.sni`, which may be an address.
+fn server_name(text: &str) -> Result<ServerName<'static>, Invalid> {
+    ServerName::try_from(text.to_ascii_lowercase()).map_err(|_| {
+        Invalid::new("this is no name of a server").at("/tls/sni").expected("a host name or an IP address")
+    })
 }
 
 /// The names of an ssl, as look-up keys.

@@ -36,7 +36,8 @@ fn write_segments(raw: &[u8], rules: &PathRules, form: Form, out: &mut Vec<u8>) 
             Some(at) => (&rest[..at], Some(&rest[at + 1..])),
             None => (rest, None),
         };
-        match dots(segment)? {
+        let kind = if rules.resolve_dots { dots(segment)? } else { Dots::No };
+        match kind {
             Dots::No => {
                 found = found.with(write_segment(segment, rules, form, out)?);
                 if after.is_some() && !(segment.is_empty() && rules.merge_slashes) {
@@ -117,8 +118,8 @@ fn write_segment(
         });
         let stays_encoded = coded
             && match form {
-                Form::Decoded => stays_coded(value),
-                Form::Encoded => !is_unreserved(value),
+                Form::Decoded => stays_coded(value, rules),
+                Form::Encoded => !is_unreserved(value) || is_kept(value, rules),
             };
         let must_encode = form == Form::Encoded && CLASS[value as usize] & (BAD | CODED) != 0;
         if stays_encoded || must_encode {
@@ -131,8 +132,13 @@ fn write_segment(
 }
 
 /// Whether a byte stays encoded in the decoded form: see the module's documentation.
-pub(super) fn stays_coded(value: u8) -> bool {
-    matches!(value, b'/' | b'%' | 0..=0x1f | 0x7f)
+pub(super) fn stays_coded(value: u8, rules: &PathRules) -> bool {
+    matches!(value, b'/' | b'%' | 0..=0x1f | 0x7f) || is_kept(value, rules)
+}
+
+/// Whether an encoded unreserved character stays encoded; dots would become dot segments.
+fn is_kept(value: u8, rules: &PathRules) -> bool {
+    is_unreserved(value) && !rules.decode_unreserved || value == b'.' && !rules.resolve_dots
 }
 
 enum Dots {

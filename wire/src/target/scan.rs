@@ -173,6 +173,7 @@ fn resolve_path(
     rules: &PathRules,
 ) -> Result<(), Refusal> {
     let raw = &input[target.path..target.path_end];
+    head.path_rules = *rules;
     if target.path_plain {
         head.path_span = span(target.path, target.path_end);
         head.encoded_path_span = head.path_span;

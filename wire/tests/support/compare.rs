@@ -185,7 +185,7 @@ pub fn paths(raw: &[u8]) -> Result<Verdict, String> {
     }
     // The normal form is its own normal form, and so is the output of a rewriter.
     let mut rewritten = Vec::new();
-    wire::target::encode_path(decoded, &mut rewritten);
+    wire::target::encode_path(decoded, &rules, &mut rewritten);
     for (what, text) in [("encoded form", encoded), ("rewritten path", &rewritten)] {
         let (mut again, mut same) = (Vec::new(), Vec::new());
         let result = wire::target::normalise(text, &rules, &mut again, &mut same);

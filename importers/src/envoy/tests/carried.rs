@@ -1,6 +1,6 @@
 //! Constructs and their counterparts.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{FIXTURES, assert_valid, fixture, import, resource};
 use crate::{Import, Protocol, Severity};
@@ -170,6 +170,55 @@ fn targets_that_no_route_changes_are_sent_as_they_came() {
 }
 
 #[test]
+fn required_tls_comes_before_the_action_of_a_route() {
+    let redirects = |text: &str| {
+        let import = import(text);
+        let routes = import.resources.into_iter().filter(|one| one.key.kind == model::Kind::Route);
+        let plugins: Vec<Value> = routes.map(|mut one| one.value["plugins"].take()).collect();
+        plugins.into_iter().filter(|plugins| plugins.get("redirect").is_some()).collect::<Vec<_>>()
+    };
+    let routes = fixture("routes.yaml");
+    let to_tls = |plugins: &&Value| plugins["redirect"] == json!({"http_to_https": true});
+    let found = redirects(routes);
+    let required: Vec<&Value> = found.iter().filter(to_tls).collect();
+    assert!(!required.is_empty() && required.iter().all(|plugins| plugins.get("response-rewrite").is_none()));
+    let own = redirects(&routes.replace("require_tls: ALL", ""));
+    assert!(!own.iter().any(|plugins| to_tls(&plugins)));
+    let rewritten = own.iter().find(|plugins| plugins["redirect"].get("regex_uri").is_some()).unwrap();
+    assert_eq!(rewritten["redirect"]["encode_uri"], true);
+}
+
+#[test]
+fn paths_are_compared_as_the_connection_managers_do() {
+    let found = |text: &str| {
+        let import = import(text);
+        let settings = import.settings.iter().filter_map(|one| one.path.strip_prefix("sluice.path."));
+        let settings: Vec<String> = settings.map(str::to_owned).collect();
+        let named = import.findings.iter().find(|finding| finding.construct.contains("merge_slashes"));
+        (settings, named.map(|finding| finding.severity))
+    };
+    let routes = fixture("routes.yaml");
+    assert_eq!(found(routes), (vec![], None));
+    let raw = routes.replace("normalize_path: true", "").replace("merge_slashes: true", "");
+    let all = ["resolve_dots", "decode_unreserved", "merge_slashes"].map(str::to_owned).to_vec();
+    assert_eq!(found(&raw), (all, Some(Severity::Cosmetic)));
+    let slashes = routes.replace("merge_slashes: true", "");
+    assert_eq!(found(&slashes), (vec!["merge_slashes".to_owned()], Some(Severity::Cosmetic)));
+    // Two connection managers that differ share the normal form.
+    let second = "
+  - address: {socket_address: {address: 0.0.0.0, port_value: 1}}
+    filter_chains:
+    - filters:
+      - name: http
+        typed_config:
+          \"@type\": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          route_config: {virtual_hosts: [{name: a, domains: ['*'], routes: [{match: {prefix: /}, direct_response: {status: 200}}]}]}
+  clusters:
+";
+    assert_eq!(found(&routes.replacen("\n  clusters:\n", second, 1)), (vec![], Some(Severity::Behaviour)));
+}
+
+#[test]
 fn keys_of_servers_verify_tokens() {
     let remote = fixture("filters.yaml").replace("provider_name: login", "provider_name: remote");
     let carried = import(&remote);
@@ -295,7 +344,7 @@ fn listeners_certificates_and_streams() {
     let secure = resource(&import, "upstreams/secure");
     assert_eq!((&secure["scheme"], &secure["tls"]["verify"]), (&json!("https"), &json!(true)));
     assert!(secure["tls"]["client_cert"].is_string() && secure["tls"]["ca"].is_string());
-    assert_eq!(secure["upstream_host"], "secure.example");
+    assert_eq!((&secure["tls"]["sni"], secure.get("upstream_host")), (&json!("secure.example"), None));
     assert_eq!(resource(&import, "routes/a")["plugins"]["proxy-rewrite"]["host"], "secure.example");
     let stream = resource(&import, "stream_routes/port-5432");
     let upstream = resource(&import, &format!("upstreams/{}", stream["upstream_id"].as_str().unwrap()));

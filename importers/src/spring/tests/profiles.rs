@@ -46,9 +46,9 @@ fn files_are_imported() {
     assert_eq!(route(&import, "a")["uris"][0], "/a");
     assert_eq!(import.resources[0].place.to_string(), "b.yml:1:36");
     let found = found(&import, Severity::Behaviour);
-    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found.len(), 2, "{found:?}");
     assert!(
-        found[0].starts_with("spring.config.import[2]: settings of `configserver:` are not read"),
+        found[1].starts_with("spring.config.import[2]: settings of `configserver:` are not read"),
         "{found:?}"
     );
 
@@ -74,6 +74,6 @@ fn lists_are_replaced_as_a_whole() {
                 cloud.gateway.routes:\n  - {id: c, uri: 'http://c:1', predicates: [Path=/c]}\n";
     let import = import_of(FORMAT, &[("a.yml", text)], &["x"]).unwrap();
     let ids: Vec<_> = import.resources.iter().map(|resource| resource.key.id.as_str()).collect();
-    assert_eq!(ids, ["c"]);
+    assert_eq!(ids, ["c", "preflight"]);
     assert_eq!(import.resources[0].place.position.line, 8);
 }

@@ -30,7 +30,7 @@ fn a_local_key_and_a_user_are_carried_over() {
     let files = [("a.yml", format!("{ROUTE}{jwt}")), ("key.pub", "-----BEGIN PUBLIC KEY-----\n".to_owned())];
     let files: Vec<_> = files.iter().map(|(path, text)| (*path, text.as_str())).collect();
     let found = import_of(Format::SpringCloudGateway, &files, &[]).unwrap();
-    assert_eq!(found.count(Severity::Guard), 0, "{:?}", found.findings);
+    assert_eq!(found.count(Severity::Guard), 1, "scopes are not checked: {:?}", found.findings);
     assert_eq!(route(&found, "a")["plugins"]["jwt-auth"], json!({"key_claim_name": "iss"}));
     assert_eq!(found.resources[0].value["plugins"]["jwt-auth"]["key"], "http://i");
 
@@ -43,7 +43,7 @@ fn a_local_key_and_a_user_are_carried_over() {
 fn keys_of_a_server_verify_tokens() {
     let jwt = "spring.security.oauth2.resourceserver.jwt:\n  jwk-set-uri: http://keys/certs\n";
     let found = import(&format!("{ROUTE}{jwt}  issuer-uri: http://i\n  audiences: [shop]\n"));
-    assert_eq!(found.count(Severity::Guard), 0, "{:?}", found.findings);
+    assert_eq!(found.count(Severity::Guard), 1, "scopes are not checked: {:?}", found.findings);
     assert_eq!(
         route(&found, "a")["plugins"]["jwks-auth"],
         json!({"jwks_uri": "http://keys/certs", "issuer": "http://i", "audiences": ["shop"]})
@@ -69,4 +69,33 @@ fn java_code_closes_its_route_alone() {
     assert_eq!(closed, ["a", "b", "d", "e", "f"]);
     assert_eq!(found(&import, Severity::Guard).len(), 5);
     assert!(found(&import, Severity::Behaviour).iter().any(|text| text.contains("`UNSET` is not set")));
+}
+
+#[test]
+fn responses_get_the_headers_of_spring_security() {
+    let found = import(&format!("{ROUTE}spring.security.user: {{name: jack, password: secret}}\n"));
+    let rule = found.resources.iter().find(|one| one.key.id == "security-headers").unwrap();
+    let rewrite = &rule.value["plugins"]["response-rewrite"];
+    assert_eq!(rewrite["headers"]["set"]["X-Frame-Options"], "DENY");
+    assert_eq!(rewrite["vars"][0], json!(["sent_http_cache_control", "!", "~~", "."]));
+    assert!(import(ROUTE).resources.iter().all(|one| one.key.id != "security-headers"));
+}
+
+#[test]
+fn preflights_without_cors_are_refused() {
+    let plain = import(ROUTE);
+    let rule = plain.resources.iter().find(|one| one.key.kind == model::Kind::GlobalRule).unwrap();
+    let abort = &rule.value["plugins"]["fault-injection"]["abort"];
+    assert_eq!(
+        (&abort["http_status"], &abort["vars"][0][0]),
+        (&json!(403), &json!(["request_method", "==", "OPTIONS"]))
+    );
+    let two = "- {id: a, uri: 'http://a:1', predicates: [Path=/a], metadata: {cors: {allowedOrigins: '*'}}}\n\
+               - {id: b, uri: 'http://b:1', predicates: [Path=/b]}\n";
+    let mixed = routes(two);
+    assert!(mixed.resources.iter().all(|one| one.key.kind != model::Kind::GlobalRule));
+    assert!(route(&mixed, "a")["plugins"].get("fault-injection").is_none());
+    assert_eq!(route(&mixed, "b")["plugins"]["fault-injection"]["abort"]["http_status"], 403);
+    let vary = &route(&mixed, "a")["plugins"]["response-rewrite"]["headers"]["add"];
+    assert_eq!(vary.as_array().map(Vec::len), Some(3));
 }

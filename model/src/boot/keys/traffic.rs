@@ -24,6 +24,13 @@ pub const PORTS: &[Row] = &[
     row("apisix.normalize_uri_like_servlet", Shape::Bool, "false",
         "routes are looked up without `;` parameters (400 if an empty or dot segment has some); the upstream gets the \
          path as sent"),
+    row("sluice.path.merge_slashes", Shape::Bool, "true",
+        "routes are looked up, and plugins see the path, with `//` as one slash").ours(),
+    row("sluice.path.resolve_dots", Shape::Bool, "true",
+        "the same with `.` and `..` segments resolved. With `false`, `/public/../admin` is a path below `/public/`: access control \
+         by path holds only if servers do not resolve them either").ours(),
+    row("sluice.path.decode_unreserved", Shape::Bool, "true",
+        "the same with encoded letters, digits and `-._~` decoded. With `false`, `/%61dmin` is another path than `/admin`").ours(),
     row("apisix.enable_server_tokens", Shape::Bool, "true",
         "`false` hides the version in the `Server` header, that of the Admin API included"),
     row("apisix.show_upstream_status_in_response_header", Shape::Bool, "false",

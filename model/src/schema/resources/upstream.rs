@@ -35,6 +35,7 @@ pub fn upstream() -> Value {
                     "verify": {"type": "boolean", "default": false},
                     // Ours.
                     "ca": certificate(),
+                    "sni": {"type": "string", "minLength": 1, "maxLength": 253},
                 },
                 "dependencies": {
                     "client_cert": {"required": ["client_key"]},

@@ -42,6 +42,7 @@ fn request_variables() {
         ("remote_port", Some("1234")),
         ("server_addr", Some("10.0.0.1")),
         ("server_port", Some("9443")),
+        ("request_port", Some("8080")),
         ("server_protocol", Some("HTTP/1.1")),
         ("host", Some("example.com")),
         ("scheme", Some("https")),
