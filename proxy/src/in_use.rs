@@ -12,6 +12,11 @@ pub(crate) struct InUse(Rc<Cell<usize>>);
 pub(crate) struct Permit(Rc<Cell<usize>>);
 
 impl InUse {
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> usize {
+        self.0.get()
+    }
+
     pub(crate) fn permit(&self, most: usize) -> Option<Permit> {
         (self.0.get() < most).then(|| {
             self.0.set(self.0.get() + 1);

@@ -282,7 +282,7 @@ fn tasks_are_bounded_end_with_the_worker_and_their_panics_are_counted() {
         worker.run(Box::pin(async { panic!("as a test of panics does") })).unwrap();
         worker.run(task("one")).unwrap();
         assert_eq!(worker.run(task("two")), Err(TooManyTasks));
-        while worker.tasks.0.get() > 1 {
+        while worker.tasks.count() > 1 {
             rt::turn().await;
         }
         worker.run(task("three")).unwrap();
