@@ -257,7 +257,7 @@ fn check_text(
     catalog: &Arc<plugins::Catalog>,
     analyses: bool,
 ) -> Result<(usize, Vec<Diagnostic>), Vec<Diagnostic>> {
-    let mut declarative = Declarative::parse(name, text, format, &plugins::names(), &files::env)
+    let mut declarative = Declarative::parse(name, text, format, &files::built_plugins(), &files::env)
         .map_err(|error| vec![*error])?;
     check_declarative(&mut declarative, &Source { file: name, text }, boot, catalog, analyses)
 }

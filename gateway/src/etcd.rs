@@ -231,7 +231,7 @@ pub fn source(found: &Found, from: &Path) -> anyhow::Result<Option<StoredResourc
     let json = from.extension().is_some_and(|extension| extension == "json");
     let format = if json { Format::Json } else { Format::Yaml };
     let name = from.display().to_string();
-    let read = match Declarative::parse(&name, &text, format, &plugins::names(), &files::env) {
+    let read = match Declarative::parse(&name, &text, format, &files::built_plugins(), &files::env) {
         Ok(read) => read,
         Err(error) => {
             check::report(vec![*error], false);

@@ -148,7 +148,7 @@ fn rows_of(file: &Path, import: Option<&Job>, opener: &Opener) -> Option<(Vec<Ro
     let name = file.display().to_string();
     let read = match import {
         Some(job) => job.read(&text).0.map(|imported| imported.declarative),
-        None => Declarative::parse(&name, &text, format, &plugins::names(), &files::env),
+        None => Declarative::parse(&name, &text, format, &files::built_plugins(), &files::env),
     };
     let declarative = read.map_err(|error| check::report(vec![*error], false)).ok()?;
     check::report(declarative.diagnostics, false);

@@ -132,7 +132,7 @@ pub fn find_imported(files: &Files, import: &Import) -> Result<Found, Vec<Diagno
 /// Everything wrong with it, with places.
 pub fn read_boot(config: &Path) -> Result<(Boot, Vec<Diagnostic>), Vec<Diagnostic>> {
     let (file, text) = (config.display().to_string(), read(config)?);
-    let (boot, mut found) = Boot::parse(&file, &text, &plugins::names(), &env)?;
+    let (boot, mut found) = parse(&file, &text)?;
     let mut more = access_log::check_formats(&boot);
     more.extend(crate::tls::check(&boot.tls));
     if !more.is_empty() {
@@ -140,6 +140,28 @@ pub fn read_boot(config: &Path) -> Result<(Boot, Vec<Diagnostic>), Vec<Diagnosti
         found.sort_by_key(|one| (one.line, one.column));
     }
     if found.iter().any(|one| one.severity == Severity::Error) { Err(found) } else { Ok((boot, found)) }
+}
+
+fn parse(file: &str, text: &str) -> Result<(Boot, Vec<Diagnostic>), Vec<Diagnostic>> {
+    let names = built_plugins();
+    let parsed = Boot::parse(file, text, &names, &env)?;
+    #[cfg(feature = "lua")]
+    {
+        let in_files = crate::scripts::listed_files(&parsed.0);
+        if !in_files.is_empty() {
+            let names: Vec<&str> = names.into_iter().chain(in_files).collect();
+            return Boot::parse(file, text, &names, &env);
+        }
+    }
+    Ok(parsed)
+}
+
+/// The names of the plugins that this build has for routes.
+pub fn built_plugins() -> Vec<&'static str> {
+    let mut names = plugins::names();
+    #[cfg(feature = "lua")]
+    names.extend(scripting::lua::NAMES);
+    names
 }
 
 /// Turns findings about a boot file into diagnostics, each at its place in the file.
@@ -260,8 +282,7 @@ fn from_text(
     import: Option<Arc<Job>>,
     files: &Files,
 ) -> Result<Found, Vec<Diagnostic>> {
-    let (boot, mut warnings) =
-        Boot::parse("built-in defaults", &config.to_string(), &plugins::names(), &env)?;
+    let (boot, mut warnings) = Boot::parse("built-in defaults", &config.to_string(), &built_plugins(), &env)?;
     warnings.extend(debug_mode(resources.parent().unwrap_or(Path::new(""))));
     let data = files.data.clone().unwrap_or_else(state_folder);
     Ok(Found { boot, warnings, config: None, resources: Some(resources), import, given: None, data })

@@ -51,7 +51,7 @@ pub fn find(files: &Files, forward: &Forward) -> Result<Found, Vec<Diagnostic>> 
         return Err(wrong);
     }
     let config = config(forward, listen).to_string();
-    let read = Boot::parse(ARGUMENTS, &config, &plugins::names(), &files::env);
+    let read = Boot::parse(ARGUMENTS, &config, &files::built_plugins(), &files::env);
     let (mut boot, warnings) =
         read.map_err(|found| found.into_iter().map(|one| of_argument(forward, one)).collect::<Vec<_>>())?;
     if !forward.domain.is_empty() && !forward.listen.is_empty() {
@@ -72,7 +72,7 @@ pub fn find(files: &Files, forward: &Forward) -> Result<Found, Vec<Diagnostic>> 
 /// # Errors
 /// The store holds other resources, which would be served as well, or cannot be written.
 pub async fn keep(store: &dyn Store, given: &str) -> anyhow::Result<()> {
-    let read = Declarative::load(ARGUMENTS, given, Format::Json, &plugins::names(), &files::env);
+    let read = Declarative::load(ARGUMENTS, given, Format::Json, &files::built_plugins(), &files::env);
     let items: Vec<(Key, Value)> = read
         .map_err(|found| anyhow!(found.one_line()))?
         .items

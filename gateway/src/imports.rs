@@ -132,7 +132,7 @@ impl Job {
             let at = places.get(section).and_then(|all| all.get(index));
             at.map_or(Position::START, |at| import.resources[*at].place.position)
         };
-        let names = plugins::names();
+        let names = crate::files::built_plugins();
         let mut declarative = Declarative::of_sections(&Source { file: name, text }, sections, &names, place);
         for one in declarative.diagnostics.iter_mut().chain(&mut declarative.warnings) {
             *one = self.moved(import, &places, one.clone(), text);

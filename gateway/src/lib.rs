@@ -32,6 +32,8 @@ mod process;
 mod program;
 mod run;
 mod say;
+#[cfg(feature = "lua")]
+mod scripts;
 mod server_info;
 mod sinks;
 mod static_files;

@@ -16,7 +16,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 /// Lines about single requests, which clients cause and which no level but theirs shows.
-const REQUEST: &str = "request";
+pub(crate) const REQUEST: &str = "request";
 
 /// Starts logging as the boot file says; `RUST_LOG` overrides the level.
 ///

@@ -313,14 +313,14 @@ fn open_store(
     match resources {
         None if let (Some(text), Provider::Json) = (given, boot.provider) => {
             let env = Box::new(files::env);
-            let file = File::of_text(forward::ARGUMENTS, text, Format::Json, plugins::names(), env)?;
+            let file = File::of_text(forward::ARGUMENTS, text, Format::Json, files::built_plugins(), env)?;
             Ok(Opened { store: Arc::new(file), file: None, etcd: None })
         }
         Some(path) => {
             // Secrets in a file are in the clear or, as in APISIX, as they were taken out of etcd.
             let file = Arc::new(match import {
                 Some(job) => File::open_read(path, job.reader())?,
-                None => File::open(path, plugins::names())?,
+                None => File::open(path, files::built_plugins())?,
             });
             let store = Arc::new(wiring::opened(boot, catalog, file.clone())?);
             Ok(Opened { store, file: Some(file), etcd: None })

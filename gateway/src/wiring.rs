@@ -119,7 +119,10 @@ pub fn catalog(boot: &Boot) -> anyhow::Result<Arc<plugins::Catalog>> {
 pub fn catalog_with(boot: &Boot, services: Services) -> Arc<plugins::Catalog> {
     let attrs: IndexMap<String, Value> =
         boot.plugin_attr.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
-    Arc::new(plugins::Catalog::new(services, attrs).strict(boot.strict_plugins))
+    let catalog = Arc::new(plugins::Catalog::new(services, attrs).strict(boot.strict_plugins));
+    #[cfg(feature = "lua")]
+    crate::scripts::register(boot, &catalog);
+    catalog
 }
 
 /// How much of what was written is remembered.

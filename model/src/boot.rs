@@ -109,12 +109,25 @@ pub struct Boot {
     /// `sluice.strict_plugins` (ours): refuse plugins that this build lacks also where their absence
     /// changes no answer.
     pub strict_plugins: bool,
+    /// `sluice.lua` (ours): limits of scripts.
+    pub lua: Lua,
     pub history: History,
     /// `sluice.explain` (ours): whose requests get an account of what was decided.
     pub explain: Option<Explain>,
     pub prometheus: Prometheus,
     /// `plugin_attr` by plugin, as written; that of prometheus is here too.
     pub plugin_attr: Map<String, Value>,
+}
+
+/// `sluice.lua`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lua {
+    /// `apisix.extra_lua_path`: patterns of the files that plugins are loaded from.
+    pub paths: Vec<String>,
+    /// Bytes of all scripts of a worker.
+    pub max_memory: u64,
+    /// How long a script may run without a wait.
+    pub max_time: Duration,
 }
 
 /// `apisix.data_encryption`: how secrets of plugins are stored. `Debug` does not show the keys.

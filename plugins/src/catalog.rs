@@ -164,9 +164,10 @@ impl Catalog {
         found.ok_or_else(|| crate::stream::unknown(name))
     }
 
-    /// Whether a plugin may be used; a hosted one always may.
+    /// Whether a plugin may be used; a hosted one that APISIX lacks always may.
     fn is_listed(&self, name: &str, scope: &Scope<'_>) -> bool {
-        scope.enabled.is_none_or(|enabled| enabled(name)) || self.hosted.find(name).is_some()
+        scope.enabled.is_none_or(|enabled| enabled(name))
+            || !is_apisix(name) && self.hosted.find(name).is_some()
     }
 
     /// Makes the stage of a route's configuration, or none if `_meta` disables it.
@@ -279,7 +280,9 @@ impl sdk::Catalog for Catalog {
         let mut disabled = Vec::new();
         for entry in entries {
             if !meta::disabled(entry.config) && !self.is_listed(entry.name, scope) {
-                return Err(not_listed(entry.name).within(entry.name));
+                let hosted = self.hosted.find(entry.name).is_some();
+                let refused = if hosted { unlisted(entry.name) } else { not_listed(entry.name) };
+                return Err(refused.within(entry.name));
             }
             let plugin = match (self.find(entry.name), Absent::find(entry.name)) {
                 (Err(_), Some(known)) => {
@@ -537,9 +540,13 @@ pub(crate) fn blame(name: &str, invalid: Invalid) -> Invalid {
 
 /// Without its plugin a resource would do something else than it says.
 pub fn not_listed(name: &str) -> Invalid {
-    if !ROWS.iter().any(|row| row.name() == name) {
-        return unknown(name);
+    match ROWS.iter().any(|row| row.name() == name) {
+        true => unlisted(name),
+        false => unknown(name),
     }
+}
+
+fn unlisted(name: &str) -> Invalid {
     Invalid::new(format!("unknown plugin [{name}]: the list of plugins does not have it"))
         .got(name)
         .hint(format!("add `{name}` to `plugins` in config.yaml (or apisix.yaml, if that has the list)"))

@@ -1,5 +1,6 @@
 //! Plugins that are loaded while the gateway runs. They implement the traits of `sdk` and are registered in the
 //! catalog, so routing, order, explain and the Admin API treat them like the linked ones.
+#![deny(unsafe_code)]
 #![cfg_attr(
     test,
     allow(

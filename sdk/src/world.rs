@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -74,6 +75,12 @@ pub trait World {
     /// # Errors
     /// Too many tasks are running.
     fn run(&self, task: LocalFuture<'static, ()>) -> Result<(), TooManyTasks>;
+
+    /// The worker itself, for a task of [`World::run`] that needs it: such a task keeps a weak reference, so that the
+    /// worker can end. `None` where tasks do not outlive an exchange.
+    fn owned(&self) -> Option<Rc<dyn World>> {
+        None
+    }
 
     /// The plugins' values on this worker; see [`crate::state::WorkerState`].
     fn states(&self) -> &WorkerStates;

@@ -74,6 +74,8 @@ pub struct Http {
     pub upstream: UpstreamKeepalive,
     /// Bytes by name, such as `plugin-limit-count`; those the file names.
     pub shared_dicts: IndexMap<String, u64>,
+    /// Bytes of the dictionaries of scripts, by name.
+    pub script_dicts: IndexMap<String, u64>,
 }
 
 /// The settings of HTTP/2 in `nginx_config.http`. Those without a remark are nginx's.

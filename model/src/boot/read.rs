@@ -14,7 +14,7 @@ use super::shape::Shape;
 use super::values;
 use super::{
     AccessLog, Admin, AdminLimits, AdminTls, AdminVersion, Boot, Conditions, DataEncryption, Explain,
-    History, Http, Http2, Http3, Listen, LogEscape, LogLevel, Prometheus, Provider, ProxyCache, RealIp,
+    History, Http, Http2, Http3, Listen, LogEscape, LogLevel, Lua, Prometheus, Provider, ProxyCache, RealIp,
     Resolver, Role, Router, Secrets, Tls, UpstreamKeepalive, UriOptions, Workers, keys, wildcard,
 };
 use super::{etcd, ports, streams};
@@ -100,6 +100,17 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
         }),
         tap: file.bool("/sluice/tap"),
         strict_plugins: file.bool("/sluice/strict_plugins"),
+        lua: Lua {
+            paths: apisix
+                .text("/extra_lua_path")
+                .into_iter()
+                .flat_map(|paths| paths.split(';'))
+                .filter(|path| !path.trim().is_empty())
+                .map(|path| path.trim().to_owned())
+                .collect(),
+            max_memory: file.size("/sluice/lua/max_memory"),
+            max_time: file.time("/sluice/lua/max_time"),
+        },
         prometheus: prometheus(file),
         plugin_attr: file.get("/plugin_attr").and_then(Value::as_object).cloned().unwrap_or_default(),
     };
@@ -462,6 +473,7 @@ fn http(http: Section<'_>) -> Result<Http, Invalid> {
             attempt_delay: http.time("/upstream/connection_attempt_delay"),
         },
         shared_dicts: members(http, "/lua_shared_dict", values::size),
+        script_dicts: members(http, "/custom_lua_shared_dict", values::size),
     })
 }
 

@@ -1,9 +1,7 @@
 //! Plugins that come and go while the program runs: the seam for Lua and WebAssembly.
 //!
-//! Nothing in this program registers a plugin yet. A host of scripts will: their code is a resource like
-//! any other, so a configuration that holds a new one registers it before the compile, and one that lacks
-//! it removes it. The contract stands so that native plugins and the engine are not built against it:
-//! `proxy/tests/hosted.rs` registers a plugin, serves requests by it, and takes it away again.
+//! The gateway registers those in Lua (`scripting`). `proxy/tests/hosted.rs` registers a plugin, serves requests by
+//! it, and removes it again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -64,6 +62,11 @@ impl Catalog {
         let plugin = Compiled::hosted(plugin)?;
         self.hosted.change(|hosted| _ = hosted.insert(name, plugin.clone()));
         Ok(())
+    }
+
+    /// Whether a linked or hosted plugin has this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.find(name).is_ok()
     }
 
     /// Takes out a hosted plugin. Exchanges in flight keep their instances of it; resources that name

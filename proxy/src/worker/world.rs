@@ -1,6 +1,7 @@
 //! The services of a worker for the plugins that run on it.
 
 use std::net::IpAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -85,6 +86,11 @@ impl World for Worker {
 
     fn run(&self, task: LocalFuture<'static, ()>) -> Result<(), TooManyTasks> {
         raw::run(self, task)
+    }
+
+    fn owned(&self) -> Option<Rc<dyn World>> {
+        let worker = self.strong()?;
+        Some(worker)
     }
 
     fn states(&self) -> &WorkerStates {

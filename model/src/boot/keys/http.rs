@@ -115,6 +115,8 @@ pub const LIMITS: &[Row] = &[
          `plugin-limit-conn`, `plugin-api-breaker`. When full, the key whose window ends first is evicted, or the one \
          drained first, or the least recently changed; keys with requests in flight are never evicted, and a new key is \
          then an error (`allow_degradation`)").words("`10m` each"),
+    row("nginx_config.http.custom_lua_shared_dict.*", Shape::Size, "",
+        "memory of a dictionary that scripts share: `ngx.shared.NAME`").words("none"),
     row("graphql.max_size", Shape::Count { min: 0, max: 1 << 40 }, "1048576",
         "bytes of a GraphQL document that conditions may read"),
 ];

@@ -3,7 +3,8 @@
 use super::row::{Row, idle, idle_unless};
 use crate::gaps;
 
-const LUA: &str = "it is about Lua, and plugins here are native";
+const MACHINE_CODE: &str = "scripts cannot load machine code";
+const MACHINES: &str = "there is no OpenResty underneath";
 const NO_NGINX: &str = "it goes into nginx.conf, and there is no nginx underneath";
 const SIZED_ALONE: &str = "this memory is sized by itself";
 const WATCHED: &str = "a watch stays for as long as etcd answers on it, which is looked at all the time";
@@ -15,9 +16,8 @@ const STREAMED: &str = "bodies are always streamed";
 
 pub const IDLE: &[Row] = &[
     idle_unless("apisix.enable_reuseport", "true", "each worker always has its own listening socket"),
-    idle_unless("apisix.extra_lua_path", "\"\"", LUA),
-    idle_unless("apisix.extra_lua_cpath", "\"\"", LUA),
-    idle("apisix.lua_module_hook", LUA),
+    idle_unless("apisix.extra_lua_cpath", "\"\"", MACHINE_CODE),
+    idle("apisix.lua_module_hook", MACHINES),
     idle_unless("apisix.match_uri_encoded_slash", "true", "an encoded slash is never taken for a slash"),
     idle_unless("apisix.router.ssl", "\"radixtree_sni\"", "certificates are always matched by server name"),
     idle("apisix.ssl.ssl_cert", "certificates are ssl resources; a name without one is refused"),
@@ -61,7 +61,6 @@ pub const IDLE: &[Row] = &[
     idle("nginx_config.http.proxy_buffers", STREAMED),
     idle("nginx_config.http.charset", "bodies and their types are passed on as they come"),
     idle("nginx_config.http.variables_hash_max_size", NO_NGINX),
-    idle("nginx_config.http.custom_lua_shared_dict", LUA),
     idle("plugin_attr.prometheus.refresh_interval", "metrics are gathered when they are asked for"),
     idle("plugin_attr.prometheus.llm_prompt_tokens_buckets", "there are no AI metrics yet"),
     idle("plugin_attr.prometheus.llm_completion_tokens_buckets", "there are no AI metrics yet"),

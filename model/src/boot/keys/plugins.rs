@@ -14,6 +14,13 @@ pub const PLUGINS: &[Row] = &[
     row("sluice.strict_plugins", Shape::Bool, "false",
         "also refuse missing plugins whose absence changes no answer (loggers, tracers); see [From \
          APISIX](from-apisix.md#plugins-that-are-not-built)").ours(),
+    row("apisix.extra_lua_path", Shape::Text, "",
+        "folders of [plugins in Lua](scripting.md#plugins-in-files), as patterns with `?`: `/opt/lua/?.lua`; several are \
+         separated by `;`").words("none"),
+    row("sluice.lua.max_memory", Shape::Size, "64m",
+        "memory of all scripts of a worker; beyond it scripts get the error `not enough memory`").ours(),
+    row("sluice.lua.max_time", Shape::Time, "1s",
+        "how long a script may run without a wait; then it ends with an error, and its request with 500").ours(),
     row("apisix.proxy_cache.cache_ttl", Shape::Time, "10s",
         "how long responses on disk are fresh that do not say so themselves"),
     row("apisix.proxy_cache.disk_read_timeout", Shape::Time, "5s",

@@ -207,7 +207,7 @@ fn what_is_wrong_is_told_with_its_place() {
 
 #[test]
 fn all_that_is_wrong_is_told_in_order() {
-    let found = refusals("plugins: 1\napisix:\n  extra_lua_path: x\n  enable_control: 3\nnope: 1\n");
+    let found = refusals("plugins: 1\napisix:\n  extra_lua_cpath: x\n  enable_control: 3\nnope: 1\n");
     let lines: Vec<(u32, Severity)> = found.iter().map(|found| (found.line, found.severity)).collect();
     let (error, warning) = (Severity::Error, Severity::Warning);
     assert_eq!(lines, [(1, error), (3, warning), (4, error), (5, warning)]);

@@ -126,14 +126,14 @@ fn keys_that_say_what_happens_anyway_do_not_warn() {
 
 #[test]
 fn keys_without_meaning_warn_once_each() {
-    let text = "apisix:\n  extra_lua_path: x\n  ssl:\n    ssl_cert: x\nwasm: {}\n";
+    let text = "apisix:\n  extra_lua_cpath: x\n  ssl:\n    ssl_cert: x\nwasm: {}\n";
     let (boot, warnings) = Boot::parse("config.yaml", text, PLUGINS, &lookup).unwrap();
     assert_eq!(boot, Boot::default());
     let told: Vec<(u32, &str)> = warnings.iter().map(|found| (found.line, found.message.as_str())).collect();
     assert_eq!(
         told,
         [
-            (2, "`apisix.extra_lua_path` has no effect: it is about Lua, and plugins here are native"),
+            (2, "`apisix.extra_lua_cpath` has no effect: scripts cannot load machine code"),
             (
                 4,
                 "`apisix.ssl.ssl_cert` has no effect: certificates are ssl resources; a name without one is refused",

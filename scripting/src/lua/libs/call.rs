@@ -10,11 +10,12 @@ const GUARD: &str = "sluice.guard";
 const SOURCE: &str = "
 local failed = ...
 local error = error
-local function check(first, message, ...)
+local function check(...)
+    local first, message = ...
     if first == failed then
         error(message, 2)
     end
-    return first, message, ...
+    return ...
 end
 return function(call)
     return function(...)

@@ -30,6 +30,15 @@ pub fn similar(lua: &Lua, message: &str) -> Option<String> {
     let (before, _) = rest.split_once("' (a nil value)")?;
     let (_, name) = before.split_once('\'')?;
     let mut known = Vec::new();
+    // Of equal names, that of `ngx` is told.
+    if let Ok(ngx) = lua.globals().get::<Table>("ngx") {
+        functions("ngx", &ngx, &mut known);
+        for inner in ["re", "req", "socket"] {
+            if let Ok(table) = ngx.raw_get::<Table>(inner) {
+                functions(&format!("ngx.{inner}"), &table, &mut known);
+            }
+        }
+    }
     let package: Table = lua.globals().get("package").ok()?;
     let loaded: Table = package.get("loaded").ok()?;
     for pair in loaded.pairs::<String, Value>() {
@@ -38,14 +47,6 @@ pub fn similar(lua: &Lua, message: &str) -> Option<String> {
             && library != "_G"
         {
             functions(&library, &table, &mut known);
-        }
-    }
-    if let Ok(ngx) = lua.globals().get::<Table>("ngx") {
-        functions("ngx", &ngx, &mut known);
-        for inner in ["re", "req", "socket"] {
-            if let Ok(table) = ngx.raw_get::<Table>(inner) {
-                functions(&format!("ngx.{inner}"), &table, &mut known);
-            }
         }
     }
     let names = near(name, known.iter().map(|(_, function)| function.as_str()));

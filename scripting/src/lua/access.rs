@@ -1,0 +1,146 @@
+//! The exchange for which Lua code runs now.
+//!
+//! Lua functions live as long as the machine, an exchange as long as one call of its plugin. While the code of an
+//! exchange runs, the exchange is in a place of its thread, from which functions borrow it.
+
+use std::cell::Cell;
+
+use scoped_tls_hkt::scoped_thread_local;
+use sdk::{Exchange, World};
+
+/// An exchange of any lifetime.
+trait Borrowed {
+    fn lend(&mut self, to: &mut dyn FnMut(&mut Exchange<'_>));
+}
+
+impl Borrowed for Exchange<'_> {
+    fn lend(&mut self, to: &mut dyn FnMut(&mut Exchange<'_>)) {
+        to(self);
+    }
+}
+
+scoped_thread_local!(static mut EXCHANGE: for<'a> &'a mut (dyn Borrowed + 'a));
+
+/// Where code runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// While a script is loaded or checked.
+    Init,
+    Rewrite,
+    Access,
+    BeforeProxy,
+    HeaderFilter,
+    BodyFilter,
+    Log,
+    Preread,
+    Timer,
+}
+
+impl Place {
+    /// The name that `ngx.get_phase` returns.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Place::Init => "init",
+            Place::Rewrite | Place::Access | Place::BeforeProxy => "access",
+            Place::HeaderFilter => "header_filter",
+            Place::BodyFilter => "body_filter",
+            Place::Log => "log",
+            Place::Preread => "preread",
+            Place::Timer => "timer",
+        }
+    }
+
+    /// Whether code may wait here.
+    pub(super) fn may_wait(self) -> bool {
+        matches!(self, Place::Rewrite | Place::Access | Place::BeforeProxy | Place::Preread | Place::Timer)
+    }
+
+    /// Whether the request is not forwarded yet.
+    pub(super) fn is_before_upstream(self) -> bool {
+        matches!(self, Place::Rewrite | Place::Access | Place::BeforeProxy | Place::Preread)
+    }
+
+    pub(super) fn of(phase: sdk::Phase) -> Place {
+        match phase {
+            sdk::Phase::Rewrite => Place::Rewrite,
+            sdk::Phase::Access => Place::Access,
+            sdk::Phase::BeforeProxy => Place::BeforeProxy,
+            sdk::Phase::HeaderFilter => Place::HeaderFilter,
+            sdk::Phase::BodyFilter => Place::BodyFilter,
+            sdk::Phase::Log => Place::Log,
+            sdk::Phase::Preread => Place::Preread,
+        }
+    }
+}
+
+thread_local! {
+    static PLACE: Cell<Place> = const { Cell::new(Place::Init) };
+}
+
+/// Where the running code is.
+pub(super) fn place() -> Place {
+    PLACE.get()
+}
+
+/// Runs code at a place, with an exchange or without one.
+pub(super) fn run<T>(place: Place, x: Option<&mut Exchange<'_>>, code: impl FnOnce() -> T) -> T {
+    struct Back(Place);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            PLACE.set(self.0);
+        }
+    }
+    let _back = Back(PLACE.replace(place));
+    match x {
+        Some(x) => EXCHANGE.set(x, code),
+        None => code(),
+    }
+}
+
+/// Borrows the exchange; `None` without an exchange. No Lua code may be called meanwhile.
+pub(super) fn with<T>(f: impl FnOnce(&mut Exchange<'_>) -> T) -> Option<T> {
+    if !EXCHANGE.is_set() {
+        return None;
+    }
+    let (mut f, mut result) = (Some(f), None);
+    EXCHANGE.with(|x| {
+        x.lend(&mut |x| {
+            if let Some(f) = f.take() {
+                result = Some(f(x));
+            }
+        });
+    });
+    result
+}
+
+/// As [`with`]; an error where there is no exchange.
+pub(super) fn exchange<T>(f: impl FnOnce(&mut Exchange<'_>) -> T) -> mlua::Result<T> {
+    with(f)
+        .ok_or_else(|| mlua::Error::runtime(format!("API disabled in the context of {}", context(place()))))
+}
+
+/// The words of OpenResty for a place.
+pub(super) fn context(place: Place) -> &'static str {
+    match place {
+        Place::Init => "init_by_lua*",
+        Place::Rewrite | Place::Access | Place::BeforeProxy => "access_by_lua*",
+        Place::HeaderFilter => "header_filter_by_lua*",
+        Place::BodyFilter => "body_filter_by_lua*",
+        Place::Log => "log_by_lua*",
+        Place::Preread => "preread_by_lua*",
+        Place::Timer => "ngx.timer",
+    }
+}
+
+/// Borrows the worker of the exchange, or else that of the machine.
+pub(super) fn world<T>(f: impl FnOnce(&dyn World) -> T) -> mlua::Result<T> {
+    let mut f = Some(f);
+    if let Some(Some(done)) = with(|x| f.take().map(|f| f(x.world()))) {
+        return Ok(done);
+    }
+    let worker = super::machine::worker();
+    match (worker, f) {
+        (Some(worker), Some(f)) => Ok(f(&*worker)),
+        _ => Err(mlua::Error::runtime("API disabled in the context of init_by_lua*")),
+    }
+}

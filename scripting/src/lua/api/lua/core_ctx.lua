@@ -1,0 +1,112 @@
+-- `ctx` of plugins and `apisix.core.ctx`.
+local native, ngx, core = ...
+local error, pairs, rawset, tostring, type = error, pairs, rawset, tostring, type
+
+-- Variables that scripts have registered.
+local registered = {}
+
+local vars = native.shared(function(_, name)
+    if type(name) ~= "string" then
+        error("invalid argument, expect string value", 2)
+    end
+    local entry = registered[name]
+    if entry then
+        local context = native.session("ctx")
+        return entry(context)
+    end
+    return native.var(name)
+end, function(_, name, value)
+    native.set_var(name, value)
+end)
+
+-- Fields of `ctx` that are made when they are first read.
+local fields = {
+    var = function()
+        return vars
+    end,
+    matched_route = function()
+        local route = native.route()
+        return route and { key = "/apisix/routes/" .. route.id, value = route, modifiedIndex = 0, has_domain = false }
+    end,
+    route_id = function()
+        local route = native.route()
+        return route and route.id
+    end,
+    route_name = function()
+        local route = native.route()
+        return route and route.name
+    end,
+    service_id = function()
+        local route = native.route()
+        return route and route.service_id
+    end,
+    service_name = function()
+        local route = native.route()
+        return route and route.service_name
+    end,
+    conf_type = function()
+        local route = native.route()
+        return route and (route.service_id and "route&service" or "route")
+    end,
+    conf_id = function()
+        local route = native.route()
+        return route and route.id
+    end,
+    conf_version = function()
+        return "0"
+    end,
+    curr_req_matched = function()
+        return native.matched()
+    end,
+    headers = function()
+        return ngx.req.get_headers(0)
+    end,
+}
+
+-- Fields that change during the exchange.
+local changing = {
+    consumer = function()
+        return native.consumer()
+    end,
+    consumer_name = function()
+        local consumer = native.consumer()
+        return consumer and consumer.consumer_name
+    end,
+    consumer_group_id = function()
+        local consumer = native.consumer()
+        return consumer and consumer.group_id
+    end,
+}
+
+native.contexts = {
+    __index = function(ctx, key)
+        local make = fields[key]
+        if make then
+            local value = make()
+            if value ~= nil then
+                rawset(ctx, key, value)
+            end
+            return value
+        end
+        make = changing[key]
+        return make and make()
+    end,
+    __metatable = false,
+}
+
+local context = core.ctx or {}
+core.ctx = context
+package.loaded["apisix.core.ctx"] = context
+
+function context.register_var(name, getter, _)
+    if type(getter) ~= "function" then
+        error("the getter of registered var should be a function", 2)
+    end
+    registered[name] = getter
+end
+
+function context.set_vars_meta() end
+
+function context.release_vars() end
+
+function context.add_tag() end

@@ -1,0 +1,89 @@
+-- The rest of `apisix.core`: resolver, timers, `os`, and modules that plugins load by name.
+local native, ngx, core = ...
+local error, pcall, setmetatable, tostring, type = error, pcall, setmetatable, tostring, type
+local loaded = package.loaded
+
+local function module(name, value)
+    loaded[name] = value
+    return value
+end
+
+core.resolver = module("apisix.core.resolver", {
+    parse_domain = function(host)
+        native.resolve(host, 5)
+        local address, err = native.wait()
+        if not address then
+            return nil, "failed to parse domain: " .. tostring(host) .. ", error: " .. tostring(err)
+        end
+        return address
+    end,
+})
+
+core.timer = module("apisix.core.timer", {
+    new = function(name, call, options)
+        options = options or {}
+        local timer = { name = name, check_interval = options.check_interval or 1 }
+        local function run()
+            local ok, err = pcall(call, timer)
+            if not ok then
+                core.log.error("failed to run the timer: ", name, " err: ", err)
+            end
+        end
+        local ok, err = ngx.timer.every(timer.check_interval, run)
+        if not ok then
+            return nil, err
+        end
+        return timer
+    end,
+})
+
+core.os = module("apisix.core.os", {
+    setenv = function()
+        return false, "scripts have no environment variables"
+    end,
+    usleep = function(time)
+        ngx.sleep(time / 1000000)
+    end,
+    waitpid = function()
+        return nil, "scripts have no processes"
+    end,
+})
+
+core.io = module("apisix.core.io", {
+    get_file = function(name)
+        return nil, "failed to open file: " .. tostring(name) .. ", scripts have no files"
+    end,
+})
+
+core.sleep = ngx.sleep
+core.empty_tab = core.empty_tab or setmetatable({}, {
+    __newindex = function()
+        error("core.empty_tab cannot be changed", 2)
+    end,
+})
+
+core.config = core.config or {
+    type = "sluice",
+    local_conf = function()
+        return {}
+    end,
+}
+core.config_util = core.config_util or {}
+module("apisix.core.config_local", {
+    local_conf = function()
+        return {}
+    end,
+})
+
+-- Settings of plugins in files, which the host sets.
+native.attrs, native.metadata = {}, {}
+
+module("apisix.plugin", {
+    plugin_attr = function(name)
+        return native.attrs[name]
+    end,
+    plugin_metadata = function(name)
+        local value = native.metadata[name]
+        return value and { value = value }
+    end,
+})

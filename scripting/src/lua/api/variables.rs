@@ -1,0 +1,167 @@
+//! Variables, and the facts of `ctx`.
+
+use std::cell::RefCell;
+
+use hashbrown::HashMap;
+use mlua::{Lua, LuaString, Result, Table, Value};
+use sdk::Exchange;
+use sdk::vars::{self, Var};
+
+use super::super::access::exchange;
+use super::super::native::{Natives, to_lua};
+use super::super::session::Session;
+
+/// Names whose lookup is kept. Others, such as names made of a request's data, are looked up each time.
+const MOST_NAMES: usize = 512;
+
+pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
+    let known: RefCell<HashMap<String, Var>> = RefCell::default();
+    natives.add("var", move |lua, name: LuaString| {
+        let name = name.to_string_lossy();
+        let set = exchange(|x| x.note::<Session>().map(|session| session.vars.clone()))?;
+        if let Some(set) = set {
+            let value: Value = set.raw_get(name.as_str())?;
+            if !value.is_nil() {
+                return Ok(value);
+            }
+        }
+        let mut known = known.borrow_mut();
+        if let Some(var) = known.get(&name) {
+            return read(lua, var);
+        }
+        let var = Var::parse(&name);
+        let value = read(lua, &var);
+        if known.len() < MOST_NAMES {
+            known.insert(name, var);
+        }
+        value
+    })?;
+    natives.add("set_var", |_, (name, value): (String, Value)| {
+        if let Some(text) = value.as_string().map(|text| text.as_bytes().to_vec()) {
+            let is_forwarding = exchange(|x| forward(x, &name, &text))?;
+            if is_forwarding {
+                return Ok(());
+            }
+        }
+        let set = exchange(|x| x.note::<Session>().map(|session| session.vars.clone()))?;
+        // A variable that is set to nil has its own value again.
+        set.map_or(Ok(()), |set| set.raw_set(name, value))
+    })?;
+    natives.add("session", |_, what: String| {
+        let table: Option<Table> = exchange(|x| {
+            let session = x.note::<Session>()?;
+            match what.as_str() {
+                "ctx" => Some(session.ctx.clone()),
+                _ => Some(session.ngx_ctx.clone()),
+            }
+        })?;
+        Ok(table)
+    })?;
+    natives.add("set_ngx_ctx", |_, table: Table| {
+        exchange(|x| {
+            if let Some(session) = x.note_mut::<Session>() {
+                session.ngx_ctx = table;
+            }
+        })
+    })?;
+    facts(natives)
+}
+
+fn read(lua: &Lua, var: &Var) -> Result<Value> {
+    enum Read {
+        Text(Vec<u8>),
+        Number(f64),
+        Bool(bool),
+        Json(serde_json::Value),
+    }
+    let value = exchange(|x| {
+        Some(match var.value(x)? {
+            vars::Value::Text(text) => Read::Text(text.into_owned()),
+            vars::Value::Number(number) => Read::Number(number),
+            vars::Value::Bool(truth) => Read::Bool(truth),
+            vars::Value::Json(json) => Read::Json(json.into_owned()),
+        })
+    })?;
+    Ok(match value {
+        None => Value::Nil,
+        Some(Read::Text(text)) => Value::String(lua.create_string(text)?),
+        Some(Read::Number(number)) => Value::Number(number),
+        Some(Read::Bool(truth)) => Value::Boolean(truth),
+        Some(Read::Json(json)) => to_lua(lua, &json)?,
+    })
+}
+
+/// Sets a variable that decides how the request is forwarded. Returns false for all others.
+fn forward(x: &mut Exchange<'_>, name: &str, text: &[u8]) -> bool {
+    match name {
+        "upstream_uri" if text.starts_with(b"/") => x.set_upstream_uri(text),
+        "upstream_host" if !text.is_empty() => x.set_upstream_host(text),
+        "args" => x.set_query(text),
+        _ => return false,
+    }
+    true
+}
+
+/// Facts of the exchange for `ctx`, as JSON.
+fn facts(natives: &Natives<'_>) -> Result<()> {
+    natives.add("route", |lua, ()| {
+        let route = exchange(|x| {
+            x.route().map(|route| {
+                let mut value = serde_json::json!({"id": &*route.id});
+                for (key, text) in [
+                    ("name", &route.name),
+                    ("service_id", &route.service_id),
+                    ("service_name", &route.service_name),
+                ] {
+                    if !text.is_empty() {
+                        value[key] = text.as_str().into();
+                    }
+                }
+                value
+            })
+        })?;
+        route.map_or(Ok(Value::Nil), |route| to_lua(lua, &route))
+    })?;
+    natives.add("matched", |lua, ()| {
+        let matched = exchange(|x| {
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            let mut value = serde_json::json!({"_method": text(x.request().method_bytes())});
+            if !x.matched_uri().is_empty() {
+                value["_path"] = x.matched_uri().into();
+            }
+            if !x.matched_host().is_empty() {
+                value["_host"] = x.matched_host().into();
+            }
+            value
+        })?;
+        to_lua(lua, &matched)
+    })?;
+    natives.add("consumer", |lua, ()| {
+        let consumer = exchange(|x| {
+            let identity = x.identity()?;
+            let consumer = &identity.consumer;
+            let mut value = serde_json::json!({"username": consumer.name, "consumer_name": consumer.name});
+            if let Some(group) = &consumer.group_id {
+                value["group_id"] = group.as_str().into();
+            }
+            if let Some(id) = &consumer.custom_id {
+                value["custom_id"] = id.as_str().into();
+            }
+            if let Some(id) = &identity.credential_id {
+                value["credential_id"] = id.as_str().into();
+            }
+            if !consumer.labels.is_empty() {
+                let labels = consumer.labels.iter().map(|(key, text)| (key.clone(), text.as_str().into()));
+                value["labels"] = serde_json::Value::Object(labels.collect());
+            }
+            Some(value)
+        })?;
+        consumer.map_or(Ok(Value::Nil), |consumer| to_lua(lua, &consumer))
+    })?;
+    natives.add("upstream_status", |_, ()| {
+        exchange(|x| match x.upstream_status() {
+            0 => None,
+            status => Some(status),
+        })
+    })
+}

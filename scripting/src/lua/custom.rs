@@ -1,0 +1,279 @@
+//! Plugins in files, as APISIX loads them: `apisix/plugins/NAME.lua` below `apisix.extra_lua_path`.
+//!
+//! The program reads the files; machines never do. A plugin has globals of its own, and its own copies of the modules
+//! that it requires.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use mlua::{Function, Lua, MultiValue, Table, Value as LuaValue};
+use model::Invalid;
+use sdk::chain::{Fitting, Stage};
+use sdk::instance::intern;
+use sdk::{Build, Factory, Phases};
+use serde_json::{Value, json};
+
+use super::code::Code;
+use super::host::Host;
+use super::instance::Script;
+use super::machine::{Loaded, Machine};
+use super::native::{to_json, to_lua};
+use super::{control, text};
+
+/// The texts of modules by their names, such as `apisix.plugins.mine`.
+#[derive(Debug, Default)]
+pub struct Sources(BTreeMap<String, (String, String)>);
+
+impl Sources {
+    /// Adds a module; the first file of a name counts.
+    pub fn add(&mut self, module: String, file: String, text: String) {
+        self.0.entry(module).or_insert((file, text));
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Compiled modules.
+pub(super) struct Library {
+    number: u64,
+    alive: Arc<()>,
+    modules: BTreeMap<String, Result<Code, String>>,
+}
+
+/// Compiles all modules. One that does not compile is an error of the plugins that require it.
+///
+/// # Errors
+/// The control machine cannot be made.
+pub fn library(host: &Arc<Host>, sources: Sources) -> Result<Arc<dyn std::any::Any + Send + Sync>, Invalid> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let modules = control::run(host, move |machine| {
+        let compile = |(module, (file, text)): (String, (String, String))| {
+            let code = Code::compile(&machine.lua, &format!("@{file}"), &text);
+            (module, code.map_err(|error| described(&error, &text)))
+        };
+        sources.0.into_iter().map(compile).collect()
+    })?;
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    Ok(Arc::new(Library { number, alive: Arc::new(()), modules }))
+}
+
+/// The message of an error, with the line it is about.
+fn described(error: &mlua::Error, source: &str) -> String {
+    let message = text::message(error);
+    match text::excerpt(&message, source) {
+        Some((_, line)) => format!("{message}: `{line}`"),
+        None => message,
+    }
+}
+
+/// Loads a plugin from a library; `None` if it has no file of the name.
+///
+/// # Errors
+/// The file does not load, or what it returns is no plugin.
+pub fn plugin(
+    host: &Arc<Host>,
+    library: &Arc<dyn std::any::Any + Send + Sync>,
+    name: &str,
+) -> Result<Option<Box<dyn Factory>>, Invalid> {
+    let Ok(library) = library.clone().downcast::<Library>() else { return Ok(None) };
+    if !library.modules.contains_key(&module_name(name)) {
+        return Ok(None);
+    }
+    let name = intern(name)?;
+    let shared = library.clone();
+    let facts = control::run(host, move |machine| {
+        let facts = shared.plugin(machine, name).and_then(|module| Facts::of(&module));
+        facts.map_err(|error| text::message(&error))
+    })?;
+    let facts = facts.map_err(|error| Invalid::new(format!("cannot load the plugin {name}: {error}")))?;
+    let version = intern(&facts.version).unwrap_or("0.1");
+    Ok(Some(Box::new(Custom { name, version, host: host.clone(), library, facts })))
+}
+
+fn module_name(plugin: &str) -> String {
+    format!("apisix.plugins.{plugin}")
+}
+
+impl Library {
+    /// The table of a plugin in a machine, loaded at first use.
+    fn plugin(self: &Arc<Library>, machine: &Machine, name: &'static str) -> mlua::Result<Table> {
+        machine.module(self.number, name, &self.alive, || {
+            let library = self.clone();
+            let find =
+                machine.lua.create_function(
+                    move |lua: &Lua, (name, globals): (String, Table)| match library.modules.get(&name) {
+                        Some(Ok(code)) => code.load(lua, &globals).map(Some),
+                        Some(Err(error)) => Err(mlua::Error::runtime(error.clone())),
+                        None => Ok(None),
+                    },
+                )?;
+            let globals = machine.environment(Some(find))?;
+            let require: Function = globals.get("require")?;
+            let module: Table = machine.run(|| require.call(module_name(name)))?;
+            if let LuaValue::Function(init) = module.get("init")? {
+                machine.run(|| init.call::<()>(()))?;
+            }
+            Ok(module)
+        })
+    }
+}
+
+/// The properties of a plugin.
+struct Facts {
+    version: String,
+    priority: i32,
+    is_auth: bool,
+    phases: Phases,
+    schema: Value,
+    consumer_schema: Option<Value>,
+    metadata_schema: Option<Value>,
+}
+
+/// The functions of a plugin by phase, in the order in which they run.
+const FUNCTIONS: [(&str, Phases, &[&str]); 6] = [
+    ("rewrite", Phases::REWRITE, &["rewrite"]),
+    ("access", Phases::ACCESS, &["access"]),
+    ("before_proxy", Phases::BEFORE_PROXY, &["before_proxy"]),
+    ("header_filter", Phases::HEADER_FILTER, &["header_filter"]),
+    ("body_filter", Phases::BODY_FILTER, &["body_filter", "delayed_body_filter"]),
+    ("log", Phases::LOG, &["log"]),
+];
+
+impl Facts {
+    fn of(module: &Table) -> mlua::Result<Facts> {
+        let schema = |name: &str| match module.get::<LuaValue>(name)? {
+            LuaValue::Nil => Ok(None),
+            schema => to_json(&schema).map(Some),
+        };
+        let mut phases = Phases::NONE;
+        for (_, phase, names) in FUNCTIONS {
+            for name in names {
+                if module.get::<LuaValue>(*name)?.is_function() {
+                    phases = phases | phase;
+                }
+            }
+        }
+        let version: LuaValue = module.get("version")?;
+        Ok(Facts {
+            version: version.as_f64().map_or_else(|| "0.1".to_owned(), |version| version.to_string()),
+            priority: module
+                .get::<Option<i32>>("priority")?
+                .ok_or_else(|| mlua::Error::runtime("invalid plugin: `priority` is missing"))?,
+            is_auth: module.get::<Option<String>>("type")?.as_deref() == Some("auth"),
+            phases,
+            schema: schema("schema")?.unwrap_or_else(|| json!({"type": "object"})),
+            consumer_schema: schema("consumer_schema")?,
+            metadata_schema: schema("metadata_schema")?,
+        })
+    }
+}
+
+/// The factory of a plugin in a file.
+struct Custom {
+    name: &'static str,
+    version: &'static str,
+    host: Arc<Host>,
+    library: Arc<Library>,
+    facts: Facts,
+}
+
+impl Factory for Custom {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn priority(&self) -> i32 {
+        self.facts.priority
+    }
+
+    fn version(&self) -> &'static str {
+        self.version
+    }
+
+    fn is_auth(&self) -> bool {
+        self.facts.is_auth
+    }
+
+    fn phases(&self) -> Phases {
+        self.facts.phases
+    }
+
+    fn schema(&self) -> Value {
+        self.facts.schema.clone()
+    }
+
+    fn consumer_schema(&self) -> Option<Value> {
+        self.facts.consumer_schema.clone()
+    }
+
+    fn metadata_schema(&self) -> Option<Value> {
+        self.facts.metadata_schema.clone()
+    }
+
+    fn build(&self, config: Value, cx: &mut Build<'_>, fitting: Fitting) -> Result<Arc<Stage>, Invalid> {
+        let (name, library, checked) = (self.name, self.library.clone(), config.clone());
+        control::run(&self.host, move |machine| check(machine, &library, name, &checked))??;
+        let (library, attr, metadata) = (self.library.clone(), cx.attr.cloned(), cx.metadata().cloned());
+        let load = move |machine: &Machine| {
+            let module = library.plugin(machine, name)?;
+            let lua = &machine.lua;
+            for (list, value) in [("attrs", &attr), ("metadata", &metadata)] {
+                let value = value.as_ref().map_or(Ok(LuaValue::Nil), |value| to_lua(lua, value))?;
+                machine.natives.get::<Table>(list)?.raw_set(name, value)?;
+            }
+            let functions = lua.create_table()?;
+            for (phase, _, names) in FUNCTIONS {
+                let list = lua.create_table()?;
+                for function in names {
+                    if let LuaValue::Function(function) = module.get(*function)? {
+                        list.raw_push(function)?;
+                    }
+                }
+                functions.raw_set(phase, list)?;
+            }
+            machine.runner(name, &functions, &config)
+        };
+        Ok(fitting.stage(Script::new(name, self.host.clone(), self.facts.phases, Box::new(load))))
+    }
+}
+
+/// Calls the plugin's `check_schema`.
+fn check(
+    machine: &Machine,
+    library: &Arc<Library>,
+    name: &'static str,
+    config: &Value,
+) -> Result<(), Invalid> {
+    let failed = |error: mlua::Error| Invalid::new(text::message(&error));
+    let module = library.plugin(machine, name).map_err(failed)?;
+    let LuaValue::Function(check) = module.get("check_schema").map_err(failed)? else { return Ok(()) };
+    let conf = to_lua(&machine.lua, config).map_err(failed)?;
+    let results: MultiValue = machine.run(|| check.call((conf, LuaValue::Nil))).map_err(failed)?;
+    match (results.front(), results.get(1)) {
+        (Some(LuaValue::Nil | LuaValue::Boolean(false)), error) => {
+            let error = error.and_then(|error| error.to_string().ok()).unwrap_or_default();
+            Err(Invalid::new(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Machine {
+    /// The code of an instance: lists of functions by phase, and their settings.
+    pub(super) fn runner(&self, name: &'static str, functions: &Table, conf: &Value) -> mlua::Result<Loaded> {
+        let lua = &self.lua;
+        let globals = lua.globals();
+        let ngx: Table = globals.get("ngx")?;
+        let core: Table = globals.get::<Function>("require")?.call("apisix.core")?;
+        let source = lua.load(include_str!("runner.lua")).set_name("=runner");
+        let call = source.call((ngx, core, functions, to_lua(lua, conf)?, name))?;
+        Ok(Loaded { call })
+    }
+}

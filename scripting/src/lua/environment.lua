@@ -1,0 +1,233 @@
+-- Environments of scripts. Each script has globals and libraries of its own: it reads those of the machine through
+-- them, and its writes stay in them.
+local native = ...
+local base = _G
+local package = package
+local WAIT, EXIT, BODY = native.WAIT, native.EXIT, native.BODY
+
+local error, getfenv, getmetatable, load, next, pairs, rawset, select, setfenv, setmetatable, tostring, type =
+    error, getfenv, getmetatable, load, next, pairs, rawset, select, setfenv, setmetatable, tostring, type
+local create, resume, running, status, wrap, yield =
+    coroutine.create, coroutine.resume, coroutine.running, coroutine.status, coroutine.wrap, coroutine.yield
+local find, format = string.find, string.format
+local base_require = require
+
+-- Strings of all scripts have one metatable.
+getmetatable("").__metatable = false
+
+-- A table of functions is a library; other tables (empty ones, marks, metatables) keep their identity.
+local function is_library(value)
+    if type(value) ~= "table" then
+        return false
+    end
+    for _, field in next, value do
+        if type(field) == "function" then
+            return true
+        end
+    end
+    local meta = getmetatable(value)
+    return type(meta) == "table" and meta.__index ~= nil and next(value) == nil
+end
+
+-- A view of a library: what is written to it stays in it. `seen` has the views of this environment.
+local function view(library, seen)
+    local known = seen[library]
+    if known then
+        return known
+    end
+    local mine = {}
+    seen[library] = mine
+    local meta = getmetatable(library)
+    meta = type(meta) == "table" and meta or {}
+    local call, set, dynamic = meta.__call, meta.__set, meta.__dynamic or {}
+    return setmetatable(mine, {
+        __index = function(_, key)
+            local value = library[key]
+            if dynamic[key] then
+                return value
+            elseif is_library(value) then
+                value = view(value, seen)
+                rawset(mine, key, value)
+            elseif type(value) == "function" then
+                rawset(mine, key, value)
+            end
+            return value
+        end,
+        __newindex = set and function(_, key, value)
+            if not set(key, value) then
+                rawset(mine, key, value)
+            end
+        end or nil,
+        __call = call and function(_, ...)
+            return call(library, ...)
+        end or nil,
+        -- As a library without a view: `pairs` has all of it.
+        __pairs = function()
+            local all = {}
+            for key, value in next, library do
+                all[key] = value
+            end
+            for key, value in next, mine do
+                all[key] = value
+            end
+            return next, all, nil
+        end,
+    })
+end
+
+-- Coroutines of scripts pass on what the machine waits for.
+local function passed(co, ok, first, ...)
+    if ok and (first == WAIT or first == EXIT or first == BODY) and status(co) == "suspended" then
+        return passed(co, resume(co, yield(first, ...)))
+    end
+    return ok, first, ...
+end
+
+local function resume_script(co, ...)
+    return passed(co, resume(co, ...))
+end
+
+local function result(ok, first, ...)
+    if not ok then
+        error(first, 0)
+    end
+    return first, ...
+end
+
+local coroutines = {
+    create = create,
+    resume = resume_script,
+    running = running,
+    status = status,
+    yield = yield,
+    isyieldable = coroutine.isyieldable,
+    wrap = function(f)
+        local co = create(f)
+        return function(...)
+            return result(resume_script(co, ...))
+        end
+    end,
+}
+
+local function collectgarbage_script(option)
+    if option == nil or option == "collect" or option == "step" then
+        return 0
+    end
+    if option == "count" then
+        return collectgarbage("count")
+    end
+    error("bad argument #1 to 'collectgarbage' (not available to scripts)", 2)
+end
+
+-- Makes an environment. `find_module(name, globals)` returns the function of a module of the script's own, or nil.
+local function environment(find_module)
+    local seen, loaded, preload = {}, {}, {}
+    local env = {}
+
+    -- Loads text, never machine code or bytecode, with the globals of this script.
+    local function load_script(chunk, name, mode, globals)
+        if type(chunk) == "function" then
+            local parts, part = {}, chunk()
+            while type(part) == "string" and part ~= "" do
+                parts[#parts + 1] = part
+                part = chunk()
+            end
+            chunk = table.concat(parts)
+        end
+        return load(chunk, name or chunk, "t", globals or env)
+    end
+
+    local function module_of(name)
+        if preload[name] then
+            return preload[name]
+        end
+        return find_module and find_module(name, env)
+    end
+
+    local function require_script(name)
+        if type(name) ~= "string" then
+            error("bad argument #1 to 'require' (string expected, got " .. type(name) .. ")", 2)
+        end
+        local known = loaded[name]
+        if known ~= nil then
+            return known
+        end
+        local made
+        local maker = module_of(name)
+        if maker then
+            loaded[name] = true
+            local value = maker(name)
+            made = value == nil and loaded[name] or value
+        elseif package.loaded[name] ~= nil or package.preload[name] then
+            made = base_require(name)
+            if is_library(made) then
+                made = view(made, seen)
+            end
+        else
+            local near = native.near_module(name)
+            error(format("module '%s' not found%s", name, near and ": did you mean '" .. near .. "'?" or ""), 2)
+        end
+        loaded[name] = made
+        return made
+    end
+
+    local function own(f)
+        local globals = getfenv(f)
+        return globals == base and env or globals
+    end
+
+    env._G = env
+    env.require = require_script
+    env.package = { loaded = loaded, preload = preload, path = "", cpath = "", config = package.config }
+    env.load = load_script
+    env.loadstring = function(chunk, name)
+        return load_script(chunk, name)
+    end
+    env.coroutine = view(coroutines, seen)
+    env.collectgarbage = collectgarbage_script
+    env.getfenv = function(f)
+        if f == nil or f == 0 then
+            f = f == 0 and 0 or 1
+        end
+        if f == 0 then
+            return env
+        end
+        if type(f) == "number" then
+            f = f + 1
+        end
+        return own(f)
+    end
+    env.setfenv = function(f, globals)
+        if f == 0 then
+            error("'setfenv' cannot change the globals of a thread", 2)
+        end
+        if type(f) == "number" then
+            f = f + 1
+        end
+        -- A function of the machine has the machine's globals, and keeps them.
+        if getfenv(f) == base then
+            error("'setfenv' cannot change environment of given object", 2)
+        end
+        return setfenv(f, globals)
+    end
+    env.print = function(...)
+        local texts = {}
+        for at = 1, select("#", ...) do
+            texts[at] = tostring((select(at, ...)))
+        end
+        native.log(native.NOTICE, table.concat(texts, "\t"))
+    end
+    env.debug = { traceback = native.traceback }
+
+    for _, name in next, { "ngx", "string", "table", "math", "bit", "os" } do
+        env[name] = view(base[name], seen)
+        loaded[name] = env[name]
+    end
+    loaded._G = env
+    loaded.coroutine = env.coroutine
+    loaded.package = env.package
+    -- Without the libraries, `require` of one returns the view.
+    return setmetatable(env, { __index = base, __metatable = false })
+end
+
+return environment

@@ -1,0 +1,202 @@
+//! Runs Lua code that may wait: a coroutine, and the light threads it starts.
+//!
+//! A function that waits begins a future and yields a mark. The flow polls the future and resumes the coroutine with
+//! its results. Coroutines of the script itself pass the marks on (`environment.lua`).
+
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use mlua::{Error, Function, IntoLuaMulti, LightUserData, MultiValue, Result, Thread, Value};
+use sdk::Exchange;
+
+use super::access::{self, Place};
+use super::machine::{Machine, Waiting};
+
+/// The marks that code yields.
+pub(super) struct Marks;
+
+static MARKS: [u8; 3] = [0; 3];
+
+impl Marks {
+    /// A wait has begun.
+    pub(super) const WAIT: usize = 0;
+    /// The exchange is answered, or the phase is over.
+    pub(super) const EXIT: usize = 1;
+    /// The request's body is needed.
+    pub(super) const BODY: usize = 2;
+
+    pub(super) fn value(mark: usize) -> Value {
+        let address: *const u8 = &raw const MARKS[mark];
+        Value::LightUserData(LightUserData(address.cast_mut().cast()))
+    }
+
+    fn of(value: Option<&Value>) -> Option<usize> {
+        let Some(Value::LightUserData(data)) = value else { return None };
+        (0..MARKS.len()).find(|mark| std::ptr::eq(data.0.cast::<u8>(), &raw const MARKS[*mark]))
+    }
+}
+
+/// How code has ended, or why it stopped for now.
+#[derive(Debug)]
+pub(super) enum End {
+    Returned,
+    Exited,
+    /// The request's body is to be buffered; the flow is polled again afterwards.
+    NeedsBody,
+}
+
+/// Code that has begun.
+pub(super) struct Flow {
+    machine: Rc<Machine>,
+    place: Place,
+    main: Task,
+    /// Whether the main coroutine has ended; light threads may still run.
+    returned: bool,
+    light: Vec<Task>,
+}
+
+struct Task {
+    thread: Thread,
+    state: State,
+}
+
+enum State {
+    /// To be resumed with these values.
+    Ready(MultiValue),
+    Waiting(Waiting),
+    Ended,
+}
+
+/// Light threads of one flow.
+const MOST_LIGHT: usize = 100;
+
+/// The result of resuming one coroutine.
+enum Turn {
+    Pending,
+    Ended,
+    Exited,
+    NeedsBody,
+}
+
+impl Flow {
+    pub(super) fn new(
+        machine: &Rc<Machine>,
+        place: Place,
+        function: Function,
+        args: impl IntoLuaMulti,
+    ) -> Result<Flow> {
+        let thread = machine.lua.create_thread(function)?;
+        let state = State::Ready(args.into_lua_multi(&machine.lua)?);
+        let main = Task { thread, state };
+        Ok(Flow { machine: machine.clone(), place, main, returned: false, light: Vec::new() })
+    }
+
+    /// Runs all code that can run.
+    pub(super) fn poll(
+        &mut self,
+        mut x: Option<&mut Exchange<'_>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<End>> {
+        loop {
+            let mut moved = false;
+            let machine = self.machine.clone();
+            for at in 0..=self.light.len() {
+                let task = match at {
+                    0 => &mut self.main,
+                    at => &mut self.light[at - 1],
+                };
+                if let State::Waiting(waiting) = &mut task.state {
+                    match waiting.as_mut().poll(cx) {
+                        Poll::Pending => continue,
+                        Poll::Ready(outcome) => task.state = State::Ready(machine.results(outcome)?),
+                    }
+                }
+                let State::Ready(_) = task.state else { continue };
+                moved = true;
+                let turn = task.turn(&machine, self.place, x.as_deref_mut());
+                match turn {
+                    Ok(Turn::Pending) => {}
+                    Ok(Turn::Exited) => return Poll::Ready(Ok(End::Exited)),
+                    Ok(Turn::NeedsBody) => return Poll::Ready(Ok(End::NeedsBody)),
+                    Ok(Turn::Ended) if at == 0 => self.returned = true,
+                    // The results of a light thread are in Lua (`thread.lua`).
+                    Ok(Turn::Ended) => {}
+                    Err(error) => return Poll::Ready(Err(error)),
+                }
+            }
+            self.collect()?;
+            if !moved {
+                break;
+            }
+        }
+        match self.returned && self.light.is_empty() {
+            true => Poll::Ready(Ok(End::Returned)),
+            false => Poll::Pending,
+        }
+    }
+
+    /// Takes over the light threads that were started, and drops those that have ended.
+    fn collect(&mut self) -> Result<()> {
+        let started = self.machine.started.take();
+        self.light.extend(
+            started.into_iter().map(|(thread, waiting)| Task { thread, state: State::Waiting(waiting) }),
+        );
+        let killed = self.machine.killed.take();
+        self.light.retain(|task| !matches!(task.state, State::Ended) && !killed.contains(&task.thread));
+        if self.light.len() > MOST_LIGHT {
+            return Err(Error::runtime(format!("more than {MOST_LIGHT} light threads")));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Flow {
+    fn drop(&mut self) {
+        // Threads that were started in a turn that failed belong to no flow.
+        self.machine.started.take();
+        self.machine.waiting.take();
+    }
+}
+
+impl Task {
+    fn turn(&mut self, machine: &Rc<Machine>, place: Place, x: Option<&mut Exchange<'_>>) -> Result<Turn> {
+        let State::Ready(args) = std::mem::replace(&mut self.state, State::Ended) else {
+            return Ok(Turn::Pending);
+        };
+        let thread = &self.thread;
+        let results = access::run(place, x, || machine.run(|| thread.resume::<MultiValue>(args)))?;
+        if !thread.is_resumable() {
+            return Ok(Turn::Ended);
+        }
+        match Marks::of(results.front()) {
+            Some(Marks::EXIT) => Ok(Turn::Exited),
+            Some(Marks::BODY) => {
+                self.state = State::Ready(MultiValue::new());
+                Ok(Turn::NeedsBody)
+            }
+            Some(Marks::WAIT) => {
+                let waiting = machine.waiting.take();
+                let waiting = waiting.ok_or_else(|| Error::runtime("a wait that has not begun"))?;
+                self.state = State::Waiting(waiting);
+                Ok(Turn::Pending)
+            }
+            // `coroutine.yield` outside of a coroutine of the script lets others run.
+            _ => {
+                self.state = State::Waiting(pause());
+                Ok(Turn::Pending)
+            }
+        }
+    }
+}
+
+/// Is ready when it is polled for the second time.
+pub(super) fn pause() -> Waiting {
+    let mut yielded = false;
+    Box::pin(std::future::poll_fn(move |cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(Ok(Vec::new()));
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }))
+}

@@ -1,0 +1,52 @@
+//! The settings of scripts, and the program's services for them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::libs::shared::Dictionaries;
+
+/// Limits of scripts.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Bytes of one machine: of all scripts of a worker.
+    pub max_memory: usize,
+    /// How long code may run without a wait.
+    pub max_time: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { max_memory: 64 << 20, max_time: Duration::from_secs(1) }
+    }
+}
+
+/// The level of a line in the error log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    Error,
+    Warn,
+    Info,
+    Debug,
+}
+
+/// Takes lines for the error log. Called on workers: it must not block.
+pub trait Log: Send + Sync {
+    /// The least severe level that is written.
+    fn level(&self) -> Level;
+
+    fn line(&self, level: Level, text: String);
+}
+
+/// The program, as scripts see it.
+pub struct Host {
+    pub settings: Settings,
+    pub log: Box<dyn Log>,
+    /// `ngx.shared`.
+    pub dictionaries: Dictionaries,
+}
+
+impl Host {
+    pub fn new(settings: Settings, log: Box<dyn Log>, dictionaries: Dictionaries) -> Arc<Host> {
+        Arc::new(Host { settings, log, dictionaries })
+    }
+}

@@ -1,0 +1,177 @@
+//! A plugin instance whose functions are Lua.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use sdk::chain::LocalFuture;
+use sdk::exchange::Chunk;
+use sdk::{Exchange, Instance, Phase, Phases, Reply, Step};
+
+use super::access::{self, Place};
+use super::api::body_limit;
+use super::flow::{End, Flow};
+use super::host::{Host, Level};
+use super::libs;
+use super::machine::{self, Loaded, Machine};
+use super::session::{self, Piece, Session};
+use super::text;
+
+/// Loads the code of an instance into a machine.
+pub(super) type Load = Box<dyn Fn(&Machine) -> mlua::Result<Loaded> + Send + Sync>;
+
+pub(super) struct Script {
+    name: &'static str,
+    host: Arc<Host>,
+    phases: Phases,
+    /// Differs between all instances.
+    number: u64,
+    /// Machines drop the code of an instance that is gone.
+    alive: Arc<()>,
+    load: Load,
+}
+
+impl Script {
+    pub(super) fn new(name: &'static str, host: Arc<Host>, phases: Phases, load: Load) -> Script {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        // A filter may change the length of a body, so its head must not have one.
+        let phases = if phases.has(Phase::BodyFilter) { phases | Phases::HEADER_FILTER } else { phases };
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        Script { name, host, phases, number, alive: Arc::new(()), load }
+    }
+
+    /// The machine with this instance's code, and the exchange's session.
+    fn begin(&self, x: &mut Exchange<'_>) -> mlua::Result<(Rc<Machine>, Rc<Loaded>)> {
+        let machine = machine::of_thread(&self.host)?;
+        machine.serve(x);
+        machine.make_room();
+        let loaded = machine.loaded(self.number, &self.alive, &self.load)?;
+        Session::ensure(&machine, x)?;
+        Ok((machine, loaded))
+    }
+
+    /// Begins or continues the functions of a phase before the upstream.
+    fn go(&self, phase: Phase, x: &mut Exchange<'_>, cx: &mut Context<'_>) -> Poll<Step> {
+        match self.polled(phase, x, cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(End::NeedsBody)) => Poll::Ready(Step::Body(body_limit())),
+            Poll::Ready(Ok(End::Exited | End::Returned)) => {
+                Poll::Ready(session::reply(x).map_or(Step::Next, Step::Reply))
+            }
+            Poll::Ready(Err(error)) => Poll::Ready(self.failed(&error, x)),
+        }
+    }
+
+    fn polled(&self, phase: Phase, x: &mut Exchange<'_>, cx: &mut Context<'_>) -> Poll<mlua::Result<End>> {
+        let waiting = x.note_mut::<Session>().and_then(|session| session.flow.take());
+        let mut flow = match waiting {
+            Some(flow) => flow,
+            None => {
+                let (machine, loaded) = self.begin(x)?;
+                let ctx = x.note::<Session>().map(|session| session.ctx.clone());
+                Flow::new(&machine, Place::of(phase), loaded.call.clone(), (name_of(phase), ctx))?
+            }
+        };
+        let polled = flow.poll(Some(x), cx);
+        if matches!(polled, Poll::Pending | Poll::Ready(Ok(End::NeedsBody)))
+            && let Some(session) = x.note_mut::<Session>()
+        {
+            session.flow = Some(flow);
+        }
+        polled
+    }
+
+    /// Calls the functions of a phase that cannot wait.
+    fn call(&self, phase: Phase, x: &mut Exchange<'_>) -> mlua::Result<()> {
+        let (machine, loaded) = self.begin(x)?;
+        let ctx = x.note::<Session>().map(|session| session.ctx.clone());
+        access::run(Place::of(phase), Some(x), || {
+            machine.run(|| loaded.call.call::<()>((name_of(phase), ctx)))
+        })
+    }
+
+    /// Logs an error; the exchange is answered with 500.
+    #[cold]
+    fn failed(&self, error: &mlua::Error, x: &mut Exchange<'_>) -> Step {
+        let route = x.route().map_or("", |route| &*route.id);
+        let mut error = text::message(error);
+        let near = machine::current().and_then(|machine| libs::similar(&machine.lua, &error));
+        if let Some(near) = near {
+            error.push_str(&format!("; similar names: {near}"));
+        }
+        self.host.log.line(
+            Level::Error,
+            format!("lua script failed plugin={} route={route} error={error:?}", self.name),
+        );
+        if let Some(session) = x.note_mut::<Session>() {
+            (session.wrote, session.exit) = (false, None);
+            session.output.clear();
+        }
+        Step::Reply(Reply::status(500).because("a script failed"))
+    }
+}
+
+/// The name of a phase's function in a plugin.
+fn name_of(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Rewrite => "rewrite",
+        Phase::Access => "access",
+        Phase::BeforeProxy => "before_proxy",
+        Phase::HeaderFilter => "header_filter",
+        Phase::BodyFilter => "body_filter",
+        Phase::Log => "log",
+        Phase::Preread => "preread",
+    }
+}
+
+impl Instance for Script {
+    fn phases(&self) -> Phases {
+        self.phases
+    }
+
+    fn ask(&self, phase: Phase, x: &mut Exchange<'_>) -> Step {
+        match self.go(phase, x, &mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(step) => step,
+            Poll::Pending => Step::Wait,
+        }
+    }
+
+    fn wait<'a>(&'a self, phase: Phase, x: &'a mut Exchange<'_>) -> LocalFuture<'a, Step> {
+        Box::pin(poll_fn(move |cx| self.go(phase, x, cx)))
+    }
+
+    fn header_filter(&self, x: &mut Exchange<'_>) -> Step {
+        if self.phases.has(Phase::BodyFilter) {
+            x.remove_response_header("Content-Length");
+        }
+        match self.call(Phase::HeaderFilter, x) {
+            Ok(()) => Step::Next,
+            Err(error) => self.failed(&error, x),
+        }
+    }
+
+    fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) -> Step {
+        if let Err(error) = self.begin(x) {
+            return self.failed(&error, x);
+        }
+        if let Some(session) = x.note_mut::<Session>() {
+            session.piece = Some(Piece { data: std::mem::take(&mut chunk.data), last: chunk.last });
+        }
+        let called = self.call(Phase::BodyFilter, x);
+        if let Some(piece) = x.note_mut::<Session>().and_then(|session| session.piece.take()) {
+            chunk.data = piece.data;
+        }
+        match called {
+            Ok(()) => Step::Next,
+            Err(error) => self.failed(&error, x),
+        }
+    }
+
+    fn log(&self, x: &mut Exchange<'_>) {
+        if let Err(error) = self.call(Phase::Log, x) {
+            self.failed(&error, x);
+        }
+    }
+}

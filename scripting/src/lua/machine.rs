@@ -1,0 +1,211 @@
+//! The machine of a thread: one for each worker, and one on the control side.
+
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak as Owner};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+
+use hashbrown::HashMap;
+use mlua::{Function, Lua, MultiValue, Result, Table, Thread};
+use sdk::chain::LocalFuture;
+use sdk::{Exchange, World};
+
+use super::host::Host;
+use super::libs::shared::share;
+use super::watchdog::Watch;
+use super::{api, vm};
+
+/// The results of a wait: what the waiting function returns.
+pub(super) type Waiting = LocalFuture<'static, std::result::Result<Vec<Out>, String>>;
+
+/// A value that a wait returns to Lua.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Out {
+    Nil,
+    Bool(bool),
+    Text(Vec<u8>),
+}
+
+/// The code of a plugin instance.
+pub(super) struct Loaded {
+    /// Runs the functions of the instance.
+    pub call: Function,
+}
+
+/// Values that are dropped when nothing outside the machine holds their mark.
+type Marked<K, V> = RefCell<HashMap<K, (Weak<()>, V)>>;
+
+/// A machine with the code it has loaded.
+pub(super) struct Machine {
+    pub lua: Lua,
+    pub host: Arc<Host>,
+    /// Of the machines of this process, from 0 on.
+    pub number: u32,
+    watch: Watch,
+    /// Makes the environment of a script.
+    environment: Function,
+    /// By the number of the instance, which is alive while its mark is.
+    loaded: Marked<u64, Rc<Loaded>>,
+    /// The wait that a function has begun; the code yields right afterwards.
+    pub waiting: RefCell<Option<Waiting>>,
+    /// Light threads that were started or ended since the flow looked last.
+    pub started: RefCell<Vec<(Thread, Waiting)>>,
+    pub killed: RefCell<Vec<Thread>>,
+    /// The metatable of `ctx`.
+    pub contexts: Table,
+    /// The table of Rust functions, and of what the sources of this room share.
+    pub natives: Table,
+    /// Plugins in files, by the number of their library and their name.
+    modules: Marked<(u64, &'static str), Table>,
+    /// Used memory in bytes at which all garbage is collected before code runs.
+    collect_at: Cell<usize>,
+    /// The worker, for code without an exchange.
+    worker: RefCell<Option<Owner<dyn World>>>,
+}
+
+thread_local! {
+    static MACHINE: RefCell<Option<Rc<Machine>>> = const { RefCell::new(None) };
+}
+
+/// The machine of this thread, which is made at first use.
+///
+/// # Errors
+/// The machine cannot be made, for want of memory.
+pub(super) fn of_thread(host: &Arc<Host>) -> Result<Rc<Machine>> {
+    if let Some(machine) = current() {
+        return Ok(machine);
+    }
+    let machine = Rc::new(Machine::new(host.clone())?);
+    MACHINE.set(Some(machine.clone()));
+    Ok(machine)
+}
+
+/// The machine of this thread, if there is one.
+pub(super) fn current() -> Option<Rc<Machine>> {
+    MACHINE.with_borrow(Clone::clone)
+}
+
+/// The worker of this thread, where it can be kept.
+pub(super) fn worker() -> Option<Rc<dyn World>> {
+    current()?.worker.borrow().as_ref()?.upgrade()
+}
+
+impl Machine {
+    fn new(host: Arc<Host>) -> Result<Machine> {
+        let lua = vm::new()?;
+        share(&lua, &host.dictionaries)?;
+        let (environment, natives) = api::install(&lua)?;
+        let contexts = natives.raw_get("contexts")?;
+        let max_memory = host.settings.max_memory;
+        lua.set_memory_limit(max_memory)?;
+        let watch = Watch::new(&lua, host.settings.max_time)?;
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        Ok(Machine {
+            lua,
+            host,
+            number: NUMBER.fetch_add(1, Ordering::Relaxed),
+            watch,
+            environment,
+            loaded: RefCell::default(),
+            waiting: RefCell::default(),
+            started: RefCell::default(),
+            killed: RefCell::default(),
+            contexts,
+            natives,
+            modules: RefCell::default(),
+            collect_at: Cell::new(max_memory / 2),
+            worker: RefCell::default(),
+        })
+    }
+
+    /// Keeps the worker of an exchange, for timers.
+    pub(super) fn serve(&self, x: &Exchange<'_>) {
+        let mut worker = self.worker.borrow_mut();
+        if worker.is_none() {
+            *worker = x.world().owned().map(|world| Rc::downgrade(&world));
+        }
+    }
+
+    /// Collects garbage if much memory is used: LuaJIT fails at the limit without collecting any, so what one script
+    /// left behind would fail the next.
+    pub(super) fn make_room(&self) {
+        if self.lua.used_memory() < self.collect_at.get() {
+            return;
+        }
+        // An error of a finalizer leaves its memory for later.
+        let _ = self.lua.gc_collect();
+        let (used, most) = (self.lua.used_memory(), self.host.settings.max_memory);
+        self.collect_at.set(used + most.saturating_sub(used) / 2);
+    }
+
+    /// Runs code of this machine within its limit of time.
+    pub(super) fn run<T>(&self, code: impl FnOnce() -> T) -> T {
+        self.watch.run(code)
+    }
+
+    /// A new environment; `find_module` returns functions that make modules of the script's own.
+    pub(super) fn environment(&self, find_module: Option<Function>) -> Result<Table> {
+        self.run(|| self.environment.call(find_module))
+    }
+
+    /// The code of an instance, which is loaded at first use.
+    pub(super) fn loaded(
+        &self,
+        number: u64,
+        alive: &Arc<()>,
+        load: impl FnOnce(&Machine) -> Result<Loaded>,
+    ) -> Result<Rc<Loaded>> {
+        if let Some((_, loaded)) = self.loaded.borrow().get(&number) {
+            return Ok(loaded.clone());
+        }
+        let loaded = Rc::new(load(self)?);
+        let mut all = self.loaded.borrow_mut();
+        all.retain(|_, (alive, _)| alive.strong_count() > 0);
+        all.insert(number, (Arc::downgrade(alive), loaded.clone()));
+        Ok(loaded)
+    }
+
+    /// The table of a plugin in a file, which is loaded at first use. Plugins of libraries that are gone are dropped.
+    pub(super) fn module(
+        &self,
+        library: u64,
+        name: &'static str,
+        alive: &Arc<()>,
+        load: impl FnOnce() -> Result<Table>,
+    ) -> Result<Table> {
+        if let Some((_, module)) = self.modules.borrow().get(&(library, name)) {
+            return Ok(module.clone());
+        }
+        let module = load()?;
+        let mut all = self.modules.borrow_mut();
+        let gone: Vec<_> = all.extract_if(|_, (alive, _)| alive.strong_count() == 0).collect();
+        all.insert((library, name), (Arc::downgrade(alive), module.clone()));
+        drop(all);
+        for (_, (_, module)) in gone {
+            // An error of `destroy` has no effect: the plugin is gone.
+            if let Ok(Some(destroy)) = module.get::<Option<Function>>("destroy") {
+                let _ = self.run(|| destroy.call::<()>(()));
+            }
+        }
+        Ok(module)
+    }
+
+    /// Converts what a wait returns.
+    pub(super) fn results(&self, outcome: std::result::Result<Vec<Out>, String>) -> Result<MultiValue> {
+        use mlua::Value;
+        let lua = &self.lua;
+        let (ok, values) = match outcome {
+            Ok(values) => (true, values),
+            Err(error) => (false, vec![Out::Text(error.into_bytes())]),
+        };
+        let mut all = vec![Value::Boolean(ok)];
+        for value in values {
+            all.push(match value {
+                Out::Nil => Value::Nil,
+                Out::Bool(truth) => Value::Boolean(truth),
+                Out::Text(text) => Value::String(lua.create_string(text)?),
+            });
+        }
+        Ok(MultiValue::from_vec(all))
+    }
+}

@@ -1,0 +1,94 @@
+//! The state that scripts keep with an exchange.
+
+use bytes::Bytes;
+use mlua::Table;
+use sdk::{Exchange, Reply};
+
+use super::flow::Flow;
+use super::machine::Machine;
+
+/// The state of the scripts of one exchange, a note of it.
+pub(super) struct Session {
+    /// `ctx` of plugins, `ngx.ctx.api_ctx`.
+    pub ctx: Table,
+    /// `ngx.ctx`.
+    pub ngx_ctx: Table,
+    /// Variables that scripts have set.
+    pub vars: Table,
+    /// `ngx.status` before there is a response.
+    pub status: Option<u16>,
+    /// The code of `ngx.exit`.
+    pub exit: Option<i32>,
+    /// The body of a response made by `ngx.say` and `ngx.print`.
+    pub output: Vec<u8>,
+    /// Whether one of them was called.
+    pub wrote: bool,
+    /// Response headers that scripts have set before there is a response.
+    pub headers: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The piece of the body in a body filter: `ngx.arg`.
+    pub piece: Option<Piece>,
+    /// Pieces held back by `core.response.hold_body_chunk`, by plugin.
+    pub held: Vec<(String, Vec<u8>)>,
+    /// Code that waits.
+    pub flow: Option<Flow>,
+}
+
+/// A piece of a response's body.
+pub(super) struct Piece {
+    pub data: Vec<u8>,
+    pub last: bool,
+}
+
+impl Session {
+    /// Makes the session of an exchange unless it has one.
+    pub(super) fn ensure(machine: &Machine, x: &mut Exchange<'_>) -> mlua::Result<()> {
+        if x.note::<Session>().is_some() {
+            return Ok(());
+        }
+        let lua = &machine.lua;
+        let ctx = lua.create_table()?;
+        ctx.set_metatable(Some(machine.contexts.clone()))?;
+        let ngx_ctx = lua.create_table()?;
+        ngx_ctx.raw_set("api_ctx", &ctx)?;
+        x.set_note(Session {
+            ctx,
+            ngx_ctx,
+            vars: lua.create_table()?,
+            status: None,
+            exit: None,
+            output: Vec::new(),
+            wrote: false,
+            headers: Vec::new(),
+            piece: None,
+            held: Vec::new(),
+            flow: None,
+        });
+        Ok(())
+    }
+}
+
+/// The reply to which a script has exited or that it has written, if any.
+pub(super) fn reply(x: &mut Exchange<'_>) -> Option<Reply> {
+    let session = x.note_mut::<Session>()?;
+    let exit = session.exit.take();
+    let wrote = std::mem::take(&mut session.wrote);
+    let output = std::mem::take(&mut session.output);
+    let status = session.status.take();
+    let code = match exit {
+        // `ngx.exit(ngx.ERROR)`.
+        Some(..=-1) => 500,
+        Some(code @ 100..=999) => code as u16,
+        // `ngx.exit(ngx.OK)` ends the phase only.
+        Some(_) | None if !wrote => return None,
+        Some(_) | None => 200,
+    };
+    // A status that was set before wins over the 200 of `ngx.exit(ngx.HTTP_OK)`, as the head has it.
+    let status = match status {
+        Some(status) if code == 200 || wrote => status,
+        _ => code,
+    };
+    if !wrote {
+        return Some(Reply::status(status));
+    }
+    Some(Reply::text(status, Bytes::from(output)))
+}
