@@ -8,7 +8,9 @@ pub mod elasticsearch;
 pub mod file;
 mod folders;
 pub mod http;
+pub mod kafka;
 pub mod loki;
+pub mod otlp;
 mod place;
 pub mod splunk;
 pub mod tcp;
@@ -17,12 +19,14 @@ pub mod udp;
 use std::future::Future;
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
+use std::task::Waker;
 use std::time::Duration;
 
 use sdk::sink::{Deliver, Destination, Folders, Taken};
 use serde::Deserialize;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::Trust;
@@ -180,6 +184,13 @@ impl Server {
     }
 }
 
+/// Whether the server has neither closed the connection nor sent bytes, which no request would read.
+fn is_open(stream: &mut Stream) -> bool {
+    let mut byte = [0; 1];
+    let mut task = std::task::Context::from_waker(Waker::noop());
+    Pin::new(stream).poll_read(&mut task, &mut ReadBuf::new(&mut byte)).is_pending()
+}
+
 fn server(to: &Destination) -> Result<(String, u16), String> {
     to.servers.first().cloned().ok_or_else(|| "it has no server".to_owned())
 }
@@ -270,9 +281,17 @@ mod tests {
     fn settings_that_do_not_fit_make_no_sink() {
         let context = Context::default();
         let bare = |sink| Destination { sink, servers: Vec::new(), settings: serde_json::Value::Null };
-        for kind in
-            [file::KIND, http::KIND, loki::KIND, elasticsearch::KIND, splunk::KIND, tcp::KIND, udp::KIND]
-        {
+        for kind in [
+            file::KIND,
+            http::KIND,
+            loki::KIND,
+            kafka::KIND,
+            otlp::KIND,
+            elasticsearch::KIND,
+            splunk::KIND,
+            tcp::KIND,
+            udp::KIND,
+        ] {
             assert!((kind.make)(&bare(kind.name), &context).is_err(), "{}", kind.name);
         }
     }

@@ -376,11 +376,11 @@ mod tests {
     fn plugins_nobody_would_miss_are_counted() {
         let mut fold = Fold::default();
         let with = |id, modified, plugins| stored(id, modified, json!({"uri": "/", "plugins": plugins}));
-        let zipkin = || json!({"zipkin": {"endpoint": "http://z", "sample_ratio": 1}, "cors": {}});
-        touched(&mut fold, reset(vec![with("1", 1, zipkin()), with("2", 2, zipkin())], 2));
-        assert_eq!(fold.unseen(), [("zipkin", 2)]);
+        let loggly = || json!({"loggly": {"customer_token": "t"}, "cors": {}});
+        touched(&mut fold, reset(vec![with("1", 1, loggly()), with("2", 2, loggly())], 2));
+        assert_eq!(fold.unseen(), [("loggly", 2)]);
         let (list, resources) = fold.without_effect();
-        assert_eq!((list.len(), resources, &*list[0].1.pointer), (2, 2, "/plugins/zipkin"));
+        assert_eq!((list.len(), resources, &*list[0].1.pointer), (2, 2, "/plugins/loggly"));
         touched(
             &mut fold,
             Change::Put(with(
@@ -389,8 +389,8 @@ mod tests {
                 json!({"sls-logger": {"host": "h", "port": 1, "project": "p", "logstore": "l", "access_key_id": "i", "access_key_secret": "s"}}),
             )),
         );
-        assert_eq!(fold.unseen(), [("sls-logger", 1), ("zipkin", 1)]);
-        touched(&mut fold, Change::Put(with("1", 4, json!({"zipkin": {"_meta": {"disable": true}}}))));
+        assert_eq!(fold.unseen(), [("loggly", 1), ("sls-logger", 1)]);
+        touched(&mut fold, Change::Put(with("1", 4, json!({"loggly": {"_meta": {"disable": true}}}))));
         touched(&mut fold, Change::Delete { key: Key::new(Kind::Route, "2"), revision: 5 });
         assert_eq!(fold.unseen(), []);
         assert_eq!(fold.without_effect().1, 0);
@@ -442,7 +442,7 @@ mod tests {
         let rows = [stored("a", 1, route("/a")), stored("b", 1, route("/b"))];
         let read = |value| Resource::parse(Kind::Route, "a", &value).unwrap();
         // That it is another shows which of the two is taken.
-        let plugins = json!({"zipkin": {}, "key-auth": {"key": "$secret://vault/1/a"}});
+        let plugins = json!({"loggly": {}, "key-auth": {"key": "$secret://vault/1/a"}});
         let known = read(json!({"uri": "/known", "plugins": plugins, "service_id": "s"}));
         // The text of `b` is another by now: a secret in it was decrypted, say.
         let parsed =
@@ -465,7 +465,7 @@ mod tests {
             fold.desired().iter().map(of).collect()
         };
         assert_eq!(uris(&fold), ["/known", "/b"]);
-        assert_eq!((fold.unseen(), fold.dangling().len()), (vec![("zipkin", 1)], 1));
+        assert_eq!((fold.unseen(), fold.dangling().len()), (vec![("loggly", 1)], 1));
         assert_eq!(fold.take_secrets().map(|(wanted, _)| wanted.len()), Some(1));
         // It is handed on once.
         assert_eq!(touched(&mut fold, change(&parsed, 2)), ["a"]);

@@ -30,7 +30,9 @@ use wire::target::{Doubtful, PathRules};
 pub const SINKS: &[adapters::sinks::Kind] = &[
     adapters::sinks::file::KIND,
     adapters::sinks::http::KIND,
+    adapters::sinks::kafka::KIND,
     adapters::sinks::loki::KIND,
+    adapters::sinks::otlp::KIND,
     adapters::sinks::elasticsearch::KIND,
     adapters::sinks::splunk::KIND,
     adapters::sinks::tcp::KIND,

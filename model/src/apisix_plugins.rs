@@ -157,9 +157,9 @@ static HTTP: &[ApisixPlugin] = table! { "http":
     "proxy-buffering" 21991 on unseen "responses are always streamed (short ones are held briefly)";
     "proxy-control" 21990 on unseen "request bodies are always streamed";
     "request-id" 12015 on;
-    "zipkin" 12011 on unseen TRACES;
+    "zipkin" 12011 on;
     "skywalking" 12010 off unseen TRACES;
-    "opentelemetry" 12009 off unseen TRACES;
+    "opentelemetry" 12009 off;
     "ext-plugin-pre-req" 12000 on;
     "fault-injection" 11000 on;
     "mocking" 10900 on;
@@ -251,7 +251,7 @@ static HTTP: &[ApisixPlugin] = table! { "http":
     "google-cloud-logging" 407 on unseen LOGS;
     "sls-logger" 406 on unseen LOGS;
     "tcp-logger" 405 on;
-    "kafka-logger" 403 on unseen LOGS;
+    "kafka-logger" 403 on;
     "rocketmq-logger" 402 on unseen LOGS;
     "syslog" 401 on;
     "udp-logger" 400 on;

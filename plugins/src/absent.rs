@@ -122,17 +122,14 @@ mod tests {
 
     #[test]
     fn what_nobody_would_miss_is_accepted_once_it_fits() {
+        assert_eq!(check("loggly", json!({"customer_token": "t"}), SchemaType::Route), Ok(()));
         assert_eq!(
-            check("zipkin", json!({"endpoint": "http://z", "sample_ratio": 1}), SchemaType::Route),
-            Ok(())
-        );
-        assert_eq!(
-            check("zipkin", json!({"endpoint": "http://z"}), SchemaType::Route).unwrap_err(),
-            "failed to check the configuration of plugin zipkin err: property \"sample_ratio\" is required"
+            check("loggly", json!({}), SchemaType::Route).unwrap_err(),
+            "failed to check the configuration of plugin loggly err: property \"customer_token\" is required"
         );
         let filter =
             json!({"endpoint": "http://z", "sample_ratio": 1, "_meta": {"filter": [["a", "near", 1]]}});
-        assert!(check("zipkin", filter, SchemaType::Route).is_err());
+        assert!(check("loggly", filter, SchemaType::Route).is_err());
     }
 
     #[test]
@@ -155,7 +152,7 @@ mod tests {
         let text =
             hint("azure-functions", SchemaType::Route).expect("it says what correct settings would meet");
         assert!(text.contains("this version does not have the plugin azure-functions"), "{text}");
-        assert_eq!(hint("zipkin", SchemaType::Route), None, "which is accepted once it fits");
+        assert_eq!(hint("loggly", SchemaType::Route), None, "which is accepted once it fits");
         assert_eq!(check("ldap-auth", json!({"user_dn": "cn=a"}), SchemaType::Consumer), Ok(()));
         let wrong = json!({"user_dn": 1});
         assert!(

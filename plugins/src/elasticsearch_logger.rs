@@ -111,7 +111,7 @@ impl Plugin for ElasticsearchLogger {
         if let Value::Object(fields) = &mut fields {
             fields.retain(|name, _| !headers.keys().any(|other| other.eq_ignore_ascii_case(name)));
         }
-        endpoint::add_fields(&mut fields, &headers)?;
+        endpoint::add_fields(&mut fields, &headers, "/headers")?;
         let settings =
             json!({"endpoints": endpoints, "headers": fields, "timeout": timeout.saturating_mul(1000)});
         let sink = cx.sink(Spec {

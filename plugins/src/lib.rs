@@ -51,6 +51,7 @@ pub mod jwe_decrypt;
 mod jwks;
 pub mod jwks_auth;
 pub mod jwt_auth;
+pub mod kafka_logger;
 pub mod key_auth;
 pub mod limit_conn;
 pub mod limit_count;
@@ -65,6 +66,7 @@ pub mod multi_auth;
 pub mod ocsp_stapling;
 pub mod opa;
 pub mod openid_connect;
+pub mod opentelemetry;
 pub mod path_characters;
 pub mod prometheus;
 pub mod proxy_cache;
@@ -95,6 +97,7 @@ pub mod udp_logger;
 pub mod uri_blocker;
 mod wheel;
 pub mod workflow;
+pub mod zipkin;
 
 pub use catalog::{Catalog, not_listed};
 
@@ -125,6 +128,8 @@ plugins! {
     real_ip::RealIp,
     client_control::ClientControl,
     request_id::RequestId,
+    zipkin::Zipkin,
+    opentelemetry::Opentelemetry,
     fault_injection::FaultInjection,
     mocking::Mocking,
     batch_requests::BatchRequests,
@@ -175,6 +180,7 @@ plugins! {
     http_logger::HttpLogger,
     splunk_hec_logging::SplunkHecLogging,
     tcp_logger::TcpLogger,
+    kafka_logger::KafkaLogger,
     syslog::Syslog,
     udp_logger::UdpLogger,
     file_logger::FileLogger,

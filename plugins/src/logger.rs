@@ -246,6 +246,12 @@ impl Logger {
         wrapped(x, || self.entry(x, unmatched))
     }
 
+    /// The request's body, if its conditions hold.
+    pub(crate) fn logged_request_body<'x>(&self, x: &'x Exchange<'_>) -> Option<&'x [u8]> {
+        let wanted = self.request.as_ref().filter(|wanted| wanted.holds(x))?;
+        request_body(x, wanted.most)
+    }
+
     /// The entry of an exchange that has ended, without a line end.
     pub(crate) fn entry(&self, x: &Exchange<'_>, unmatched: Option<&str>) -> Vec<u8> {
         let response = self.response_body(x);

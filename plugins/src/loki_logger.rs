@@ -88,7 +88,7 @@ impl Plugin for LokiLogger {
             return Err(Invalid::new("it has characters that are not allowed in a header").at("/tenant_id"));
         }
         let mut fields = json!({});
-        endpoint::add_fields(&mut fields, &headers)?;
+        endpoint::add_fields(&mut fields, &headers, "/headers")?;
         if let Value::Object(fields) = &mut fields {
             fields.retain(|name, _| {
                 !["x-scope-orgid", "content-type"].iter().any(|own| name.eq_ignore_ascii_case(own))

@@ -22,6 +22,7 @@ use crate::engine::{Engine, Forward, ForwardedHeaders, Matched, Messages};
 use crate::header::Named;
 use crate::pattern::Searches;
 use crate::stream::Stream;
+use crate::trace::{SpanContext, Tracer};
 use crate::world::World;
 pub use bodies::NotSet;
 pub use facts::{Body, Chunk, RouteInfo, RouteNames, Source, Timing, Try};
@@ -40,6 +41,8 @@ pub struct Exchange<'s> {
     start_steady_ms: Cell<u64>,
     /// See [`Exchange::searches`].
     searches: Searches,
+    /// See [`Exchange::span`].
+    spans: [Option<SpanContext>; 2],
 }
 
 thread_local! {
@@ -87,6 +90,7 @@ impl<'s> Exchange<'s> {
             start_ms: Cell::new(0),
             start_steady_ms: Cell::new(0),
             searches: Searches::default(),
+            spans: [None; 2],
         }
     }
 
@@ -356,6 +360,18 @@ impl<'s> Exchange<'s> {
     #[cold]
     pub fn complain(&self, plugin: &'static str, reason: &'static str) {
         self.engine.world.complain(self, plugin, reason);
+    }
+
+    // ---- traces ----
+
+    /// The span of this exchange, for variables such as `$opentelemetry_trace_id`.
+    pub fn span(&self, of: Tracer) -> Option<&SpanContext> {
+        self.spans[of as usize].as_ref()
+    }
+
+    /// Sets the span that the variables of this tracer show.
+    pub fn set_span(&mut self, of: Tracer, span: SpanContext) {
+        self.spans[of as usize] = Some(span);
     }
 
     // ---- notes ----

@@ -37,6 +37,7 @@ pub mod log_entry;
 pub mod log_format;
 pub mod meters;
 pub mod offload;
+pub mod otlp;
 pub mod pattern;
 pub mod phase;
 pub mod plugin;
@@ -50,6 +51,7 @@ pub mod tap;
 pub mod template;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod trace;
 pub mod upload;
 pub mod upstream;
 pub mod vars;

@@ -236,6 +236,11 @@ pub fn args(query: &[u8]) -> impl Iterator<Item = (Cow<'_, [u8]>, Option<Cow<'_,
     })
 }
 
+/// This machine's name. Reads a file at the first call, so it is for building instances.
+pub fn hostname() -> &'static str {
+    &HOSTNAME
+}
+
 /// The variable with the most similar name, if any is similar.
 pub fn nearest(name: &str) -> Option<&'static str> {
     model::invalid::nearest(name, NAMES.iter().copied())

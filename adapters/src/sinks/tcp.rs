@@ -3,16 +3,14 @@
 use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
-use std::task::{Context as Task, Waker};
 use std::time::Duration;
 
 use sdk::chain::LocalFuture;
 use sdk::sink::{Batch, Deliver, Destination, Outcome};
 use serde::Deserialize;
-use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
+use tokio::io::AsyncWriteExt;
 
-use super::{Context, Format, Kind, Server, Stream, Tls, within};
+use super::{Context, Format, Kind, Server, Stream, Tls, is_open, within};
 
 pub const KIND: Kind = Kind { name: "tcp", blocks: false, make };
 
@@ -92,11 +90,4 @@ impl Tcp {
 async fn write(stream: &mut Stream, text: &[u8]) -> io::Result<()> {
     stream.write_all(text).await?;
     stream.flush().await
-}
-
-/// Whether the server has neither closed the connection nor sent bytes, which no request would read.
-fn is_open(stream: &mut Stream) -> bool {
-    let mut byte = [0; 1];
-    let mut task = Task::from_waker(Waker::noop());
-    Pin::new(stream).poll_read(&mut task, &mut ReadBuf::new(&mut byte)).is_pending()
 }

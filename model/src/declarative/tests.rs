@@ -197,14 +197,14 @@ fn a_file_without_its_end_is_refused() {
 #[test]
 fn what_has_no_effect_is_told_and_the_resource_is_used() {
     let declarative = parse(
-        "upstreams:\n  - id: 1\n    nodes: {}\nservices:\n  - {plugins: {zipkin: {}}}\n\
+        "upstreams:\n  - id: 1\n    nodes: {}\nservices:\n  - {plugins: {loggly: {}}}\n\
          plugins:\n  - name: cors\n  - name: key-aut\n  - {name: mqtt-proxy, stream: true}\n#END\n",
     );
     assert!(declarative.diagnostics.is_empty());
     assert_eq!(declarative.items.len(), 2);
     let reported: Vec<(u32, u32, &str)> =
         declarative.warnings.iter().map(|found| (found.line, found.column, found.pointer.as_str())).collect();
-    assert_eq!(reported, [(5, 16, "/services/0/plugins/zipkin"), (8, 5, "/plugins/1")]);
+    assert_eq!(reported, [(5, 16, "/services/0/plugins/loggly"), (8, 5, "/plugins/1")]);
     assert_eq!(declarative.warnings[1].hint.as_deref(), Some("did you mean `key-auth`?"));
 }
 

@@ -50,13 +50,13 @@ pub(crate) fn listed(list: &[String]) -> Vec<(&str, String)> {
     list.iter().enumerate().map(|(at, one)| (&one[..], format!("/endpoint_addrs/{at}"))).collect()
 }
 
-/// Adds the fields of a configuration to those of a plugin.
+/// Adds the fields of a configuration, which are at `parent`, to those of a plugin.
 ///
 /// # Errors
 /// A name or a value that no field can have, and fields that the gateway sets.
-pub(crate) fn add_fields(to: &mut Value, headers: &Map<String, Value>) -> Result<(), Invalid> {
+pub(crate) fn add_fields(to: &mut Value, headers: &Map<String, Value>, parent: &str) -> Result<(), Invalid> {
     for (name, value) in headers {
-        let pointer = format!("/headers/{}", name.replace('~', "~0").replace('/', "~1"));
+        let pointer = format!("{parent}/{}", name.replace('~', "~0").replace('/', "~1"));
         let is_framing = FRAMING.iter().any(|one| one.eq_ignore_ascii_case(name));
         if sdk::HeaderName::new(name).is_err() || is_framing {
             return Err(Invalid::new("this name of a header is invalid, or set by the gateway").at(pointer));
@@ -134,7 +134,7 @@ mod tests {
     fn fields_that_frame_a_request_are_rejected() {
         let mut fields = json!({"Content-Type": "text/plain"});
         let all = json!({"X-A": "b", "Authorization": "Bearer c"});
-        assert_eq!(add_fields(&mut fields, all.as_object().unwrap()), Ok(()));
+        assert_eq!(add_fields(&mut fields, all.as_object().unwrap(), "/headers"), Ok(()));
         assert_eq!(fields, json!({"Content-Type": "text/plain", "X-A": "b", "Authorization": "Bearer c"}));
         for (wrong, pointer) in [
             (json!({"content-Length": "1"}), "/headers/content-Length"),
@@ -142,7 +142,7 @@ mod tests {
             (json!({"a/b": "1"}), "/headers/a~1b"),
             (json!({"a": "1\r\nb: 2"}), "/headers/a"),
         ] {
-            let invalid = add_fields(&mut json!({}), wrong.as_object().unwrap()).unwrap_err();
+            let invalid = add_fields(&mut json!({}), wrong.as_object().unwrap(), "/headers").unwrap_err();
             assert_eq!(invalid.pointer, pointer);
         }
     }

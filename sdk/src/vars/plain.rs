@@ -12,6 +12,7 @@ use wire::proxy_protocol::Ends;
 use super::{ReadResult, Value, read, ssl, time};
 use crate::exchange::{Exchange, Source};
 use crate::stream::{Call, Stream};
+use crate::trace::Tracer;
 
 macro_rules! plain {
     ($($variant:ident = $($name:literal)|+,)*) => {
@@ -50,6 +51,9 @@ plain! {
     MatchedUri = "matched_uri",
     MqttClientId = "mqtt_client_id",
     Msec = "msec",
+    OtelSpan = "opentelemetry_span_id",
+    OtelTrace = "opentelemetry_trace_id",
+    OtelTraceparent = "opentelemetry_context_traceparent",
     PeerAddr = "realip_remote_addr",
     PeerPort = "realip_remote_port",
     Pid = "pid",
@@ -118,6 +122,31 @@ plain! {
     UpstreamUnresolvedHost = "upstream_unresolved_host",
     UpstreamUri = "upstream_uri",
     Uri = "uri" | "document_uri",
+    ZipkinSpan = "zipkin_span_id",
+    ZipkinTrace = "zipkin_trace_id",
+    ZipkinTraceparent = "zipkin_context_traceparent",
+}
+
+/// A part of a span's context.
+#[derive(Debug, Clone, Copy)]
+enum Shown {
+    Trace,
+    Span,
+    Traceparent,
+}
+
+/// Appends a part of the context of the exchange's span.
+fn span<'a>(x: &Exchange<'_>, of: Tracer, shown: Shown, out: &mut Vec<u8>) -> ReadResult<'a> {
+    let Some(span) = x.span(of) else { return ReadResult::Absent };
+    let text = span.traceparent();
+    out.extend_from_slice(match shown {
+        // One of 64 bits, which only Zipkin has.
+        Shown::Trace if span.trace_id[..8] == [0; 8] => &text[19..35],
+        Shown::Trace => &text[3..35],
+        Shown::Span => &text[36..52],
+        Shown::Traceparent => &text,
+    });
+    ReadResult::Plain
 }
 
 /// The origin of the response: `gateway`, `upstream` or a plugin's name.
@@ -232,6 +261,12 @@ impl Plain {
                 time::seconds(x.world().now_ms(), out);
                 ReadResult::Written
             }
+            Plain::OtelSpan => span(x, Tracer::OpenTelemetry, Shown::Span, out),
+            Plain::OtelTrace => span(x, Tracer::OpenTelemetry, Shown::Trace, out),
+            Plain::OtelTraceparent => span(x, Tracer::OpenTelemetry, Shown::Traceparent, out),
+            Plain::ZipkinSpan => span(x, Tracer::Zipkin, Shown::Span, out),
+            Plain::ZipkinTrace => span(x, Tracer::Zipkin, Shown::Trace, out),
+            Plain::ZipkinTraceparent => span(x, Tracer::Zipkin, Shown::Traceparent, out),
             Plain::PeerAddr => write(out, x.client().peer.ip().to_canonical()),
             Plain::PeerPort => write(out, x.client().peer.port()),
             // If only the address was sent, the port is empty in nginx.

@@ -8,6 +8,7 @@ mod response;
 use super::*;
 use crate::client::Client;
 use crate::testing::{Probe, respond, with_body};
+use crate::trace::{SpanContext, Tracer};
 use crate::verdict::Undecidable;
 
 fn text(x: &Exchange<'_>, name: &str) -> Option<String> {
@@ -114,6 +115,9 @@ fn every_variable_can_have_a_value() {
     let server = x.intern(b"[::1]:80");
     x.engine_mut().forward.server = Some(server);
     assert_eq!(text(&x, "upstream_unresolved_host").as_deref(), Some("[::1]"));
+    for tracer in [Tracer::OpenTelemetry, Tracer::Zipkin] {
+        x.set_span(tracer, SpanContext { trace_id: [1; 16], span_id: [2; 8], sampled: true });
+    }
     for name in plain::NAMES {
         assert!(text(&x, name).is_some_and(|value| !value.is_empty()), "{name}");
     }

@@ -47,11 +47,11 @@ fn what_is_not_known_is_ignored_and_told_with_its_place() {
             "unknown plugin `limit-cout` in the list of plugins",
         ),
         (
-            "plugins: [cors, zipkin, skywalking]\n",
+            "plugins: [cors, datadog, skywalking]\n",
             1,
             1,
             "/plugins",
-            "this version does not have 2 plugins of the list: zipkin, skywalking",
+            "this version does not have 2 plugins of the list: datadog, skywalking",
         ),
         (
             "stream_plugins: [ip-restriction, mqtt-prox]\n",
@@ -61,11 +61,11 @@ fn what_is_not_known_is_ignored_and_told_with_its_place() {
             "unknown plugin `mqtt-prox` in the list of plugins of streams",
         ),
         (
-            "plugin_attr:\n  zipkin: {set_ngx_var: true}\n",
+            "plugin_attr:\n  skywalking: {service_name: a}\n",
             2,
             3,
-            "/plugin_attr/zipkin",
-            "`plugin_attr.zipkin` has no effect: this version does not have that plugin",
+            "/plugin_attr/skywalking",
+            "`plugin_attr.skywalking` has no effect: this version does not have that plugin",
         ),
         (
             "apisix:\n  control: {router: radixtree_uri_with_parameter}\n",

@@ -118,7 +118,7 @@ fn a_secret_that_is_kept_elsewhere_is_judged_when_it_is_there() {
 fn an_unlisted_plugin_is_distinguished_from_an_unknown_one() {
     for (name, reason) in [
         ("key-auth", "unknown plugin [key-auth]: the list of plugins does not have it"),
-        ("zipkin", "unknown plugin [zipkin]: it exists in APISIX but not in this version of Sluice"),
+        ("loggly", "unknown plugin [loggly]: it exists in APISIX but not in this version of Sluice"),
         ("ldap-auth", "unknown plugin [ldap-auth]: it exists in APISIX but not in this version of Sluice"),
         ("no-such", "unknown plugin [no-such]"),
     ] {
