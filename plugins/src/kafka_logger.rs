@@ -1,7 +1,7 @@
 //! kafka-logger: sends entries to a topic of Apache Kafka.
 //!
 //! Settings as in APISIX 3.18. A batch is one message: the entry itself (`batch_max_size: 1`), or a JSON array. Each
-//! message is acknowledged before the next one is sent, whatever `producer_type` is.
+//! message is acknowledged before the next one is sent, with either `producer_type`.
 
 use std::collections::BTreeMap;
 
