@@ -30,7 +30,7 @@ pub fn similar(lua: &Lua, message: &str) -> Option<String> {
     let (before, _) = rest.split_once("' (a nil value)")?;
     let (_, name) = before.split_once('\'')?;
     let mut known = Vec::new();
-    // Of equal names, that of `ngx` is told.
+    // Of equal names, that of `ngx` is named.
     if let Ok(ngx) = lua.globals().get::<Table>("ngx") {
         functions("ngx", &ngx, &mut known);
         for inner in ["re", "req", "socket"] {
