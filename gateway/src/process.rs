@@ -1,15 +1,22 @@
 //! Facts about the process for the live view: processor time of each worker, and memory.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 
 use admin::live::{Process, ReadProcess};
 
-/// Returns the reader of these facts. It knows processor times from the second call on.
+/// Returns the reader of these facts. It knows processor times from the second call on. Its files stay open: a call
+/// takes one system call for each worker, and one for the memory.
 pub fn reader(workers: usize) -> ReadProcess {
+    let mut files = BTreeMap::new();
+    let statm = File::open("/proc/self/statm").ok();
     let mut before = BTreeMap::new();
     Box::new(move |seconds| {
-        let now = worker_ticks();
+        if files.len() < workers {
+            files = worker_files();
+        }
+        let now: BTreeMap<_, _> = files.values().filter_map(|file| of_worker(&text(file))).collect();
         let hertz = rustix::param::clock_ticks_per_second().max(1) as f64;
         let share = |worker: usize| {
             let (now, before) = (now.get(&worker)?, before.get(&worker)?);
@@ -17,14 +24,22 @@ pub fn reader(workers: usize) -> ReadProcess {
         };
         let worker_cpu = (0..workers).map(|worker| share(worker).unwrap_or(0.0)).collect();
         before = now.clone();
-        Process { worker_cpu, memory: memory() }
+        Process { worker_cpu, memory: statm.as_ref().map_or(0, |file| memory(&text(file))) }
     })
 }
 
-/// Clock ticks that each worker's thread has run.
-fn worker_ticks() -> BTreeMap<usize, u64> {
+/// The `stat` of each worker's thread.
+fn worker_files() -> BTreeMap<usize, File> {
     let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    threads.filter_map(|thread| of_worker(&fs::read_to_string(thread.path().join("stat")).ok()?)).collect()
+    let stat = threads.filter_map(|thread| File::open(thread.path().join("stat")).ok());
+    stat.filter_map(|file| Some((of_worker(&text(&file))?.0, file))).collect()
+}
+
+/// The present content of a file of the kernel.
+fn text(file: &File) -> String {
+    let mut buffer = [0; 1024];
+    let len = file.read_at(&mut buffer, 0).unwrap_or(0);
+    String::from_utf8_lossy(&buffer[..len]).into_owned()
 }
 
 /// The number of a worker and its clock ticks, out of the `stat` of its thread (proc(5)).
@@ -36,9 +51,8 @@ fn of_worker(stat: &str) -> Option<(usize, u64)> {
     Some((worker, times.next()?.ok()? + times.next()?.ok()?))
 }
 
-/// Resident bytes; 0 if unknown.
-fn memory() -> u64 {
-    let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
+/// Resident bytes, out of `statm` (proc(5)); 0 if unknown.
+fn memory(statm: &str) -> u64 {
     let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
     pages.unwrap_or(0) * rustix::param::page_size() as u64
 }
@@ -53,6 +67,6 @@ mod tests {
         assert_eq!(of_worker(stat), Some((3, 154)));
         assert_eq!(of_worker("7 (control) S 1 1 1 0 -1 64 5 0 0 0 120 34 0 0"), None);
         assert_eq!(of_worker(""), None);
-        assert!(memory() > 1 << 16);
+        assert!(memory(&text(&File::open("/proc/self/statm").unwrap())) > 1 << 16);
     }
 }
