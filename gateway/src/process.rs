@@ -6,25 +6,27 @@ use std::os::unix::fs::FileExt;
 
 use admin::live::{Process, ReadProcess};
 
+/// `USER_HZ`, the unit of times in /proc on every architecture that this program is built for.
+const TICKS_PER_SECOND: f64 = 100.0;
+
 /// Returns the reader of these facts. It knows processor times from the second call on. Its files stay open: a call
 /// takes one system call for each worker, and one for the memory.
 pub fn reader(workers: usize) -> ReadProcess {
     let mut files = BTreeMap::new();
-    let statm = File::open("/proc/self/statm").ok();
+    let status = File::open("/proc/self/status").ok();
     let mut before = BTreeMap::new();
     Box::new(move |seconds| {
         if files.len() < workers {
             files = worker_files();
         }
         let now: BTreeMap<_, _> = files.values().filter_map(|file| of_worker(&text(file))).collect();
-        let hertz = rustix::param::clock_ticks_per_second().max(1) as f64;
         let share = |worker: usize| {
             let (now, before) = (now.get(&worker)?, before.get(&worker)?);
-            Some(u64::saturating_sub(*now, *before) as f64 / hertz / seconds)
+            Some(u64::saturating_sub(*now, *before) as f64 / TICKS_PER_SECOND / seconds)
         };
         let worker_cpu = (0..workers).map(|worker| share(worker).unwrap_or(0.0)).collect();
         before = now.clone();
-        Process { worker_cpu, memory: statm.as_ref().map_or(0, |file| memory(&text(file))) }
+        Process { worker_cpu, memory: status.as_ref().map_or(0, |file| memory(&text(file))) }
     })
 }
 
@@ -37,7 +39,7 @@ fn worker_files() -> BTreeMap<usize, File> {
 
 /// The present content of a file of the kernel.
 fn text(file: &File) -> String {
-    let mut buffer = [0; 1024];
+    let mut buffer = [0; 4096];
     let len = file.read_at(&mut buffer, 0).unwrap_or(0);
     String::from_utf8_lossy(&buffer[..len]).into_owned()
 }
@@ -51,10 +53,11 @@ fn of_worker(stat: &str) -> Option<(usize, u64)> {
     Some((worker, times.next()?.ok()? + times.next()?.ok()?))
 }
 
-/// Resident bytes, out of `statm` (proc(5)); 0 if unknown.
-fn memory(statm: &str) -> u64 {
-    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
-    pages.unwrap_or(0) * rustix::param::page_size() as u64
+/// Resident bytes, out of `status` (proc(5)); 0 if unknown.
+fn memory(status: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.split_ascii_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
 }
 
 #[cfg(test)]
@@ -67,6 +70,6 @@ mod tests {
         assert_eq!(of_worker(stat), Some((3, 154)));
         assert_eq!(of_worker("7 (control) S 1 1 1 0 -1 64 5 0 0 0 120 34 0 0"), None);
         assert_eq!(of_worker(""), None);
-        assert!(memory(&text(&File::open("/proc/self/statm").unwrap())) > 1 << 16);
+        assert!(memory(&text(&File::open("/proc/self/status").unwrap())) > 1 << 16);
     }
 }
