@@ -4,7 +4,7 @@
 
 use model::Invalid;
 use sdk::chain::Phases;
-use sdk::sink::{Batching, Destination, Sink, Spec};
+use sdk::sink::{Batching, Destination, Sink};
 use sdk::{Build, Exchange, Plugin};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -75,9 +75,7 @@ impl Plugin for ClickhouseLogger {
         let addresses = endpoint::either(endpoint_addr.as_deref(), endpoint_addrs.as_deref());
         let (servers, endpoints) = endpoint::all(addresses, "", ssl_verify)?;
         for (value, pointer) in [(&user, "/user"), (&password, "/password"), (&database, "/database")] {
-            if !endpoint::is_value(value) {
-                return Err(Invalid::new("it has characters that are not allowed in a header").at(pointer));
-            }
+            endpoint::check_value(value, pointer)?;
         }
         let settings = json!({
             "endpoints": endpoints,
@@ -91,14 +89,8 @@ impl Plugin for ClickhouseLogger {
             },
             "timeout": timeout.saturating_mul(1000),
         });
-        let sink = cx.sink(Spec {
-            plugin: Self::NAME,
-            owner: Some(cx.owner.clone()),
-            target: Destination { sink: "http", servers, settings },
-            batching,
-            max_entries: cx.max_pending_entries(),
-            max_bytes: usize::MAX,
-        });
+        let target = Destination { sink: "http", servers, settings };
+        let sink = cx.own_sink(Self::NAME, target, batching);
         Ok(ClickhouseLogger { logger, sink })
     }
 

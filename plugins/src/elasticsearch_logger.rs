@@ -9,7 +9,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use model::Invalid;
 use sdk::chain::Phases;
-use sdk::sink::{Batching, Destination, Sink, Spec};
+use sdk::sink::{Batching, Destination, Sink};
 use sdk::{Build, Exchange, Plugin};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -114,14 +114,8 @@ impl Plugin for ElasticsearchLogger {
         endpoint::add_fields(&mut fields, &headers, "/headers")?;
         let settings =
             json!({"endpoints": endpoints, "headers": fields, "timeout": timeout.saturating_mul(1000)});
-        let sink = cx.sink(Spec {
-            plugin: Self::NAME,
-            owner: Some(cx.owner.clone()),
-            target: Destination { sink: "elasticsearch", servers, settings },
-            batching,
-            max_entries: cx.max_pending_entries(),
-            max_bytes: usize::MAX,
-        });
+        let target = Destination { sink: "elasticsearch", servers, settings };
+        let sink = cx.own_sink(Self::NAME, target, batching);
         Ok(ElasticsearchLogger { logger, index, sink })
     }
 

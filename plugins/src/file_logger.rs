@@ -7,11 +7,11 @@ use model::Invalid;
 use sdk::chain::Phases;
 use sdk::expr::Expr;
 use sdk::sink::{Batching, Destination, Sink, Spec};
-use sdk::{Build, Chunk, Exchange, Plugin, Step};
+use sdk::{Build, Exchange, Plugin};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::logger::{self, Logger, Options};
+use crate::logger::{self, Logger, Options, logger_phases};
 
 /// The plugin instance.
 pub struct FileLogger {
@@ -87,21 +87,7 @@ impl Plugin for FileLogger {
         Ok(FileLogger { logger, only, sink })
     }
 
-    fn phases(&self) -> Phases {
-        self.logger.phases()
-    }
-
-    fn access(&self, x: &mut Exchange<'_>) -> Step {
-        self.logger.access(x)
-    }
-
-    fn filters_body(&self, x: &Exchange<'_>) -> bool {
-        self.logger.collects(x)
-    }
-
-    fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) {
-        self.logger.collect(x, Self::NAME, chunk);
-    }
+    logger_phases!();
 
     fn log(&self, x: &mut Exchange<'_>) {
         if self.only.as_ref().is_none_or(|only| only.iter().any(|expr| expr.matches(x))) {

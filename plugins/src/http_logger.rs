@@ -5,12 +5,12 @@
 
 use model::Invalid;
 use sdk::chain::Phases;
-use sdk::sink::{Batching, Destination, Sink, Spec};
-use sdk::{Build, Chunk, Exchange, Plugin, Step};
+use sdk::sink::{Batching, Destination, Sink};
+use sdk::{Build, Exchange, Plugin};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::logger::{self, Logger, Options, endpoint};
+use crate::logger::{self, Logger, Options, endpoint, logger_phases};
 
 /// The plugin instance.
 pub struct HttpLogger {
@@ -70,9 +70,7 @@ impl Plugin for HttpLogger {
         let Config { uri, auth_header, timeout, concat_method, ssl_verify, options, batching } = config;
         let logger = Logger::build(options, cx)?;
         let (servers, endpoints) = endpoint::all([(&uri[..], "/uri".to_owned())], "", ssl_verify)?;
-        if auth_header.as_deref().is_some_and(|value| !endpoint::is_value(value)) {
-            return Err(Invalid::new("it has characters that are not allowed in a header").at("/auth_header"));
-        }
+        endpoint::check_value(auth_header.as_deref().unwrap_or_default(), "/auth_header")?;
         let (format, content_type) = match (concat_method, batching.batch_max_size) {
             (Concat::Json, 1) => ("plain", "application/json"),
             (Concat::Json, _) => ("array", "application/json"),
@@ -84,32 +82,12 @@ impl Plugin for HttpLogger {
             "headers": {"Host": servers[0].0, "Content-Type": content_type, "Authorization": auth_header},
             "timeout": timeout.saturating_mul(1000),
         });
-        let sink = cx.sink(Spec {
-            plugin: Self::NAME,
-            owner: Some(cx.owner.clone()),
-            target: Destination { sink: "http", servers, settings },
-            batching,
-            max_entries: cx.max_pending_entries(),
-            max_bytes: usize::MAX,
-        });
+        let target = Destination { sink: "http", servers, settings };
+        let sink = cx.own_sink(Self::NAME, target, batching);
         Ok(HttpLogger { logger, sink })
     }
 
-    fn phases(&self) -> Phases {
-        self.logger.phases()
-    }
-
-    fn access(&self, x: &mut Exchange<'_>) -> Step {
-        self.logger.access(x)
-    }
-
-    fn filters_body(&self, x: &Exchange<'_>) -> bool {
-        self.logger.collects(x)
-    }
-
-    fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) {
-        self.logger.collect(x, Self::NAME, chunk);
-    }
+    logger_phases!();
 
     fn log(&self, x: &mut Exchange<'_>) {
         if let Some(record) = self.logger.record(x, Some(logger::UNMATCHED)) {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use model::Invalid;
 use sdk::chain::Phases;
 use sdk::log_entry::json_text;
-use sdk::sink::{Batching, Destination, Sink, Spec};
+use sdk::sink::{Batching, Destination, Sink};
 use sdk::{Build, Exchange, Plugin};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -180,14 +180,8 @@ impl Plugin for KafkaLogger {
         });
         // A batch is a message, and brokers refuse one that is longer than about this.
         batching.max_bytes = batching.max_bytes.min((producer_batch_size / 8 * 7).max(SMALLEST));
-        let sink = cx.sink(Spec {
-            plugin: Self::NAME,
-            owner: Some(cx.owner.clone()),
-            target: Destination { sink: "kafka", servers, settings },
-            batching,
-            max_entries: cx.max_pending_entries(),
-            max_bytes: usize::MAX,
-        });
+        let target = Destination { sink: "kafka", servers, settings };
+        let sink = cx.own_sink(Self::NAME, target, batching);
         Ok(KafkaLogger { logger, origin, sink })
     }
 

@@ -5,7 +5,7 @@
 use model::Invalid;
 use sdk::chain::Phases;
 use sdk::log_entry::json_text;
-use sdk::sink::{Batching, Destination, Sink, Spec};
+use sdk::sink::{Batching, Destination, Sink};
 use sdk::template::Template;
 use sdk::{Build, Exchange, Plugin};
 use serde::Deserialize;
@@ -84,9 +84,7 @@ impl Plugin for LokiLogger {
         let logger = Logger::build(options, cx)?;
         let (servers, endpoints) =
             endpoint::all(endpoint::listed(&endpoint_addrs), &endpoint_uri, ssl_verify)?;
-        if !endpoint::is_value(&tenant_id) {
-            return Err(Invalid::new("it has characters that are not allowed in a header").at("/tenant_id"));
-        }
+        endpoint::check_value(&tenant_id, "/tenant_id")?;
         let mut fields = json!({});
         endpoint::add_fields(&mut fields, &headers, "/headers")?;
         if let Value::Object(fields) = &mut fields {
@@ -97,14 +95,8 @@ impl Plugin for LokiLogger {
         fields["X-Scope-OrgID"] = tenant_id.into();
         fields["Content-Type"] = "application/json".into();
         let settings = json!({"endpoints": endpoints, "headers": fields, "timeout": timeout});
-        let sink = cx.sink(Spec {
-            plugin: Self::NAME,
-            owner: Some(cx.owner.clone()),
-            target: Destination { sink: "loki", servers, settings },
-            batching,
-            max_entries: cx.max_pending_entries(),
-            max_bytes: usize::MAX,
-        });
+        let target = Destination { sink: "loki", servers, settings };
+        let sink = cx.own_sink(Self::NAME, target, batching);
         Ok(LokiLogger { logger, labels: Labels::new(&log_labels), sink })
     }
 

@@ -5,7 +5,7 @@
 use model::Invalid;
 use sdk::chain::Phases;
 use sdk::log_entry::{Bodies, EntryFormat, json_text};
-use sdk::sink::{Batching, Destination, Sink, Spec};
+use sdk::sink::{Batching, Destination, Sink};
 use sdk::{Build, Exchange, Plugin};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -78,11 +78,8 @@ impl Plugin for SplunkHecLogging {
         let logger = Logger::build(Options::without_bodies(log_format, log_format_extra), cx)?;
         let Endpoint { uri, token, channel, timeout } = endpoint;
         let (servers, endpoints) = endpoint::all([(&uri[..], "/endpoint/uri".to_owned())], "", ssl_verify)?;
-        for (value, pointer) in [(Some(&token), "/endpoint/token"), (channel.as_ref(), "/endpoint/channel")] {
-            if !value.is_none_or(|value| endpoint::is_value(value)) {
-                return Err(Invalid::new("it has characters that are not allowed in a header").at(pointer));
-            }
-        }
+        endpoint::check_value(&token, "/endpoint/token")?;
+        endpoint::check_value(channel.as_deref().unwrap_or_default(), "/endpoint/channel")?;
         let settings = json!({
             "endpoints": endpoints,
             "headers": {
@@ -92,14 +89,8 @@ impl Plugin for SplunkHecLogging {
             },
             "timeout": timeout.saturating_mul(1000),
         });
-        let sink = cx.sink(Spec {
-            plugin: Self::NAME,
-            owner: Some(cx.owner.clone()),
-            target: Destination { sink: "splunk", servers, settings },
-            batching,
-            max_entries: cx.max_pending_entries(),
-            max_bytes: usize::MAX,
-        });
+        let target = Destination { sink: "splunk", servers, settings };
+        let sink = cx.own_sink(Self::NAME, target, batching);
         Ok(SplunkHecLogging { logger, sink })
     }
 

@@ -8,11 +8,11 @@ use model::Invalid;
 use sdk::chain::Phases;
 use sdk::sink::{Batching, Destination, Record, Sink, Spec};
 use sdk::vars::{self, Var};
-use sdk::{Build, Chunk, Exchange, Plugin, Step};
+use sdk::{Build, Exchange, Plugin};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::logger::{self, Logger, Options};
+use crate::logger::{self, Logger, Options, logger_phases};
 
 /// The plugin instance.
 pub struct Syslog {
@@ -117,21 +117,7 @@ impl Plugin for Syslog {
         Ok(Syslog { logger, sink, host: Var::parse("host") })
     }
 
-    fn phases(&self) -> Phases {
-        self.logger.phases()
-    }
-
-    fn access(&self, x: &mut Exchange<'_>) -> Step {
-        self.logger.access(x)
-    }
-
-    fn filters_body(&self, x: &Exchange<'_>) -> bool {
-        self.logger.collects(x)
-    }
-
-    fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) {
-        self.logger.collect(x, Self::NAME, chunk);
-    }
+    logger_phases!();
 
     fn log(&self, x: &mut Exchange<'_>) {
         self.sink.push(x, self.record(x));

@@ -5,12 +5,12 @@
 
 use model::Invalid;
 use sdk::chain::Phases;
-use sdk::sink::{Batching, Destination, Sink, Spec};
-use sdk::{Build, Chunk, Exchange, Plugin, Step};
+use sdk::sink::{Batching, Destination, Sink};
+use sdk::{Build, Exchange, Plugin};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::logger::{self, Logger, Options};
+use crate::logger::{self, Logger, Options, logger_phases};
 
 /// The plugin instance.
 pub struct TcpLogger {
@@ -70,32 +70,12 @@ impl Plugin for TcpLogger {
             "tls": tls.then(|| json!({"name": name, "verify": false})),
             "timeout": timeout,
         });
-        let sink = cx.sink(Spec {
-            plugin: Self::NAME,
-            owner: Some(cx.owner.clone()),
-            target: Destination::server("tcp", host, port, settings),
-            batching,
-            max_entries: cx.max_pending_entries(),
-            max_bytes: usize::MAX,
-        });
+        let target = Destination::server("tcp", host, port, settings);
+        let sink = cx.own_sink(Self::NAME, target, batching);
         Ok(TcpLogger { logger, sink })
     }
 
-    fn phases(&self) -> Phases {
-        self.logger.phases()
-    }
-
-    fn access(&self, x: &mut Exchange<'_>) -> Step {
-        self.logger.access(x)
-    }
-
-    fn filters_body(&self, x: &Exchange<'_>) -> bool {
-        self.logger.collects(x)
-    }
-
-    fn body_filter(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) {
-        self.logger.collect(x, Self::NAME, chunk);
-    }
+    logger_phases!();
 
     fn log(&self, x: &mut Exchange<'_>) {
         self.sink.push(x, self.logger.entry(x, None));

@@ -5,7 +5,7 @@
 
 use model::Invalid;
 use sdk::chain::Phases;
-use sdk::sink::{Batching, Destination, Sink, Spec};
+use sdk::sink::{Batching, Destination, Sink};
 use sdk::{Build, Exchange, Plugin};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -62,14 +62,8 @@ impl Plugin for UdpLogger {
             "format": if batching.batch_max_size == 1 { "plain" } else { "array" },
             "timeout": timeout.saturating_mul(1000),
         });
-        let sink = cx.sink(Spec {
-            plugin: Self::NAME,
-            owner: Some(cx.owner.clone()),
-            target: Destination::server("udp", host, port, settings),
-            batching,
-            max_entries: cx.max_pending_entries(),
-            max_bytes: usize::MAX,
-        });
+        let target = Destination::server("udp", host, port, settings);
+        let sink = cx.own_sink(Self::NAME, target, batching);
         Ok(UdpLogger { logger, sink })
     }
 

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use model::Invalid;
 use sdk::chain::Phases;
 use sdk::log_entry::json_text;
-use sdk::sink::{Batching, Destination, Sink, Spec};
+use sdk::sink::{Batching, Destination, Sink};
 use sdk::trace::{SpanContext, Tracer, new_ids};
 use sdk::vars::Var;
 use sdk::{Build, Exchange, Plugin, Reply, Step};
@@ -115,14 +115,9 @@ impl Plugin for Zipkin {
             "headers": {"Content-Type": "application/json"},
             "timeout": TIMEOUT * 1000,
         });
-        let sink = cx.sink(Spec {
-            plugin: Self::NAME,
-            owner: Some(cx.owner.clone()),
-            target: Destination { sink: "http", servers, settings },
-            batching: Batching { batch_max_size: 1000, ..Batching::at_once("zipkin_report") },
-            max_entries: cx.max_pending_entries(),
-            max_bytes: usize::MAX,
-        });
+        let target = Destination { sink: "http", servers, settings };
+        let batching = Batching { batch_max_size: 1000, ..Batching::at_once("zipkin_report") };
+        let sink = cx.own_sink(Self::NAME, target, batching);
         let attr = |name: &str| cx.attr.and_then(|attr| attr.get(name)).and_then(Value::as_bool);
         Ok(Zipkin {
             bound: (sample_ratio * (1_u128 << 64) as f64) as u128,

@@ -74,6 +74,18 @@ impl Build<'_> {
         Ok(Destination::file(&self.services.folders.file(path)?.to_string()))
     }
 
+    /// Opens the sink of one plugin instance. Its entries are bounded by the plugin's metadata.
+    pub fn own_sink(&self, plugin: &'static str, target: Destination, batching: Batching) -> Sink {
+        self.sink(Spec {
+            plugin,
+            owner: Some(self.owner.clone()),
+            target,
+            batching,
+            max_entries: self.max_pending_entries(),
+            max_bytes: usize::MAX,
+        })
+    }
+
     fn addresses(&self, host: &str) -> Vec<IpAddr> {
         let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
         bare.parse().map_or_else(|_| self.names.addresses(host), |ip| vec![ip])

@@ -61,17 +61,19 @@ pub(crate) fn add_fields(to: &mut Value, headers: &Map<String, Value>, parent: &
         if sdk::HeaderName::new(name).is_err() || is_framing {
             return Err(Invalid::new("this name of a header is invalid, or set by the gateway").at(pointer));
         }
-        if !value.as_str().is_some_and(is_value) {
-            return Err(Invalid::new("it has characters that are not allowed in a header").at(pointer));
-        }
+        check_value(value.as_str().unwrap_or("\n"), &pointer)?;
         to[name] = value.clone();
     }
     Ok(())
 }
 
-/// Whether it may be the value of a field.
-pub(crate) fn is_value(text: &str) -> bool {
-    text.bytes().all(|byte| matches!(byte, b'\t' | b' '..=b'~'))
+/// # Errors
+/// A text that cannot be the value of a field.
+pub(crate) fn check_value(text: &str, pointer: &str) -> Result<(), Invalid> {
+    if text.bytes().all(|byte| matches!(byte, b'\t' | b' '..=b'~')) {
+        return Ok(());
+    }
+    Err(Invalid::new("it has characters that are not allowed in a header").at(pointer))
 }
 
 /// Where a URI leads.
