@@ -43,7 +43,7 @@ pub use entry::{Entry, Terms};
 use flights::Flights;
 pub use flights::{Flight, Landing, Leader};
 use index::Index;
-pub use vary::variant;
+pub use vary::{members, variant};
 
 /// The most memory in bytes for responses that are being read from or written to a disk zone.
 const IN_FLIGHT: u64 = 256 << 20;

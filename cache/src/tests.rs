@@ -30,18 +30,24 @@ fn put_at(zone: &Zone, key: &[u8], body: &[u8], epoch: u64) {
     let mut fields = Fields::new();
     fields.append(b"X-A", b"1").unwrap();
     let content = Content { status: 200, fields, body: Bytes::copy_from_slice(body) };
-    let new = New {
+    let held = zone.hold(body.len() as u64).unwrap();
+    let new = New { stored_ms: 1, expires_ms: u64::MAX, held, ..new(zone, key, &[], &[0], content) };
+    zone.store(new, epoch);
+}
+
+/// A response that is never fresh.
+fn new(zone: &Zone, key: &[u8], vary: &[Box<[u8]>], variant: &[u8], content: Content) -> New {
+    New {
         key: key.into(),
-        vary: Vec::new(),
-        variant: [0].into(),
-        stored_ms: 1,
-        expires_ms: u64::MAX,
+        vary: vary.to_vec(),
+        variant: variant.into(),
+        stored_ms: 0,
+        expires_ms: 0,
         age: 0,
         terms: Terms::default(),
         content,
-        held: zone.hold(body.len() as u64).unwrap(),
-    };
-    zone.store(new, epoch);
+        held: zone.hold(0).unwrap(),
+    }
 }
 
 fn look(zone: &Zone, key: &[u8]) -> Lookup {
@@ -149,23 +155,7 @@ fn a_response_counts_with_all_its_parts() {
         let mut fields = Fields::new();
         fields.append(&name, &value).unwrap();
         let content = Content { status: 200, fields, body: body.into() };
-        let (key, variant) = (key.into(), variant.into());
-        let held = zone.hold(0).unwrap();
-        let vary = Vec::new();
-        zone.store(
-            New {
-                key,
-                vary,
-                variant,
-                stored_ms: 0,
-                expires_ms: 0,
-                age: 0,
-                terms: Terms::default(),
-                content,
-                held,
-            },
-            0,
-        );
+        zone.store(new(&zone, &key, &[], &variant, content), 0);
         zone.used()
     };
     let lengths = [10, 20, 30, 40, 50];
@@ -200,20 +190,7 @@ fn a_key_has_a_bounded_number_of_variants() {
         let mut bytes = Vec::new();
         variant(&vary, 0, &request, &mut bytes);
         let content = Content { status: 200, fields: Fields::new(), body: Bytes::new() };
-        let (variant, held) = (bytes.clone().into(), zone.hold(0).unwrap());
-        let (key, vary) = ((*b"k").into(), vary.clone());
-        let new = New {
-            key,
-            vary,
-            variant,
-            stored_ms: 0,
-            expires_ms: 0,
-            age: 0,
-            terms: Terms::default(),
-            content,
-            held,
-        };
-        zone.store(new, 0);
+        zone.store(new(&zone, b"k", &vary, &bytes, content), 0);
         assert!(zone.find(b"k", 0, &request, &mut bytes).entry.is_some());
     }
     let found = (0..100u32).filter(|n| {
@@ -385,22 +362,7 @@ fn the_index_of_a_disk_zone_keeps_its_memory_limit() {
         let mut bytes = Vec::new();
         variant(&vary, 0, &request, &mut bytes);
         let content = Content { status: 200, fields: Fields::new(), body: Bytes::new() };
-        let (key, vary, variant) = (key(n).into(), vary.clone(), bytes.into());
-        let held = zone.hold(0).unwrap();
-        zone.store(
-            New {
-                key,
-                vary,
-                variant,
-                stored_ms: 0,
-                expires_ms: 0,
-                age: 0,
-                terms: Terms::default(),
-                content,
-                held,
-            },
-            0,
-        );
+        zone.store(new(&zone, &key(n), &vary, &bytes, content), 0);
         zone.flush();
     }
     let has = |n: &u8| zone.find(&key(*n), 0, &request, &mut Vec::new()).entry.is_some();

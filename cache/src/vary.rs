@@ -7,8 +7,7 @@ use wire::Fields;
 /// Writes the values of the fields that a response varies on: equal bytes mean that it matches.
 ///
 /// Values are compared as lists: several lines equal one line with commas, and whitespace around
-/// commas does not count. A comma within a quoted string does not separate. Language, coding and
-/// charset names are compared without case.
+/// commas does not count. Language, coding and charset names are compared without case.
 pub fn variant(vary: &[Box<[u8]>], class: u8, request: &Fields, out: &mut Vec<u8>) {
     const WITHOUT_CASE: [&[u8]; 3] = [b"accept-charset", b"accept-encoding", b"accept-language"];
     out.clear();
@@ -16,7 +15,7 @@ pub fn variant(vary: &[Box<[u8]>], class: u8, request: &Fields, out: &mut Vec<u8
     for name in vary {
         let without_case = WITHOUT_CASE.contains(&&**name);
         for line in request.all(name) {
-            for item in items(line) {
+            for item in members(line) {
                 out.extend_from_slice(&(item.len() as u32 + 1).to_le_bytes());
                 let from = out.len();
                 out.extend_from_slice(item);
@@ -29,8 +28,9 @@ pub fn variant(vary: &[Box<[u8]>], class: u8, request: &Fields, out: &mut Vec<u8
     }
 }
 
-/// The members of a list, empty ones included: an empty field differs from an absent one.
-fn items(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+/// The members of a list, empty ones included: an empty field differs from an absent one. A comma within a quoted
+/// string does not separate.
+pub fn members(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     let (mut quoted, mut escaped) = (false, false);
     line.split(move |&byte| {
         match byte {

@@ -169,20 +169,7 @@ fn directives(line: &[u8]) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
 }
 
 pub(super) fn list(line: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let mut quoted = false;
-    let mut escaped = false;
-    line.split(move |&byte| {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if quoted => escaped = true,
-            b'"' => quoted = !quoted,
-            b',' if !quoted => return true,
-            _ => {}
-        }
-        false
-    })
-    .map(<[u8]>::trim_ascii)
-    .filter(|part| !part.is_empty())
+    cache::members(line).filter(|part| !part.is_empty())
 }
 
 fn unquoted(value: &[u8]) -> &[u8] {
