@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cache::{Content, Entry, Leader, New, Terms, variant};
+use cache::{Content, Entry, Leader, New, Terms, TransferShare, variant};
 use sdk::exchange::Source;
 use sdk::{Chunk, Exchange, Fields, Framing, Method};
 
@@ -100,15 +100,30 @@ impl ProxyCache {
         if announced.is_some_and(|length| length > self.config.max_resp_body_size) {
             return None;
         }
-        let mut fields = kept(&x.response().fields);
-        if self.by_rfc() {
-            named_fields(&x.response().fields).for_each(|name| _ = fields.remove(name));
-        }
         let held = self.zone.hold(announced.unwrap_or(0).max(1 << 10))?;
+        let fields = kept(&x.response().fields);
+        let content = Content { status: x.status(), fields, body: Bytes::new() };
+        Some((self.entry(x, (key, class), vary, life, content, held), announced))
+    }
+
+    /// An entry for this content, without the fields that `no-cache` and `private` name.
+    pub(super) fn entry(
+        &self,
+        x: &Exchange<'_>,
+        (key, class): (Box<[u8]>, u8),
+        vary: Vec<Box<[u8]>>,
+        life: Life,
+        mut content: Content,
+        held: TransferShare,
+    ) -> New {
+        if self.by_rfc() {
+            let names: Vec<_> = named_fields(&content.fields).map(<[u8]>::to_vec).collect();
+            names.iter().for_each(|name| _ = content.fields.remove(name));
+        }
         let mut values = Vec::new();
         variant(&vary, class, &x.request().fields, &mut values);
         let now = self.now_ms(x);
-        let new = New {
+        New {
             key,
             vary,
             variant: values.into(),
@@ -116,10 +131,9 @@ impl ProxyCache {
             expires_ms: now.saturating_add(life.fresh.saturating_mul(1000)),
             age: life.age,
             terms: life.terms,
-            content: Content { status: x.status(), fields, body: Bytes::new() },
+            content,
             held,
-        };
-        Some((new, announced))
+        }
     }
 
     /// How the answer may be used; `None` if it must not be stored.
@@ -134,9 +148,6 @@ impl ProxyCache {
             return None;
         }
         let fields = &x.response().fields;
-        if self.by_rfc() && named_fields(fields).nth(MAX_NAMED).is_some() {
-            return None;
-        }
         let set_cookie = fields.get_named(b"set-cookie").is_some();
         if set_cookie && (self.on_disk() || !config.cache_set_cookie) {
             // Unless the origin keeps it out of caches itself.
@@ -148,10 +159,13 @@ impl ProxyCache {
         self.life_of(x, status, fields, at_ms)
     }
 
-    /// How a response with this head may be used.
+    /// How a response with this head may be used; `None` if it must not be stored.
     pub(super) fn life_of(&self, x: &Exchange<'_>, status: u16, fields: &Fields, at_ms: u64) -> Option<Life> {
         let now_ms = x.world().now_ms();
         if self.by_rfc() {
+            if named_fields(fields).nth(MAX_NAMED).is_some() {
+                return None;
+            }
             let shares_authorized = !self.config.consumer_isolation && x.header("Authorization").is_some();
             let delay_ms = self.now_ms(x).saturating_sub(at_ms);
             return Received { status, fields, shares_authorized, now_ms, delay_ms }.life(&self.config.rfc);

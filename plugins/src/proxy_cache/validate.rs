@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cache::{Content, Entry, New, variant};
+use cache::{Content, Entry};
 use sdk::exchange::Source;
 use sdk::world::{Fetch, FetchTimeouts, Keep, Target};
 use sdk::{Exchange, Fields, Method, Reply};
@@ -116,20 +116,7 @@ impl ProxyCache {
         };
         let reply = in_place(x, own, &content, u64::from(life.age), "REVALIDATED");
         if let Some(held) = self.zone.hold(0) {
-            let mut values = Vec::new();
-            variant(&vary, class, &x.request().fields, &mut values);
-            let new = New {
-                key,
-                vary,
-                variant: values.into(),
-                stored_ms: now,
-                expires_ms: now.saturating_add(life.fresh.saturating_mul(1000)),
-                age: life.age,
-                terms: life.terms,
-                content,
-                held,
-            };
-            self.zone.store(new, epoch);
+            self.zone.store(self.entry(x, (key, class), vary, life, content, held), epoch);
         }
         Received::Stored(reply)
     }

@@ -255,6 +255,12 @@ fn fields_named_by_the_origin_are_not_stored() {
     let got = site.get("/", origin(&[], &["y"]));
     let names = ["Set-Cookie", "X-A", "X-B", "X-C"].map(|name| got.header(name));
     assert_eq!((got.cache(), names), ("HIT", [None, None, None, Some("3")]));
+    // Nor those of a 304, which the client that validated gets.
+    let stale = stale_site(json!({}), &TAGGED);
+    let confirm = &[("Cache-Control", "max-age=9, private=\"X-User\""), ("X-User", "alice")];
+    assert_eq!(stale.get("/", status_of(304, confirm)).header("X-User"), Some("alice"));
+    let got = stale.get("/", origin(&[], &["y"]));
+    assert_eq!((got.cache(), got.header("X-User"), got.header("X-Kept")), ("HIT", None, Some("old")));
     let many = (0..65).map(|n| format!("x{n}")).collect::<Vec<_>>().join(",");
     let control = format!("max-age=9, no-cache=\"{many}\"");
     assert!(!site.keeps(origin(&[("Cache-Control", &control)], &["x"])));
