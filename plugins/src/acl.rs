@@ -84,7 +84,7 @@ impl Plugin for Acl {
         let verdict = if let Some(consumer) = x.consumer() {
             let values = |label: &str| {
                 let found = consumer.labels.iter().find(|(own, _)| own == label);
-                found.map(|(_, value)| self.read(x, &json!(value), None)).unwrap_or_default()
+                found.map(|(_, value)| self.read_text(x, value, None)).unwrap_or_default()
             };
             self.judge(values)
         } else if let Some(user) = x.note::<ExternalUser>() {
@@ -129,25 +129,36 @@ impl Acl {
         }
     }
 
-    /// The values in a label. Without a parser, the form of the label decides.
+    /// The values in a label.
     fn read(&self, x: &Exchange<'_>, label: &Value, parser: Option<Parser>) -> Vec<String> {
-        let texts = |list: &[Value]| list.iter().filter_map(|one| one.as_str().map(str::to_owned)).collect();
-        let json = |text: &str| match serde_json::from_str(text) {
-            Ok(Value::Array(list)) => texts(&list),
-            _ => Vec::new(),
-        };
         match (label, parser) {
             (Value::Array(list), None | Some(Parser::Table)) => texts(list),
-            (Value::String(text), Some(Parser::SegmentedText)) => {
-                self.separator.as_ref().map(|separator| split(x, text, separator)).unwrap_or_default()
-            }
-            (Value::String(text), Some(Parser::Json)) => json(text),
-            (Value::String(text), None) if text.starts_with('[') => json(text),
-            (Value::String(text), None) if text.contains(',') => split(x, text, &self.comma),
-            (Value::String(text), None) => vec![text.clone()],
+            (Value::String(text), parser) => self.read_text(x, text, parser),
             _ => Vec::new(),
         }
     }
+
+    /// The values in a text. Without a parser, its form decides.
+    fn read_text(&self, x: &Exchange<'_>, text: &str, parser: Option<Parser>) -> Vec<String> {
+        let json = || match serde_json::from_str(text) {
+            Ok(Value::Array(list)) => texts(&list),
+            _ => Vec::new(),
+        };
+        match parser {
+            Some(Parser::SegmentedText) => {
+                self.separator.as_ref().map(|separator| split(x, text, separator)).unwrap_or_default()
+            }
+            Some(Parser::Json) => json(),
+            Some(Parser::Table) => Vec::new(),
+            None if text.starts_with('[') => json(),
+            None if text.contains(',') => split(x, text, &self.comma),
+            None => vec![text.to_owned()],
+        }
+    }
+}
+
+fn texts(list: &[Value]) -> Vec<String> {
+    list.iter().filter_map(|one| one.as_str().map(str::to_owned)).collect()
 }
 
 /// The parts of a text between the matches of a pattern; none if they cannot be found.
