@@ -153,6 +153,7 @@ pub(super) fn redirect(to: impl Into<Vec<u8>>) -> Step {
 impl OpenidConnect {
     /// Handles a request without a token: by its session, or by a login.
     pub(super) async fn log_in(&self, x: &mut Exchange<'_>, rules: &LoginRules) -> Step {
+        self.hide_bearer(x);
         let now = x.world().now_ms() / 1000;
         if rules.is_callback(x.path()) {
             return self.callback(x, rules, now).await.unwrap_or_else(|why| {
@@ -181,6 +182,17 @@ impl OpenidConnect {
                 rules.cookies.hide(x);
                 Step::Next
             }
+        }
+    }
+
+    /// Removes a token of the client from `Authorization`, if the upstream expects that of the session there: nothing has
+    /// verified it.
+    fn hide_bearer(&self, x: &mut Exchange<'_>) {
+        let is_ours = self.config.set_access_token_header && self.config.access_token_in_authorization_header;
+        let is_bearer =
+            |value: &[u8]| value.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"bearer"));
+        if is_ours && x.request().fields.all(b"authorization").any(is_bearer) {
+            x.remove_header("Authorization");
         }
     }
 

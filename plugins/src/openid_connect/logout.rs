@@ -16,12 +16,13 @@ impl OpenidConnect {
         rules: &LoginRules,
         session: Option<Session>,
     ) -> Step {
-        let Some(document) = self.provider.document(x).await else {
-            return Step::Reply(Reply::status(503).because("accessing discovery url failed"));
-        };
+        // Also while the provider cannot be reached.
         let secure = scheme(x) == "https";
         rules.cookies.remove(x, Kind::Session, 0, secure);
         rules.cookies.remove(x, Kind::Login, 0, secure);
+        let Some(document) = self.provider.document(x).await else {
+            return Step::Reply(Reply::status(503).because("accessing discovery url failed"));
+        };
         if let Some(session) = session.as_ref().filter(|_| self.config.revoke_tokens_on_logout) {
             self.revoke(x, &document, session).await;
         }

@@ -340,6 +340,34 @@ fn without_a_session_the_action_decides() {
 }
 
 #[test]
+fn a_token_of_the_client_does_not_pass_for_that_of_the_session() {
+    for (own_header, sent, upstream) in [
+        (true, "Bearer forged", None),
+        (true, "bearer  forged", None),
+        (true, "Basic eDp5", Some("Basic eDp5")),
+        (false, "Bearer other", Some("Bearer other")),
+    ] {
+        let rest = json!({"unauth_action": "pass", "access_token_in_authorization_header": own_header, "renew_access_token_on_expiry": false});
+        let headers = [("Authorization", sent)];
+        let ended = Gateway::new(config(&rest)).get("/", &headers);
+        assert_eq!((ended.status, ended.upstream("Authorization")), (200, upstream), "{sent}");
+        let mut login = Login::begin(&rest_with_login(&rest));
+        login.answers(&login.claims());
+        login.come_back();
+        login.gateway.at(99);
+        let ended = login.gateway.get("/", &headers);
+        assert_eq!(ended.upstream("Authorization"), upstream, "{sent}: the session has no valid token");
+    }
+}
+
+/// The settings with a login for requests without a session.
+fn rest_with_login(rest: &Value) -> Value {
+    let mut rest = rest.clone();
+    rest["unauth_action"] = json!("auth");
+    rest
+}
+
+#[test]
 fn requests_are_pushed_to_the_provider() {
     let mut gateway = Gateway::new(config(&json!({"par": {"enabled": true}})));
     gateway.answers(vec![answer(&document()), answer(&json!({"request_uri": "urn:1"}))]);

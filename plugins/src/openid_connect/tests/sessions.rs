@@ -81,6 +81,14 @@ fn logout_ends_the_session_here_and_at_the_provider() {
     let (uri, body) = login.gateway.last_asked();
     assert_eq!((&*uri, &*argument(&body, "token")), ("/revoke", "at-1"));
     assert_eq!(login.gateway.get("/shop", &[]).status, 302);
+    // The document has expired, and the provider does not answer.
+    let mut login = Login::done(
+        &json!({"session": {"secret": "0123456789abcdef", "idling_timeout": 0, "rolling_timeout": 0}}),
+    );
+    login.gateway.at(8_000);
+    login.gateway.answers(vec![Ok(Fetched { status: 500, ..Fetched::default() })]);
+    let ended = login.gateway.get("/logout", &[]);
+    assert_eq!((ended.status, login.gateway.cookies.len()), (503, 0), "{ended:?}");
     for (after, status, to) in [
         (
             Some("http://gw.test/bye"),
