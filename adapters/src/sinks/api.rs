@@ -175,6 +175,8 @@ impl Client {
                 text = text.replace(part, "***");
             }
         }
+        // An answer must not begin a line of the log.
+        let mut text = text.replace(char::is_control, " ");
         let mut end = text.len().min(REPEATED);
         while !text.is_char_boundary(end) {
             end -= 1;

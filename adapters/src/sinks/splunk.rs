@@ -26,7 +26,7 @@ impl Api for Splunk {
         let repeated = client.repeated(answer);
         let said = serde_json::from_str::<Value>(&repeated).ok();
         let reason = match said.as_ref().and_then(|said| said.get("text")).and_then(Value::as_str) {
-            Some(text) => format!("failed to send splunk, {text}"),
+            Some(text) => format!("failed to send splunk, {}", text.replace(char::is_control, " ")),
             None => format!("failed to send splunk, http status code: {}", answer.status),
         };
         if is_final(answer.status) { Outcome::Rejected(reason) } else { Outcome::retry(reason) }

@@ -199,8 +199,10 @@ pub(super) fn metadata(response: &[u8], topic: &str) -> Option<Metadata> {
     for _ in 0..from.count()? {
         let (id, host, port) = (from.i32()?, from.text()?, from.i32()?);
         from.text()?;
-        let host = std::str::from_utf8(host).ok()?.to_owned();
-        metadata.brokers.insert(id, (host, u16::try_from(port).ok()?));
+        // It is logged, and must not begin a line there.
+        let host =
+            std::str::from_utf8(host).ok().filter(|host| host.bytes().all(|byte| byte.is_ascii_graphic()))?;
+        metadata.brokers.insert(id, (host.to_owned(), u16::try_from(port).ok()?));
     }
     let _controller = from.i32()?;
     for _ in 0..from.count()? {
@@ -314,6 +316,8 @@ mod tests {
         for end in 0..response.len() {
             assert_eq!(metadata(&response[..end], "t"), None, "{end}");
         }
+        let forged = [&listed(&[&broker(1, "a\nerror", 9092)])[..], &1_i32.to_be_bytes(), &topics].concat();
+        assert_eq!(metadata(&forged, "t"), None);
         assert_eq!(metadata(&i32::MAX.to_be_bytes(), "t"), None);
         assert_eq!(metadata(&[0x80, 0, 0, 0], "t"), None);
     }
