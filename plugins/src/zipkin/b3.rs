@@ -114,9 +114,8 @@ impl TraceId {
             TraceId { bytes, is_short: true }
         });
         short.or_else(|| {
-            let mut digits: [u8; 32] = text.try_into().ok()?;
-            digits.make_ascii_lowercase();
-            Some(TraceId { bytes: unhex(&digits)?, is_short: false })
+            let bytes = digits::<32, 16>(text).filter(|bytes| *bytes != [0; 16])?;
+            Some(TraceId { bytes, is_short: false })
         })
     }
 }
@@ -124,16 +123,23 @@ impl TraceId {
 /// The identifiers, unless one of them is invalid.
 fn given(trace: Option<&[u8]>, span: Option<&[u8]>, parent: Option<&[u8]>) -> Given {
     let is_valid = |text: Option<&[u8]>| text.is_none_or(|text| id(text).is_some());
+    // Of a root span some programs send zeros as its parent.
+    let is_parent_valid = parent.is_none_or(|text| digits::<16, 8>(text).is_some());
     match trace.and_then(TraceId::parse) {
-        Some(trace) if is_valid(span) && is_valid(parent) => {
+        Some(trace) if is_valid(span) && is_parent_valid => {
             Given { trace: Some(trace), span: span.and_then(id), sampled: None }
         }
         _ => Given::default(),
     }
 }
 
+/// An identifier that is not all zero: for one of those, Zipkin refuses all spans of a batch.
 fn id(text: &[u8]) -> Option<[u8; 8]> {
-    let mut digits: [u8; 16] = text.try_into().ok()?;
+    digits::<16, 8>(text).filter(|id| *id != [0; 8])
+}
+
+fn digits<const DIGITS: usize, const BYTES: usize>(text: &[u8]) -> Option<[u8; BYTES]> {
+    let mut digits: [u8; DIGITS] = text.try_into().ok()?;
     digits.make_ascii_lowercase();
     unhex(&digits)
 }

@@ -34,6 +34,11 @@ fn traces_are_continued() {
         (single(format!("{TRACE}-{SPAN}-0")), Some(TRACE), "0"),
         (single(format!("{TRACE}-{SPAN}-d-{SPAN}")), Some(TRACE), "1"),
         (single(format!("{TRACE}-1-0")), None, "0"),
+        // Zipkin refuses a whole batch for one identifier of zeros; only parents are sent so.
+        (single(format!("{}-{SPAN}", "0".repeat(32))), None, "1"),
+        (single(format!("{}-{SPAN}", "0".repeat(16))), None, "1"),
+        (single(format!("{TRACE}-{}", "0".repeat(16))), None, "1"),
+        (single(format!("{TRACE}-{SPAN}-1-{}", "0".repeat(16))), Some(TRACE), "1"),
     ] {
         let headers: Vec<_> = given.iter().map(|(name, value)| (*name, &value[..])).collect();
         let mut probe = Probe::request("GET", "/", &headers);
