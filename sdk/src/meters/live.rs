@@ -201,11 +201,40 @@ pub type Name = (Subject, Arc<str>);
 /// One worker's cells.
 #[derive(Debug)]
 pub struct Live {
-    routes: RefCell<HashMap<Arc<str>, Arc<Counted>>>,
-    nodes: RefCell<HashMap<SocketAddr, Arc<Counted>>>,
+    routes: RefCell<Cells<Arc<str>>>,
+    nodes: RefCell<Cells<SocketAddr>>,
     recent: RefCell<[Place<SocketAddr>; PLACES]>,
     new: Sender<(Name, Arc<Counted>)>,
     timed: Cell<u32>,
+}
+
+/// The cells of all routes, or of all nodes.
+#[derive(Debug)]
+struct Cells<K> {
+    all: HashMap<K, Arc<Counted>>,
+    /// Retired cells may be removed, once in each tick.
+    may_tidy: bool,
+}
+
+impl<K> Default for Cells<K> {
+    fn default() -> Cells<K> {
+        Cells { all: HashMap::new(), may_tidy: true }
+    }
+}
+
+impl<K: std::hash::Hash + Eq> Cells<K> {
+    fn get<Q: std::hash::Hash + hashbrown::Equivalent<K> + ?Sized>(&self, key: &Q) -> Option<Arc<Counted>> {
+        self.all.get(key).filter(|counted| !counted.retired.load(Relaxed)).cloned()
+    }
+
+    /// Whether there is room for one more cell, after those without a reader were removed. Requests that find a
+    /// full table do not search it each time: with more than [`MOST`] routes they are many.
+    fn has_room(&mut self) -> bool {
+        if self.all.len() >= MOST && std::mem::take(&mut self.may_tidy) {
+            self.all.retain(|_, counted| !counted.retired.load(Relaxed));
+        }
+        self.all.len() < MOST
+    }
 }
 
 impl Live {
@@ -229,9 +258,12 @@ impl Live {
         left > 0
     }
 
-    /// Allows the next few requests to be timed. Called with each tick of the worker's clock.
+    /// Allows the next few requests to be timed, and full tables to be tidied once. Called with each tick of the
+    /// worker's clock.
     pub fn tick(&self) {
         self.timed.set(TIMED);
+        self.routes.borrow_mut().may_tidy = true;
+        self.nodes.borrow_mut().may_tidy = true;
     }
 
     /// Counts a request of a route. `plan` is the address of its plan, in the snapshot of the memo.
@@ -272,15 +304,14 @@ impl Live {
     #[cold]
     fn find_route(&self, id: &str) -> Arc<Counted> {
         let mut routes = self.routes.borrow_mut();
-        if let Some(counted) = routes.get(id).filter(|counted| !counted.retired.load(Relaxed)) {
-            return counted.clone();
+        if let Some(counted) = routes.get(id) {
+            return counted;
         }
-        let id = if has_room(&mut routes) { id } else { OVERFLOW };
-        let live = routes.get(id).filter(|counted| !counted.retired.load(Relaxed)).cloned();
-        live.unwrap_or_else(|| {
+        let id = if routes.has_room() { id } else { OVERFLOW };
+        routes.get(id).unwrap_or_else(|| {
             let id: Arc<str> = id.into();
             let counted = self.register(Subject::Route, id.clone());
-            routes.insert(id, counted.clone());
+            routes.all.insert(id, counted.clone());
             counted
         })
     }
@@ -288,18 +319,15 @@ impl Live {
     #[cold]
     fn find_node(&self, addr: SocketAddr) -> Arc<Counted> {
         let mut nodes = self.nodes.borrow_mut();
-        if let Some(counted) = nodes.get(&addr).filter(|counted| !counted.retired.load(Relaxed)) {
-            return counted.clone();
+        if let Some(counted) = nodes.get(&addr) {
+            return counted;
         }
         let unspecified = SocketAddr::from(([0, 0, 0, 0], 0));
-        let (addr, name) = match has_room(&mut nodes) {
-            true => (addr, addr.to_string()),
-            false => (unspecified, OVERFLOW.to_owned()),
-        };
-        let live = nodes.get(&addr).filter(|counted| !counted.retired.load(Relaxed)).cloned();
-        live.unwrap_or_else(|| {
+        let addr = if nodes.has_room() { addr } else { unspecified };
+        nodes.get(&addr).unwrap_or_else(|| {
+            let name = if addr == unspecified { OVERFLOW.to_owned() } else { addr.to_string() };
             let counted = self.register(Subject::Node, name.into());
-            nodes.insert(addr, counted.clone());
+            nodes.all.insert(addr, counted.clone());
             counted
         })
     }
@@ -310,14 +338,6 @@ impl Live {
         let _ = self.new.send(((subject, name), counted.clone()));
         counted
     }
-}
-
-/// Whether there is room for one more cell, after those without a reader were removed.
-fn has_room<K: std::hash::Hash + Eq>(cells: &mut HashMap<K, Arc<Counted>>) -> bool {
-    if cells.len() >= MOST {
-        cells.retain(|_, counted| !counted.retired.load(Relaxed));
-    }
-    cells.len() < MOST
 }
 
 /// Readings after which an unused cell is removed: 15 minutes of them, one a second.
@@ -427,6 +447,14 @@ mod tests {
         assert_eq!((all.len(), shared.1.requests()), (MOST + 1, 5));
         (0..IDLE).for_each(|_| assert!(taken(&mut reading).is_empty()));
         assert!(reading.cells.is_empty());
+        live.route(&Memo::default(), 0, "new", &finished(200));
+        let again = taken(&mut reading);
+        assert_eq!(
+            (again.len(), again[0].0.as_str()),
+            (1, OVERFLOW),
+            "a full table is tidied once in each tick"
+        );
+        live.tick();
         live.route(&Memo::default(), 0, "new", &finished(200));
         live.route(&Memo::default(), 0, "1", &finished(200));
         assert_eq!(taken(&mut reading).len(), 2, "a removed cell is made again");
