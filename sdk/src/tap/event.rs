@@ -91,12 +91,18 @@ fn text(bytes: &[u8]) -> String {
 }
 
 fn shown(name: &[u8], value: &[u8]) -> String {
-    if is_secret(name) { "******".to_owned() } else { text(value) }
+    if is_secret(name) {
+        return "******".to_owned();
+    }
+    // Addresses are shown without their query, as the request's own is.
+    let is_address = has_any(name, &[b"referer", b"url", b"uri"]);
+    let end = value.iter().position(|byte| is_address && *byte == b'?');
+    text(&value[..end.unwrap_or(value.len())])
 }
 
 /// Returns whether a header of this name may carry a secret.
 pub fn is_secret(name: &[u8]) -> bool {
-    const PARTS: [&[u8]; 11] = [
+    const PARTS: &[&[u8]] = &[
         b"auth",
         b"cookie",
         b"key",
@@ -109,6 +115,11 @@ pub fn is_secret(name: &[u8]) -> bool {
         b"jwt",
         b"csrf",
     ];
+    has_any(name, PARTS)
+}
+
+/// Returns whether a name has one of these parts, which are in lower case.
+fn has_any(name: &[u8], parts: &[&[u8]]) -> bool {
     let name = name.to_ascii_lowercase();
-    PARTS.iter().any(|part| memchr::memmem::find(&name, part).is_some())
+    parts.iter().any(|part| memchr::memmem::find(&name, part).is_some())
 }

@@ -12,6 +12,8 @@ fn offer(outlet: &Outlet, target: &str, status: u16, total_us: u64) {
         ("host", "A.example"),
         ("Authorization", "Bearer s3cret"),
         ("X-Api-Key", "s3cret"),
+        ("Referer", "https://a.example/x?token=s3cret"),
+        ("X-Original-URL", "/y?apikey=s3cret"),
         ("accept", "*/*"),
     ];
     let mut probe = Probe::request("GET", target, &headers);
@@ -50,7 +52,9 @@ fn events_go_to_the_taps_whose_conditions_hold() {
     let shown: Vec<(&str, &str)> =
         events[1].headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     assert!(
-        shown.contains(&("accept", "*/*")) && shown.iter().all(|(_, value)| !value.contains("s3cret")),
+        shown.contains(&("accept", "*/*"))
+            && shown.iter().any(|(_, value)| *value == "https://a.example/x")
+            && shown.iter().all(|(_, value)| !value.contains("s3cret")),
         "{shown:?}"
     );
     [all, slow].into_iter().for_each(|place| taps.close(place));
