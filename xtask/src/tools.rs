@@ -2,7 +2,7 @@
 
 use crate::shell::{cargo, output, root, run};
 use anyhow::{Result, bail};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Program and the Debian package that brings it.
@@ -53,16 +53,30 @@ fn python() -> Result<()> {
 
 /// Packages of npm that build the dashboard and drive a browser.
 pub fn npm() -> Result<()> {
-    let folder = root().join("dashboard");
-    let lock = std::fs::read_to_string(folder.join("package-lock.json"))?;
+    npm_ci("dashboard", &root().join("dashboard"))
+}
+
+/// Packages of npm that cases drive the gateway with.
+fn node() -> Result<()> {
+    npm_ci("tests/tools", &root().join("target/node"))
+}
+
+/// Installs the packages that `FROM/package-lock.json` pins in a folder. Their scripts do not run.
+fn npm_ci(from: &str, folder: &Path) -> Result<()> {
+    let wanted = root().join(from);
     let stamp = folder.join("node_modules/.sluice-lock");
+    let lock = std::fs::read_to_string(wanted.join("package-lock.json"))?;
     if std::fs::read_to_string(&stamp).is_ok_and(|there| there == lock) {
         return Ok(());
     }
-    println!("installing the packages of {}", folder.display());
-    run(Command::new("npm")
-        .args(["ci", "--no-audit", "--no-fund", "--ignore-scripts"])
-        .current_dir(&folder))?;
+    println!("installing the packages of {from}/package.json into {}", folder.display());
+    std::fs::create_dir_all(folder)?;
+    for name in ["package.json", "package-lock.json"].into_iter().filter(|_| wanted != folder) {
+        std::fs::copy(wanted.join(name), folder.join(name))?;
+    }
+    let mut npm = Command::new("npm");
+    npm.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]);
+    run(npm.current_dir(folder))?;
     std::fs::write(stamp, lock)?;
     Ok(())
 }
@@ -85,27 +99,6 @@ pub fn venv(name: &str, requirements: &str) -> Result<PathBuf> {
     run(Command::new(pip).args(["install", "--quiet", "--requirement"]).arg(&wanted))?;
     std::fs::write(stamp, text)?;
     Ok(folder)
-}
-
-/// Packages of npm that cases drive the gateway with, in `target/node`, as `package-lock.json` pins them. Their
-/// scripts do not run.
-fn node() -> Result<()> {
-    let (folder, wanted) = (root().join("target/node"), root().join("tests/tools"));
-    let (stamp, lock) =
-        (folder.join("installed"), std::fs::read_to_string(wanted.join("package-lock.json"))?);
-    if std::fs::read_to_string(&stamp).is_ok_and(|there| there == lock) {
-        return Ok(());
-    }
-    println!("installing the packages of tests/tools/package.json into {}", folder.display());
-    std::fs::create_dir_all(&folder)?;
-    for name in ["package.json", "package-lock.json"] {
-        std::fs::copy(wanted.join(name), folder.join(name))?;
-    }
-    let mut npm = Command::new("npm");
-    npm.args(["ci", "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]);
-    run(npm.current_dir(&folder))?;
-    std::fs::write(stamp, lock)?;
-    Ok(())
 }
 
 fn go() -> Result<()> {
