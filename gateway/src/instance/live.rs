@@ -1,10 +1,10 @@
 //! `sluice top`, `tap` and `routes`: what the running instance does now, in a terminal.
 //!
 //! They read the event streams of its control API. All text of clients and resources is shown without
-//! control characters, which a terminal would obey.
+//! control characters, which could control the terminal.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, IsTerminal, Write};
+use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::say;
 const ROWS: usize = 10;
 
 /// The longest event; a tap's is at most some 150 KiB.
-const MOST_LINE: usize = 1 << 20;
+const MOST_LINE: u64 = 1 << 20;
 
 /// Shows rates, errors and latencies, again each second until it is interrupted. Into a pipe it writes one picture.
 ///
@@ -140,9 +140,10 @@ fn stream(
     let mut lines = BufReader::new(stream);
     let head = head(&mut lines)?;
     if head.split(' ').nth(1) != Some("200") {
-        let mut body = String::new();
-        std::io::Read::take(&mut lines, 64 << 10).read_to_string_lossy(&mut body);
-        let answer: Value = serde_json::from_str(&body).unwrap_or_default();
+        let mut body = Vec::new();
+        // An answer that ends early has no reason to show.
+        let _ = lines.take(64 << 10).read_to_end(&mut body);
+        let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
         bail!("{}", answer["error_msg"].as_str().unwrap_or(&head));
     }
     let mut kind = String::new();
@@ -169,22 +170,9 @@ fn head(lines: &mut impl BufRead) -> anyhow::Result<String> {
 /// The next line without its end; `None` at the end of the stream.
 fn line(lines: &mut impl BufRead) -> anyhow::Result<Option<String>> {
     let mut bytes = Vec::new();
-    let read = std::io::Read::take(&mut *lines, MOST_LINE as u64).read_until(b'\n', &mut bytes)?;
+    let read = lines.by_ref().take(MOST_LINE).read_until(b'\n', &mut bytes)?;
     let text = String::from_utf8_lossy(&bytes);
     Ok((read > 0).then(|| text.trim_end_matches(['\r', '\n']).to_owned()))
-}
-
-trait Lossy {
-    fn read_to_string_lossy(self, text: &mut String);
-}
-
-impl<R: std::io::Read> Lossy for R {
-    /// Reads what there is; an error ends it.
-    fn read_to_string_lossy(mut self, text: &mut String) {
-        let mut bytes = Vec::new();
-        let _ = self.read_to_end(&mut bytes);
-        text.push_str(&String::from_utf8_lossy(&bytes));
-    }
 }
 
 /// The picture of `sluice top`.
