@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 
 use http::request::Parts;
-use http::{Method, StatusCode, header};
+use http::{HeaderMap, Method, StatusCode, header};
 use percent_encoding::percent_decode_str;
 use subtle::{Choice, ConstantTimeEq};
 
@@ -41,22 +41,25 @@ pub(crate) fn is_allowed(config: &Config, peer: IpAddr) -> bool {
     config.allow.iter().any(|network| network.contains(&peer))
 }
 
-/// Checks the key of a request and returns its name.
+/// Checks the key of a request and returns its name and role.
 ///
 /// # Errors
 /// 401 unless the request carries a key whose role allows the method, and the reason for the log. Without
 /// required keys, 403 for requests from web pages.
-pub(crate) fn check_key(config: &Config, head: &Parts) -> Result<KeyName, (ErrorAnswer, &'static str)> {
+pub(crate) fn check_key(
+    config: &Config,
+    head: &Parts,
+) -> Result<(KeyName, AdminRole), (ErrorAnswer, &'static str)> {
     if !config.key_required {
-        return check_page(config, head);
+        return check_page(config, head).map(|()| (KeyName::NotAsked, AdminRole::Admin));
     }
     let (token, in_cookie) = token_of(head).ok_or_else(|| refused("missing apikey"))?;
     if in_cookie && !is_same_origin(head) {
         return Err(refused("a key in a cookie is not accepted from pages of another origin"));
     }
-    let key = key_of(config, &token).ok_or_else(|| refused(WRONG_KEY))?;
-    check_role(key.role, head)?;
-    Ok(KeyName::Named(key.name.clone()))
+    let (key, role) = user_of(config, &token).ok_or_else(|| refused(WRONG_KEY))?;
+    check_role(role, head)?;
+    Ok((key, role))
 }
 
 fn check_role(role: AdminRole, head: &Parts) -> Result<(), (ErrorAnswer, &'static str)> {
@@ -69,7 +72,7 @@ fn check_role(role: AdminRole, head: &Parts) -> Result<(), (ErrorAnswer, &'stati
     Ok(())
 }
 
-/// Checks a request of a session of the dashboard and returns the name of its key.
+/// Checks a request of a session of the dashboard and returns the name and role of its key.
 ///
 /// # Errors
 /// 403 for a change without the session's token or from another origin; 401 if the role does not allow the method.
@@ -77,7 +80,7 @@ pub(crate) fn check_session(
     config: &Config,
     user: &User,
     head: &Parts,
-) -> Result<KeyName, (ErrorAnswer, &'static str)> {
+) -> Result<(KeyName, AdminRole), (ErrorAnswer, &'static str)> {
     let is_read = matches!(head.method, Method::GET | Method::HEAD);
     if !is_same_origin(head) || !is_read && !user.has_token(&head.headers) {
         let reason = "the request is not of the dashboard that has this session";
@@ -88,7 +91,7 @@ pub(crate) fn check_session(
             .map_err(|refusal| (refusal, "its Host is not known (deployment.admin.hosts)"))?;
     }
     check_role(user.role, head)?;
-    Ok(user.key.clone())
+    Ok((user.key.clone(), user.role))
 }
 
 /// Whether a request brings a key of its own, which goes before a session.
@@ -97,11 +100,11 @@ pub(crate) fn has_key(head: &Parts) -> bool {
 }
 
 /// Returns the name and the role of a key; without required keys, any key is an admin's.
-pub(crate) fn user_of(config: &Config, key: &str) -> Option<(KeyName, AdminRole)> {
+pub(crate) fn user_of(config: &Config, key: &[u8]) -> Option<(KeyName, AdminRole)> {
     if !config.key_required {
         return Some((KeyName::NotAsked, AdminRole::Admin));
     }
-    key_of(config, key.as_bytes()).map(|key| (KeyName::Named(key.name.clone()), key.role))
+    key_of(config, key).map(|key| (KeyName::Named(key.name.clone()), key.role))
 }
 
 /// Returns whether an answer would show past configuration. `revisions/unconfirmed` does not.
@@ -121,14 +124,13 @@ fn shows_history(head: &Parts) -> bool {
 
 /// Refuses requests from web pages where no key is required: a page open on an allowed machine has an
 /// allowed address. Browsers mark its requests with `Origin`.
-fn check_page(config: &Config, head: &Parts) -> Result<KeyName, (ErrorAnswer, &'static str)> {
-    if head.headers.contains_key(header::ORIGIN) {
+fn check_page(config: &Config, head: &Parts) -> Result<(), (ErrorAnswer, &'static str)> {
+    if head.headers.contains_key(header::ORIGIN) || is_of_other_page(&head.headers) {
         let reason = "requests of web pages are refused while deployment.admin.admin_key_required is false";
         return Err((ErrorAnswer::new(StatusCode::FORBIDDEN, reason), "it comes from a web page"));
     }
     hosts::check(&config.hosts, &head.uri, &head.headers)
-        .map_err(|refusal| (refusal, "its Host is not known (deployment.admin.hosts)"))?;
-    Ok(KeyName::NotAsked)
+        .map_err(|refusal| (refusal, "its Host is not known (deployment.admin.hosts)"))
 }
 
 /// Returns the key of a request, and whether it is from the cookie, which a browser adds to requests of any page.
@@ -150,8 +152,23 @@ fn token_of(head: &Parts) -> Option<(Vec<u8>, bool)> {
         .map(|key| (key.to_owned(), true))
 }
 
-/// Returns whether the request has no `Origin`, or that of this server.
+/// Returns whether a browser sends the request for a page of another origin, other than by following a link.
+///
+/// An image, a frame or `fetch` without CORS has no `Origin`. The page cannot read the answer, but could hold streams
+/// open and keep the gateway busy. Browsers send these fields over HTTPS and to this machine.
+pub(crate) fn is_of_other_page(headers: &HeaderMap) -> bool {
+    let is = |name: &str, values: &[&str]| {
+        headers.get(name).is_some_and(|field| values.iter().any(|value| field == value))
+    };
+    let follows_link = is("sec-fetch-mode", &["navigate"]) && is("sec-fetch-dest", &["document"]);
+    is("sec-fetch-site", &["cross-site", "same-site"]) && !follows_link
+}
+
+/// Returns whether the request has no `Origin`, or that of this server, and is of no other page.
 pub(crate) fn is_same_origin(head: &Parts) -> bool {
+    if is_of_other_page(&head.headers) {
+        return false;
+    }
     let host = head.headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let host = host.or_else(|| head.uri.authority().map(|authority| authority.as_str()));
     head.headers.get_all(header::ORIGIN).iter().all(|origin| {
@@ -228,7 +245,7 @@ mod tests {
     #[test]
     fn the_key_is_found_in_three_places() {
         let (head, ()) = Request::get("/").header("x-api-key", "look").body(()).unwrap().into_parts();
-        assert_eq!(check_key(&config(), &head).unwrap(), KeyName::Named("v".to_owned()));
+        assert_eq!(check_key(&config(), &head).unwrap(), (KeyName::Named("v".to_owned()), AdminRole::Viewer));
         assert_eq!(check(Method::PUT, "/?a=b&api_key=secret", None), Ok(()));
         assert_eq!(check(Method::PUT, "/?api_key=s%65cret", None), Ok(()));
         assert_eq!(check(Method::PUT, "/", Some(("x-api-key", "secret"))), Ok(()));
@@ -304,7 +321,7 @@ mod tests {
     fn without_keys_web_pages_are_refused() {
         let open = Config { key_required: false, ..config() };
         let (plain, ()) = Request::post("/").body(()).unwrap().into_parts();
-        assert_eq!(check_key(&open, &plain).unwrap(), KeyName::NotAsked);
+        assert_eq!(check_key(&open, &plain).unwrap(), (KeyName::NotAsked, AdminRole::Admin));
         let page = Request::post("/").header("origin", "http://evil.test").body(()).unwrap();
         let (page, ()) = page.into_parts();
         let (refusal, _) = check_key(&open, &page).unwrap_err();
@@ -318,6 +335,28 @@ mod tests {
         let keyed =
             Request::get("/").header("host", "evil.test").header("x-api-key", "look").body(()).unwrap();
         assert!(check_key(&config(), &keyed.into_parts().0).is_ok());
+    }
+
+    #[test]
+    fn pages_of_other_origins_are_recognised_without_an_origin() {
+        let open = Config { key_required: false, ..config() };
+        for (site, mode, dest, is_good) in [
+            ("same-origin", "cors", "empty", true),
+            ("none", "navigate", "document", true),
+            ("cross-site", "navigate", "document", true),
+            ("cross-site", "navigate", "iframe", false),
+            ("cross-site", "no-cors", "image", false),
+            // Another port of this machine is another origin, but gets its cookies.
+            ("same-site", "no-cors", "empty", false),
+        ] {
+            let request =
+                Request::get("/").header("host", "localhost:9180").header("cookie", "x_api_key=secret");
+            let request = request.header("sec-fetch-site", site).header("sec-fetch-mode", mode);
+            let (head, ()) = request.header("sec-fetch-dest", dest).body(()).unwrap().into_parts();
+            for config in [&config(), &open] {
+                assert_eq!(check_key(config, &head).is_ok(), is_good, "{site} {mode} {dest}");
+            }
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use control::store::Step;
 
+use crate::config::AdminRole;
 use crate::confirm::Confirm;
 
 /// The author of a change.
@@ -14,6 +15,7 @@ use crate::confirm::Confirm;
 pub(crate) struct Author {
     pub peer: IpAddr,
     pub key: KeyName,
+    pub role: AdminRole,
     /// The author's message (`X-Sluice-Message`); may be empty.
     pub message: String,
     /// If set, the change is undone unless it is confirmed.
@@ -38,6 +40,16 @@ pub(crate) enum KeyName {
     NotAsked,
 }
 
+impl KeyName {
+    /// Returns the name; empty if no key is required.
+    pub fn name(&self) -> &str {
+        match self {
+            KeyName::Named(name) => name,
+            KeyName::NotAsked => "",
+        }
+    }
+}
+
 impl fmt::Display for Author {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.key {
@@ -55,10 +67,7 @@ impl Author {
 
     /// Returns the name of the key; empty if no key is required.
     pub fn name(&self) -> String {
-        match &self.key {
-            KeyName::Named(name) => name.clone(),
-            KeyName::NotAsked => String::new(),
-        }
+        self.key.name().to_owned()
     }
 
     /// Logs a change.
@@ -117,13 +126,19 @@ mod tests {
     fn authors_are_logged_with_key_and_address() {
         let peer = "127.0.0.1".parse().unwrap();
         let named = |name: &str| {
-            Author { peer, key: KeyName::Named(name.to_owned()), message: String::new(), confirm: None }
-                .to_string()
+            let (key, role) = (KeyName::Named(name.to_owned()), AdminRole::Admin);
+            Author { peer, key, role, message: String::new(), confirm: None }.to_string()
         };
         assert_eq!(named("admin"), r#"by key "admin" from 127.0.0.1"#);
         // A name with a line break must not start a new log line.
         assert_eq!(named("a\nb"), r#"by key "a\nb" from 127.0.0.1"#);
-        let unasked = Author { peer, key: KeyName::NotAsked, message: String::new(), confirm: None };
+        let unasked = Author {
+            peer,
+            key: KeyName::NotAsked,
+            role: AdminRole::Admin,
+            message: String::new(),
+            confirm: None,
+        };
         assert_eq!(unasked.to_string(), "without a key from 127.0.0.1");
     }
 

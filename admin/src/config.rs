@@ -4,7 +4,6 @@ use ipnet::IpNet;
 
 pub use model::boot::{AdminKey, AdminRole};
 
-use crate::author::KeyName;
 use crate::server::Limits;
 
 /// A part of [`model::boot::Admin`], and the list of plugins.
@@ -61,19 +60,6 @@ impl Config {
             stream_plugins: None,
             protocols: Vec::new(),
             limits: Limits::of(&boot.limits),
-        }
-    }
-}
-
-impl Config {
-    /// Returns the role of an author; without required keys all are admins.
-    pub(crate) fn role_of(&self, key: &KeyName) -> AdminRole {
-        match key {
-            KeyName::NotAsked => AdminRole::Admin,
-            KeyName::Named(name) => {
-                let admin = |key: &&AdminKey| key.name == *name && key.role == AdminRole::Admin;
-                self.keys.iter().find(admin).map_or(AdminRole::Viewer, |key| key.role)
-            }
         }
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use control::health::Checker;
 use control::store::{Step, Store, Stored, View};
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use model::upstream::CheckType;
 use model::{Invalid, Key, Kind, Served};
 use sdk::Catalog;
@@ -25,7 +25,7 @@ use crate::health_page::{self, Shown};
 use crate::program::{NotServed, Program, Published};
 use crate::server::{self, Limits, Listener};
 use crate::streams::{Sent, Stream};
-use crate::{confirm, expiry, explain, front, hosts, list, plugins, streams, unhealthy};
+use crate::{auth, confirm, expiry, explain, front, hosts, list, plugins, streams, unhealthy};
 
 /// The time for which the status waits for a store on another machine.
 const STORE_PATIENCE: Duration = Duration::from_secs(1);
@@ -68,7 +68,8 @@ impl ControlApi {
         let Some(stream) = Stream::at(&head, "/v1/") else {
             return self.handle(peer, &Request::from_parts(head, body)).await.map(Sent::from);
         };
-        let answered = hosts::check(&self.hosts, &head.uri, &head.headers)
+        let answered = self
+            .check_page(&head.method, &head.uri, &head.headers)
             .and_then(|()| streams::answer(&*self.program, stream, &head, false));
         answered.unwrap_or_else(|refused| refused.into_response().map(Sent::from))
     }
@@ -77,14 +78,22 @@ impl ControlApi {
         self.answer(peer, request).await.unwrap_or_else(ErrorAnswer::into_response)
     }
 
-    async fn answer(&self, peer: IpAddr, request: &Request<Bytes>) -> Answer {
-        // This API requires no key, so every web page that is open on an allowed machine could drain the gateway.
-        // Browsers mark such requests with `Origin`, except for GET.
-        if request.method() != Method::GET && request.headers().contains_key(header::ORIGIN) {
+    /// Refuses requests of web pages. This API requires no key, so every page that is open on an allowed machine
+    /// could drain the gateway. Browsers mark such requests with `Origin`, except for GET.
+    fn check_page(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), ErrorAnswer> {
+        if method != Method::GET && headers.contains_key(header::ORIGIN) {
             let reason = "requests of web pages may change nothing here";
             return Err(ErrorAnswer::new(StatusCode::FORBIDDEN, reason));
         }
-        hosts::check(&self.hosts, request.uri(), request.headers())?;
+        if auth::is_of_other_page(headers) {
+            let reason = "requests of web pages of other origins are refused";
+            return Err(ErrorAnswer::new(StatusCode::FORBIDDEN, reason));
+        }
+        hosts::check(&self.hosts, uri, headers)
+    }
+
+    async fn answer(&self, peer: IpAddr, request: &Request<Bytes>) -> Answer {
+        self.check_page(request.method(), request.uri(), request.headers())?;
         let ok = |value: &Value| Ok(answer::json(StatusCode::OK, value));
         let path = request.uri().path().trim_end_matches('/');
         let segments: Vec<&str> = path.split('/').skip(1).collect();

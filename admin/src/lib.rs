@@ -184,19 +184,22 @@ impl Admin {
             return self.ui(peer, head).map_or(Admitted::SignIn, Admitted::Answered);
         }
         // Authenticates before revealing whether a path exists.
-        if let Some(seconds) = self.guesses.wait(peer, Instant::now()) {
+        let user = if auth::has_key(head) { None } else { self.sessions.find(&head.headers, Instant::now()) };
+        // Wrong keys sent by a page in the same browser must not end a session.
+        if user.is_none()
+            && let Some(seconds) = self.guesses.wait(peer, Instant::now())
+        {
             return answered(auth::too_many(seconds), "too many wrong keys came from there");
         }
-        let user = if auth::has_key(head) { None } else { self.sessions.find(&head.headers, Instant::now()) };
         let checked = match &user {
             Some(user) => auth::check_session(&self.config, user, head),
             None => auth::check_key(&self.config, head),
         };
         match checked {
-            Ok(key) => match Confirm::of_head(&head.headers) {
+            Ok((key, role)) => match Confirm::of_head(&head.headers) {
                 Ok(confirm) => {
                     let message = author::message_of(head);
-                    Admitted::Author(Author { peer: peer.to_canonical(), key, message, confirm })
+                    Admitted::Author(Author { peer: peer.to_canonical(), key, role, message, confirm })
                 }
                 Err(wrong) => Admitted::Answered(wrong.into_response()),
             },
@@ -224,7 +227,7 @@ impl Admin {
             Admitted::SignIn => answer::empty(StatusCode::NOT_FOUND).map(Sent::from),
             Admitted::Answered(response) => response.map(Sent::from),
             Admitted::Author(author) => {
-                let shows_headers = self.config.role_of(&author.key) == AdminRole::Admin;
+                let shows_headers = author.role == AdminRole::Admin;
                 streams::answer(&*self.program, stream, &head, shows_headers)
                     .unwrap_or_else(|refused| refused.into_response().map(Sent::from))
             }

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use http::header::{self, HeaderMap};
+use http::header::{self, HeaderMap, HeaderValue};
 use subtle::ConstantTimeEq;
 use uuid::Uuid;
 
@@ -17,7 +17,7 @@ use crate::config::AdminRole;
 /// The name of the cookie.
 const COOKIE: &[u8] = b"sluice_session=";
 
-/// Sessions at once; one more ends the one that was unused for longest.
+/// Sessions at once; one more ends the one that was unused for longest, of the same key if it has any.
 const MOST: usize = 256;
 
 /// A session ends after this time in any case.
@@ -51,15 +51,17 @@ impl Sessions {
     pub fn begin(&self, key: KeyName, role: AdminRole, now: Instant) -> (String, User) {
         let secret = || format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());
         let (cookie, csrf) = (secret(), secret());
-        let user = User { key, role, csrf };
         let mut all = self.lock();
         all.retain(|_, session| session.lives(now));
         if all.len() >= MOST
-            && let Some(oldest) =
-                all.iter().min_by_key(|(_, session)| session.used).map(|(one, _)| one.clone())
+            && let Some(oldest) = all
+                .iter()
+                .min_by_key(|(_, session)| (session.user.key != key, session.used))
+                .map(|(one, _)| one.clone())
         {
             all.remove(&oldest);
         }
+        let user = User { key, role, csrf };
         all.insert(cookie.clone(), Session { user: user.clone(), began: now, used: now });
         (cookie, user)
     }
@@ -99,11 +101,14 @@ impl User {
     }
 }
 
-/// The `Set-Cookie` value of a session; an empty value deletes the cookie.
-pub(crate) fn set_cookie(value: &str, tls: bool) -> String {
+/// Adds the cookie of a session to an answer; an empty value deletes it.
+pub(crate) fn set_cookie(answer: &mut HeaderMap, value: &str, tls: bool) {
     let age = if value.is_empty() { 0 } else { AGE.as_secs() };
     let secure = if tls { "; Secure" } else { "" };
-    format!("sluice_session={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={age}{secure}")
+    let cookie = format!("sluice_session={value}; Path=/; HttpOnly; SameSite=Strict; Max-Age={age}{secure}");
+    if let Ok(cookie) = HeaderValue::from_str(&cookie) {
+        answer.insert(header::SET_COOKIE, cookie);
+    }
 }
 
 fn cookie_of(headers: &HeaderMap) -> Option<&str> {
@@ -155,6 +160,19 @@ mod tests {
         (1..=MOST as u64).for_each(|at| drop(begin(at)));
         assert!(sessions.find(&headers(&first), start + Duration::from_secs(1)).is_none());
         assert_eq!(sessions.lock().len(), MOST);
+    }
+
+    #[test]
+    fn a_key_ends_no_session_of_another_key() {
+        let (sessions, start) = (Sessions::default(), Instant::now());
+        let begin = |name: &str, at| {
+            let at = start + Duration::from_millis(at);
+            sessions.begin(KeyName::Named(name.to_owned()), AdminRole::Viewer, at).0
+        };
+        let (admin, first) = (begin("admin", 0), begin("viewer", 1));
+        (1..=2 * MOST as u64).for_each(|at| drop(begin("viewer", at)));
+        let find = |cookie: &str| sessions.find(&headers(cookie), start + Duration::from_secs(1));
+        assert!(find(&admin).is_some() && find(&first).is_none());
     }
 
     #[test]

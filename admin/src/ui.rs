@@ -106,7 +106,7 @@ impl Admin {
         let key = serde_json::from_slice::<Value>(body).ok();
         let key = key.as_ref().and_then(|body| body.get("key")).and_then(Value::as_str);
         let Some(key) = key else { return guarded(said("the body must be {\"key\": …}").into_response()) };
-        let found = match auth::user_of(&self.config, key) {
+        let (key, role) = match auth::user_of(&self.config, key.as_bytes()) {
             Some(found) => found,
             None => {
                 self.guesses.wrong(peer, Instant::now());
@@ -116,11 +116,9 @@ impl Admin {
                 return guarded(refused.into_response());
             }
         };
-        let (cookie, user) = self.sessions.begin(found.0, found.1, Instant::now());
+        let (cookie, user) = self.sessions.begin(key, role, Instant::now());
         let mut response = answer::json(StatusCode::OK, &shown(&user));
-        if let Ok(cookie) = HeaderValue::from_str(&set_cookie(&cookie, self.config.tls)) {
-            response.headers_mut().insert(header::SET_COOKIE, cookie);
-        }
+        set_cookie(response.headers_mut(), &cookie, self.config.tls);
         guarded(response)
     }
 
@@ -141,9 +139,7 @@ impl Admin {
         }
         self.sessions.end(&head.headers);
         let mut response = answer::json(StatusCode::OK, &json!({ "signed_in": false }));
-        if let Ok(cookie) = HeaderValue::from_str(&set_cookie("", self.config.tls)) {
-            response.headers_mut().insert(header::SET_COOKIE, cookie);
-        }
+        set_cookie(response.headers_mut(), "", self.config.tls);
         response
     }
 }
@@ -156,10 +152,7 @@ pub(crate) fn is_ui(path: &str) -> bool {
 fn shown(user: &User) -> Value {
     json!({
         "signed_in": true,
-        "name": match &user.key {
-            crate::author::KeyName::Named(name) => name.as_str(),
-            crate::author::KeyName::NotAsked => "",
-        },
+        "name": user.key.name(),
         "role": if user.role == AdminRole::Admin { "admin" } else { "viewer" },
         "csrf": user.csrf,
     })
@@ -202,7 +195,7 @@ fn file(head: &Parts, path: &str) -> Response<Bytes> {
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(file.kind));
     headers.insert(header::VARY, HeaderValue::from_static("Accept-Encoding"));
-    // Asked for each time, so that an upgraded gateway has its own page.
+    // Validated each time, so that a page is never older than its gateway.
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     if accepts_gzip && !is_known {
         headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
@@ -213,7 +206,7 @@ fn file(head: &Parts, path: &str) -> Response<Bytes> {
     response
 }
 
-/// FNV-1a: tells versions of a file apart.
+/// FNV-1a: distinguishes versions of a file.
 fn fnv(bytes: &[u8]) -> u64 {
     bytes
         .iter()

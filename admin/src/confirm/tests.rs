@@ -104,7 +104,8 @@ async fn a_change_of_the_list_of_plugins_alone_waits_too() {
     let store = Memory::default();
     let confirm = Some(Confirm::parse("5m").unwrap());
     let (peer, key) = ("127.0.0.1".parse().unwrap(), crate::author::KeyName::NotAsked);
-    let by = Author { peer, key, message: String::new(), confirm };
+    let role = crate::config::AdminRole::Admin;
+    let by = Author { peer, key, role, message: String::new(), confirm };
     let steps = vec![by.step(), Step::Plugins { names: Some(vec!["cors".to_owned()]) }];
     store.write(Box::new(move |view| by.complete(view, steps.clone()))).await.unwrap();
     assert!(store.note(NOTE).await.unwrap().is_some());

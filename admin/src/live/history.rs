@@ -28,7 +28,7 @@ const TENS_OF: usize = 200;
 const TRACKED: usize = 2000;
 
 /// Bytes of all rings and of the recent counts of routes and nodes.
-pub(crate) const MOST_BYTES: usize = size_of::<Sample>()
+const MOST_BYTES: usize = size_of::<Sample>()
     * ((1 + MOST_WORKERS) * (SECONDS + TENS + MINUTES) + 2 * (SECONDS_OF * SECONDS + TENS_OF * TENS))
     + 2 * TRACKED * (size_of::<Tracked>() + 64);
 

@@ -88,7 +88,7 @@ impl TapStreams {
                 for (place, out) in open.outs.iter_mut().enumerate() {
                     if let Some(out) = out {
                         let dropped = taps.dropped(place) + out.lost;
-                        // A client whose queue is full hears of it later.
+                        // A client whose queue is full gets the next report.
                         let _ = out.queue.try_send(event_of("status", &json!({ "dropped": dropped })));
                     }
                 }
