@@ -94,7 +94,16 @@ try {
 
   await step("empty lists say what to do next", async () => {
     await at("/services");
-    await page.getByText("There is none yet").waitFor();
+    await page.getByText("No services yet").waitFor();
+  });
+
+  await step("an id out of the address leads to no other path", async () => {
+    for (const [path, id] of [["/upstreams/..%2F..%2Fui", "../../ui"], ["/routes/..", ".."], ["/services/new?copy=..%2Froutes", "../routes"]]) {
+      await at(path);
+      await page.getByText(`invalid id: ${id}`, { exact: true }).waitFor();
+    }
+    await at("/routes/%");
+    await page.getByRole("heading", { name: "Routes / %" }).waitFor();
   });
 
   await step("an upstream, a route and a consumer are created", async () => {

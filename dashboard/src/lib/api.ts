@@ -42,6 +42,10 @@ async function call(method: string, path: string, body?: unknown, headers: Recor
     credentials: "same-origin",
     headers: { ...(csrf && method !== "GET" ? { "X-CSRF-Token": csrf } : {}), ...headers },
   });
+  return answerOf(response, path);
+}
+
+async function answerOf(response: Response, path: string) {
   const text = await response.text();
   let parsed: unknown = text;
   try {
@@ -55,6 +59,20 @@ async function call(method: string, path: string, body?: unknown, headers: Recor
     throw new ApiError(response.status, error as ServerError);
   }
   return { body: parsed, headers: response.headers };
+}
+
+/** Returns why the gateway refuses a stream of events. The body of a stream is not read, since it has no end. */
+export async function refusalOf(path: string): Promise<string> {
+  const closing = new AbortController();
+  try {
+    const response = await fetch(path, { signal: closing.signal });
+    if (!response.ok) await answerOf(response, path);
+    return "The gateway accepts the stream again.";
+  } catch (error) {
+    return messageOf(error);
+  } finally {
+    closing.abort();
+  }
 }
 
 export async function get<T>(path: string): Promise<T> {

@@ -4,27 +4,29 @@ export interface Kind {
   path: string;
   one: string;
   many: string;
-  /** Name of the schema; empty if there is none. */
-  schema: string;
+  /** Name of the schema, if the kind has one. */
+  schema?: string;
   /** The id is the value of this field. */
   idField?: string;
+  /** The gateway chooses an id if a new resource has none. */
+  choosesId?: boolean;
   template: unknown;
   about: string;
 }
 
 export const kinds: Kind[] = [
   {
-    path: "routes", one: "route", many: "Routes", schema: "route",
+    path: "routes", one: "route", many: "Routes", schema: "route", choosesId: true,
     template: { name: "my-route", uri: "/hello/*", upstream: { type: "roundrobin", nodes: { "127.0.0.1:8080": 1 } } },
     about: "A route matches requests by host, path and conditions, and sends them to an upstream.",
   },
   {
-    path: "upstreams", one: "upstream", many: "Upstreams", schema: "upstream",
+    path: "upstreams", one: "upstream", many: "Upstreams", schema: "upstream", choosesId: true,
     template: { name: "my-upstream", type: "roundrobin", nodes: { "127.0.0.1:8080": 1 } },
     about: "An upstream is a set of servers with a way to choose among them.",
   },
   {
-    path: "services", one: "service", many: "Services", schema: "service",
+    path: "services", one: "service", many: "Services", schema: "service", choosesId: true,
     template: { name: "my-service", upstream_id: "1" },
     about: "A service holds plugins and an upstream that several routes share.",
   },
@@ -39,7 +41,7 @@ export const kinds: Kind[] = [
     about: "A consumer group holds plugins for many consumers.",
   },
   {
-    path: "ssls", one: "certificate", many: "Certificates", schema: "ssl",
+    path: "ssls", one: "certificate", many: "Certificates", schema: "ssl", choosesId: true,
     template: { snis: ["example.org"], cert: "-----BEGIN CERTIFICATE-----\n…", key: "-----BEGIN PRIVATE KEY-----\n…" },
     about: "A certificate is served to clients that ask for its names.",
   },
@@ -54,22 +56,22 @@ export const kinds: Kind[] = [
     about: "A plugin config is a set of plugins that routes refer to.",
   },
   {
-    path: "plugin_metadata", one: "plugin metadata", many: "Plugin metadata", schema: "",
+    path: "plugin_metadata", one: "plugin metadata", many: "Plugin metadata",
     template: { log_format: { host: "$host" } },
     about: "Plugin metadata holds settings that all instances of a plugin share. The id is the plugin's name.",
   },
   {
-    path: "stream_routes", one: "stream route", many: "Stream routes", schema: "stream_route",
+    path: "stream_routes", one: "stream route", many: "Stream routes", schema: "stream_route", choosesId: true,
     template: { server_port: 9100, upstream: { type: "roundrobin", nodes: { "127.0.0.1:6379": 1 } } },
     about: "A stream route sends TCP or UDP traffic to an upstream.",
   },
   {
-    path: "protos", one: "proto", many: "Protos", schema: "proto",
+    path: "protos", one: "proto", many: "Protos", schema: "proto", choosesId: true,
     template: { content: 'syntax = "proto3";' },
     about: "A proto is a Protocol Buffers file for transcoding gRPC.",
   },
   {
-    path: "secrets", one: "secret manager", many: "Secret managers", schema: "",
+    path: "secrets", one: "secret manager", many: "Secret managers",
     template: { uri: "https://vault.example.org", prefix: "kv/apisix", token: "…" },
     about: "A secret manager provides values for $secret:// references. The id is MANAGER/NAME.",
   },
@@ -91,12 +93,22 @@ export function kindOf(path: string): Kind | undefined {
   return kinds.find((kind) => kind.path === path);
 }
 
+/**
+ * The path of a resource below the Admin API. An id out of the page's address must not lead to another path, so one with
+ * `..` is refused: browsers resolve it before they send the request.
+ */
+export function pathOf(kind: string, id: string): string {
+  const parts = id.split("/");
+  if (parts.some((part) => ["", ".", ".."].includes(part))) throw new Error(`invalid id: ${id}`);
+  return [kind, ...parts.map(encodeURIComponent)].join("/");
+}
+
 /** The id of an entry within its kind. */
 export function idOf(kind: Kind, entry: Entry): string {
   return entry.key.replace(new RegExp(`^.*?/${kind.path}/`), "");
 }
 
-/** One line that tells an entry from others. */
+/** One line that distinguishes an entry from others. */
 export function summary(value: Record<string, unknown>): string {
   const list = (name: string) => [value[name], value[`${name}s`]].flat().filter((one) => typeof one === "string");
   const parts: string[] = [];

@@ -53,9 +53,11 @@ class Live {
   event = $state<LiveEvent | undefined>();
   connected = $state(false);
   private source: EventSource | undefined;
+  private retry: ReturnType<typeof setTimeout> | undefined;
 
   start() {
     if (this.source) return;
+    clearTimeout(this.retry);
     this.source = new EventSource("/apisix/admin/live");
     this.source.addEventListener("live", (message) => {
       this.connected = true;
@@ -66,12 +68,21 @@ class Live {
       // A refused stream is closed for good; try again later.
       if (this.source?.readyState === EventSource.CLOSED) {
         this.stop();
-        setTimeout(() => this.start(), 5000);
+        this.retry = setTimeout(() => this.again(), 5000);
       }
     };
   }
 
+  /** Starts the stream again. If the session has ended, `get` signs out, which stops the retries. */
+  private again() {
+    const mine = (this.retry = setTimeout(() => this.again(), 5000));
+    const start = () => mine === this.retry && this.start();
+    get("live/history").then(start, () => {});
+  }
+
   stop() {
+    clearTimeout(this.retry);
+    this.retry = undefined;
     this.source?.close();
     this.source = undefined;
     this.connected = false;
@@ -84,7 +95,7 @@ export function history(of: string, step: number): Promise<History> {
   return get<History>(`live/history?of=${encodeURIComponent(of)}&step=${step}`);
 }
 
-/** Columns of a chart: times, then one column a line. */
+/** Columns of the charts: times, then one column for each line. */
 export interface Columns {
   times: number[];
   rate: number[];
@@ -92,6 +103,21 @@ export interface Columns {
   p50: (number | null)[];
   p90: (number | null)[];
   p99: (number | null)[];
+}
+
+export const NO_COLUMNS: Columns = { times: [], rate: [], errors: [], p50: [], p90: [], p99: [] };
+
+/** The last `most` seconds after one more. */
+export function appended(to: Columns, time: number, sample: Sample, most: number): Columns {
+  const push = <T>(list: T[], one: T) => [...list, one].slice(-most);
+  return {
+    times: push(to.times, time),
+    rate: push(to.rate, sample.requests),
+    errors: push(to.errors, sample.errors),
+    p50: push(to.p50, sample.p50),
+    p90: push(to.p90, sample.p90),
+    p99: push(to.p99, sample.p99),
+  };
 }
 
 export function columns(from: History): Columns {

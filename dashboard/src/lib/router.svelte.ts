@@ -11,7 +11,7 @@ class Router {
 
   get parts(): string[] {
     const [path] = this.path.split("?");
-    return (path ?? "").split("/").filter(Boolean).map(decodeURIComponent);
+    return (path ?? "").split("/").filter(Boolean).map(decoded);
   }
 
   get query(): URLSearchParams {
@@ -26,6 +26,15 @@ class Router {
   replace(path: string) {
     history.replaceState(null, "", `#${path}`);
     this.path = path;
+  }
+}
+
+/** Decodes a part; one with invalid percent-encoding is returned unchanged. */
+function decoded(part: string): string {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
   }
 }
 
