@@ -19,6 +19,9 @@ use tokio::net::unix::pipe::Receiver;
 
 use super::now;
 
+/// The shortest wait: a task that sleeps in a loop lets others run, however short its times are.
+const SHORTEST: Duration = Duration::from_millis(1);
+
 /// The longest wait, which stands for an endless one: about thirty years.
 const LONGEST: Duration = Duration::from_secs(1 << 30);
 
@@ -107,7 +110,8 @@ impl Timers {
     }
 }
 
-/// Ends at a deadline, never before it.
+/// Ends at a deadline, never before it. `Send` as `quinn` requires it, but polled and dropped on its worker's thread:
+/// on another one its key has no meaning.
 #[derive(Debug)]
 pub(crate) struct Sleep {
     deadline: Instant,
@@ -129,7 +133,7 @@ impl Sleep {
     }
 
     pub(super) fn after(duration: Duration) -> Sleep {
-        Sleep::until(now() + duration.min(LONGEST))
+        Sleep::until(now() + duration.clamp(SHORTEST, LONGEST))
     }
 
     /// Changes the deadline. Takes effect with the next poll.
@@ -143,17 +147,16 @@ impl Sleep {
 
     fn wait(&mut self, waker: &Waker) {
         let Sleep { deadline, key, .. } = self;
-        with(|timers| {
+        // Dropped where the list is no longer borrowed: a waker may hold other timers.
+        let _previous = with(|timers| {
             if let Some(place) = key.filter(|key| key.0 <= *deadline)
                 && let Some(known) = timers.waiting.get_mut(&place)
             {
-                known.clone_from(waker);
-                return;
+                return (!known.will_wake(waker)).then(|| std::mem::replace(known, waker.clone()));
             }
-            if let Some(place) = key.take() {
-                timers.waiting.remove(&place);
-            }
+            let previous = key.take().and_then(|place| timers.waiting.remove(&place));
             *key = Some(timers.add(*deadline, waker));
+            previous
         });
     }
 }
@@ -200,7 +203,7 @@ mod tests {
         run(async {
             let began = now();
             let ended = Rc::new(RefCell::new(Vec::new()));
-            for ms in [30, 10, 20, 10, 0] {
+            for ms in [30, 10, 20, 10, 1] {
                 let ended = ended.clone();
                 spawn(async move {
                     sleep(Duration::from_millis(ms)).await;
@@ -209,7 +212,7 @@ mod tests {
                 });
             }
             sleep(Duration::from_millis(40)).await;
-            assert_eq!(*ended.borrow(), [0, 10, 10, 20, 30]);
+            assert_eq!(*ended.borrow(), [1, 10, 10, 20, 30]);
             assert_eq!(waiting(), 0);
         })
         .unwrap();
@@ -223,6 +226,51 @@ mod tests {
             assert_eq!(waiting(), 1);
             drop(long);
             assert_eq!(waiting(), 0);
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn sleeping_in_a_loop_lets_others_run() {
+        run(async {
+            let has_run = Rc::new(std::cell::Cell::new(false));
+            let other = has_run.clone();
+            spawn(async move { other.set(true) });
+            for _ in 0..3 {
+                sleep(Duration::ZERO).await;
+            }
+            assert!(has_run.get());
+        })
+        .unwrap();
+    }
+
+    /// A waker that holds a timer.
+    struct Holds {
+        _sleep: Sleep,
+    }
+
+    impl std::task::Wake for Holds {
+        fn wake(self: std::sync::Arc<Self>) {}
+    }
+
+    #[test]
+    fn a_replaced_waker_may_hold_a_timer() {
+        run(async {
+            let long = || Sleep::after(Duration::from_secs(3600));
+            let mut sleep = long();
+            for moves in [false, true] {
+                let mut held = long();
+                assert!(poll(&mut held).await.is_pending());
+                let waker = Waker::from(std::sync::Arc::new(Holds { _sleep: held }));
+                assert!(Pin::new(&mut sleep).poll(&mut Context::from_waker(&waker)).is_pending());
+                drop(waker);
+                assert_eq!(waiting(), 2);
+                if moves {
+                    sleep.reset(now() + Duration::from_secs(60));
+                }
+                assert!(poll(&mut sleep).await.is_pending());
+                assert_eq!(waiting(), 1);
+            }
         })
         .unwrap();
     }
