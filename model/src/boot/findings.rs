@@ -42,11 +42,11 @@ impl<'a> Findings<'a> {
         let pointer = "/deployment/admin/allow_admin";
         let allowed = file.value(pointer, |value| values::list(value, values::network));
         if listens && !elsewhere && allowed.iter().any(|network| !network.addr().is_loopback()) {
-            let told = "`deployment.admin.allow_admin` allows other machines, which cannot reach the Admin API: it \
+            let message = "`deployment.admin.allow_admin` allows other machines, which cannot reach the Admin API: it \
                         listens on 127.0.0.1, where APISIX listens on 0.0.0.0";
             let hint =
                 "write `admin_listen: {ip: 0.0.0.0, port: 9180}` under `deployment.admin` to let them in";
-            self.warn(Invalid::new(told).at(pointer).hint(hint));
+            self.warn(Invalid::new(message).at(pointer).hint(hint));
         }
     }
 
@@ -271,8 +271,8 @@ pub fn unknown_plugins<'a>(
         }
         let (count, plural) = (names.len(), if names.len() == 1 { "plugin" } else { "plugins" });
         let names = names.join(", ");
-        let told = format!("this version does not have {count} {plural} of the list: {names}");
-        found.push(Invalid::new(told).at(list).hint(effect));
+        let message = format!("this version does not have {count} {plural} of the list: {names}");
+        found.push(Invalid::new(message).at(list).hint(effect));
     }
     found
 }
@@ -282,8 +282,8 @@ pub fn unknown_stream_plugins<'a>(names: impl Iterator<Item = (String, &'a str)>
     let known = || Subsystem::Stream.plugins().iter().map(|known| known.name);
     let unknown = names.filter(|(_, name)| known().all(|known| known != *name));
     let invalid = unknown.map(|(pointer, name)| {
-        let told = format!("unknown plugin `{name}` in the list of plugins of streams");
-        let invalid = Invalid::new(told).at(pointer);
+        let message = format!("unknown plugin `{name}` in the list of plugins of streams");
+        let invalid = Invalid::new(message).at(pointer);
         match nearest(name, known()) {
             Some(close) => invalid.hint(format!("did you mean `{close}`?")),
             None => invalid.hint(format!("those of streams are {}", known().collect::<Vec<_>>().join(", "))),

@@ -58,30 +58,30 @@ mod tests {
     use super::super::read::boot;
 
     #[test]
-    fn a_port_that_two_listeners_ask_for_is_told_with_its_place() {
+    fn a_port_of_two_listeners_is_reported_with_its_place() {
         let refused =
             |value| boot(&value, &|_| None).map(drop).map_err(|invalid| (invalid.reason, invalid.pointer));
-        let told = |reason: &str, pointer: &str| Err((reason.to_owned(), pointer.to_owned()));
+        let conflict = |reason: &str, pointer: &str| Err((reason.to_owned(), pointer.to_owned()));
         assert_eq!(
             refused(json!({"apisix": {"node_listen": 9180}})),
-            told("http listen port 9180 conflicts with admin port", "/apisix/node_listen")
+            conflict("http listen port 9180 conflicts with admin port", "/apisix/node_listen")
         );
         assert_eq!(
             refused(json!({"deployment": {"admin": {"admin_listen": {"port": 9090}}}})),
-            told("control port 9090 conflicts with admin port", "/deployment/admin/admin_listen"),
+            conflict("control port 9090 conflicts with admin port", "/deployment/admin/admin_listen"),
             "the other one is a default"
         );
         assert_eq!(
             refused(json!({"apisix": {
                 "proxy_mode": "stream", "stream_proxy": {"tcp": [9091]}
             }})),
-            told("tcp listen port 9091 conflicts with prometheus port", "/apisix/stream_proxy/tcp")
+            conflict("tcp listen port 9091 conflicts with prometheus port", "/apisix/stream_proxy/tcp")
         );
         assert_eq!(
             refused(
                 json!({"apisix": {"status": {"port": 9091}, "control": {"ip": "127.0.0.2", "port": 9091}}})
             ),
-            told("prometheus port 9091 conflicts with status port", "/apisix/status")
+            conflict("prometheus port 9091 conflicts with status port", "/apisix/status")
         );
         assert_eq!(refused(json!({"apisix": {"node_listen": [{"ip": "127.0.0.2", "port": 9180}]}})), Ok(()));
         let plane = json!({"apisix": {"node_listen": 9180}, "deployment": {"role": "control_plane"}});

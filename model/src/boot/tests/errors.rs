@@ -206,7 +206,7 @@ fn what_is_wrong_is_told_with_its_place() {
 }
 
 #[test]
-fn all_that_is_wrong_is_told_in_order() {
+fn all_that_is_wrong_is_reported_in_order() {
     let found = refusals("plugins: 1\napisix:\n  extra_lua_cpath: x\n  enable_control: 3\nnope: 1\n");
     let lines: Vec<(u32, Severity)> = found.iter().map(|found| (found.line, found.severity)).collect();
     let (error, warning) = (Severity::Error, Severity::Warning);

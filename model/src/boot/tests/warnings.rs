@@ -92,8 +92,8 @@ fn what_is_not_known_is_ignored_and_told_with_its_place() {
     ];
     for (text, line, column, pointer, message) in cases {
         let [only] = &warnings(text)[..] else { panic!("one finding in {text}") };
-        let told = (only.line, only.column, only.pointer.as_str(), only.message.as_str());
-        assert_eq!(told, (line, column, pointer, message), "{text}");
+        let reported = (only.line, only.column, only.pointer.as_str(), only.message.as_str());
+        assert_eq!(reported, (line, column, pointer, message), "{text}");
     }
 }
 
@@ -129,9 +129,9 @@ fn keys_without_meaning_warn_once_each() {
     let text = "apisix:\n  extra_lua_cpath: x\n  ssl:\n    ssl_cert: x\nwasm: {}\n";
     let (boot, warnings) = Boot::parse("config.yaml", text, PLUGINS, &lookup).unwrap();
     assert_eq!(boot, Boot::default());
-    let told: Vec<(u32, &str)> = warnings.iter().map(|found| (found.line, found.message.as_str())).collect();
+    let reported: Vec<(u32, &str)> = warnings.iter().map(|found| (found.line, found.message.as_str())).collect();
     assert_eq!(
-        told,
+        reported,
         [
             (2, "`apisix.extra_lua_cpath` has no effect: scripts cannot load machine code"),
             (
@@ -159,7 +159,7 @@ discovery:
   nacos: {host: [http://127.0.0.1:8848], timeout: {connect: 1}}
 ";
     let (_, warnings) = Boot::parse("config.yaml", text, PLUGINS, &lookup).unwrap();
-    let told: Vec<_> = warnings
+    let reported: Vec<_> = warnings
         .iter()
         .map(|it| {
             let reason = it.message.split(':').next().unwrap_or_default();
@@ -175,7 +175,7 @@ discovery:
         (8, "`discovery.consul_kv.timeout.wait` has no effect", ""),
         (10, "`discovery.kubernetes.shared_size` has no effect", ""),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
     let asked =
         "discovery: {consul_kv: {servers: [a], keepalive: false}, kubernetes: {service: {schema: http}}}";
     assert!(Boot::parse("config.yaml", asked, PLUGINS, &lookup).unwrap().1.is_empty());
