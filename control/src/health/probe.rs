@@ -30,7 +30,7 @@ impl Ask for Network {
             CheckType::Tcp => None,
             CheckType::Http | CheckType::Https => Some(request(active, target)),
         };
-        let tls = tls.map(|tls| (TlsConnector::from(tls.without_sessions()), server_name(target)));
+        let tls = tls.map(|tls| (TlsConnector::from(tls.without_sessions()), server_name(tls, target)));
         Box::pin(async move {
             let probing = async {
                 let mut stream = TcpStream::connect(addr).await?;
@@ -71,9 +71,12 @@ fn is_ours(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| short.iter().any(|errno| errno.raw_os_error() == code))
 }
 
-/// The name that a server is asked for and has to have: that of the `Host` it gets, without its port. What
-/// is no name leaves the address, which is not sent.
-fn server_name(target: &Target) -> ServerName<'static> {
+/// The server name that is sent and verified: that of the upstream (`tls.sni`), else the `Host` without its port. If
+/// that is not a name, the address is verified and no name is sent.
+fn server_name(tls: &ClientTls, target: &Target) -> ServerName<'static> {
+    if let Some(name) = &tls.name {
+        return name.clone();
+    }
     let text = target.host_header.as_deref().unwrap_or(&target.hostname);
     let host = sdk::build::split_authority(text, 443).map_or(text, |(host, _)| host);
     let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
