@@ -63,9 +63,9 @@ enum Ending {
 
 /// Serves a connection until it ends. `early` was read from it before, the preface at its front.
 pub(crate) async fn serve(worker: Rc<Worker>, io: Io, client: Client, early: Option<Buffer>) {
-    let mut line = Transport::new(&worker, io, early);
+    let mut transport = Transport::new(&worker, io, early);
     let waiter = worker.clock.waiter();
-    if !begin(&worker, &mut line, &client, &waiter).await {
+    if !begin(&worker, &mut transport, &client, &waiter).await {
         return;
     }
     let limits = Limits::of_server(&worker.settings);
@@ -80,18 +80,18 @@ pub(crate) async fn serve(worker: Rc<Worker>, io: Io, client: Client, early: Opt
         text: RefCell::default(),
     });
     let mut task = Task { shared: &shared, life: Life::new(&worker, &waiter) };
-    let ending = poll_fn(|cx| task.poll(&mut line, cx)).await;
+    let ending = poll_fn(|cx| task.poll(&mut transport, cx)).await;
     drop(task);
     shared.mux.borrow_mut().end(EndReason::Closed(None));
     if ending != Ending::Nothing {
-        rest(&worker, &mut line.io, &waiter, ending).await;
+        rest(&worker, &mut transport.io, &waiter, ending).await;
     }
 }
 
 /// Reads the preface (RFC 9113 section 3.4).
-async fn begin(worker: &Rc<Worker>, line: &mut Transport, client: &Client, waiter: &Waiter) -> bool {
+async fn begin(worker: &Rc<Worker>, transport: &mut Transport, client: &Client, waiter: &Waiter) -> bool {
     let deadline = worker.clock.after(worker.settings.timeouts.header);
-    match waiter.until(deadline, |cx| line.poll_preface(cx, PREFACE)).await {
+    match waiter.until(deadline, |cx| transport.poll_preface(cx, PREFACE)).await {
         Ok(Ok(true)) => true,
         Ok(Ok(false)) => {
             // It stands where a request line would, so both logs get an entry, as in HTTP/1.
@@ -111,7 +111,7 @@ struct Task<'a> {
 
 impl Task<'_> {
     /// Ready when the connection is over.
-    fn poll(&mut self, line: &mut Transport, cx: &mut Context<'_>) -> Poll<Ending> {
+    fn poll(&mut self, transport: &mut Transport, cx: &mut Context<'_>) -> Poll<Ending> {
         let (shared, worker) = (self.shared, &self.shared.worker);
         let mux = &shared.mux;
         shared.streams.note_waker(cx);
@@ -122,7 +122,7 @@ impl Task<'_> {
         if let Some(window) = shared.windows.shrink() {
             mux.borrow_mut().set_target(window);
         }
-        let read = line.poll_read(cx, mux, |event| {
+        let read = transport.poll_read(cx, mux, |event| {
             self.life.end_rest();
             Stream::begin(shared, event);
             if shared.streams.begun() >= worker.settings.limits.keepalive_requests {
@@ -133,7 +133,7 @@ impl Task<'_> {
             Poll::Ready(Ok(Read::End) | Err(_)) => return Poll::Ready(Ending::Nothing),
             Poll::Ready(Ok(Read::Turn)) | Poll::Pending => {}
         }
-        let written = line.poll_write(cx, mux);
+        let written = transport.poll_write(cx, mux);
         if matches!(written, Poll::Ready(Err(_))) {
             return Poll::Ready(Ending::Nothing);
         }
@@ -149,19 +149,19 @@ impl Task<'_> {
             None if mux.borrow().is_done() => return Poll::Ready(Ending::Deliver),
             None => {}
         }
-        self.poll_time(line, over, cx)
+        self.poll_time(transport, over, cx)
     }
 
     /// Whether the connection's time is over, in one way or another.
     fn poll_time(
         &mut self,
-        line: &mut Transport,
+        transport: &mut Transport,
         over: Option<EndReason>,
         cx: &mut Context<'_>,
     ) -> Poll<Ending> {
         let shared = self.shared;
         let worker = &shared.worker;
-        let blocked = line.blocked_until(worker.settings.timeouts.send);
+        let blocked = transport.blocked_until(worker.settings.timeouts.send);
         let at_once = over.is_some();
         if blocked.is_some_and(|until| worker.clock.is_over(until)) {
             if let Some(why) = over {
@@ -189,7 +189,7 @@ impl Task<'_> {
                     return Poll::Ready(Ending::Nothing);
                 }
                 // The client need not have said that it has everything. Its kernel has.
-                Poll::Ready(match line.io.acknowledged() {
+                Poll::Ready(match transport.io.acknowledged() {
                     None => Ending::Nothing,
                     Some(_) => Ending::Deliver,
                 })

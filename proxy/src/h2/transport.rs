@@ -190,7 +190,7 @@ mod tests {
         beside_worker(Settings::default(), async |worker, _| {
             let narrow = Schedule { room: 1 << 10, ..Schedule::default() };
             let (client, io) = pair(narrow, Schedule::default());
-            let mut line = Transport::new(&worker, Io::Memory(io), None);
+            let mut transport = Transport::new(&worker, Io::Memory(io), None);
             let mut limits = Limits::of_server(&worker.settings);
             limits.control_frames = 100_000;
             let mux = SharedMux::new(RefCell::new(Mux::new(
@@ -202,8 +202,8 @@ mod tests {
             let (count, waker) = crate::clock::tests::count();
             let mut cx = Context::from_waker(&waker);
             let mut poll = || {
-                let _ = line.poll_read(&mut cx, &mux, |_| {});
-                let _ = line.poll_write(&mut cx, &mux);
+                let _ = transport.poll_read(&mut cx, &mux, |_| {});
+                let _ = transport.poll_write(&mut cx, &mux);
                 mux.borrow().is_output_full()
             };
             let mut sent = vec![0, 0, 0, 4, 0, 0, 0, 0, 0];
@@ -228,7 +228,7 @@ mod tests {
         beside_worker(Settings::default(), async |worker, _| {
             let narrow = Schedule { room: 8, ..Schedule::default() };
             let (client, io) = pair(narrow, Schedule::default());
-            let mut line = Transport::new(&worker, Io::Memory(io), None);
+            let mut transport = Transport::new(&worker, Io::Memory(io), None);
             let mux = SharedMux::new(RefCell::new(Mux::new(
                 Role::Server,
                 Limits::of_server(&worker.settings),
@@ -239,15 +239,15 @@ mod tests {
             for _ in 0..2 {
                 let mut cx = Context::from_waker(Waker::noop());
                 assert!(
-                    line.poll_write(&mut cx, &mux).is_pending(),
+                    transport.poll_write(&mut cx, &mux).is_pending(),
                     "there is room for eight bytes at a time"
                 );
-                let until = line.blocked_until(timeout);
+                let until = transport.blocked_until(timeout);
                 assert!(until.is_some());
                 for _ in 0..2 {
                     testing::sleep(Duration::from_secs(5)).await;
-                    assert!(line.poll_write(&mut cx, &mux).is_pending());
-                    assert_eq!(line.blocked_until(timeout), until);
+                    assert!(transport.poll_write(&mut cx, &mux).is_pending());
+                    assert_eq!(transport.blocked_until(timeout), until);
                 }
                 assert_eq!(client.read(&mut [0; 8]).await.unwrap(), 8);
             }

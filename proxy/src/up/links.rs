@@ -480,20 +480,20 @@ async fn drive(driven: Driven, target: Target) {
             Ok((conn, _)) => conn,
             Err(fault) => return link.set(State::Over(fault)),
         };
-    let mut line = Transport::new(worker, conn.io, None);
+    let mut transport = Transport::new(worker, conn.io, None);
     let limits = Limits::of_client(&worker.settings, link.windows.stream());
     let budgets = Budgets { received: worker.upstream_windows.clone(), unsent: worker.send_windows.clone() };
     let mux = Mux::new(Role::Client, limits, budgets, worker.clock.clone());
     let mux = h2::SharedMux::new(RefCell::new(mux));
     let deadline = worker.clock.after(target.connect_timeout);
-    match waiter.until(deadline, |cx| line.poll_write(cx, &mux)).await {
+    match waiter.until(deadline, |cx| transport.poll_write(cx, &mux)).await {
         Ok(Ok(())) => link.set(State::Ready(mux.clone())),
         Ok(Err(_)) => return link.set(State::Over(Fault::upstream(FaultKind::ClosedEarly))),
         Err(_) => return link.set(State::Over(Fault::upstream(FaultKind::ConnectTimeout))),
     }
     let mut idle = None;
-    poll_fn(|cx| poll(&driven, &mux, &mut line, &waiter, &target, &mut idle, cx)).await;
-    link.refused.set(super::tls::refusal(&line.io));
+    poll_fn(|cx| poll(&driven, &mux, &mut transport, &waiter, &target, &mut idle, cx)).await;
+    link.refused.set(super::tls::refusal(&transport.io));
     mux.borrow_mut().end(EndReason::Closed(None));
 }
 
@@ -501,7 +501,7 @@ async fn drive(driven: Driven, target: Target) {
 fn poll(
     driven: &Driven,
     mux: &h2::SharedMux,
-    line: &mut Transport,
+    transport: &mut Transport,
     waiter: &Waiter,
     target: &Target,
     idle: &mut Option<u64>,
@@ -523,8 +523,8 @@ fn poll(
         mux.borrow_mut().set_target(window);
     }
     // Servers send no requests.
-    let read = line.poll_read(cx, mux, |_| {});
-    let written = line.poll_write(cx, mux);
+    let read = transport.poll_read(cx, mux, |_| {});
+    let written = transport.poll_write(cx, mux);
     let (over, is_going, is_settled) = {
         let mux = mux.borrow();
         (mux.over(), mux.goaway().is_some() || mux.is_used_up(), mux.is_settled())
@@ -541,7 +541,7 @@ fn poll(
         return Poll::Ready(());
     }
     // GOAWAY was written, or never will be.
-    if over.is_some() && (written.is_ready() || line.blocked_until(Duration::ZERO).is_some()) {
+    if over.is_some() && (written.is_ready() || transport.blocked_until(Duration::ZERO).is_some()) {
         return Poll::Ready(());
     }
     if link.open.get() > 0 {
@@ -556,7 +556,7 @@ fn poll(
             _ => clock.after(target.keepalive.idle_timeout),
         });
     }
-    let blocked = line.blocked_until(target.send_timeout);
+    let blocked = transport.blocked_until(target.send_timeout);
     let silent =
         mux.borrow().probing().map(|since| clock.after(target.connect_timeout) - (clock.coarse_ms() - since));
     let release = mux.borrow_mut().release().filter(|until| !clock.is_over(*until));
