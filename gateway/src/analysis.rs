@@ -31,6 +31,7 @@ pub fn of(desired: &Desired, boot: &Boot, catalog: &Arc<plugins::Catalog>) -> An
             delete_uri_tail_slash: boot.uri.delete_tail_slash,
             normalize_uri_like_servlet: boot.uri.normalize_like_servlet,
         },
+        paths: wiring::path_rules(boot),
         catalog: &**catalog as &dyn Catalog,
         encrypts: is_store && encryption.enabled && !encryption.keyring.is_empty(),
         stream_ports: &stream_ports,

@@ -303,13 +303,18 @@ pub fn request_limits(boot: &Boot) -> Limits {
         fields: saturating(http.max_header_fields),
         target: default.target.min(head),
         underscores: if http.underscores_in_headers { Underscores::Keep } else { Underscores::Drop },
+        path: path_rules(boot),
+    }
+}
+
+/// How request paths are normalised.
+pub fn path_rules(boot: &Boot) -> PathRules {
+    PathRules {
+        merge_slashes: boot.uri.merge_slashes,
+        resolve_dots: boot.uri.resolve_dots,
+        decode_unreserved: boot.uri.decode_unreserved,
         // Routes decide what may stand in a path.
-        path: PathRules {
-            merge_slashes: boot.uri.merge_slashes,
-            resolve_dots: boot.uri.resolve_dots,
-            decode_unreserved: boot.uri.decode_unreserved,
-            refused: Doubtful::NONE,
-        },
+        refused: Doubtful::NONE,
     }
 }
 

@@ -6,8 +6,10 @@
 //! checked.
 
 mod effects;
+mod guards;
 mod nodes;
 mod open;
+mod paths;
 mod routes;
 mod secrets;
 mod settings;
@@ -21,6 +23,7 @@ use std::collections::BTreeMap;
 use model::{Desired, Invalid, Key, Plugins};
 use sdk::Catalog;
 use serde_json::{Value, json};
+use wire::target::PathRules;
 
 use crate::router::{Mode, Options};
 
@@ -30,6 +33,8 @@ pub struct Input<'a> {
     pub desired: &'a Desired,
     pub mode: Mode,
     pub options: Options,
+    /// How request paths are normalised (`sluice.path`).
+    pub paths: PathRules,
     pub catalog: &'a dyn Catalog,
     /// Whether the store keeps secrets encrypted (`apisix.data_encryption`).
     pub encrypts: bool,
@@ -81,6 +86,8 @@ pub enum Code {
     WeakTls,
     /// A route for every path that requires no authentication.
     NoAuthentication,
+    /// A guard that another spelling of its paths bypasses.
+    PathBypass,
 }
 
 /// The findings of an analysis.
@@ -109,6 +116,7 @@ pub fn analyse(of: Input<'_>) -> Analysis {
     secrets::check(of, &mut found);
     tls::check(of, &mut found);
     open::check(of, &mut found);
+    paths::check(of, &mut found);
     found.findings.sort_by(|a, b| (a.code, &a.key).cmp(&(b.code, &b.key)));
     found
 }
@@ -161,6 +169,7 @@ impl Code {
             Code::OtherName => "other-name",
             Code::WeakTls => "weak-tls",
             Code::NoAuthentication => "no-authentication",
+            Code::PathBypass => "path-bypass",
         }
     }
 }

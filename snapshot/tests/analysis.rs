@@ -11,7 +11,9 @@ use serde_json::{Value, json};
 use snapshot::Touched;
 use snapshot::analysis::{Analysis, Code, Input, MOST, analyse};
 use snapshot::router::{Mode, Options};
+use wire::target::PathRules;
 
+mod paths;
 mod routes;
 mod secrets;
 
@@ -20,6 +22,7 @@ fn look(desired: &model::Desired, mode: Mode, encrypts: bool) -> Analysis {
         desired,
         mode,
         options: Options::default(),
+        paths: PathRules::default(),
         catalog: &Plugins,
         encrypts,
         stream_ports: &[9100],
@@ -185,6 +188,7 @@ fn settings_unknown_at_this_kind_of_resource() {
         desired: &all,
         mode: Mode::HostUri,
         options: Options::default(),
+        paths: PathRules::default(),
         catalog: &OnePlugin,
         encrypts: true,
         stream_ports: &[],

@@ -64,12 +64,24 @@ pub fn read(settings: &Settings<'_>, source: &Source<'_>, report: &mut Report) -
     plugins
 }
 
-/// Settings of the gateway that treat paths and forwarded headers as Spring does: these steps towards a normal form of
-/// paths are not taken, and forwarded headers of clients pass.
+/// Settings of the gateway that treat paths and forwarded headers as the original does: these steps towards a normal
+/// form of paths are not taken, and forwarded headers of clients pass.
 pub fn paths(off: &[&str], report: &mut Report) {
     let start = Place { file: report.source.clone(), position: model::Position::START };
     for name in off {
-        report.setting(&format!("sluice.path.{name}"), json!(false), start.clone());
+        let path = format!("sluice.path.{name}");
+        report.setting(&path, json!(false), start.clone());
+        let effect = match *name {
+            "merge_slashes" => {
+                "routes are chosen with repeated slashes as the client wrote them, as in the original: `//admin` is another \
+                                path than `/admin`"
+            }
+            _ => {
+                "routes are chosen by the path as the client wrote it, as in the original: `/public/../admin` is below `/public/`"
+            }
+        };
+        let hint = "set it to `true` if routes protect paths of servers that resolve other spellings of them";
+        report.hint(Severity::Cosmetic, start.clone(), &path, effect, hint);
     }
     report.setting("apisix.trusted_addresses", json!(["0.0.0.0/0", "::/0"]), start);
 }

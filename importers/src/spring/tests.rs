@@ -223,6 +223,10 @@ fn properties_become_the_same() {
         settings,
         ["sluice.path.merge_slashes", "sluice.path.resolve_dots", "apisix.trusted_addresses"]
     );
+    for path in &settings[..2] {
+        let is_listed = import.findings.iter().any(|finding| finding.construct == *path);
+        assert!(is_listed, "{path}: {:?}", import.findings);
+    }
     assert_eq!(
         route(&import, "two")["plugins"]["proxy-rewrite"],
         json!({"use_real_request_uri_unsafe": true})

@@ -269,6 +269,7 @@ fn a_trailing_slash_that_requests_never_have() {
         desired: &all,
         mode: Mode::HostUri,
         options,
+        paths: PathRules::default(),
         catalog: &Plugins,
         encrypts: true,
         stream_ports: &[],

@@ -105,6 +105,7 @@ fn expired_certificates() {
             desired: &desired,
             mode: Mode::HostUri,
             options: Options::default(),
+            paths: PathRules::default(),
             catalog: &Plugins,
             encrypts: true,
             stream_ports: &[],
