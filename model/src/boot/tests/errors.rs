@@ -119,7 +119,7 @@ fn what_is_wrong_has_help() {
 }
 
 #[test]
-fn what_is_wrong_is_told_with_its_place() {
+fn errors_name_their_place() {
     let cases = [
         (
             "apisix:\n  enable_admin: 'yes'\n",

@@ -7,7 +7,7 @@ fn warnings(text: &str) -> Vec<Diagnostic> {
 }
 
 #[test]
-fn what_is_not_known_is_ignored_and_told_with_its_place() {
+fn unknown_keys_are_ignored_with_a_warning() {
     let cases = [
         ("apisx: {}\n", 1, 1, "/apisx", "unknown key `apisx` is ignored"),
         (
@@ -129,7 +129,8 @@ fn keys_without_meaning_warn_once_each() {
     let text = "apisix:\n  extra_lua_cpath: x\n  ssl:\n    ssl_cert: x\nwasm: {}\n";
     let (boot, warnings) = Boot::parse("config.yaml", text, PLUGINS, &lookup).unwrap();
     assert_eq!(boot, Boot::default());
-    let reported: Vec<(u32, &str)> = warnings.iter().map(|found| (found.line, found.message.as_str())).collect();
+    let reported: Vec<(u32, &str)> =
+        warnings.iter().map(|found| (found.line, found.message.as_str())).collect();
     assert_eq!(
         reported,
         [
