@@ -9,10 +9,10 @@ use admin::live::{Process, ReadProcess};
 /// `USER_HZ`, the unit of times in /proc on every architecture that this program is built for.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Returns the reader of these facts. It knows processor times from the second call on. Its files stay open: a call
-/// takes one system call for each worker, and one for the memory.
+/// Returns the reader of these facts. It knows processor times from the second call on. Its files are
+/// open from the beginning, if the workers run by then: a call takes one system call for each worker, and one for the memory.
 pub fn reader(workers: usize) -> ReadProcess {
-    let mut files = BTreeMap::new();
+    let mut files = worker_files();
     let status = File::open("/proc/self/status").ok();
     let mut before = BTreeMap::new();
     Box::new(move |seconds| {
