@@ -16,6 +16,7 @@ use mlua::{Function, Lua, Result, Table, Value};
 
 use super::flow::Marks;
 use super::native::Natives;
+use super::watchdog;
 
 /// The sources, in the order in which they are run. Each gets the table of Rust functions, `ngx` and `apisix.core`.
 const SOURCES: &[(&str, &str)] = &[
@@ -38,6 +39,7 @@ pub(super) fn install(lua: &Lua) -> Result<(Function, Table)> {
     for (name, mark) in [("WAIT", Marks::WAIT), ("EXIT", Marks::EXIT), ("BODY", Marks::BODY)] {
         table.raw_set(name, Marks::value(mark))?;
     }
+    table.raw_set("TIME_LIMIT", watchdog::MESSAGE)?;
     let natives = Natives { lua, table: &table };
     logs::add(&natives)?;
     modules::add(&natives)?;

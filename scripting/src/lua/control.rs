@@ -34,8 +34,9 @@ pub(super) fn run<T: Send + 'static>(
     });
     let (answer, answered) = channel();
     let job: Job = Box::new(move |host| {
-        let done =
-            machine::of_thread(host).map(|machine| job(&machine)).map_err(|error| text::message(&error));
+        let done = machine::of_thread(host)
+            .map(|machine| machine.run(|| job(&machine)))
+            .map_err(|error| text::message(&error));
         let _ = answer.send(done);
     });
     let sent = jobs.as_ref().is_some_and(|jobs| jobs.send((host.clone(), job)).is_ok());

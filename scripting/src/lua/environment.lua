@@ -5,17 +5,21 @@ local base = _G
 local package = package
 local WAIT, EXIT, BODY = native.WAIT, native.EXIT, native.BODY
 
-local error, getfenv, getmetatable, load, next, pairs, rawset, select, setfenv, setmetatable, tostring, type =
-    error, getfenv, getmetatable, load, next, pairs, rawset, select, setfenv, setmetatable, tostring, type
+local error, getfenv, getmetatable, load, next, rawset, select, setfenv, setmetatable, tonumber, tostring, type, xpcall =
+    error, getfenv, getmetatable, load, next, rawset, select, setfenv, setmetatable, tonumber, tostring, type, xpcall
 local create, resume, running, status, wrap, yield =
     coroutine.create, coroutine.resume, coroutine.running, coroutine.status, coroutine.wrap, coroutine.yield
 local find, format = string.find, string.format
 local base_require = require
+local exchange_tables, null = native.exchange_tables, ngx.null
 
 -- Strings of all scripts have one metatable.
 getmetatable("").__metatable = false
 
--- A table of functions is a library; other tables (empty ones, marks, metatables) keep their identity.
+-- The globals of all scripts.
+local environments = setmetatable({}, { __mode = "k" })
+
+-- A table of functions is a library; other tables (empty ones, marks, data) keep their identity.
 local function is_library(value)
     if type(value) ~= "table" then
         return false
@@ -26,7 +30,7 @@ local function is_library(value)
         end
     end
     local meta = getmetatable(value)
-    return type(meta) == "table" and meta.__index ~= nil and next(value) == nil
+    return type(meta) == "table" and (meta.__library or meta.__index ~= nil and next(value) == nil) or false
 end
 
 -- A view of a library: what is written to it stays in it. `seen` has the views of this environment.
@@ -48,7 +52,10 @@ local function view(library, seen)
             elseif is_library(value) then
                 value = view(value, seen)
                 rawset(mine, key, value)
-            elseif type(value) == "function" then
+            elseif exchange_tables[value] then
+                value = setmetatable({}, exchange_tables[value])
+                rawset(mine, key, value)
+            elseif type(value) == "function" or type(value) == "userdata" and value ~= null then
                 rawset(mine, key, value)
             end
             return value
@@ -64,8 +71,8 @@ local function view(library, seen)
         -- As a library without a view: `pairs` has all of it.
         __pairs = function()
             local all = {}
-            for key, value in next, library do
-                all[key] = value
+            for key in next, library do
+                all[key] = mine[key]
             end
             for key, value in next, mine do
                 all[key] = value
@@ -109,6 +116,17 @@ local coroutines = {
     end,
 }
 
+-- The error of the time limit is raised within a hook. LuaJIT calls no hook in a handler for it, so a handler of the
+-- script could not be stopped.
+local function xpcall_script(f, handler, ...)
+    return xpcall(f, function(err)
+        if type(err) == "string" and find(err, native.TIME_LIMIT, 1, true) then
+            return err
+        end
+        return handler(err)
+    end, ...)
+end
+
 local function collectgarbage_script(option)
     if option == nil or option == "collect" or option == "step" then
         return 0
@@ -123,6 +141,9 @@ end
 local function environment(find_module)
     local seen, loaded, preload = {}, {}, {}
     local env = {}
+    environments[env] = true
+    -- The metatables that this script has set.
+    local metatables = setmetatable({}, { __mode = "k" })
 
     -- Loads text, never machine code or bytecode, with the globals of this script.
     local function load_script(chunk, name, mode, globals)
@@ -141,7 +162,7 @@ local function environment(find_module)
         if preload[name] then
             return preload[name]
         end
-        return find_module and find_module(name, env)
+        return find_module and find_module(name, env) or native.own_library(name, env)
     end
 
     local function require_script(name)
@@ -171,9 +192,18 @@ local function environment(find_module)
         return made
     end
 
-    local function own(f)
-        local globals = getfenv(f)
-        return globals == base and env or globals
+    -- Functions of the machine and of other scripts keep their globals, and do not show them.
+    local function is_own(globals)
+        return globals ~= base and (globals == env or not environments[globals])
+    end
+
+    -- A level that counts from the caller of this function's caller.
+    local function level_of(level)
+        level = tonumber(level)
+        if not level or not (level >= 1) then
+            error("bad argument #1 (function or level expected)", 3)
+        end
+        return level + 1
     end
 
     env._G = env
@@ -185,30 +215,37 @@ local function environment(find_module)
     end
     env.coroutine = view(coroutines, seen)
     env.collectgarbage = collectgarbage_script
+    env.xpcall = xpcall_script
     env.getfenv = function(f)
-        if f == nil or f == 0 then
-            f = f == 0 and 0 or 1
-        end
         if f == 0 then
             return env
         end
-        if type(f) == "number" then
-            f = f + 1
-        end
-        return own(f)
+        local globals = getfenv(type(f) == "function" and f or level_of(f or 1))
+        return is_own(globals) and globals or env
     end
     env.setfenv = function(f, globals)
-        if f == 0 then
-            error("'setfenv' cannot change the globals of a thread", 2)
-        end
-        if type(f) == "number" then
-            f = f + 1
-        end
-        -- A function of the machine has the machine's globals, and keeps them.
-        if getfenv(f) == base then
+        local target = type(f) == "function" and f or level_of(f)
+        if not is_own(getfenv(target)) then
             error("'setfenv' cannot change environment of given object", 2)
         end
-        return setfenv(f, globals)
+        -- As a tail call it would count levels from this function's caller.
+        local changed = setfenv(target, globals)
+        return changed
+    end
+    env.setmetatable = function(value, meta)
+        local changed = setmetatable(value, meta)
+        if meta then
+            metatables[meta] = true
+        end
+        return changed
+    end
+    -- A metatable of a library is seen as the library is.
+    env.getmetatable = function(value)
+        local meta = getmetatable(value)
+        if type(meta) == "table" and not metatables[meta] and (is_library(meta) or is_library(meta.__index)) then
+            return view(meta, seen)
+        end
+        return meta
     end
     env.print = function(...)
         local texts = {}

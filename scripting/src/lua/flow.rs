@@ -70,6 +70,9 @@ enum State {
 /// Light threads of one flow.
 const MOST_LIGHT: usize = 100;
 
+/// Rounds over the coroutines of a flow before other tasks of the worker run: coroutines that only yield never wait.
+const ROUNDS: usize = 64;
+
 /// The result of resuming one coroutine.
 enum Turn {
     Pending,
@@ -91,15 +94,21 @@ impl Flow {
         Ok(Flow { machine: machine.clone(), place, main, returned: false, light: Vec::new() })
     }
 
-    /// Runs all code that can run.
-    pub(super) fn poll(
+    /// Runs all code that can run. It is one run: waits that are over at once do not lengthen its time.
+    pub(super) fn poll(&mut self, x: Option<&mut Exchange<'_>>, cx: &mut Context<'_>) -> Poll<Result<End>> {
+        let machine = self.machine.clone();
+        machine.run(|| self.advance(&machine, x, cx))
+    }
+
+    /// At most [`ROUNDS`] rounds.
+    fn advance(
         &mut self,
+        machine: &Machine,
         mut x: Option<&mut Exchange<'_>>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<End>> {
-        loop {
+        for _ in 0..ROUNDS {
             let mut moved = false;
-            let machine = self.machine.clone();
             for at in 0..=self.light.len() {
                 let task = match at {
                     0 => &mut self.main,
@@ -113,7 +122,7 @@ impl Flow {
                 }
                 let State::Ready(_) = task.state else { continue };
                 moved = true;
-                let turn = task.turn(&machine, self.place, x.as_deref_mut());
+                let turn = task.turn(machine, self.place, x.as_deref_mut());
                 match turn {
                     Ok(Turn::Pending) => {}
                     Ok(Turn::Exited) => return Poll::Ready(Ok(End::Exited)),
@@ -126,13 +135,14 @@ impl Flow {
             }
             self.collect()?;
             if !moved {
-                break;
+                return match self.returned && self.light.is_empty() {
+                    true => Poll::Ready(Ok(End::Returned)),
+                    false => Poll::Pending,
+                };
             }
         }
-        match self.returned && self.light.is_empty() {
-            true => Poll::Ready(Ok(End::Returned)),
-            false => Poll::Pending,
-        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 
     /// Takes over the light threads that were started, and drops those that have ended.
@@ -159,12 +169,12 @@ impl Drop for Flow {
 }
 
 impl Task {
-    fn turn(&mut self, machine: &Rc<Machine>, place: Place, x: Option<&mut Exchange<'_>>) -> Result<Turn> {
+    fn turn(&mut self, machine: &Machine, place: Place, x: Option<&mut Exchange<'_>>) -> Result<Turn> {
         let State::Ready(args) = std::mem::replace(&mut self.state, State::Ended) else {
             return Ok(Turn::Pending);
         };
         let thread = &self.thread;
-        let results = access::run(place, x, || machine.run(|| thread.resume::<MultiValue>(args)))?;
+        let results = access::run(place, x, || thread.resume::<MultiValue>(args))?;
         if !thread.is_resumable() {
             return Ok(Turn::Ended);
         }

@@ -22,6 +22,7 @@ mod unknown;
 
 use mlua::{Lua, Result, Value};
 
+pub(super) use sources::own;
 pub use unknown::similar;
 
 /// Adds global `ngx`, the table `apisix.core` and all libraries to a machine.

@@ -158,7 +158,7 @@ impl Machine {
         if let Some((_, loaded)) = self.loaded.borrow().get(&number) {
             return Ok(loaded.clone());
         }
-        let loaded = Rc::new(load(self)?);
+        let loaded = Rc::new(self.run(|| load(self))?);
         let mut all = self.loaded.borrow_mut();
         all.retain(|_, (alive, _)| alive.strong_count() > 0);
         all.insert(number, (Arc::downgrade(alive), loaded.clone()));
@@ -183,9 +183,10 @@ impl Machine {
         drop(all);
         for (_, (_, module)) in gone {
             // An error of `destroy` has no effect: the plugin is gone.
-            if let Ok(Some(destroy)) = module.get::<Option<Function>>("destroy") {
-                let _ = self.run(|| destroy.call::<()>(()));
-            }
+            let _ = self.run(|| match module.get::<Option<Function>>("destroy")? {
+                Some(destroy) => destroy.call::<()>(()),
+                None => Ok(()),
+            });
         }
         Ok(module)
     }

@@ -25,6 +25,8 @@ pub(super) struct Session {
     pub wrote: bool,
     /// Response headers that scripts have set before there is a response.
     pub headers: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Bytes of the headers that scripts have added.
+    pub added: usize,
     /// The piece of the body in a body filter: `ngx.arg`.
     pub piece: Option<Piece>,
     /// Pieces held back by `core.response.hold_body_chunk`, by plugin.
@@ -59,6 +61,7 @@ impl Session {
             output: Vec::new(),
             wrote: false,
             headers: Vec::new(),
+            added: 0,
             piece: None,
             held: Vec::new(),
             flow: None,

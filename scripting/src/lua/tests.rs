@@ -12,6 +12,8 @@ use serde_json::json;
 
 use super::*;
 
+mod hostile;
+
 /// Lines of the log, of all tests of this process.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<(Level, String)>>>);
@@ -36,7 +38,10 @@ impl Scripts {
     fn new() -> Scripts {
         let lines = Lines::default();
         let settings = Settings { max_memory: 32 << 20, max_time: Duration::from_secs(3) };
-        Scripts { host: Host::new(settings, Box::new(lines.clone()), Dictionaries::default()), lines }
+        Scripts {
+            host: Host::new(settings, Box::new(lines.clone()), Dictionaries::new([("test", 1 << 16)])),
+            lines,
+        }
     }
 
     fn stage(&self, probe: &Probe, phase: &str, code: &str) -> Result<Arc<Stage>, model::Invalid> {
@@ -231,6 +236,28 @@ fn a_semaphore_is_posted_before_the_time_is_over() {
     let code = "return function() local s = require('ngx.semaphore').new()
         ngx.thread.spawn(function() coroutine.yield() s:post() end) ngx.print(s:wait(5), s:count()) end";
     assert_eq!(reply(&mut probe, code).expect("a reply").body, "true0");
+}
+
+#[test]
+fn waits_that_are_over_at_once_let_others_run() {
+    let scripts = Scripts::new();
+    let mut probe = Probe::default();
+    let endless = "while true do coroutine.yield() end";
+    for code in [
+        endless,
+        &format!("ngx.thread.spawn(function() {endless} end) {endless}"),
+        "while true do ngx.sleep(0) end",
+        "while true do ngx.thread.wait(ngx.thread.spawn(function() ngx.sleep(0) end)) end",
+    ] {
+        let stage = scripts.stage(&probe, "access", &format!("return function() {code} end")).unwrap();
+        let chain = Chain::of(stage);
+        let mut cursor = 0;
+        let mut x = probe.exchange();
+        assert!(matches!(chain.run(Phase::Access, &mut cursor, &mut x), Step::Wait), "{code}");
+        let mut waiting = chain.wait(Phase::Access, cursor, &mut x);
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(waiting.as_mut().poll(&mut cx).is_pending(), "{code}");
+    }
 }
 
 #[test]

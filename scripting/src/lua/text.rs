@@ -2,18 +2,20 @@
 
 use mlua::Error;
 
+/// Longer messages are cut, in bytes.
+const LONGEST: usize = 4096;
+
 /// The message of an error, without the stack traceback.
 pub(super) fn message(error: &Error) -> String {
-    let text = match error {
+    let mut text = match error {
         Error::RuntimeError(text) | Error::MemoryError(text) => text.clone(),
         Error::SyntaxError { message, .. } => message.clone(),
         Error::CallbackError { cause, .. } => message(cause),
         other => other.to_string(),
     };
-    match text.find("\nstack traceback:") {
-        Some(end) => text[..end].to_owned(),
-        None => text,
-    }
+    let end = text.find("\nstack traceback:").unwrap_or(text.len());
+    text.truncate(text.floor_char_boundary(end.min(LONGEST)));
+    text
 }
 
 /// The line that a message `NAME:LINE: …` is about, and its source.

@@ -10,6 +10,20 @@ const OS: [&str; 4] = ["clock", "date", "difftime", "time"];
 /// Globals of the base library and of LuaJIT that would read files, load machine code or change the compiler.
 const REMOVED: [&str; 6] = ["dofile", "loadfile", "module", "jit", "gcinfo", "newproxy"];
 
+/// Libraries of Lua that `require` finds. Globals and loaders are not among them.
+const LIBRARIES: [&str; 5] = ["string", "table", "math", "bit", "os"];
+
+/// Removes all other entries of a table.
+fn keep(table: &Table, is_kept: impl Fn(&str) -> bool) -> Result<()> {
+    let names = table.pairs::<String, Value>().map(|pair| pair.map(|(name, _)| name));
+    for name in names.collect::<Result<Vec<_>>>()? {
+        if !is_kept(&name) {
+            table.raw_set(name, Value::Nil)?;
+        }
+    }
+    Ok(())
+}
+
 /// Makes a machine that has the libraries of Lua which reach nothing outside it.
 ///
 /// # Errors
@@ -36,10 +50,12 @@ pub fn new() -> Result<Lua> {
     for (name, value) in [("path", Some("")), ("cpath", Some("")), ("loadlib", None), ("seeall", None)] {
         package.raw_set(name, value)?;
     }
-    let loaded: Table = package.get("loaded")?;
-    for name in ["os", "jit", "jit.opt", "jit.util", "jit.profile", "io", "ffi", "debug"] {
-        loaded.raw_set(name, globals.raw_get::<Value>(name)?)?;
-    }
+    // A number of 64 bits loads the library of foreign functions into `package.loaded`, once for each machine.
+    lua.load("return 1LL").exec()?;
+    keep(&package.get("loaded")?, |name| LIBRARIES.contains(&name))?;
+    package.get::<Table>("loaded")?.raw_set("os", globals.raw_get::<Value>("os")?)?;
+    // LuaJIT offers parts of its compiler, and buffers with pointers.
+    keep(&package.get("preload")?, |name| name.starts_with("table."))?;
     let string: Table = globals.get("string")?;
     string.raw_set("dump", Value::Nil)?;
     libs::install(&lua)?;
@@ -55,6 +71,9 @@ mod tests {
             assert!(lua.globals().get::<mlua::Value>(name).unwrap().is_nil(), "{name}");
         }
         for code in [
+            "local number = 1LL return package.loaded.ffi",
+            "return package.loaded._G or package.loaded.package",
+            "return package.preload['jit.util'] or package.preload['string.buffer']",
             "return os.execute or os.remove or os.rename or os.exit or os.getenv or os.tmpname",
             "return package.loadlib",
             "return string.dump",

@@ -112,6 +112,7 @@ function test.oldest_entries_are_evicted()
 end
 
 function test.keys_and_flush()
+    dict:set("a", 1)
     dict:flush_all()
     eq(dict:flush_expired() > 0, true)
     eq(dict:get_keys(), {})

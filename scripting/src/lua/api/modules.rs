@@ -1,10 +1,12 @@
-//! Names of libraries.
+//! Libraries by name.
 
 use mlua::{Result, Table, Value};
 
+use super::super::libs;
 use super::super::native::Natives;
 
 pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
+    natives.add("own_library", |lua, (name, globals): (String, Table)| libs::own(lua, &name, globals))?;
     natives.add("near_module", |lua, name: String| {
         let package: Table = lua.globals().get("package")?;
         let mut names: Vec<String> = Vec::new();

@@ -2,11 +2,12 @@
 
 use mlua::{LuaString, MultiValue, Result, Table, Value};
 use sdk::exchange::{Body, NotSet};
-use sdk::{HeaderName, Method, Version};
+use sdk::{Exchange, HeaderName, Method, Version};
 
 use super::super::access::{self, exchange};
 use super::super::machine;
 use super::super::native::Natives;
+use super::super::session::Session;
 
 /// Headers of a request that `ngx.req.get_headers` returns unless it is called with another number.
 const MOST_HEADERS: usize = 100;
@@ -50,15 +51,13 @@ pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
         let name = header_name(&name)?;
         exchange(|x| {
             x.remove_header(&name);
-            values.iter().try_for_each(|value| x.add_header(&name, value))
+            add_all(x, &name, &values)
         })?
-        .map_err(|_| mlua::Error::runtime("invalid header value"))
     })?;
     natives.add("add_header", |lua, (name, value): (LuaString, Value)| {
         let values = texts(lua, &value)?;
         let name = header_name(&name)?;
-        exchange(|x| values.iter().try_for_each(|value| x.add_header(&name, value)))?
-            .map_err(|_| mlua::Error::runtime("invalid header value"))
+        exchange(|x| add_all(x, &name, &values))?
     })?;
     natives.add("query", |lua, ()| lua.create_string(exchange(|x| x.query().to_vec())?))?;
     natives.add("set_query", |_, query: LuaString| {
@@ -71,14 +70,6 @@ pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
                 x.set_upstream_uri(&with_query(path, &query));
             }
         })
-    })?;
-    // Path and query as they are forwarded.
-    natives.add("uri", |lua, ()| {
-        lua.create_string(exchange(|x| {
-            let mut uri = Vec::new();
-            x.upstream_uri(&mut uri);
-            uri
-        })?)
     })?;
     natives.add("set_uri", |_, uri: LuaString| {
         let uri = uri.as_bytes().to_vec();
@@ -101,6 +92,27 @@ pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
     })?;
     natives.add("start_ms", |_, ()| exchange(|x| x.start_ms() as f64))?;
     bodies(natives)
+}
+
+/// Bytes of headers that scripts may add to one exchange.
+const MOST_ADDED: usize = 1 << 20;
+
+/// Counts a header that a script adds: it is stored outside of the machine's memory.
+pub(super) fn count_header(x: &mut Exchange<'_>, name: &HeaderName, value: &[u8]) -> Result<()> {
+    let Some(session) = x.note_mut::<Session>() else { return Ok(()) };
+    session.added += name.as_str().len() + value.len();
+    if session.added > MOST_ADDED {
+        return Err(mlua::Error::runtime(format!("scripts add headers of more than {MOST_ADDED} bytes")));
+    }
+    Ok(())
+}
+
+fn add_all(x: &mut Exchange<'_>, name: &HeaderName, values: &[Vec<u8>]) -> Result<()> {
+    for value in values {
+        count_header(x, name, value)?;
+        x.add_header(name, value).map_err(|_| mlua::Error::runtime("invalid header value"))?;
+    }
+    Ok(())
 }
 
 fn bodies(natives: &Natives<'_>) -> Result<()> {

@@ -7,7 +7,7 @@ use super::super::access::{self, Place, exchange};
 use super::super::machine;
 use super::super::native::Natives;
 use super::super::session::Session;
-use super::request::{header_name, headers, texts};
+use super::request::{count_header, header_name, headers, texts};
 
 pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
     natives.add("status", |_, ()| {
@@ -29,7 +29,6 @@ pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
             }
         })
     })?;
-    natives.add("has_response", |_, ()| exchange(|x| x.has_response()))?;
     natives.add("headers_sent", |_, ()| Ok(matches!(access::place(), Place::BodyFilter | Place::Log)))?;
     heads(natives)?;
     bodies(natives)?;
@@ -90,6 +89,7 @@ fn heads(natives: &Natives<'_>) -> Result<()> {
 
 fn add_all(x: &mut Exchange<'_>, name: &sdk::HeaderName, values: &[Vec<u8>]) -> Result<()> {
     for value in values {
+        count_header(x, name, value)?;
         x.add_response_header(name, value).map_err(|_| mlua::Error::runtime("invalid header value"))?;
         let key = name.as_str().to_ascii_lowercase().into_bytes();
         note_headers(x, |headers| headers.push((key, value.clone())));
@@ -130,7 +130,6 @@ fn bodies(natives: &Natives<'_>) -> Result<()> {
             Ok(())
         })?
     })?;
-    natives.add("wrote", |_, ()| exchange(|x| x.note::<Session>().is_some_and(|session| session.wrote)))?;
     natives.add("piece", |lua, at: u8| {
         if access::place() != Place::BodyFilter {
             return Err(disabled());
@@ -175,11 +174,12 @@ fn bodies(natives: &Natives<'_>) -> Result<()> {
         let done = exchange(|x| {
             let session = x.note_mut::<Session>()?;
             let piece = session.piece.as_mut()?;
-            if !session.held.iter().any(|(known, _)| *known == name) {
+            let all: usize = session.held.iter().map(|(name, held)| name.len() + held.len()).sum();
+            if all < limit && !session.held.iter().any(|(known, _)| *known == name) {
                 session.held.push((name.clone(), Vec::new()));
             }
             let (_, held) = session.held.iter_mut().find(|(known, _)| *known == name)?;
-            let room = most.saturating_sub(held.len());
+            let room = most.saturating_sub(held.len()).min(limit.saturating_sub(all));
             held.extend_from_slice(&piece.data[..piece.data.len().min(room)]);
             if piece.last {
                 return Some(std::mem::take(held));

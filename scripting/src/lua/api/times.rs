@@ -1,4 +1,4 @@
-//! The clocks of the worker.
+//! The clock of the worker.
 
 use mlua::Result;
 
@@ -7,6 +7,5 @@ use super::super::native::Natives;
 
 pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
     // A machine of the control side has no worker, and its code no time.
-    natives.add("now_ms", |_, ()| Ok(access::world(|world| world.now_ms()).unwrap_or_default() as f64))?;
-    natives.add("steady_ms", |_, ()| Ok(access::world(|world| world.steady_ms()).unwrap_or_default() as f64))
+    natives.add("now_ms", |_, ()| Ok(access::world(|world| world.now_ms()).unwrap_or_default() as f64))
 }

@@ -11,8 +11,10 @@ use super::super::access::exchange;
 use super::super::native::{Natives, to_lua};
 use super::super::session::Session;
 
-/// Names whose lookup is kept. Others, such as names made of a request's data, are looked up each time.
+/// Names whose lookup is kept, and their length. Others, such as names made of a request's data, are looked up each
+/// time.
 const MOST_NAMES: usize = 512;
+const LONGEST_NAME: usize = 128;
 
 pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
     let known: RefCell<HashMap<String, Var>> = RefCell::default();
@@ -31,7 +33,7 @@ pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
         }
         let var = Var::parse(&name);
         let value = read(lua, &var);
-        if known.len() < MOST_NAMES {
+        if known.len() < MOST_NAMES && name.len() <= LONGEST_NAME {
             known.insert(name, var);
         }
         value

@@ -16,6 +16,8 @@ use super::call::function;
 const KEPT: usize = 256;
 /// The longest pattern and template.
 const LONGEST: usize = 64 << 10;
+/// The longest text of options.
+const LONGEST_OPTIONS: usize = 64;
 /// The longest result of a replacement.
 const LONGEST_RESULT: usize = 64 << 20;
 
@@ -53,6 +55,9 @@ impl Cache {
 }
 
 fn compile(pattern: &[u8], options: &[u8]) -> Result<Compiled> {
+    if options.len() > LONGEST_OPTIONS {
+        return Err(Error::runtime(format!("options are longer than {LONGEST_OPTIONS} bytes")));
+    }
     let (mut ignores_case, mut is_anchored, mut flags) = (false, false, String::new());
     for &option in options {
         match option {

@@ -22,15 +22,3 @@ impl Dictionaries {
         Dictionaries(made.collect())
     }
 }
-
-/// Reads a size such as `10m`, `64k` or `1048576`, as `lua_shared_dict` has it.
-pub fn parse_size(text: &str) -> Option<usize> {
-    let text = text.trim();
-    let (digits, unit) = match text.bytes().last()?.to_ascii_lowercase() {
-        b'k' => (&text[..text.len() - 1], 1 << 10),
-        b'm' => (&text[..text.len() - 1], 1 << 20),
-        b'g' => (&text[..text.len() - 1], 1 << 30),
-        _ => (text, 1),
-    };
-    digits.trim().parse::<usize>().ok()?.checked_mul(unit)
-}

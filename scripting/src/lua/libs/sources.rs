@@ -73,6 +73,9 @@ const SOURCES: &[(&str, &str)] = &[
 /// Other names of libraries.
 const ALIASES: &[(&str, &str)] = &[("resty.lrucache.pureffi", "resty.lrucache")];
 
+/// Libraries that run code of scripts: each script has its own, with its globals.
+const OWN: &[&str] = &["resty.template"];
+
 /// Libraries whose functions every machine has anyway; `require` of one returns an empty table.
 const BUILT_IN: &[&str] = &[
     "resty.core",
@@ -108,7 +111,7 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 }
 
 pub(super) fn install(lua: &Lua) -> Result<()> {
-    let native = lua.create_function(|lua, group: String| native::group(lua, &group))?;
+    let native = natives(lua)?;
     let package: Table = lua.globals().get("package")?;
     let preload: Table = package.get("preload")?;
     let meta = lua.create_table()?;
@@ -124,6 +127,17 @@ pub(super) fn install(lua: &Lua) -> Result<()> {
     let ngx: Table = lua.globals().get("ngx")?;
     ngx.raw_set("re", require.call::<Table>("sluice.regex")?)?;
     require.call::<()>("apisix.core")
+}
+
+fn natives(lua: &Lua) -> Result<Function> {
+    lua.create_function(|lua, group: String| native::group(lua, &group))
+}
+
+/// The function that makes a library of a script's own; `None` if all scripts share the library.
+pub(in super::super) fn own(lua: &Lua, name: &str, globals: Table) -> Result<Option<Function>> {
+    let Some((name, source)) = source(name).filter(|(name, _)| OWN.contains(name)) else { return Ok(None) };
+    let chunk = lua.load(source).set_name(format!("={name}")).set_environment(globals).into_function()?;
+    chunk.bind((name, natives(lua)?)).map(Some)
 }
 
 /// The function that makes a library; its first result is the library.

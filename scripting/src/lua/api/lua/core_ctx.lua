@@ -1,28 +1,31 @@
 -- `ctx` of plugins and `apisix.core.ctx`.
 local native, ngx, core = ...
-local error, pairs, rawset, tostring, type = error, pairs, rawset, tostring, type
+local error, rawset, setmetatable, type = error, rawset, setmetatable, type
 
 -- Variables that scripts have registered.
 local registered = {}
 
-local vars = native.shared(function(_, name)
-    if type(name) ~= "string" then
-        error("invalid argument, expect string value", 2)
-    end
-    local entry = registered[name]
-    if entry then
-        local context = native.session("ctx")
-        return entry(context)
-    end
-    return native.var(name)
-end, function(_, name, value)
-    native.set_var(name, value)
-end)
+local vars = {
+    __index = function(_, name)
+        if type(name) ~= "string" then
+            error("invalid argument, expect string value", 2)
+        end
+        local entry = registered[name]
+        if entry then
+            return entry(native.session("ctx"))
+        end
+        return native.var(name)
+    end,
+    __newindex = function(_, name, value)
+        native.set_var(name, value)
+    end,
+    __metatable = false,
+}
 
 -- Fields of `ctx` that are made when they are first read.
 local fields = {
     var = function()
-        return vars
+        return setmetatable({}, vars)
     end,
     matched_route = function()
         local route = native.route()

@@ -1,18 +1,17 @@
 -- `apisix.core.log`.
-local native, ngx, core = ...
-local rawset, setmetatable, tostring, type = rawset, setmetatable, tostring, type
-local concat = table.concat
+local _, ngx, core = ...
+local setmetatable, tostring, type = setmetatable, tostring, type
 
 local levels = {
-    stderr = ngx.STDERR or 0,
-    emerg = ngx.EMERG or 1,
-    alert = ngx.ALERT or 2,
-    crit = ngx.CRIT or 3,
-    error = ngx.ERR or 4,
-    warn = ngx.WARN or 5,
-    notice = ngx.NOTICE or 6,
-    info = ngx.INFO or 7,
-    debug = ngx.DEBUG or 8,
+    stderr = ngx.STDERR,
+    emerg = ngx.EMERG,
+    alert = ngx.ALERT,
+    crit = ngx.CRIT,
+    error = ngx.ERR,
+    warn = ngx.WARN,
+    notice = ngx.NOTICE,
+    info = ngx.INFO,
+    debug = ngx.DEBUG,
 }
 
 local log = { version = 0.4 }
@@ -38,7 +37,7 @@ function log.delay_exec(call, ...)
     return setmetatable({}, {
         __tostring = function()
             local value = call(unpack(args, 1, count))
-            if type(value) == "table" and core.json then
+            if type(value) == "table" then
                 value = core.json.encode(value)
             end
             return tostring(value)

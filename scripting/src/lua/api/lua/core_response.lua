@@ -1,6 +1,6 @@
 -- `apisix.core.response`.
 local native, ngx, core = ...
-local error, pairs, select, tonumber, tostring, type = error, pairs, select, tonumber, tostring, type
+local error, pairs, select, tostring, type = error, pairs, select, tostring, type
 local concat = table.concat
 
 local response = core.response or {}
@@ -8,12 +8,7 @@ core.response = response
 package.loaded["apisix.core.response"] = response
 
 local function encode(value)
-    local text, err
-    if core.json then
-        text, err = core.json.encode(value)
-    else
-        text, err = native.encode(value)
-    end
+    local text, err = core.json.encode(value)
     return text or error("failed to encode data: " .. tostring(err), 3)
 end
 

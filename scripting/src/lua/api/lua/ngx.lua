@@ -6,11 +6,16 @@ local error, rawget, rawset, select, setmetatable, tonumber, tostring, type =
 local concat, floor, gsub = table.concat, math.floor, string.gsub
 local yield = coroutine.yield
 
--- Tables that all scripts share. They are not libraries: each access reaches the exchange.
-local function shared(index, newindex)
-    return setmetatable({}, { __index = index, __newindex = newindex, __metatable = false })
+-- The metatables of tables whose accesses reach the exchange. Each script has such tables of its own.
+local exchange_tables = {}
+native.exchange_tables = exchange_tables
+
+local function exchange_table(index, newindex)
+    local meta = { __index = index, __newindex = newindex, __metatable = false }
+    local made = setmetatable({}, meta)
+    exchange_tables[made] = meta
+    return made
 end
-native.shared = shared
 
 -- Ends a wait: returns its results, or raises its error.
 local function finish(ok, first, ...)
@@ -31,7 +36,7 @@ function native.read_body()
     end
 end
 
-ngx.var = shared(function(_, name)
+ngx.var = exchange_table(function(_, name)
     if type(name) ~= "string" then
         return nil
     end
@@ -45,7 +50,7 @@ local function header_name(name)
     return (gsub(name, "_", "-"))
 end
 
-ngx.header = shared(function(_, name)
+ngx.header = exchange_table(function(_, name)
     return type(name) == "string" and native.response_header(header_name(name)) or nil
 end, function(_, name, value)
     if type(value) == "table" and #value == 0 then
@@ -54,7 +59,7 @@ end, function(_, name, value)
     native.set_response_header(header_name(tostring(name)), value)
 end)
 
-ngx.arg = shared(function(_, at)
+ngx.arg = exchange_table(function(_, at)
     if at == 1 or at == 2 then
         return native.piece(at)
     end
@@ -119,7 +124,6 @@ local function text_of(...)
     end
     return concat(parts, "", 1, count)
 end
-native.text_of = text_of
 
 function ngx.print(...)
     native.write(text_of(...))

@@ -2,7 +2,7 @@
 local native, ngx = ...
 local error, getmetatable, next, pairs, setmetatable, tonumber, tostring, type =
     error, getmetatable, next, pairs, setmetatable, tonumber, tostring, type
-local gsub, lower, find, sub = string.gsub, string.lower, string.find, string.sub
+local gsub, lower = string.gsub, string.lower
 local concat, sort = table.concat, table.sort
 
 local req = ngx.req or {}

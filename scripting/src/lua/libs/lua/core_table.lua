@@ -56,15 +56,8 @@ function _M.array_find(array, wanted)
 end
 local array_find = _M.array_find
 
--- Sets a metatable whose __gc is called: tables have none in LuaJIT, so a proxy inside carries it.
-function _M.setmt__gc(tab, meta)
-    local proxy = newproxy(true)
-    getmetatable(proxy).__gc = function()
-        meta.__gc(tab)
-    end
-    tab[proxy] = true
-    return setmetatable(tab, meta)
-end
+-- Sets a metatable. Its __gc is not called: LuaJIT would run it without hooks, so nothing could stop it.
+_M.setmt__gc = setmetatable
 
 local function is_below(path, prefix)
     return sub(path, 1, #prefix) == prefix and (#path == #prefix or byte(path, #prefix + 1) == 46)
@@ -85,7 +78,7 @@ local function copy(orig, seen, parent, opts)
         out[key] = value
     end
     local meta = getmetatable(orig)
-    return meta ~= nil and setmetatable(out, meta) or out
+    return type(meta) == "table" and setmetatable(out, meta) or out
 end
 
 function _M.deepcopy(orig, opts)

@@ -33,8 +33,13 @@ pub fn share(lua: &Lua, dictionaries: &Dictionaries) -> Result<()> {
         return Ok(());
     }
     let methods = methods(lua)?;
+    // Each script has a view of the dictionaries (`environment.lua`).
     let meta = lua.create_table()?;
     meta.raw_set("__index", methods)?;
+    meta.raw_set("__library", true)?;
+    let names = lua.create_table()?;
+    names.raw_set("__library", true)?;
+    shared.set_metatable(Some(names))?;
     for (name, dictionary) in &dictionaries.0 {
         let zone = lua.create_table()?;
         zone.raw_set(1, lua.create_userdata(Shared(dictionary.clone()))?)?;
@@ -116,7 +121,7 @@ fn method<A: mlua::FromLuaMulti, R: IntoLuaMulti>(
 
 fn zone(this: Option<Value>) -> Result<UserDataRef<Shared>> {
     let zone = match this {
-        Some(Value::Table(table)) => table.raw_get::<Value>(1)?,
+        Some(Value::Table(table)) => table.get::<Value>(1)?,
         _ => Value::Nil,
     };
     match zone {
