@@ -144,6 +144,11 @@ fn check_alone(catalog: &dyn Catalog, open: Open<'_>, key: &Key, value: &Value) 
         checked
             .map_err(|invalid| invalid.under("/vars").said("failed to validate the 'vars' expression: "))?;
     }
+    if let Resource::Route(route) = &resource
+        && let Some(code) = &route.filter_func
+    {
+        catalog.condition(&key.id, code).map_err(|invalid| invalid.under("/filter_func"))?;
+    }
     if let Resource::Ssl(ssl) = &mut resource {
         for pair in &mut ssl.pairs {
             pair.key = opened(open, std::mem::take(&mut pair.key));

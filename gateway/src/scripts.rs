@@ -21,6 +21,8 @@ pub fn register(boot: &Boot, catalog: &plugins::Catalog) {
     let settings = Settings {
         max_memory: usize::try_from(boot.lua.max_memory).unwrap_or(usize::MAX),
         max_time: boot.lua.max_time,
+        max_sockets: usize::try_from(boot.lua.max_sockets).unwrap_or(usize::MAX),
+        unix_sockets: boot.lua.unix_sockets,
     };
     let dictionaries = boot.http.script_dicts.iter();
     let dictionaries = Dictionaries::new(
@@ -34,6 +36,8 @@ pub fn register(boot: &Boot, catalog: &plugins::Catalog) {
             tracing::error!("cannot register the plugin {name}: {error}");
         }
     }
+    let conditions = host.clone();
+    catalog.set_conditions(Box::new(move |route, code| scripting::lua::condition(&conditions, route, code)));
     if let Err(error) = register_files(boot, &host, catalog) {
         tracing::error!("cannot load plugins in Lua: {error}");
     }

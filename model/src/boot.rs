@@ -128,6 +128,10 @@ pub struct Lua {
     pub max_memory: u64,
     /// How long a script may run without a wait.
     pub max_time: Duration,
+    /// Sockets of scripts that may be open on one worker.
+    pub max_sockets: u64,
+    /// Whether scripts may connect to sockets in the file system.
+    pub unix_sockets: bool,
 }
 
 /// `apisix.data_encryption`: how secrets of plugins are stored. `Debug` does not show the keys.

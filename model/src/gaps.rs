@@ -70,7 +70,7 @@ pub const LUA: &Gap = &Gap {
     hint: "use `vars` to tell requests apart and plugins to change them",
     effect: Effect::Refused,
     asked_by: &[
-        Ask::Field(WITH_LUA, "filter_func"),
+        Ask::Field(&[Kind::Service], "filter_func"),
         Ask::Field(WITH_LUA, "script"),
         Ask::Field(WITH_LUA, "script_id"),
     ],

@@ -24,6 +24,8 @@ pub struct Route {
     pub priority: i64,
     /// An expression of lua-resty-expr, an array, not looked into here.
     pub vars: Option<Box<Value>>,
+    /// Code of a function that decides, too; not looked into here.
+    pub filter_func: Option<Box<str>>,
     pub plugins: Plugins,
     pub plugin_config_id: Option<String>,
     pub service_id: Option<String>,
@@ -56,6 +58,7 @@ struct Raw {
     service_id: Option<String>,
     #[serde(default, deserialize_with = "field::id_opt")]
     upstream_id: Option<String>,
+    filter_func: Option<Box<str>>,
     timeout: Option<Box<Timeout>>,
     enable_websocket: Option<bool>,
     status: Option<i64>,
@@ -76,6 +79,7 @@ impl Route {
             methods: written.methods,
             priority: written.priority,
             vars: vars.map(Box::new),
+            filter_func: written.filter_func,
             plugins,
             plugin_config_id: written.plugin_config_id,
             service_id: written.service_id,

@@ -16,6 +16,7 @@ use model::{Invalid, Schema};
 use sdk::build::{Build, Names, Owner, PluginBuilder, Services};
 use sdk::catalog::{About, Configured, SchemaType, Scope};
 use sdk::chain::{Chain, Fitting, Stage};
+use sdk::condition::Condition;
 use sdk::consumers::Credential;
 use sdk::endpoint::Served;
 use sdk::instance::Factory;
@@ -39,10 +40,15 @@ pub struct Catalog {
     /// Those of streams, by priority.
     streams: Vec<Arc<Compiled>>,
     hosted: Hosted,
+    /// Compiles conditions of routes that are code.
+    conditions: OnceLock<Conditions>,
     absent: Absent,
     /// The chains in use that shared instances make, by the addresses of these: a chain in use keeps them.
     chains: Shared<Vec<usize>, Chain>,
 }
+
+/// Compiles the code of a route's condition; the first text is the route's id.
+pub type Conditions = Box<dyn Fn(&str, &str) -> Result<Arc<dyn Condition>, Invalid> + Send + Sync>;
 
 /// Longer settings are not shared, in bytes: they are rarely repeated, and comparing them takes memory.
 const LONGEST_SHARED: usize = 1024;
@@ -141,7 +147,17 @@ impl Catalog {
         let streams = crate::stream::ROWS.iter().map(|row| Compiled::linked(*row)).collect();
         let hosted = Hosted::default();
         let (absent, chains) = Default::default();
-        Catalog { services, attrs, linked, by_name, streams, hosted, absent, chains }
+        Catalog {
+            services,
+            attrs,
+            linked,
+            by_name,
+            streams,
+            hosted,
+            conditions: OnceLock::new(),
+            absent,
+            chains,
+        }
     }
 
     /// Refuses plugins of APISIX that this build lacks also where their absence would change no answer
@@ -393,6 +409,13 @@ impl sdk::Catalog for Catalog {
                 facts.schema = with_meta(facts.schema);
                 Some(facts)
             }
+        }
+    }
+
+    fn condition(&self, route: &str, code: &str) -> Result<Arc<dyn Condition>, Invalid> {
+        match self.conditions.get() {
+            Some(conditions) => conditions(route, code),
+            None => Err(sdk::catalog::no_conditions()),
         }
     }
 

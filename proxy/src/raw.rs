@@ -56,25 +56,73 @@ impl Drop for Running {
 
 /// As [`sdk::World::connect`].
 pub(crate) async fn connect(worker: &Rc<Worker>, to: &Connect) -> Result<Connection, ConnectError> {
-    let most = worker.settings.limits.plugin_connections;
-    let permit = worker.raw.permit(most).ok_or(ConnectError::Limit)?;
-    let tls = match &to.server {
-        Server::Tcp { tls: Some(tls), .. } => Some((client_tls(worker, tls)?, tls)),
-        _ => None,
-    };
-    let peer = match &to.server {
-        Server::Tcp { at, .. } => {
-            let identity = tls.as_ref().map(|(client, tls)| (*client.identity(), &tls.server_name));
-            worker.pools.raw(&(0, at, identity, &to.pool))
-        }
-        Server::Udp(at) => worker.pools.raw(&(1, at, &to.pool)),
-        Server::Unix(path) => worker.pools.raw(&(2, path, &to.pool)),
-    };
-    let conn = match worker.pools.take(peer, worker.clock.coarse_ms(), true) {
+    let way = Way::of(worker, &to.server, &to.pool)?;
+    let permit = permit(worker).ok_or(ConnectError::Limit)?;
+    let conn = match worker.pools.take(way.peer, worker.clock.coarse_ms(), true) {
         Some(conn) => conn,
-        None => Conn::new(open(worker, to, tls).await?),
+        None => Conn::new(open(worker, to, way.tls.as_ref()).await?),
     };
-    Ok(Connection::new(Raw { conn, peer, worker: Rc::downgrade(worker), permit }))
+    Ok(Raw::connection(worker, conn, way.peer, to, permit))
+}
+
+/// As [`sdk::World::idle`].
+pub(crate) fn idle(worker: &Rc<Worker>, to: &Connect) -> Option<Connection> {
+    let way = Way::of(worker, &to.server, &to.pool).ok()?;
+    let permit = permit(worker)?;
+    let conn = worker.pools.take(way.peer, worker.clock.coarse_ms(), true)?;
+    Some(Raw::connection(worker, conn, way.peer, to, permit))
+}
+
+fn permit(worker: &Worker) -> Option<Permit> {
+    worker.raw.permit(worker.settings.limits.plugin_connections)
+}
+
+/// The pool of a server's connections, and their TLS.
+struct Way {
+    peer: Peer,
+    tls: Option<(Arc<ClientTls>, Tls)>,
+}
+
+impl Way {
+    fn of(worker: &Worker, server: &Server, pool: &Arc<str>) -> Result<Way, ConnectError> {
+        let tls = match server {
+            Server::Tcp { tls: Some(tls), .. } => Some((client_tls(worker, tls)?, tls.clone())),
+            _ => None,
+        };
+        let peer = match server {
+            Server::Tcp { at, .. } => {
+                let identity = tls.as_ref().map(|(client, tls)| (*client.identity(), &tls.server_name));
+                worker.pools.raw(&(0, at, identity, pool))
+            }
+            Server::Udp(at) => worker.pools.raw(&(1, at, pool)),
+            Server::Unix(path) => worker.pools.raw(&(2, path, pool)),
+        };
+        Ok(Way { peer, tls })
+    }
+}
+
+/// As [`Connection::secure`].
+async fn secure(raw: Raw, tls: Tls, timeout: Duration) -> Result<Connection, ConnectError> {
+    let Raw { conn, worker, to, permit, .. } = raw;
+    // A worker that is gone runs nothing.
+    let worker = worker.upgrade().ok_or(ConnectError::Refused)?;
+    let (Server::Tcp { at, tls: None }, None) = (&to.server, conn.io.tls()) else {
+        return Err(ConnectError::Untrusted("TLS is not available on this connection"));
+    };
+    // A name that is an address has no name server; a text that is no name is of no server.
+    let addr = match at {
+        Addresses::Known(all) => all.first().copied(),
+        Addresses::Host { .. } => None,
+    };
+    let addr = addr.unwrap_or(SocketAddr::from(([0; 4], 0)));
+    let to = Connect { server: Server::Tcp { at: at.clone(), tls: Some(tls) }, ..to };
+    let way = Way::of(&worker, &to.server, &to.pool)?;
+    let Some((client, tls)) = way.tls else { return Err(ConnectError::Refused) };
+    let secured = Secured { tls: client, name: server_name(tls.server_name.as_bytes(), addr), h2: false };
+    let waiter = worker.clock.waiter();
+    let end = worker.clock.after(timeout);
+    let conn = connect::secure(&worker, &waiter, conn.io, &secured, end).await.map_err(of_fault)?;
+    Ok(Raw::connection(&worker, conn, way.peer, &to, permit))
 }
 
 fn client_tls(worker: &Worker, tls: &Tls) -> Result<Arc<ClientTls>, ConnectError> {
@@ -93,7 +141,7 @@ fn client_tls(worker: &Worker, tls: &Tls) -> Result<Arc<ClientTls>, ConnectError
 async fn open(
     worker: &Rc<Worker>,
     to: &Connect,
-    tls: Option<(Arc<ClientTls>, &Tls)>,
+    tls: Option<&(Arc<ClientTls>, Tls)>,
 ) -> Result<Io, ConnectError> {
     let (clock, waiter) = (&worker.clock, worker.clock.waiter());
     let end = clock.after(to.timeout);
@@ -119,7 +167,7 @@ async fn open(
         if clock.is_over(end) {
             return Err(ConnectError::Timeout);
         }
-        let secured = tls.as_ref().map(|(client, tls)| Secured {
+        let secured = tls.map(|(client, tls)| Secured {
             tls: client.clone(),
             name: server_name(tls.server_name.as_bytes(), addr),
             h2: false,
@@ -164,9 +212,16 @@ fn of_fault(fault: Fault) -> ConnectError {
 struct Raw {
     conn: Conn,
     peer: Peer,
+    to: Connect,
     /// Not held: a plugin's state on the worker may hold the connection.
     worker: Weak<Worker>,
     permit: Permit,
+}
+
+impl Raw {
+    fn connection(worker: &Rc<Worker>, conn: Conn, peer: Peer, to: &Connect, permit: Permit) -> Connection {
+        Connection::new(Raw { conn, peer, to: to.clone(), worker: Rc::downgrade(worker), permit })
+    }
 }
 
 impl Socket for Raw {
@@ -174,15 +229,28 @@ impl Socket for Raw {
         self.conn.reused
     }
 
+    fn reused_times(&self) -> u64 {
+        self.conn.requests
+    }
+
     fn keep(self: Box<Self>, idle: Duration) {
-        let Raw { conn, peer, worker, permit } = *self;
+        let Raw { mut conn, peer, worker, permit, .. } = *self;
         drop(permit);
+        conn.requests = conn.requests.saturating_add(1);
         // There, zero is no limit.
         if let Some(worker) = worker.upgrade().filter(|_| !idle.is_zero()) {
             let size = worker.settings.limits.plugin_connections;
             let keepalive = Keepalive { size, idle_timeout: idle, requests: u64::MAX };
             worker.pools.give(peer, conn, &keepalive, worker.clock.coarse_ms());
         }
+    }
+
+    fn secure(
+        self: Box<Self>,
+        tls: Tls,
+        timeout: Duration,
+    ) -> LocalFuture<'static, Result<Connection, ConnectError>> {
+        Box::pin(secure(*self, tls, timeout))
     }
 }
 

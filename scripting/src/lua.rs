@@ -7,6 +7,7 @@
 mod access;
 mod api;
 mod code;
+mod condition;
 mod control;
 mod custom;
 mod flow;
@@ -17,6 +18,7 @@ mod machine;
 mod native;
 mod serverless;
 mod session;
+mod sockets;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -27,6 +29,7 @@ use std::sync::Arc;
 
 use sdk::Factory;
 
+pub use condition::condition;
 pub use custom::{Sources, library, plugin};
 pub use host::{Host, Level, Log, Settings};
 pub use libs::shared::Dictionaries;

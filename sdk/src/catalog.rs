@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::build::{Names, Owner};
 use crate::chain::Chain;
+use crate::condition::Condition;
 use crate::consumers::Credential;
 use crate::upstream::Upstreams;
 
@@ -87,6 +88,14 @@ pub trait Catalog: Send + Sync + fmt::Debug {
         }
     }
 
+    /// Compiles the `filter_func` of a route.
+    ///
+    /// # Errors
+    /// It is no function, or this build runs no such code.
+    fn condition(&self, _route: &str, _code: &str) -> Result<Arc<dyn Condition>, Invalid> {
+        Err(no_conditions())
+    }
+
     /// Whether there is a stream plugin of this name.
     fn has_stream(&self, _name: &str) -> bool {
         false
@@ -108,4 +117,10 @@ pub trait Catalog: Send + Sync + fmt::Debug {
 
     /// Facts about a plugin for the Admin API, above all its schemas. Computed on demand.
     fn facts(&self, subsystem: Subsystem, name: &str) -> Option<Facts>;
+}
+
+/// Returns the error for a condition that is code where no such code runs.
+pub fn no_conditions() -> Invalid {
+    Invalid::new("filter_func is not supported: it is Lua, which this build does not run")
+        .hint("use `vars`, or a build with the feature `lua`")
 }

@@ -14,6 +14,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use crate::step::LocalFuture;
+
 pub use futures_util::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// The server to connect to, and how.
@@ -85,8 +87,22 @@ pub trait Socket: AsyncRead + AsyncWrite + Unpin {
     /// See [`Connection::is_reused`].
     fn is_reused(&self) -> bool;
 
+    /// See [`Connection::reused_times`].
+    fn reused_times(&self) -> u64 {
+        u64::from(self.is_reused())
+    }
+
     /// See [`Connection::keep`].
     fn keep(self: Box<Self>, idle: Duration);
+
+    /// See [`Connection::secure`].
+    fn secure(
+        self: Box<Self>,
+        _: Tls,
+        _: Duration,
+    ) -> LocalFuture<'static, Result<Connection, ConnectError>> {
+        Box::pin(async { Err(ConnectError::Untrusted("TLS is not available on this connection")) })
+    }
 }
 
 impl Connection {
@@ -97,6 +113,22 @@ impl Connection {
     /// Whether it was in use before, so that its session is set up already. The server may have closed it unnoticed.
     pub fn is_reused(&self) -> bool {
         self.0.is_reused()
+    }
+
+    /// How often it was given back to the pool.
+    pub fn reused_times(&self) -> u64 {
+        self.0.reused_times()
+    }
+
+    /// Does a TLS handshake on an open connection without TLS, for protocols that begin without it. Everything
+    /// written must be flushed, and everything the server sent must have been read. Then it is a connection as one
+    /// that was opened with this TLS, in the same pool. A failed handshake closes it.
+    pub fn secure(
+        self,
+        tls: Tls,
+        timeout: Duration,
+    ) -> LocalFuture<'static, Result<Connection, ConnectError>> {
+        self.0.secure(tls, timeout)
     }
 
     /// Gives it back to the pool, where it stays open for `idle` unless the server closes it or the worker needs the

@@ -20,6 +20,7 @@ pub mod build;
 pub mod catalog;
 pub mod chain;
 pub mod client;
+pub mod condition;
 pub mod connection;
 pub mod consumers;
 mod cookies;

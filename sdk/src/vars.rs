@@ -134,7 +134,7 @@ impl Var {
 
     /// The value for a condition, where an unreadable value must not count as absent.
     #[inline]
-    pub(crate) fn judge<'a>(&'a self, x: &'a Exchange<'_>) -> Result<Option<Value<'a>>, ReadError> {
+    pub fn judge<'a>(&'a self, x: &'a Exchange<'_>) -> Result<Option<Value<'a>>, ReadError> {
         match &self.kind {
             Kind::PostArg(name) => body::post_arg(x, name).map(|arg| {
                 arg.map(|arg| match arg {

@@ -61,6 +61,11 @@ pub trait World {
     /// worker. Dropping the future, as happens when the client disconnects, closes a socket that is being opened.
     fn connect(&self, to: Connect) -> LocalFuture<'static, Result<Connection, ConnectError>>;
 
+    /// Returns an idle connection of the pool; never opens one. `None` also if there are too many connections in use.
+    fn idle(&self, _to: &Connect) -> Option<Connection> {
+        None
+    }
+
     /// Resolves a name that is known only at run time, through the control plane. Answers are kept for their time to
     /// live; while a name cannot be resolved, its last addresses are returned. An address is its own answer.
     fn resolve(

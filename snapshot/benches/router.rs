@@ -32,6 +32,7 @@ fn rule(id: usize, uri: String, host: Option<String>) -> (Arc<Rule>, Arc<Plan>) 
         methods: 0,
         remote_addrs: Box::default(),
         vars: None,
+        code: None,
         priority: 0,
     };
     (Arc::new(rule), Arc::new(plan))

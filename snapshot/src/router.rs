@@ -26,6 +26,7 @@ pub mod trace;
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use sdk::condition::Condition;
 use sdk::engine::Matched;
 use sdk::exchange::Body;
 use sdk::expr::Expr;
@@ -55,7 +56,15 @@ pub struct Rule {
     /// Empty allows any.
     pub remote_addrs: Box<[IpNet]>,
     pub vars: Option<Box<Expr>>,
+    pub code: Option<Box<Code>>,
     pub priority: i64,
+}
+
+/// A condition that is code (`filter_func`).
+#[derive(Debug, Clone)]
+pub struct Code {
+    pub text: Box<str>,
+    pub condition: Arc<dyn Condition>,
 }
 
 /// Which of APISIX's routers this one is (`apisix.router.http`).
@@ -211,7 +220,7 @@ impl Router {
                 HostTable::Ports => self.ports.insert(&rule, &plan, host, mode, hasher),
             }
         }
-        self.reading += usize::from(rule.vars.is_some());
+        self.reading += usize::from(reads(&rule));
         self.reading_body += usize::from(reads_body(&rule));
         self.rules.insert(hasher.hash(rule.id.as_bytes()), rule.clone());
     }
@@ -243,7 +252,7 @@ impl Router {
                 HostTable::Ports => self.ports.remove(&rule, name(), mode, hasher),
             }
         }
-        self.reading -= usize::from(rule.vars.is_some());
+        self.reading -= usize::from(reads(&rule));
         self.reading_body -= usize::from(reads_body(&rule));
         self.rules.remove(hasher.hash(id.as_bytes()), id);
     }
@@ -359,8 +368,13 @@ fn has_port(host: &str) -> bool {
     host.contains(':') && !host.ends_with(']')
 }
 
+fn reads(rule: &Rule) -> bool {
+    rule.vars.is_some() || rule.code.is_some()
+}
+
 fn reads_body(rule: &Rule) -> bool {
     rule.vars.as_deref().is_some_and(Expr::needs_body)
+        || rule.code.as_ref().is_some_and(|code| code.condition.needs_body())
 }
 
 /// Removes the part of each segment from `;` on.

@@ -105,7 +105,7 @@ async fn refusals_speak_as_apisix_does() {
             "routes/1",
             json!({"uri": "/", "plugins": {}, "filter_func": "function() end"}),
             400,
-            "filter_func is not supported: it is Lua, which this version does not run",
+            "filter_func is not supported: it is Lua, which this build does not run",
         ),
     ];
     for (method, path, body, status, reason) in cases {

@@ -110,6 +110,8 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
                 .collect(),
             max_memory: file.size("/sluice/lua/max_memory"),
             max_time: file.time("/sluice/lua/max_time"),
+            max_sockets: file.count("/sluice/lua/max_sockets"),
+            unix_sockets: file.bool("/sluice/lua/unix_sockets"),
         },
         prometheus: prometheus(file),
         plugin_attr: file.get("/plugin_attr").and_then(Value::as_object).cloned().unwrap_or_default(),

@@ -11,7 +11,7 @@ use arc_swap::{ArcSwap, Guard};
 use model::Invalid;
 use sdk::instance::Factory;
 
-use super::{Catalog, Compiled};
+use super::{Catalog, Compiled, Conditions};
 
 type ByName = BTreeMap<&'static str, Arc<Compiled>>;
 
@@ -62,6 +62,11 @@ impl Catalog {
         let plugin = Compiled::hosted(plugin)?;
         self.hosted.change(|hosted| _ = hosted.insert(name, plugin.clone()));
         Ok(())
+    }
+
+    /// Sets how conditions of routes that are code are compiled. The first call counts.
+    pub fn set_conditions(&self, conditions: Conditions) {
+        let _ = self.conditions.set(conditions);
     }
 
     /// Whether a linked or hosted plugin has this name.

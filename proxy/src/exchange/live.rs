@@ -56,6 +56,7 @@ pub(super) fn begin(x: &mut Exchange<'_>, snapshot: &Snapshot, plan: Option<&Pla
             Miss::RemoteAddr => "remote_addr",
             Miss::Host => "host",
             Miss::Vars => "vars",
+            Miss::Code => "filter_func",
             Miss::Path => "uri",
         });
     }

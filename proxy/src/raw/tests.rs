@@ -159,6 +159,42 @@ fn servers_are_verified_as_wanted() {
 }
 
 #[test]
+fn a_connection_is_secured_later_and_kept_as_such() {
+    beside_sockets(trusting_ca(), async |worker| {
+        let (addr, _serving) = echo(usize::MAX, serve_tls);
+        let with = |name: &str, trust| Tls { server_name: name.into(), trust };
+        let time = Duration::from_secs(20);
+        assert!(worker.idle(&tcp(addr)).is_none());
+        let plain = worker.connect(tcp(addr)).await.unwrap();
+        let mut secured = plain.secure(with("server.test", Trust::Common), time).await.unwrap();
+        talk(&mut secured).await;
+        assert_eq!((secured.is_reused(), secured.reused_times()), (false, 0));
+        secured.keep(Duration::from_secs(60));
+        for other in [tcp(addr), tls(addr, "other.test", Trust::Common), tls(addr, "server.test", Trust::Any)]
+        {
+            assert!(worker.idle(&other).is_none(), "{other:?}");
+        }
+        let mut again = worker.idle(&tls(addr, "server.test", Trust::Common)).unwrap();
+        assert_eq!((again.is_reused(), again.reused_times()), (true, 1));
+        talk(&mut again).await;
+        let twice = again.secure(with("server.test", Trust::Common), time).await;
+        assert!(matches!(twice, Err(ConnectError::Untrusted(_))), "{twice:?}");
+        let refused = worker.connect(tcp(addr)).await.unwrap();
+        let refused = refused.secure(with("other.test", Trust::Common), time).await.unwrap_err();
+        assert!(refused.to_string().contains("for another name"), "{refused}");
+        let any = worker.connect(tcp(addr)).await.unwrap();
+        talk(&mut any.secure(with("other.test", Trust::Any), time).await.unwrap()).await;
+
+        // A server that says nothing: the time limit holds, and closes the connection.
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let waiting = worker.connect(tcp(silent.local_addr().unwrap())).await.unwrap();
+        let waiting = waiting.secure(with("a", Trust::Any), Duration::from_millis(50)).await;
+        assert_eq!(waiting.unwrap_err(), ConnectError::Timeout);
+        assert_eq!(worker.raw.count(), 0);
+    });
+}
+
+#[test]
 fn sockets_of_the_file_system_and_of_datagrams_are_connections_too() {
     beside_sockets(Settings::default(), async |worker| {
         let path = std::env::temp_dir().join(format!("sluice-raw-{}", std::process::id()));

@@ -140,7 +140,30 @@ async fn once(
         Ok(Err(error)) => return Err(other(FaultKind::of_connect(&error))),
         Err(_) => return Err(other(FaultKind::ConnectTimeout)),
     };
-    let Some(Secured { tls, name, h2 }) = tls else { return Ok((Conn::new(io), addr)) };
+    let Some(secured) = tls else { return Ok((Conn::new(io), addr)) };
+    Ok((Conn::new(shake(worker, waiter, io, secured, deadline).await?), addr))
+}
+
+/// Does the handshake on an open connection before `end`.
+pub(crate) async fn secure(
+    worker: &Worker,
+    waiter: &Waiter,
+    io: Io,
+    secured: &Secured,
+    end: u64,
+) -> Result<Conn, Fault> {
+    shake(worker, waiter, io, secured, end).await.map(Conn::new).map_err(Failure::fault)
+}
+
+async fn shake(
+    worker: &Worker,
+    waiter: &Waiter,
+    io: Io,
+    Secured { tls, name, h2 }: &Secured,
+    deadline: u64,
+) -> Result<Io, Failure> {
+    use std::future::Future;
+    let other = |kind| Failure::Other(Fault::upstream(kind));
     // Boxed: it is large, and only connections with TLS need it.
     let spoken = worker.tls_sessions.speak(tls, *h2, name);
     let mut shaking = Box::pin(rt::tls::connect(io, spoken.config.clone(), name.clone()));
@@ -154,7 +177,7 @@ async fn once(
         polled
     });
     match shaken.await {
-        Ok(Ok(io)) => Ok((Conn::new(io), addr)),
+        Ok(Ok(io)) => Ok(io),
         Ok(Err(HandshakeError::Tls(Error::AlertReceived(_)) | HandshakeError::Transport)) if offers => {
             worker.tls_sessions.refused(tls, *h2, name);
             Err(Failure::Session)

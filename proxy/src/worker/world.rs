@@ -75,6 +75,10 @@ impl World for Worker {
         })
     }
 
+    fn idle(&self, to: &Connect) -> Option<Connection> {
+        raw::idle(&self.strong()?, to)
+    }
+
     fn resolve(
         &self,
         host: &str,

@@ -21,6 +21,19 @@ impl Borrowed for Exchange<'_> {
 
 scoped_thread_local!(static mut EXCHANGE: for<'a> &'a mut (dyn Borrowed + 'a));
 
+/// An exchange of any lifetime that is only read.
+trait Seen {
+    fn show(&self, to: &mut dyn FnMut(&Exchange<'_>));
+}
+
+impl Seen for Exchange<'_> {
+    fn show(&self, to: &mut dyn FnMut(&Exchange<'_>)) {
+        to(self);
+    }
+}
+
+scoped_thread_local!(static SEEN: for<'a> &'a (dyn Seen + 'a));
+
 /// Where code runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
@@ -34,6 +47,8 @@ pub(super) enum Place {
     Log,
     Preread,
     Timer,
+    /// While the route of a request is searched for.
+    Match,
 }
 
 impl Place {
@@ -47,6 +62,7 @@ impl Place {
             Place::Log => "log",
             Place::Preread => "preread",
             Place::Timer => "timer",
+            Place::Match => "filter_func",
         }
     }
 
@@ -97,6 +113,21 @@ pub(super) fn run<T>(place: Place, x: Option<&mut Exchange<'_>>, code: impl FnOn
     }
 }
 
+/// Runs code that may read an exchange, and nothing else of it.
+pub(super) fn matching<T>(x: &Exchange<'_>, code: impl FnOnce() -> T) -> T {
+    run(Place::Match, None, || SEEN.set(x, code))
+}
+
+/// Reads the exchange of [`matching`]; `None` elsewhere.
+pub(super) fn seen<T>(f: impl FnOnce(&Exchange<'_>) -> T) -> Option<T> {
+    if !SEEN.is_set() {
+        return None;
+    }
+    let (mut f, mut result) = (Some(f), None);
+    SEEN.with(|x| x.show(&mut |x| result = f.take().map(|f| f(x))));
+    result
+}
+
 /// Borrows the exchange; `None` without an exchange. No Lua code may be called meanwhile.
 pub(super) fn with<T>(f: impl FnOnce(&mut Exchange<'_>) -> T) -> Option<T> {
     if !EXCHANGE.is_set() {
@@ -129,11 +160,15 @@ pub(super) fn context(place: Place) -> &'static str {
         Place::Log => "log_by_lua*",
         Place::Preread => "preread_by_lua*",
         Place::Timer => "ngx.timer",
+        Place::Match => "filter_func",
     }
 }
 
 /// Borrows the worker of the exchange, or else that of the machine.
 pub(super) fn world<T>(f: impl FnOnce(&dyn World) -> T) -> mlua::Result<T> {
+    if place() == Place::Match {
+        return Err(mlua::Error::runtime(format!("API disabled in the context of {}", context(place()))));
+    }
     let mut f = Some(f);
     if let Some(Some(done)) = with(|x| f.take().map(|f| f(x.world()))) {
         return Ok(done);

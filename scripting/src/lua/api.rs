@@ -6,6 +6,7 @@ mod logs;
 mod modules;
 mod request;
 mod response;
+mod sockets;
 mod times;
 mod variables;
 mod waits;
@@ -23,6 +24,7 @@ const SOURCES: &[(&str, &str)] = &[
     ("ngx", include_str!("api/lua/ngx.lua")),
     ("ngx.req", include_str!("api/lua/request.lua")),
     ("ngx.waits", include_str!("api/lua/waits.lua")),
+    ("ngx.socket", include_str!("api/lua/sockets.lua")),
     ("apisix.core.log", include_str!("api/lua/core_log.lua")),
     ("apisix.core.request", include_str!("api/lua/core_request.lua")),
     ("apisix.core.response", include_str!("api/lua/core_response.lua")),
@@ -45,6 +47,7 @@ pub(super) fn install(lua: &Lua) -> Result<(Function, Table)> {
     modules::add(&natives)?;
     request::add(&natives)?;
     response::add(&natives)?;
+    sockets::add(&natives)?;
     times::add(&natives)?;
     variables::add(&natives)?;
     waits::add(&natives)?;

@@ -11,6 +11,7 @@ use sdk::Exchange;
 
 use super::access::{self, Place};
 use super::machine::{Machine, Waiting};
+use super::sockets::Sockets;
 
 /// The marks that code yields.
 pub(super) struct Marks;
@@ -53,6 +54,7 @@ pub(super) struct Flow {
     /// Whether the main coroutine has ended; light threads may still run.
     returned: bool,
     light: Vec<Task>,
+    sockets: Rc<Sockets>,
 }
 
 struct Task {
@@ -87,17 +89,21 @@ impl Flow {
         place: Place,
         function: Function,
         args: impl IntoLuaMulti,
+        sockets: Rc<Sockets>,
     ) -> Result<Flow> {
         let thread = machine.lua.create_thread(function)?;
         let state = State::Ready(args.into_lua_multi(&machine.lua)?);
         let main = Task { thread, state };
-        Ok(Flow { machine: machine.clone(), place, main, returned: false, light: Vec::new() })
+        Ok(Flow { machine: machine.clone(), place, main, returned: false, light: Vec::new(), sockets })
     }
 
     /// Runs all code that can run. It is one run: waits that are over at once do not lengthen its time.
     pub(super) fn poll(&mut self, x: Option<&mut Exchange<'_>>, cx: &mut Context<'_>) -> Poll<Result<End>> {
         let machine = self.machine.clone();
-        machine.run(|| self.advance(&machine, x, cx))
+        machine.owner.replace(Some(self.sockets.clone()));
+        let advanced = machine.run(|| self.advance(&machine, x, cx));
+        machine.owner.take();
+        advanced
     }
 
     /// At most [`ROUNDS`] rounds.

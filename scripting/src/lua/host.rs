@@ -12,11 +12,20 @@ pub struct Settings {
     pub max_memory: usize,
     /// How long code may run without a wait.
     pub max_time: Duration,
+    /// Sockets of scripts that may be open on one worker.
+    pub max_sockets: usize,
+    /// Whether scripts may connect to sockets in the file system.
+    pub unix_sockets: bool,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { max_memory: 64 << 20, max_time: Duration::from_secs(1) }
+        Settings {
+            max_memory: 64 << 20,
+            max_time: Duration::from_secs(1),
+            max_sockets: 256,
+            unix_sockets: false,
+        }
     }
 }
 

@@ -3,7 +3,6 @@
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use sdk::chain::LocalFuture;
@@ -35,10 +34,9 @@ pub(super) struct Script {
 
 impl Script {
     pub(super) fn new(name: &'static str, host: Arc<Host>, phases: Phases, load: Load) -> Script {
-        static NUMBER: AtomicU64 = AtomicU64::new(0);
         // A filter may change the length of a body, so its head must not have one.
         let phases = if phases.has(Phase::BodyFilter) { phases | Phases::HEADER_FILTER } else { phases };
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let number = machine::number();
         Script { name, host, phases, number, alive: Arc::new(()), load }
     }
 
@@ -70,8 +68,10 @@ impl Script {
             Some(flow) => flow,
             None => {
                 let (machine, loaded) = self.begin(x)?;
-                let ctx = x.note::<Session>().map(|session| session.ctx.clone());
-                Flow::new(&machine, Place::of(phase), loaded.call.clone(), (name_of(phase), ctx))?
+                let session = x.note::<Session>();
+                let ctx = session.map(|session| session.ctx.clone());
+                let sockets = session.map(|session| session.sockets.clone()).unwrap_or_default();
+                Flow::new(&machine, Place::of(phase), loaded.call.clone(), (name_of(phase), ctx), sockets)?
             }
         };
         let polled = flow.poll(Some(x), cx);

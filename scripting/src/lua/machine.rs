@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak as Owner};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use hashbrown::HashMap;
@@ -12,6 +12,7 @@ use sdk::{Exchange, World};
 
 use super::host::Host;
 use super::libs::shared::share;
+use super::sockets::{Shared, Sockets};
 use super::watchdog::Watch;
 use super::{api, vm};
 
@@ -23,6 +24,7 @@ pub(super) type Waiting = LocalFuture<'static, std::result::Result<Vec<Out>, Str
 pub(super) enum Out {
     Nil,
     Bool(bool),
+    Number(f64),
     Text(Vec<u8>),
 }
 
@@ -51,6 +53,9 @@ pub(super) struct Machine {
     /// Light threads that were started or ended since the flow looked last.
     pub started: RefCell<Vec<(Thread, Waiting)>>,
     pub killed: RefCell<Vec<Thread>>,
+    /// The sockets of the code that runs, where it may have some.
+    pub owner: RefCell<Option<Rc<Sockets>>>,
+    pub sockets: Rc<Shared>,
     /// The metatable of `ctx`.
     pub contexts: Table,
     /// The table of Rust functions, and of what the sources of this room share.
@@ -61,6 +66,12 @@ pub(super) struct Machine {
     collect_at: Cell<usize>,
     /// The worker, for code without an exchange.
     worker: RefCell<Option<Owner<dyn World>>>,
+}
+
+/// A number for code that machines load, different for all.
+pub(super) fn number() -> u64 {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    NUMBER.fetch_add(1, Ordering::Relaxed)
 }
 
 thread_local! {
@@ -110,6 +121,8 @@ impl Machine {
             waiting: RefCell::default(),
             started: RefCell::default(),
             killed: RefCell::default(),
+            owner: RefCell::default(),
+            sockets: Rc::default(),
             contexts,
             natives,
             modules: RefCell::default(),
@@ -204,6 +217,7 @@ impl Machine {
             all.push(match value {
                 Out::Nil => Value::Nil,
                 Out::Bool(truth) => Value::Boolean(truth),
+                Out::Number(number) => Value::Number(number),
                 Out::Text(text) => Value::String(lua.create_string(text)?),
             });
         }

@@ -1,11 +1,14 @@
 //! The state that scripts keep with an exchange.
 
+use std::rc::Rc;
+
 use bytes::Bytes;
 use mlua::Table;
 use sdk::{Exchange, Reply};
 
 use super::flow::Flow;
 use super::machine::Machine;
+use super::sockets::Sockets;
 
 /// The state of the scripts of one exchange, a note of it.
 pub(super) struct Session {
@@ -33,6 +36,8 @@ pub(super) struct Session {
     pub held: Vec<(String, Vec<u8>)>,
     /// Code that waits.
     pub flow: Option<Flow>,
+    /// The sockets that scripts have made, closed with the exchange.
+    pub sockets: Rc<Sockets>,
 }
 
 /// A piece of a response's body.
@@ -65,6 +70,7 @@ impl Session {
             piece: None,
             held: Vec::new(),
             flow: None,
+            sockets: Rc::default(),
         });
         Ok(())
     }

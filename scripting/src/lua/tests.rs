@@ -12,7 +12,9 @@ use serde_json::json;
 
 use super::*;
 
+mod conditions;
 mod hostile;
+mod sockets;
 
 /// Lines of the log, of all tests of this process.
 #[derive(Clone, Default)]
@@ -37,7 +39,8 @@ struct Scripts {
 impl Scripts {
     fn new() -> Scripts {
         let lines = Lines::default();
-        let settings = Settings { max_memory: 32 << 20, max_time: Duration::from_secs(3) };
+        let settings =
+            Settings { max_memory: 32 << 20, max_time: Duration::from_secs(3), ..Settings::default() };
         Scripts {
             host: Host::new(settings, Box::new(lines.clone()), Dictionaries::new([("test", 1 << 16)])),
             lines,

@@ -33,7 +33,7 @@ pub(super) fn check(of: Input<'_>, found: &mut Analysis) {
     }
 }
 
-/// Whether neither `remote_addr` nor `vars` restrict the route.
+/// Whether neither `remote_addr`, `vars` nor `filter_func` restrict the route.
 fn is_for_all(route: &Route) -> bool {
-    route.remote_addrs.is_empty() && route.vars.is_none()
+    route.remote_addrs.is_empty() && route.vars.is_none() && route.filter_func.is_none()
 }

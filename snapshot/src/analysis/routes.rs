@@ -146,7 +146,8 @@ pub(super) fn check(of: Input<'_>, found: &mut Analysis) {
 fn conditions(route: &Route) -> String {
     let vars = route.vars.as_ref().map(ToString::to_string);
     let clients = (!route.remote_addrs.is_empty()).then(|| format!("{:?}", route.remote_addrs));
-    vars.into_iter().chain(clients).collect::<Vec<_>>().join("\n")
+    let code = route.filter_func.as_deref().map(str::to_owned);
+    vars.into_iter().chain(clients).chain(code).collect::<Vec<_>>().join("\n")
 }
 
 fn methods(names: &[String]) -> u16 {

@@ -19,7 +19,7 @@ use super::wanted::{Part, Recorder};
 use super::{CompileOutcome, Compiler, Pass, mixed_up, refusing, upstream};
 use crate::parallel;
 use crate::plan::{Failure, Plan};
-use crate::router::Rule;
+use crate::router::{Code, Rule};
 use crate::upstream::Upstream;
 
 /// The last valid version of a route; its rule is in the router.
@@ -321,12 +321,21 @@ impl Compiler {
             && rule.methods == methods
             && *rule.remote_addrs == *route.remote_addrs
             && rule.priority == route.priority
+            && rule.code.as_ref().map(|code| &*code.text) == route.filter_func.as_deref()
             && self.has_vars_of(rule, key, route)
         {
             return Ok(rule.clone());
         }
         let vars = match &route.vars {
             Some(vars) => Some(Box::new(Expr::compile(vars).map_err(|invalid| invalid.under("/vars"))?)),
+            None => None,
+        };
+        let code = match &route.filter_func {
+            Some(text) => {
+                let condition = self.catalog.condition(&key.id, text);
+                let condition = condition.map_err(|invalid| invalid.under("/filter_func"))?;
+                Some(Box::new(Code { text: text.clone(), condition }))
+            }
             None => None,
         };
         Ok(Arc::new(Rule {
@@ -336,6 +345,7 @@ impl Compiler {
             methods,
             remote_addrs: route.remote_addrs.as_slice().into(),
             vars,
+            code,
             priority: route.priority,
         }))
     }

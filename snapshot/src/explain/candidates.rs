@@ -186,6 +186,7 @@ fn missed(
             (CandidateOutcome::Failed("host"), format!("it is for {hosts}"))
         }
         Miss::Vars => (CandidateOutcome::Failed("vars"), vars(route, x)),
+        Miss::Code => (CandidateOutcome::Failed("filter_func"), "its filter_func does not hold".to_owned()),
         Miss::Path => {
             (CandidateOutcome::Failed("uri"), format!("the rest of the path does not fit {}", tried.uri))
         }
@@ -338,6 +339,7 @@ fn matches(
         methods: 0,
         remote_addrs: Box::default(),
         vars: None,
+        code: None,
         priority: 0,
     };
     router.insert(Arc::new(rule), Arc::new(Plan::new(RouteInfo::default())));

@@ -67,6 +67,7 @@ impl Candidate {
         let free = rule.methods == 0
             && rule.remote_addrs.is_empty()
             && rule.vars.is_none()
+            && rule.code.is_none()
             && (rule.hosts.is_empty() || host.is_some());
         Candidate {
             plan: plan.clone(),
@@ -104,7 +105,7 @@ impl Candidate {
         self.host.as_deref()
     }
 
-    /// Checks everything but the path: methods, addresses, hosts and variables, cheapest first.
+    /// Checks everything but the path: methods, addresses, hosts, variables and code, cheapest first.
     /// Returns the host that matched, if the rule has hosts, and the verdict of the variables
     /// unless they fail; otherwise the first condition that fails.
     #[inline]
@@ -141,7 +142,15 @@ impl Candidate {
             }
             Some(vars) => vars.judge(x),
         };
-        if verdict == Verdict::Fails { Err(Miss::Vars) } else { Ok((host, verdict)) }
+        match (verdict, &rule.code) {
+            (Verdict::Fails, _) => Err(Miss::Vars),
+            (Verdict::Holds, Some(code)) => match code.condition.judge(x, query.lenient) {
+                Verdict::Fails => Err(Miss::Code),
+                verdict => Ok((host, verdict)),
+            },
+            // Code is judged once the variables are known.
+            (verdict, _) => Ok((host, verdict)),
+        }
     }
 }
 

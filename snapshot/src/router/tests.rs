@@ -2,6 +2,7 @@
 //! against a slow and obviously correct matcher.
 
 mod bodies;
+mod code;
 mod naive;
 
 use std::cell::RefCell;
@@ -25,6 +26,7 @@ pub(super) fn rule(id: &str, uris: &[&str]) -> Rule {
         methods: 0,
         remote_addrs: Box::default(),
         vars: None,
+        code: None,
         priority: 0,
     }
 }
@@ -47,6 +49,11 @@ impl Rule {
 
     fn from(mut self, nets: &[&str]) -> Rule {
         self.remote_addrs = nets.iter().map(|net| net.parse().unwrap()).collect();
+        self
+    }
+
+    fn code(mut self, condition: Arc<dyn Condition>) -> Rule {
+        self.code = Some(Box::new(Code { text: "text".into(), condition }));
         self
     }
 

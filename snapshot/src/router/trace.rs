@@ -57,6 +57,8 @@ pub enum Miss {
     RemoteAddr,
     Host,
     Vars,
+    /// Its `filter_func`.
+    Code,
     /// The rest of the path, after the pattern's literal prefix.
     Path,
 }

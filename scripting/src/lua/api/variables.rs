@@ -7,7 +7,8 @@ use mlua::{Lua, LuaString, Result, Table, Value};
 use sdk::Exchange;
 use sdk::vars::{self, Var};
 
-use super::super::access::exchange;
+use super::super::access::{self, exchange};
+use super::super::condition;
 use super::super::native::{Natives, to_lua};
 use super::super::session::Session;
 
@@ -49,6 +50,17 @@ pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
         // A variable that is set to nil has its own value again.
         set.map_or(Ok(()), |set| set.raw_set(name, value))
     })?;
+    natives.add("matched_var", |lua, name: LuaString| {
+        let var = Var::parse(&name.to_string_lossy());
+        match access::seen(|x| Ok(Read::of(var.judge(x)?))) {
+            Some(Ok(value)) => Read::to_lua(value, lua),
+            Some(Err(unread)) => match condition::doubt(unread) {
+                true => Err(mlua::Error::runtime("the variable cannot be read")),
+                false => Ok(Value::Nil),
+            },
+            None => Err(mlua::Error::runtime("variables of another request")),
+        }
+    })?;
     natives.add("session", |_, what: String| {
         let table: Option<Table> = exchange(|x| {
             let session = x.note::<Session>()?;
@@ -69,28 +81,37 @@ pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
     facts(natives)
 }
 
-fn read(lua: &Lua, var: &Var) -> Result<Value> {
-    enum Read {
-        Text(Vec<u8>),
-        Number(f64),
-        Bool(bool),
-        Json(serde_json::Value),
-    }
-    let value = exchange(|x| {
-        Some(match var.value(x)? {
+/// The value of a variable, apart from its exchange.
+enum Read {
+    Text(Vec<u8>),
+    Number(f64),
+    Bool(bool),
+    Json(serde_json::Value),
+}
+
+impl Read {
+    fn of(value: Option<vars::Value<'_>>) -> Option<Read> {
+        Some(match value? {
             vars::Value::Text(text) => Read::Text(text.into_owned()),
             vars::Value::Number(number) => Read::Number(number),
             vars::Value::Bool(truth) => Read::Bool(truth),
             vars::Value::Json(json) => Read::Json(json.into_owned()),
         })
-    })?;
-    Ok(match value {
-        None => Value::Nil,
-        Some(Read::Text(text)) => Value::String(lua.create_string(text)?),
-        Some(Read::Number(number)) => Value::Number(number),
-        Some(Read::Bool(truth)) => Value::Boolean(truth),
-        Some(Read::Json(json)) => to_lua(lua, &json)?,
-    })
+    }
+
+    fn to_lua(value: Option<Read>, lua: &Lua) -> Result<Value> {
+        Ok(match value {
+            None => Value::Nil,
+            Some(Read::Text(text)) => Value::String(lua.create_string(text)?),
+            Some(Read::Number(number)) => Value::Number(number),
+            Some(Read::Bool(truth)) => Value::Boolean(truth),
+            Some(Read::Json(json)) => to_lua(lua, &json)?,
+        })
+    }
+}
+
+fn read(lua: &Lua, var: &Var) -> Result<Value> {
+    Read::to_lua(exchange(|x| Read::of(var.value(x)))?, lua)
 }
 
 /// Sets a variable that decides how the request is forwarded. Returns false for all others.

@@ -27,17 +27,22 @@ const MOST_TIMERS: usize = 1024;
 /// # Errors
 /// Code may not wait where it runs.
 pub(super) fn begin(waiting: Waiting) -> Result<()> {
-    let place = access::place();
-    if !place.may_wait() {
-        return Err(mlua::Error::runtime(format!(
-            "API disabled in the context of {}",
-            access::context(place)
-        )));
-    }
+    check()?;
     if let Some(machine) = machine::current() {
         *machine.waiting.borrow_mut() = Some(waiting);
     }
     Ok(())
+}
+
+/// Refuses code that may not wait where it runs.
+fn check() -> Result<()> {
+    let place = access::place();
+    match place.may_wait() {
+        true => Ok(()),
+        false => {
+            Err(mlua::Error::runtime(format!("API disabled in the context of {}", access::context(place))))
+        }
+    }
 }
 
 pub(super) fn seconds(time: f64) -> Result<Duration> {
@@ -57,6 +62,7 @@ pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
         }))
     })?;
     natives.add("timer", timer)?;
+    natives.add("check_wait", |_, ()| check())?;
     natives.add("adopt", |_, thread: Thread| {
         let Some(machine) = machine::current() else { return Ok(()) };
         // A thread that yields without a wait is resumed soon.
@@ -108,7 +114,8 @@ fn timer(
             // The first argument says whether the worker ends.
             let mut all = vec![Value::Boolean(false)];
             all.extend(args.iter().cloned());
-            let flow = Flow::new(&machine, Place::Timer, function.clone(), mlua::MultiValue::from_vec(all));
+            let args = mlua::MultiValue::from_vec(all);
+            let flow = Flow::new(&machine, Place::Timer, function.clone(), args, Rc::default());
             let ended = match flow {
                 Ok(mut flow) => poll_fn(|cx| flow.poll(None, cx)).await.map(drop),
                 Err(error) => Err(error),

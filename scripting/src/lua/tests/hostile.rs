@@ -123,7 +123,8 @@ fn what_a_script_changes_in_shared_tables_stays_its_own() {
 fn code_that_libraries_call_is_stopped() {
     let scripts = Scripts::new();
     let mut probe = Probe::default();
-    let settings = Settings { max_memory: 32 << 20, max_time: Duration::from_millis(400) };
+    let settings =
+        Settings { max_memory: 32 << 20, max_time: Duration::from_millis(400), ..Settings::default() };
     let host = Host::new(settings, Box::new(Lines::default()), Dictionaries::default());
     machine::of_thread(&host).unwrap();
     for code in [

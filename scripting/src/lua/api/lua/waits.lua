@@ -52,6 +52,7 @@ end
 
 ngx.thread = {
     spawn = function(call, ...)
+        native.check_wait()
         local co
         co = create(function(...)
             done(co, pcall(call, ...))
