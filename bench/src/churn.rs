@@ -226,6 +226,7 @@ mod tests {
             metrics_port: 0,
             spare_port: 0,
             control_port: 0,
+            redis_port: 0,
             upstream_port: 1,
         };
         let churn = Churn::start(&target, &Setup::PLAIN, &place, 100, Duration::from_secs(5))?;

@@ -29,10 +29,13 @@ enum Measure {
     ControlMs,
     /// The 99th percentile of the latency as a ratio to that of another arm.
     P99RatioTo(&'static str),
+    /// The 99th percentile of the latency less that of another arm, milliseconds.
+    P99AddedTo(&'static str),
 }
 
 use Measure::{
-    ControlMs, CpuRatioTo, HandshakeRatio, KibPerConnection, KibPerObject, LoadSeconds, P99RatioTo, RestMb,
+    ControlMs, CpuRatioTo, HandshakeRatio, KibPerConnection, KibPerObject, LoadSeconds, P99AddedTo,
+    P99RatioTo, RestMb,
 };
 
 const fn goal(scenario: &'static str, text: &'static str, measure: Measure, limit: f64) -> Goal {
@@ -56,6 +59,13 @@ const GOALS: &[Goal] = &[
     ),
     goal("ten-plugins", "ten common plugins: of our own plain", CpuRatioTo("sluice, plain"), 1.10),
     goal("access-log", "Access log: of our own plain", CpuRatioTo("sluice, plain"), 1.03),
+    goal("rate-limit-redis", "Rate limit in Redis: of our own plain", CpuRatioTo("sluice, plain"), 1.6),
+    goal(
+        "rate-limit-redis-5000",
+        "Rate limit in Redis at 5,000 requests/s: added to p99, ms",
+        P99AddedTo("sluice, plain"),
+        1.0,
+    ),
     goal("5k-routes", "5,000 routes: of our own plain", CpuRatioTo("sluice, plain"), 1.03),
     goal("100k-routes", "100,000 routes: of our own plain", CpuRatioTo("sluice, plain"), 1.03),
     goal(
@@ -163,6 +173,12 @@ fn measure(outcome: &Outcome, measure: &Measure) -> Option<Spread> {
         P99RatioTo(label) => {
             let p99 = |sample: &Sample| sample.load.p99_us;
             Spread::of_ratio(&ours.each(p99), &outcome.arm(label)?.each(p99))
+        }
+        P99AddedTo(label) => {
+            let p99 = |sample: &Sample| sample.load.p99_us;
+            let other = outcome.arm(label)?.each(p99);
+            let pairs = ours.each(p99).into_iter().zip(other);
+            Spread::of(pairs.filter_map(|(own, other)| Some((own? - other?) / 1e3)))
         }
         HandshakeRatio => ours.spread(|sample| {
             let scale = sample.scale.as_ref()?;

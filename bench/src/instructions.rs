@@ -120,6 +120,8 @@ fn place(
         spare_port: port + 3,
         control_port: port + 4,
         upstream_port: upstream.address(setup.answer).port(),
+        // No scenario of this table has one.
+        redis_port: 0,
     }
 }
 

@@ -146,6 +146,7 @@ mod tests {
             metrics_port: 3,
             spare_port: 4,
             control_port: 5,
+            redis_port: 7,
             upstream_port: 6,
         };
         for (gateway, text) in [

@@ -17,7 +17,7 @@ use crate::probe;
 use crate::process::Process;
 use crate::reload::RoutesFile;
 use crate::scenario::{Kind, Scenario};
-use crate::upstream::Upstream;
+use crate::upstream::{Upstream, redis};
 use crate::{idle, scale, stats::Spread};
 
 /// Duration and number of passes.
@@ -132,6 +132,10 @@ pub fn scenario(
     let _ = std::fs::remove_dir_all(folder);
     std::fs::create_dir_all(folder)?;
     let upstream = Upstream::start(&folder.join("upstream"), plan.port_base + 900, &layout.load)?;
+    let _redis = match scenario.setup.redis {
+        true => Some(redis::start(&folder.join("redis"), plan.port_base, &layout.load)?),
+        false => None,
+    };
     let mut run = ScenarioRun {
         scenario,
         driver: scenario.driver,
@@ -385,6 +389,7 @@ impl ScenarioRun<'_> {
             spare_port: port + 3,
             control_port: port + 4,
             upstream_port: self.upstream.address(arm.setup.answer).port(),
+            redis_port: redis::port(self.plan.port_base),
         }
     }
 }

@@ -172,6 +172,7 @@ fn values(setup: &Setup, place: &Place) -> Result<Value> {
         paths => setup.paths(),
         key => setup.key.then_some(KEY),
         limit => setup.limit,
+        redis_port => setup.redis.then_some(place.redis_port),
         metrics => setup.metrics,
         ten => setup.ten,
         admin => setup.admin,
@@ -211,6 +212,7 @@ mod tests {
             spare_port: 4,
             control_port: 5,
             upstream_port: 6,
+            redis_port: 7,
         };
         let everything =
             Setup { routes: 3, key: true, limit: true, metrics: true, workers: 2, ..Setup::PLAIN };
@@ -218,6 +220,7 @@ mod tests {
             Setup::PLAIN,
             everything,
             Setup { admin: true, ..Setup::PLAIN },
+            Setup { limit: true, redis: true, ..Setup::PLAIN },
             Setup { front: Front::H2, call: Call::Grpc, answer: Answer::Grpc, ..Setup::PLAIN },
             Setup { front: Front::Http3, answer: Answer::Large1M, ..Setup::PLAIN },
             Setup { mixed: true, routes: 5, ..Setup::PLAIN },

@@ -154,6 +154,8 @@ pub struct Setup {
     pub key: bool,
     /// Count requests per client address against a limit that is never reached.
     pub limit: bool,
+    /// Count them in a Redis server of the run (Sluice only).
+    pub redis: bool,
     /// Keep metrics per route. nginx, HAProxy, Envoy and Pingora keep their default metrics.
     pub metrics: bool,
     /// Ten common plugins, including those of `key`, `limit` and `metrics` (Sluice only).
@@ -180,6 +182,7 @@ impl Setup {
         certificates: 0,
         key: false,
         limit: false,
+        redis: false,
         metrics: false,
         ten: false,
         workers: 1,
@@ -219,6 +222,7 @@ pub struct Place {
     pub spare_port: u16,
     pub control_port: u16,
     pub upstream_port: u16,
+    pub redis_port: u16,
 }
 
 #[cfg(test)]

@@ -53,6 +53,7 @@ impl Tools {
             ("/usr/bin/ab", "apache2-utils"),
             ("/usr/bin/h2load", "nghttp2-client"),
             ("/usr/bin/taskset", "util-linux"),
+            ("/usr/bin/redis-server", "redis-server"),
         ];
         for (file, package) in needed {
             self.debian(Path::new(file), package)?;

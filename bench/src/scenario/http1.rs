@@ -138,6 +138,26 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         ..BASE
     },
     Scenario {
+        id: "rate-limit-redis",
+        also: &[],
+        title: "One route with a rate limit that is counted in Redis, 16 connections",
+        driver: Driver::Wrk { threads: 1, connections: 16 },
+        setup: Setup { limit: true, redis: true, ..PLAIN },
+        references: OWN_PLAIN,
+        peers: &[],
+        ..BASE
+    },
+    Scenario {
+        id: "rate-limit-redis-5000",
+        also: &[],
+        title: "Latency with a rate limit that is counted in Redis, at 5,000 requests/s, open loop",
+        driver: Driver::Paced { connections: 50, rate: 5_000 },
+        setup: Setup { limit: true, redis: true, ..PLAIN },
+        references: OWN_PLAIN,
+        peers: &[],
+        ..BASE
+    },
+    Scenario {
         id: "rate-limit-key-auth",
         also: &["B5"],
         title: "One route with a rate limit and an API key",

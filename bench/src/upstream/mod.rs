@@ -3,6 +3,7 @@
 pub mod echo;
 pub mod grpc;
 mod origin;
+pub mod redis;
 mod slow;
 
 use std::net::SocketAddr;
