@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
 use history::{History, Tracked};
+use sample::Gauge;
 pub(crate) use sample::Sample;
 
 /// Routes and nodes in each event.
@@ -74,6 +75,16 @@ impl Live {
         self.meters.take_live(|worker, (subject, name), counts| {
             history.add(worker, *subject, name, counts);
         });
+        let open = self.meters.open_connections();
+        let cpu = |worker: usize| process.worker_cpu.get(worker).copied().unwrap_or_default();
+        let gauge = |connections: u64, cpu: f64| Gauge {
+            connections: u32::try_from(connections).unwrap_or(u32::MAX),
+            cpu: (cpu * 1000.0) as u32,
+        };
+        history.measure(
+            gauge(open.iter().sum(), process.worker_cpu.iter().sum()),
+            open.iter().enumerate().map(|(worker, open)| gauge(*open, cpu(worker))),
+        );
         history.end();
         // Without clients no event is made.
         if self.event.receiver_count() > 0 {
@@ -109,6 +120,7 @@ impl Live {
             "routes": listed(history.busiest(Subject::Route, SHOWN)),
             "nodes": listed(history.busiest(Subject::Node, SHOWN)),
             "worst_routes": listed(history.worst(Subject::Route, 5)),
+            "streams": listed(history.busiest(Subject::Stream, SHOWN)),
             "connections": {
                 "open": open.max(0),
                 "idle": (totals.waiting as i64).max(0),

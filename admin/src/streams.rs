@@ -115,12 +115,13 @@ pub(crate) fn answer(
     Ok(response)
 }
 
-/// Answers `live/history?of=gateway&step=1`.
+/// Answers `live/history?of=gateway&step=1`; `route=ID` is `of=route:ID`, as for nodes, streams and workers.
 pub(crate) fn history(program: &dyn Program, head: &Parts) -> Answer {
     let (mut of, mut step) = ("gateway".to_owned(), 1);
     for (name, value) in query(head)? {
         match &*name {
             "of" => of = value,
+            "route" | "node" | "stream" | "worker" => of = format!("{name}:{value}"),
             "step" => step = value.parse().map_err(|_| said("`step` must be 1, 10 or 60"))?,
             _ => {}
         }

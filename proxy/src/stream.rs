@@ -14,6 +14,7 @@ pub(crate) mod udp;
 
 use std::rc::Rc;
 
+use sdk::meters::live::Finished;
 use sdk::{Client, Exchange, Phase};
 use snapshot::streams::StreamPlan;
 
@@ -60,12 +61,27 @@ impl Worker {
     }
 }
 
+/// Counts a stream for its route, and each attempt for its node. Only connecting is timed: a stream may last for days.
+fn count(worker: &Worker, x: &Exchange<'_>, plan: Option<&StreamPlan>) {
+    let (live, timing) = (&worker.shard.live, x.timing());
+    let took_us = x.engine().stream.as_ref().and_then(|stream| stream.connect_us);
+    let finished = Finished { status: x.status(), took_us, received: timing.received, sent: timing.sent };
+    live.stream(plan.map_or("", |plan| &*plan.plan.info.id), &finished);
+    if let Some(node) = x.upstream_addr() {
+        live.node(node, &finished);
+        for attempt in x.tried() {
+            live.node(attempt.addr, &Finished { status: attempt.status, ..Finished::default() });
+        }
+    }
+}
+
 /// The end of every stream: the log phase, the access log, and what failed.
 fn end(worker: &Rc<Worker>, x: &mut Exchange<'_>, plan: Option<&StreamPlan>, outcome: Outcome, began: u64) {
     x.engine_mut().messages.holds.clear();
     x.engine_mut().messages.response.status = outcome.status();
     let ended = worker.clock.micros();
     x.engine_mut().timing.total_us = ended.saturating_sub(began);
+    count(worker, x, plan);
     if let Outcome::Failed(fault) = outcome {
         fault_log::report(worker, x, fault);
     }

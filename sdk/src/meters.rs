@@ -105,6 +105,16 @@ impl Meters {
         }
     }
 
+    /// The open connections of each worker's clients.
+    pub fn open_connections(&self) -> Vec<u64> {
+        let open = |worker: &WorkerCounts| {
+            let closed = worker.closed.load(Relaxed);
+            // The worker may have closed more by now.
+            worker.accepted.load(Relaxed).saturating_sub(closed)
+        };
+        self.collected().shards.iter().map(|(worker, _)| open(worker)).collect()
+    }
+
     /// The sums of the counters without labels.
     pub fn totals(&self) -> Totals {
         self.collected().totals()

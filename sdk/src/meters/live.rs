@@ -40,9 +40,11 @@ pub enum Subject {
     Route,
     /// An upstream node, by its address.
     Node,
+    /// A stream route, by its id; empty for streams without a route.
+    Stream,
 }
 
-/// One finished request, or one attempt with a node.
+/// One finished request, attempt with a node, or stream.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Finished {
     pub status: u16,
@@ -203,6 +205,7 @@ pub type Name = (Subject, Arc<str>);
 pub struct Live {
     routes: RefCell<Cells<Arc<str>>>,
     nodes: RefCell<Cells<SocketAddr>>,
+    streams: RefCell<Cells<Arc<str>>>,
     recent: RefCell<[Place<SocketAddr>; PLACES]>,
     new: Sender<(Name, Arc<Counted>)>,
     timed: Cell<u32>,
@@ -243,6 +246,7 @@ impl Live {
         let live = Live {
             routes: RefCell::default(),
             nodes: RefCell::default(),
+            streams: RefCell::default(),
             recent: RefCell::new([const { None }; PLACES]),
             new,
             timed: Cell::new(TIMED),
@@ -264,6 +268,7 @@ impl Live {
         self.timed.set(TIMED);
         self.routes.borrow_mut().may_tidy = true;
         self.nodes.borrow_mut().may_tidy = true;
+        self.streams.borrow_mut().may_tidy = true;
     }
 
     /// Counts a request of a route. `plan` is the address of its plan, in the snapshot of the memo.
@@ -301,17 +306,26 @@ impl Live {
         self.recent.borrow_mut()[place] = Some((addr, counted));
     }
 
+    /// Counts a TCP connection or a UDP session of a stream route when it ends.
+    pub fn stream(&self, id: &str, finished: &Finished) {
+        self.find(Subject::Stream, &self.streams, id).count(finished);
+    }
+
     #[cold]
     fn find_route(&self, id: &str) -> Arc<Counted> {
-        let mut routes = self.routes.borrow_mut();
-        if let Some(counted) = routes.get(id) {
+        self.find(Subject::Route, &self.routes, id)
+    }
+
+    fn find(&self, subject: Subject, cells: &RefCell<Cells<Arc<str>>>, id: &str) -> Arc<Counted> {
+        let mut cells = cells.borrow_mut();
+        if let Some(counted) = cells.get(id) {
             return counted;
         }
-        let id = if routes.has_room() { id } else { OVERFLOW };
-        routes.get(id).unwrap_or_else(|| {
+        let id = if cells.has_room() { id } else { OVERFLOW };
+        cells.get(id).unwrap_or_else(|| {
             let id: Arc<str> = id.into();
-            let counted = self.register(Subject::Route, id.clone());
-            routes.all.insert(id, counted.clone());
+            let counted = self.register(subject, id.clone());
+            cells.all.insert(id, counted.clone());
             counted
         })
     }
@@ -413,9 +427,11 @@ mod tests {
         }
         live.route(&memo, 0x2000, "r2", &Finished { took_us: None, ..finished(200) });
         live.node("10.0.0.1:80".parse().unwrap(), &finished(200));
+        (0..3).for_each(|_| live.stream("s1", &finished(502)));
         let all = taken(&mut reading);
         let names: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!(names, ["r1", "r2", "10.0.0.1:80"]);
+        assert_eq!(names, ["r1", "r2", "10.0.0.1:80", "s1"]);
+        assert_eq!(all[3].1.statuses, [0, 0, 0, 0, 0, 3]);
         assert_eq!(all[0].1.statuses, [1, 0, 2, 0, 1, 1]);
         assert_eq!((all[0].1.received, all[0].1.sent, all[0].1.requests()), (50, 100, 5));
         assert_eq!((all[0].1.times.iter().sum::<u32>(), all[1].1.times.iter().sum::<u32>()), (5, 0));
