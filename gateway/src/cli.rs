@@ -123,10 +123,16 @@ pub enum Command {
     },
     /// Shows rates, errors and latencies of the running gateway, its workers, and its busiest routes and nodes
     ///
-    /// The picture is drawn again each second until it is interrupted.
+    /// In a terminal it is drawn again each second. Keys: Tab and arrows choose, Enter opens, s sorts, r reverses, p
+    /// pauses, q ends, ? lists all.
+    #[command(after_help = "Examples:\n  \
+        sluice top\n  \
+        SLUICE_ADMIN_KEY=... sluice top --admin http://10.0.0.5:9180")]
     Top {
         #[command(flatten)]
         files: Files,
+        #[command(flatten)]
+        remote: Remote,
         /// Writes one picture and ends, as it does into a pipe
         #[arg(long)]
         once: bool,
@@ -145,6 +151,8 @@ pub enum Command {
         conditions: Vec<String>,
         #[command(flatten)]
         files: Files,
+        #[command(flatten)]
+        remote: Remote,
         /// Prints JSON, one object a line
         #[arg(long)]
         json: bool,
@@ -153,7 +161,18 @@ pub enum Command {
         limit: Option<u64>,
     },
     /// Lists the routes of the running gateway with their traffic
-    Routes(Files),
+    Routes {
+        #[command(flatten)]
+        files: Files,
+        #[command(flatten)]
+        remote: Remote,
+        /// Lists only routes with this text in their id, name, host or path
+        #[arg(short, long, value_name = "TEXT")]
+        search: Option<String>,
+        /// Prints JSON, one object a line
+        #[arg(long)]
+        json: bool,
+    },
     /// Makes the running gateway reread its files, as SIGHUP does, and reports the outcome
     ///
     /// Rereads apisix.yaml and the plugin list of config.yaml; other settings take effect at the next start or upgrade.
@@ -434,6 +453,20 @@ pub struct Files {
     /// Default: `data` beside config.yaml, or $XDG_STATE_HOME/sluice without a config.yaml.
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
+}
+
+/// Another machine to ask in place of the running gateway.
+#[derive(Debug, clap::Args)]
+pub struct Remote {
+    /// Asks this Admin API, such as https://10.0.0.5:9180, with the key in SLUICE_ADMIN_KEY
+    #[arg(long, value_name = "URL")]
+    pub admin: Option<String>,
+    /// Reads the key of that Admin API from a file
+    #[arg(long, value_name = "FILE", requires = "admin")]
+    pub key_file: Option<PathBuf>,
+    /// Trusts the authorities in this PEM file in place of the system's
+    #[arg(long, value_name = "FILE", requires = "admin")]
+    pub ca: Option<PathBuf>,
 }
 
 /// Writes a completion script to standard output.

@@ -69,11 +69,13 @@ pub fn main() -> ExitCode {
         Command::Convert { file, import, output } => imports::convert(&file, &import, output.as_deref()),
         Command::Explain(asked) => explain::run(&asked),
         Command::Status { files, json, timeout } => instance::status(&files, json, timeout),
-        Command::Top { files, once } => instance::live::top(&files, once),
-        Command::Tap { conditions, files, json, limit } => {
-            instance::live::tap(&files, &conditions, json, limit)
+        Command::Top { files, remote, once } => instance::live::top(&files, &remote, once),
+        Command::Tap { conditions, files, remote, json, limit } => {
+            instance::live::tap(&files, &remote, &conditions, json, limit)
         }
-        Command::Routes(files) => instance::live::routes(&files),
+        Command::Routes { files, remote, search, json } => {
+            instance::live::routes(&files, &remote, search.as_deref(), json)
+        }
         Command::Reload(files) => instance::reload(&files),
         Command::Upgrade(files) => instance::upgrade(&files),
         Command::Export { files, output, without_keys } => {

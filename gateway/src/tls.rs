@@ -158,7 +158,8 @@ fn trusted(file: Option<&Path>) -> anyhow::Result<Authorities> {
     })
 }
 
-fn system() -> Option<PathBuf> {
+/// Returns the file with the authorities that the system trusts.
+pub fn system() -> Option<PathBuf> {
     let named = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
     named.into_iter().chain(SYSTEM.into_iter().map(PathBuf::from)).find(|path| path.is_file())
 }

@@ -1,45 +1,36 @@
-//! `sluice top`, `tap` and `routes`: what the running instance does now, in a terminal.
+//! `sluice top`, `tap` and `routes`: what a gateway does now, in a terminal.
 //!
-//! They read the event streams of its control API. All text of clients and resources is shown without
-//! control characters, which could control the terminal.
+//! They read the event streams of its control API, or of the Admin API of another machine. All text of clients and
+//! resources is shown without characters that control the terminal or reorder what people read.
+
+mod source;
+mod top;
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::io::IsTerminal;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use serde_json::Value;
 
-use super::{Act, PATIENCE, call, read, running};
-use crate::cli::Files;
+use crate::cli::{Files, Remote};
 use crate::say;
+use source::Source;
 
-/// Rows of each list of `sluice top` when the height of the terminal is unknown.
+/// Rows of each list of `sluice top` in a pipe.
 const ROWS: usize = 10;
 
-/// The longest event; a tap's is at most some 150 KiB.
-const MOST_LINE: u64 = 1 << 20;
-
-/// Shows rates, errors and latencies, again each second until it is interrupted. Into a pipe it writes one picture.
+/// Shows rates, errors and latencies until it is ended. Into a pipe it writes one picture.
 ///
 /// # Errors
-/// As for [`running`], or the gateway stops.
-pub fn top(files: &Files, once: bool) -> anyhow::Result<bool> {
-    let Some(found) = read(files) else { return Ok(false) };
-    let (address, _) = running(&found, Act::Ask)?;
-    let redraws = std::io::stdout().is_terminal() && !once;
-    events(address, "/v1/live", |_, event| {
-        let picture = picture(event);
-        if !redraws {
-            say::out(picture.trim_end());
-            return Ok(false);
-        }
-        // Home, then each line up to its end, then the rest: nothing flickers.
-        let lines = picture.replace('\n', "\x1b[K\n");
-        write!(std::io::stdout(), "\x1b[H{lines}\x1b[J")?;
-        std::io::stdout().flush()?;
-        Ok(true)
+/// As for [`Source::of`], or the gateway refuses the stream.
+pub fn top(files: &Files, remote: &Remote, once: bool) -> anyhow::Result<bool> {
+    let Some(source) = Source::of(files, remote)? else { return Ok(false) };
+    if std::io::stdout().is_terminal() && std::io::stdin().is_terminal() && !once {
+        return top::run(source).map(|()| true);
+    }
+    source.events("live", |_, event| {
+        say::out(picture(event).trim_end());
+        Ok(false)
     })?;
     Ok(true)
 }
@@ -47,10 +38,15 @@ pub fn top(files: &Files, once: bool) -> anyhow::Result<bool> {
 /// Shows a line for each request that meets the conditions, until it is interrupted.
 ///
 /// # Errors
-/// As for [`running`], or the gateway refuses the conditions, or stops.
-pub fn tap(files: &Files, conditions: &[String], json: bool, limit: Option<u64>) -> anyhow::Result<bool> {
-    let Some(found) = read(files) else { return Ok(false) };
-    let (address, _) = running(&found, Act::Ask)?;
+/// As for [`Source::of`], or the gateway refuses the conditions, or stops.
+pub fn tap(
+    files: &Files,
+    remote: &Remote,
+    conditions: &[String],
+    json: bool,
+    limit: Option<u64>,
+) -> anyhow::Result<bool> {
+    let Some(source) = Source::of(files, remote)? else { return Ok(false) };
     let mut query = Vec::new();
     for condition in conditions {
         let Some((name, value)) = condition.split_once('=') else {
@@ -62,7 +58,7 @@ pub fn tap(files: &Files, conditions: &[String], json: bool, limit: Option<u64>)
     }
     let mut left = limit.unwrap_or(u64::MAX);
     let mut dropped = 0;
-    events(address, &format!("/v1/tap?{}", query.join("&")), |kind, event| {
+    source.events(&format!("tap?{}", query.join("&")), |kind, event| {
         if kind == "status" {
             let now = event["dropped"].as_u64().unwrap_or_default();
             if now > dropped {
@@ -81,98 +77,44 @@ pub fn tap(files: &Files, conditions: &[String], json: bool, limit: Option<u64>)
     Ok(true)
 }
 
-/// Lists the routes with their traffic of the last seconds.
+/// Lists the routes that hold `search` in their line, with their traffic of the last seconds.
 ///
 /// # Errors
-/// As for [`running`].
-pub fn routes(files: &Files) -> anyhow::Result<bool> {
-    let Some(found) = read(files) else { return Ok(false) };
-    let (address, _) = running(&found, Act::Ask)?;
-    let (code, body) = call(address, "GET", "/v1/routes", None)?;
-    anyhow::ensure!(code == 200, "the list of routes is refused: {code} {body}");
-    let list: Vec<Value> = serde_json::from_str(&body).context("the list of routes is not JSON")?;
+/// As for [`Source::of`].
+pub fn routes(files: &Files, remote: &Remote, search: Option<&str>, json: bool) -> anyhow::Result<bool> {
+    let Some(source) = Source::of(files, remote)? else { return Ok(false) };
+    let list = source.get("routes")?;
+    // The Admin API puts the list into an object.
+    let list = list.as_array().or_else(|| list["list"].as_array()).cloned().unwrap_or_default();
     let mut rates = HashMap::new();
-    events(address, "/v1/live", |_, event| {
+    source.events("live", |_, event| {
         for route in event["routes"].as_array().into_iter().flatten() {
             rates.insert(text(&route["id"]), (number(&route["rate"]), number(&route["error_rate"])));
         }
         Ok(false)
     })?;
-    say::out(format_args!("{:<24} {:>8} {:>8}  {}", "ROUTE", "RATE", "ERRORS", "MATCHES"));
+    let search = search.map(str::to_lowercase);
+    if !json {
+        say::out(format_args!("{:<24} {:>8} {:>8}  {}", "ROUTE", "RATE", "ERRORS", "MATCHES"));
+    }
     for route in &list {
         let value = &route["value"];
         let id = text(&value["id"]);
         let (rate, errors) = rates.get(&id).copied().unwrap_or_default();
-        let parts = ["host", "hosts", "uri", "uris"].map(|name| words(&value[name]));
+        let parts = ["host", "hosts", "uri", "uris", "name"].map(|name| words(&value[name]));
         let parts: Vec<&str> = parts.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
-        say::out(format_args!(
-            "{:<24} {rate:>8.1} {errors:>8.1}  {} {}",
-            id,
-            parts.join(" "),
-            text(&value["name"])
-        ));
-    }
-    Ok(true)
-}
-
-/// Reads streams of events, and calls `take` with the kind and the data of each until it returns false. The gateway
-/// ends a stream whose connection is older than `deployment.admin.connection_timeout`; another one follows.
-fn events(
-    address: SocketAddr,
-    path: &str,
-    mut take: impl FnMut(&str, &Value) -> anyhow::Result<bool>,
-) -> anyhow::Result<()> {
-    while stream(address, path, &mut take)? {}
-    Ok(())
-}
-
-/// Reads one stream; false if `take` has returned false.
-fn stream(
-    address: SocketAddr,
-    path: &str,
-    take: &mut dyn FnMut(&str, &Value) -> anyhow::Result<bool>,
-) -> anyhow::Result<bool> {
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    // Both streams have an event each second.
-    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-    // An answer to HTTP/1.0 has no chunks.
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: {address}\r\n\r\n")?;
-    let mut lines = BufReader::new(stream);
-    let head = head(&mut lines)?;
-    if head.split(' ').nth(1) != Some("200") {
-        let mut body = Vec::new();
-        // An answer that ends early has no reason to show.
-        let _ = lines.take(64 << 10).read_to_end(&mut body);
-        let answer: Value = serde_json::from_slice(&body).unwrap_or_default();
-        bail!("{}", answer["error_msg"].as_str().unwrap_or(&head));
-    }
-    let mut kind = String::new();
-    while let Some(line) = line(&mut lines)? {
-        if let Some(name) = line.strip_prefix("event: ") {
-            name.clone_into(&mut kind);
-        } else if let Some(data) = line.strip_prefix("data: ") {
-            let data = serde_json::from_str(data).context("an event of the gateway is not JSON")?;
-            if !take(&kind, &data)? {
-                return Ok(false);
+        let line = format!("{id:<24} {rate:>8.1} {errors:>8.1}  {}", parts.join(" "));
+        if search.as_ref().is_some_and(|search| !line.to_lowercase().contains(search)) {
+            continue;
+        }
+        match json {
+            true => {
+                say::out(serde_json::json!({ "id": id, "rate": rate, "error_rate": errors, "value": value }))
             }
+            false => say::out(line),
         }
     }
     Ok(true)
-}
-
-/// Reads the head of the answer and returns its first line.
-fn head(lines: &mut impl BufRead) -> anyhow::Result<String> {
-    let first = line(lines)?.context("the gateway closed the connection without an answer")?;
-    while line(lines)?.is_some_and(|line| !line.is_empty()) {}
-    Ok(first)
-}
-
-/// The next line without its end; `None` at the end of the stream.
-fn line(lines: &mut impl BufRead) -> anyhow::Result<Option<String>> {
-    let mut bytes = Vec::new();
-    let read = lines.by_ref().take(MOST_LINE).read_until(b'\n', &mut bytes)?;
-    let text = String::from_utf8_lossy(&bytes);
-    Ok((read > 0).then(|| text.trim_end_matches(['\r', '\n']).to_owned()))
 }
 
 /// The picture of `sluice top`.
@@ -260,7 +202,14 @@ fn text(value: &Value) -> String {
         Value::Null => String::new(),
         other => other.to_string(),
     };
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    clean(&text)
+}
+
+/// A text without characters that control a terminal, or change the order in which people read.
+fn clean(text: &str) -> String {
+    let reorders =
+        |c: char| matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.chars().map(|c| if c.is_control() || reorders(c) { '?' } else { c }).collect()
 }
 
 /// A text, or the texts of a list.
@@ -288,12 +237,12 @@ mod tests {
     #[test]
     fn hostile_texts_do_not_reach_the_terminal_as_controls() {
         let event = json!({
-            "time": 1_795_000_000_000_u64, "status": 200, "method": "GET", "host": "a", "path": "/\u{1b}[2J\u{9b}x",
+            "time": 1_795_000_000_000_u64, "status": 200, "method": "GET", "host": "a", "path": "/\u{1b}[2J\u{9b}x\u{202e}",
             "total": 1.25, "route": "r 1", "attempts": 1, "node": null,
         });
         let line = request(&event);
         assert!(!line.chars().any(char::is_control), "{line:?}");
-        assert!(line.ends_with("200 GET a/?[2J?x 1.2ms route=\"r 1\" attempts=1"), "{line}");
+        assert!(line.ends_with("200 GET a/?[2J?x? 1.2ms route=\"r 1\" attempts=1"), "{line}");
         assert_eq!(encoded("/a b&é*"), "/a%20b%26%C3%A9*");
     }
 
