@@ -72,7 +72,8 @@ pub use control_api::ControlApi;
 pub use expiry::{Expiring, Source};
 pub use plugins::store_plugins;
 pub use program::{
-    Dump, Info, NotServed, Outcome, Program, Published, Question, Reloading, Report, ReportFuture, Verdict,
+    Draft, Dump, Info, NotServed, Outcome, Preview, PreviewFuture, Program, Published, Question, Reloading,
+    Report, ReportFuture, Verdict,
 };
 pub use server::{Limits, Listener};
 
@@ -277,6 +278,7 @@ impl Admin {
             (&Method::GET, ["plugins", "list"]) => self.list_plugins(&call).await,
             (&Method::GET, ["openapi.json"]) => Ok(openapi::answer()),
             (&Method::GET | &Method::POST, ["explain"]) => explain::explain(&*self.program, head, body).await,
+            (&Method::POST, ["explain", "change"]) => self.preview(body).await,
             (&Method::GET, ["status"]) => {
                 let status = control_api::status(&*self.program, &*self.store).await;
                 Ok(answer::json(StatusCode::OK, &status))

@@ -7,7 +7,7 @@ use model::key::DEFAULT_PREFIX;
 use regex::{Regex, RegexBuilder};
 use serde_json::{Value, json};
 
-use crate::answer::{self, Answer, Envelope, ErrorAnswer};
+use crate::answer::{self, Answer, Envelope, ErrorAnswer, said};
 use crate::request::{Call, pairs};
 
 /// One resource with its revisions, as GET shows it.
@@ -35,11 +35,34 @@ pub(crate) fn answer(
     }
     let total = items.len();
     if let Some(page) = page(call)?.filter(|_| !envelope.v2) {
-        items.sort_by_key(|stored| stored.created);
+        sort(&mut items, call.query("sort"))?;
         items = items.into_iter().skip(page.skip).take(page.size).collect();
     }
     let list = items.iter().map(entry).collect();
     Ok(envelope.list(format!("{DEFAULT_PREFIX}/{collection}"), list, total))
+}
+
+/// Sorts a list before a page of it is taken, by `sort=` (ours): `id`, `name`, `created` or `updated`, from
+/// high to low with a `-` before it. By creation without it, as in APISIX.
+fn sort(items: &mut [Stored], by: Option<&str>) -> Result<(), ErrorAnswer> {
+    let (by, falls) = match by.unwrap_or("created").strip_prefix('-') {
+        Some(by) => (by, true),
+        None => (by.unwrap_or("created"), false),
+    };
+    let name = |stored: &Stored| {
+        stored.value.get("name").and_then(Value::as_str).map(str::to_lowercase).unwrap_or_default()
+    };
+    match by {
+        "id" => items.sort_by(|one, other| one.key.id.cmp(&other.key.id)),
+        "name" => items.sort_by_cached_key(name),
+        "created" => items.sort_by_key(|stored| stored.created),
+        "updated" => items.sort_by_key(|stored| stored.modified),
+        _ => return Err(said("`sort` must be id, name, created or updated, with a - before it to reverse")),
+    }
+    if falls {
+        items.reverse();
+    }
+    Ok(())
 }
 
 struct Page {
@@ -66,6 +89,8 @@ struct Filter<'a> {
     uri: Option<Option<Regex>>,
     /// `search=` (ours): a part of an id, name, host, path or the like; lower case.
     search: Option<String>,
+    /// `status=` (ours): of routes, 1 if they serve, 0 if they are switched off.
+    status: Option<&'a str>,
     /// Of `filter=`, those that routes have.
     fields: Vec<(String, String)>,
 }
@@ -78,6 +103,7 @@ impl<'a> Filter<'a> {
             label: call.query("label"),
             uri: call.query("uri").map(pattern),
             search: call.query("search").filter(|text| !text.is_empty()).map(str::to_lowercase),
+            status: call.query("status").filter(|text| !text.is_empty()),
             fields: fields
                 .into_iter()
                 .filter(|(name, _)| matches!(&**name, "service_id" | "upstream_id"))
@@ -101,6 +127,11 @@ impl<'a> Filter<'a> {
         }
         if let Some(label) = self.label
             && value.get("labels").and_then(|labels| labels.get(label)).is_none()
+        {
+            return false;
+        }
+        if let Some(status) = self.status
+            && value.get("status").map_or_else(|| "1".to_owned(), Value::to_string) != status
         {
             return false;
         }

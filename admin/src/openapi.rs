@@ -258,6 +258,21 @@ fn others(paths: &mut Map<String, Value>) {
         query("revision", json!({"type": "integer", "minimum": 0})),
     ]);
     add("/explain", &[("get", explain)]);
+    let request = json!({"type": "object", "required": ["url"], "properties": {
+        "method": {"type": "string"}, "url": {"type": "string"}, "remote_addr": {"type": "string"},
+        "headers": {"type": "array", "items": {"type": "string"}},
+    }});
+    let change = json!({"type": "object", "required": ["kind", "id", "requests"], "properties": {
+        "kind": {"type": "string"}, "id": {"type": "string"}, "value": {"type": "object"},
+        "requests": {"type": "array", "minItems": 1, "maxItems": 20, "items": request},
+    }});
+    let preview = operation(
+        "Explains requests before and after a change that is not made",
+        "explain_change",
+        Some(change),
+        &[(200, object())],
+    );
+    add("/explain/change", &[("post", preview)]);
     let analysis =
         operation("Lists likely mistakes in the configuration", "analysis", None, &[(200, object())]);
     add("/analysis", &[("get", analysis)]);
@@ -270,6 +285,10 @@ fn others(paths: &mut Map<String, Value>) {
     let mut history = operation("One ring of the live view", "live_history", None, &[(200, object())]);
     history["parameters"] = json!([
         query("of", json!({"type": "string"})),
+        query("route", json!({"type": "string"})),
+        query("node", json!({"type": "string"})),
+        query("stream", json!({"type": "string"})),
+        query("worker", json!({"type": "string"})),
         query("step", json!({"type": "integer", "enum": [1, 10, 60]})),
     ]);
     add("/live/history", &[("get", history)]);

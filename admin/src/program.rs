@@ -25,6 +25,25 @@ pub struct Report {
 /// The result of [`Program::explain`] and [`Program::analysis`]; the error is a message for people.
 pub type ReportFuture<'a> = Pin<Box<dyn Future<Output = Result<Report, String>> + Send + 'a>>;
 
+/// A change that is not made: the value that a resource would have, or its deletion.
+#[derive(Debug, Clone)]
+pub struct Draft {
+    pub key: Key,
+    pub value: Option<Value>,
+}
+
+/// The effect of a change on requests.
+#[derive(Debug, Clone, Default)]
+pub struct Preview {
+    /// Each request, explained before and after the change.
+    pub explained: Vec<[Report; 2]>,
+    /// Resources that would not be served as written any more, and why.
+    pub rejected: Vec<(Key, Invalid)>,
+}
+
+/// The result of [`Program::preview`]; the error is a message for people.
+pub type PreviewFuture<'a> = Pin<Box<dyn Future<Output = Result<Preview, String>> + Send + 'a>>;
+
 /// The result of [`Program::server_info`].
 pub type Info<'a> = Pin<Box<dyn Future<Output = Option<Value>> + Send + 'a>>;
 
@@ -99,6 +118,11 @@ pub trait Program: Send + Sync {
     /// Explains which route, plugins and server a request would meet, and why.
     fn explain(&self, _question: Question) -> ReportFuture<'_> {
         Box::pin(ready(Err("explanations are not available".to_owned())))
+    }
+
+    /// Explains requests before and after a change that is not made.
+    fn preview(&self, _draft: Draft, _questions: Vec<Question>) -> PreviewFuture<'_> {
+        Box::pin(ready(Err("previews are not available".to_owned())))
     }
 
     /// Lists likely mistakes in the configuration.

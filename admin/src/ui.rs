@@ -9,7 +9,8 @@ use std::sync::LazyLock;
 use std::time::Instant;
 
 use bytes::Bytes;
-use flate2::read::GzDecoder;
+use flate2::Compression;
+use flate2::read::{GzDecoder, GzEncoder};
 use http::header::{self, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
@@ -49,6 +50,17 @@ const FILES: [File; 3] = [
         compressed: include_bytes!("../../dashboard/dist/app.css.gz"),
     },
 ];
+
+/// The meanings of fields, out of the documentation; `cargo x gen` writes them.
+const FIELDS: &str = include_str!("../../docs/fields.json");
+
+/// The same, as it is sent to clients that take gzip.
+static FIELDS_PACKED: LazyLock<Bytes> = LazyLock::new(|| {
+    let mut packed = Vec::new();
+    // Reading from memory does not fail.
+    let _ = GzEncoder::new(FIELDS.as_bytes(), Compression::best()).read_to_end(&mut packed);
+    packed.into()
+});
 
 /// The most bytes of all files as they are sent.
 const MOST_BYTES: usize = 180 << 10;
@@ -165,12 +177,15 @@ fn moved() -> Response<Bytes> {
 }
 
 fn file(head: &Parts, path: &str) -> Response<Bytes> {
-    let Some(at) = FILES.iter().position(|file| file.path == path) else {
-        return ErrorAnswer::new(StatusCode::NOT_FOUND, "the dashboard has no such file").into_response();
+    let found = match FILES.iter().find(|file| file.path == path) {
+        Some(file) => (file.kind, Bytes::from_static(file.compressed)),
+        None if path == "fields.json" => ("application/json", FIELDS_PACKED.clone()),
+        None => {
+            return ErrorAnswer::new(StatusCode::NOT_FOUND, "the dashboard has no such file").into_response();
+        }
     };
-    static TAGS: LazyLock<[String; 3]> =
-        LazyLock::new(|| std::array::from_fn(|at| format!("\"{:016x}\"", fnv(FILES[at].compressed))));
-    let (file, tag) = (&FILES[at], &TAGS[at]);
+    let (kind, compressed) = found;
+    let tag = &format!("\"{:016x}\"", fnv(&compressed));
     let is_known = head.headers.get_all(header::IF_NONE_MATCH).iter().any(|known| {
         known
             .to_str()
@@ -180,11 +195,11 @@ fn file(head: &Parts, path: &str) -> Response<Bytes> {
     let accepts_gzip = accepts.filter_map(|value| value.to_str().ok()).any(|value| value.contains("gzip"));
     let body = match (is_known, accepts_gzip) {
         (true, _) => Bytes::new(),
-        (false, true) => Bytes::from_static(file.compressed),
+        (false, true) => compressed,
         (false, false) => {
             let mut plain = Vec::new();
             // The files are our own.
-            let _ = GzDecoder::new(file.compressed).read_to_end(&mut plain);
+            let _ = GzDecoder::new(&*compressed).read_to_end(&mut plain);
             plain.into()
         }
     };
@@ -193,7 +208,7 @@ fn file(head: &Parts, path: &str) -> Response<Bytes> {
         *response.status_mut() = StatusCode::NOT_MODIFIED;
     }
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(file.kind));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     headers.insert(header::VARY, HeaderValue::from_static("Accept-Encoding"));
     // Validated each time, so that a page is never older than its gateway.
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use model::{Desired, Rejected};
+use model::{Desired, Key, Rejected};
 use sdk::build::Names;
 use snapshot::{Compiler, Snapshot, Touched};
 
@@ -53,6 +53,39 @@ impl Look {
         let unasked =
             !compiled.wanted_hosts.is_empty() || fold.take_secrets().is_some_and(|(all, _)| !all.is_empty());
         Look { snapshot: compiled.snapshot, desired: fold.desired().clone(), rejected, unasked }
+    }
+
+    /// Compiles the resources that a store holds, and once more with another value for one of them, or without it.
+    /// `compiler` makes a fresh compiler.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn before_and_after<E: From<StoreError>>(
+        store: &dyn Store,
+        (key, json): (Key, Option<Arc<str>>),
+        compiler: impl Fn() -> Result<Compiler, E>,
+        names: &(dyn Names + Sync),
+    ) -> Result<[Look; 2], E> {
+        let mut rows = BTreeMap::new();
+        for kind in model::Kind::ALL {
+            let (all, _) = store.rows(kind, "").await?;
+            rows.extend(all.into_iter().map(|row| (row.key.clone(), row)));
+        }
+        let (plugins, revision) = (store.plugins().await?, store.revision().await?);
+        let look = |rows: &BTreeMap<Key, Row>| -> Result<Look, E> {
+            let rows = rows.values().cloned().collect();
+            Ok(Look::of_rows(rows, plugins.clone(), revision, &mut compiler()?, names))
+        };
+        let before = look(&rows)?;
+        match json {
+            Some(json) => {
+                let created = rows.get(&key).map_or(revision, |row| row.created);
+                let row = Row { key: key.clone(), json, created, modified: revision, expires: None };
+                rows.insert(key, row);
+            }
+            None => _ = rows.remove(&key),
+        }
+        Ok([before, look(&rows)?])
     }
 
     /// Compiles the resources that a store held after a revision.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use admin::{Question, Report};
+use admin::{Draft, Preview, Question, Report};
 use anyhow::{Context, bail};
 use control::look::Look;
 use control::store::{Opener, Row, Store};
@@ -48,6 +48,36 @@ pub async fn at(
     let mut compiler = compiler(boot, folders).map_err(|error| format!("{error:#}"))?;
     Look::at(store, revision, &mut compiler, &Unasked).await.map_err(|error| error.to_string())
 }
+
+/// Explains requests before and after a change that is not made.
+///
+/// # Errors
+/// As for [`at`], or an invalid question.
+pub async fn preview(
+    boot: &Boot,
+    folders: &Arc<Folders>,
+    store: &dyn Store,
+    draft: Draft,
+    questions: Vec<Question>,
+) -> Result<Preview, String> {
+    let Draft { key, value } = draft;
+    let json = value.map(|value| value.to_string().into());
+    let compiler = || compiler(boot, folders);
+    let looks = Look::before_and_after(store, (key, json), compiler, &Unasked).await;
+    let [before, after] = looks.map_err(|error| format!("{error:#}"))?;
+    let explain_by = |look: &Look, question| explain(look, wiring::request_limits(boot), question);
+    let explained = questions
+        .into_iter()
+        .map(|question| Ok([explain_by(&before, question.clone())?, explain_by(&after, question)?]))
+        .collect::<Result<_, String>>()?;
+    let is_new = |rejected: &&model::Rejected| before.rejected.iter().all(|known| known.key != rejected.key);
+    let rejected = after.rejected.iter().filter(is_new);
+    let rejected = rejected.map(|one| (one.key.clone(), one.invalid.clone())).take(MOST_REJECTED).collect();
+    Ok(Preview { explained, rejected })
+}
+
+/// Rejected resources that a preview names.
+const MOST_REJECTED: usize = 20;
 
 /// Explains a request by a configuration.
 ///

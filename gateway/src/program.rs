@@ -7,7 +7,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use admin::live::Live;
 use admin::{
-    Dump, Expiring, Info, NotServed, Outcome, Program, Published, Question, Reloading, ReportFuture, Verdict,
+    Draft, Dump, Expiring, Info, NotServed, Outcome, PreviewFuture, Program, Published, Question, Reloading,
+    ReportFuture, Verdict,
 };
 use control::Handle;
 use control::acme::Standings;
@@ -242,6 +243,16 @@ impl Program for Running {
             })
             .await;
             explained.ok_or("a mistake of the gateway: explaining this request failed")?
+        })
+    }
+
+    fn preview(&self, draft: Draft, questions: Vec<Question>) -> PreviewFuture<'_> {
+        Box::pin(async move {
+            let (boot, folders, store) = (self.boot.clone(), self.folders.clone(), self.store.clone());
+            let runtime = tokio::runtime::Handle::current();
+            let preview =
+                move || runtime.block_on(explain::preview(&boot, &folders, &*store, draft, questions));
+            self.long.run(preview).await.ok_or("a mistake of the gateway: explaining the change failed")?
         })
     }
 

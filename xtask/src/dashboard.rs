@@ -1,4 +1,4 @@
-//! `cargo x dashboard`: the page's types are checked and its bundle is built.
+//! `cargo x dashboard`: the page is checked, its units are tested and its bundle is built.
 //!
 //! The bundle under `dashboard/dist` is committed, so that the gateway builds without npm; the tests
 //! build it again and compare.
@@ -13,7 +13,7 @@ use anyhow::{Result, bail};
 
 pub fn build() -> Result<()> {
     tools::npm()?;
-    for script in ["check", "build"] {
+    for script in ["check", "lint", "test", "build"] {
         run(Command::new("npm").args(["run", "--silent", script]).current_dir(root().join("dashboard")))?;
     }
     Ok(())

@@ -17,6 +17,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 
+mod meanings;
 mod settings;
 
 pub fn command(args: &[String]) -> Result<()> {
@@ -157,6 +158,7 @@ fn pages(gateway: &mut Command) -> Result<BTreeMap<String, String>> {
         pages.insert(format!("plugins/{name}.md"), page(name, plugin)?);
     }
     pages.insert("plugins/README.md".into(), index(&plugins));
+    pages.insert(meanings::FILE.into(), meanings::of(&plugins)?);
     let page = std::fs::read_to_string(root().join("docs").join(settings::PAGE))?;
     pages.insert(settings::PAGE.into(), settings::filled(&page, &settings)?);
     Ok(pages)

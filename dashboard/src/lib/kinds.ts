@@ -77,6 +77,15 @@ export const kinds: Kind[] = [
   },
 ];
 
+/** The credentials of a consumer, as a kind of their own. */
+export function credentialsOf(consumer: string): Kind {
+  return {
+    path: `consumers/${encodeURIComponent(consumer)}/credentials`, one: "credential", many: "Credentials", schema: "credential",
+    template: { plugins: { "key-auth": { key: "change-me" } } },
+    about: `A credential of the consumer ${consumer}: one key or password among several.`,
+  };
+}
+
 export interface Entry {
   key: string;
   value: Record<string, unknown>;
@@ -103,9 +112,31 @@ export function pathOf(kind: string, id: string): string {
   return [kind, ...parts.map(encodeURIComponent)].join("/");
 }
 
+/** A value without some of its fields. */
+export function without(value: Record<string, unknown>, ...names: string[]): Record<string, unknown> {
+  return Object.fromEntries(Object.entries(value).filter(([name]) => !names.includes(name)));
+}
+
 /** The id of an entry within its kind. */
 export function idOf(kind: Kind, entry: Entry): string {
-  return entry.key.replace(new RegExp(`^.*?/${kind.path}/`), "");
+  const at = entry.key.indexOf(`/${decodeURIComponent(kind.path)}/`);
+  return at < 0 ? entry.key : entry.key.slice(at + decodeURIComponent(kind.path).length + 2);
+}
+
+/** The address of a resource's page, or of its kind's list. */
+export function linkOf(kind: Kind, ...rest: string[]): string {
+  return `#/${[kind.path, ...rest.map(encodeURIComponent)].join("/")}`;
+}
+
+/** A request that a resource's patterns match, as `METHOD URL`; none if it has no pattern. */
+export function exampleOf(value: Record<string, unknown>): string | undefined {
+  const first = (name: string) => ([value[`${name}s`], value[name]].flat().find((one) => typeof one === "string") as string | undefined) ?? "";
+  const uri = first("uri");
+  if (!uri) return undefined;
+  const host = first("host").replace(/^\*/, "any");
+  const path = uri.replace(/\*$/, "x").replace(/:[^/]+/g, "x");
+  const method = (value.methods as string[] | undefined)?.[0] ?? "GET";
+  return `${method} ${host ? `http://${host}` : ""}${path}`;
 }
 
 /** One line that distinguishes an entry from others. */

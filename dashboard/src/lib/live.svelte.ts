@@ -25,6 +25,7 @@ export interface LiveEvent {
   workers: (Sample & { cpu: number | null })[];
   routes: Busy[];
   nodes: Busy[];
+  streams: Busy[];
   worst_routes: Busy[];
   connections: { open: number; idle: number; accepted: number };
   requests_in_flight: number;
@@ -47,6 +48,9 @@ export interface History {
   p99: (number | null)[];
   received: number[];
   sent: number[];
+  /** Of the gateway and its workers. */
+  connections?: number[];
+  cpu?: number[];
 }
 
 class Live {
@@ -95,7 +99,7 @@ export function history(of: string, step: number): Promise<History> {
   return get<History>(`live/history?of=${encodeURIComponent(of)}&step=${step}`);
 }
 
-/** Columns of the charts: times, then one column for each line. */
+/** Columns of the charts: times, then one column for each line. Counts are for one second. */
 export interface Columns {
   times: number[];
   rate: number[];
@@ -103,25 +107,34 @@ export interface Columns {
   p50: (number | null)[];
   p90: (number | null)[];
   p99: (number | null)[];
+  received: number[];
+  sent: number[];
+  connections: number[];
+  cpu: number[];
 }
 
-export const NO_COLUMNS: Columns = { times: [], rate: [], errors: [], p50: [], p90: [], p99: [] };
+export const NO_COLUMNS: Columns = {
+  times: [], rate: [], errors: [], p50: [], p90: [], p99: [], received: [], sent: [], connections: [], cpu: [],
+};
+
+/** The last `most` points. */
+export function last(of: Columns, most: number): Columns {
+  return Object.fromEntries(Object.entries(of).map(([name, list]) => [name, (list as number[]).slice(-most)])) as unknown as Columns;
+}
 
 /** The last `most` seconds after one more. */
-export function appended(to: Columns, time: number, sample: Sample, most: number): Columns {
-  const push = <T>(list: T[], one: T) => [...list, one].slice(-most);
-  return {
-    times: push(to.times, time),
-    rate: push(to.rate, sample.requests),
-    errors: push(to.errors, sample.errors),
-    p50: push(to.p50, sample.p50),
-    p90: push(to.p90, sample.p90),
-    p99: push(to.p99, sample.p99),
+export function appended(to: Columns, time: number, sample: Sample, whole: { connections: number; cpu: number } | undefined, most: number): Columns {
+  const one: Record<keyof Columns, number | null> = {
+    times: time, rate: sample.requests, errors: sample.errors, p50: sample.p50, p90: sample.p90, p99: sample.p99,
+    received: sample.received, sent: sample.sent, connections: whole?.connections ?? 0, cpu: whole?.cpu ?? 0,
   };
+  const longer = Object.entries(to).map(([name, list]) => [name, [...(list as (number | null)[]), one[name as keyof Columns]].slice(-most)]);
+  return Object.fromEntries(longer) as unknown as Columns;
 }
 
 export function columns(from: History): Columns {
   const each = (list: number[]) => list.map((number) => number / from.step);
+  const none = () => from.requests.map(() => 0);
   return {
     times: from.requests.map((_, at) => from.from + at * from.step),
     rate: each(from.requests),
@@ -129,5 +142,9 @@ export function columns(from: History): Columns {
     p50: from.p50,
     p90: from.p90,
     p99: from.p99,
+    received: each(from.received),
+    sent: each(from.sent),
+    connections: from.connections ?? none(),
+    cpu: from.cpu ?? none(),
   };
 }

@@ -1,0 +1,121 @@
+// A gateway of its own that restarts, changes its key, and has ten thousand routes, while the page is open.
+import assert from "node:assert/strict";
+import { spawn, spawnSync } from "node:child_process";
+import { mkdirSync, openSync, readFileSync, writeFileSync } from "node:fs";
+import { createServer } from "node:net";
+
+const { SLUICE, DIR } = process.env;
+const folder = `${DIR}/other`;
+
+async function port() {
+  const server = createServer();
+  await new Promise((done) => server.listen(0, "127.0.0.1", done));
+  const { port } = server.address();
+  await new Promise((done) => server.close(done));
+  return port;
+}
+
+export async function outages({ page, step, inspect, signIn, click }) {
+  const [proxy, admin, control] = [await port(), await port(), await port()];
+  const base = `http://127.0.0.1:${admin}/ui/`;
+  mkdirSync(folder, { recursive: true });
+  const configure = (key) =>
+    writeFileSync(`${folder}/config.yaml`, `apisix:
+  node_listen: [{ip: 127.0.0.1, port: ${proxy}}]
+  ssl: {enable: false}
+  control:
+    ip: 127.0.0.1
+    port: ${control}
+deployment:
+  admin:
+    admin_listen:
+      ip: 127.0.0.1
+      port: ${admin}
+    admin_key:
+      - {name: ops, key: ${key}, role: admin}
+plugin_attr:
+  prometheus: {enable_export_server: false}
+`);
+  let gateway;
+  const start = async () => {
+    const log = openSync(`${folder}/log`, "a");
+    gateway = spawn(SLUICE, ["run", folder, "--data", `${folder}/data`], { stdio: ["ignore", log, log] });
+    for (let tries = 0; tries < 200; tries += 1) {
+      if (await fetch(base).then((answer) => answer.ok, () => false)) return;
+      await new Promise((done) => setTimeout(done, 100));
+    }
+    throw new Error(`the other gateway does not start: ${readFileSync(`${folder}/log`, "utf8").slice(-500)}`);
+  };
+  const stop = async () => {
+    const ended = new Promise((done) => gateway.once("exit", done));
+    gateway.kill("SIGINT");
+    await ended;
+  };
+  try {
+    configure("first-key-0123456789");
+    await start();
+    await step("a restart while the page is open asks for the key again, and keeps the place", async () => {
+      await page.goto(base);
+      await signIn("first-key-0123456789");
+      await page.getByText("live", { exact: true }).waitFor();
+      await stop();
+      await page.getByText("waiting for the gateway").waitFor();
+      await inspect("restarting", { shifts: false });
+      await start();
+      await page.getByLabel("Admin key").waitFor();
+      await signIn("first-key-0123456789");
+      await page.getByText("live", { exact: true }).waitFor();
+    });
+
+    await step("a key that is revoked while the page is open shows nothing more", async () => {
+      await page.goto(`${base}#/routes`);
+      await page.getByText("No routes yet").waitFor();
+      await stop();
+      configure("second-key-0123456789");
+      await start();
+      await page.getByLabel("Admin key").waitFor();
+      assert.equal(await page.getByText("No routes yet").count(), 0);
+      await signIn("first-key-0123456789");
+      await page.getByText("this is not an admin key").waitFor();
+      await signIn("second-key-0123456789");
+      await page.getByText("No routes yet").waitFor();
+    });
+
+    await step("ten thousand routes stay fluid", async () => {
+      const routes = Array.from({ length: 10_000 }, (_, at) => `  - {id: r${at}, name: name-${at}, uri: /r/${at}/*, upstream: {nodes: {"127.0.0.1:1": 1}}}`);
+      writeFileSync(`${folder}/many.yaml`, `routes:\n${routes.join("\n")}\n#END\n`);
+      const applied = spawnSync(SLUICE, ["apply", `${folder}/many.yaml`, folder, "--data", `${folder}/data`], { encoding: "utf8" });
+      assert.equal(applied.status, 0, applied.stderr);
+      await page.reload();
+      await page.getByRole("heading", { name: "Routes 10000" }).waitFor();
+      assert.ok((await page.locator("tbody tr").count()) <= 25);
+      await page.getByRole("searchbox").fill("name-9876");
+      await page.waitForFunction(() => document.querySelectorAll("tbody tr").length === 1);
+      await page.getByRole("searchbox").fill("");
+      await page.getByRole("heading", { name: "Routes 10000" }).waitFor();
+      for (let turn = 0; turn < 3; turn += 1) await click("Next");
+      await page.getByText("page 4 of 400").waitFor();
+      await inspect("ten-thousand", { shifts: false });
+      // The longest time that the page was busy while it went to and fro: a person notices more than 200 ms.
+      const longest = await page.evaluate(async () => {
+        let longest = 0;
+        new PerformanceObserver((list) => list.getEntries().forEach((entry) => (longest = Math.max(longest, entry.duration)))).observe({ type: "longtask" });
+        for (let turn = 0; turn < 6; turn += 1) {
+          [...document.querySelectorAll("button")].find((one) => one.textContent === (turn % 2 ? "Next" : "Previous"))?.click();
+          await new Promise((done) => setTimeout(done, 300));
+        }
+        return longest;
+      });
+      assert.ok(longest < 1000, `a task of ${longest} ms`);
+    });
+
+    await step("signing out ends the session", async () => {
+      await click("Sign out");
+      await page.getByLabel("Admin key").waitFor();
+      const status = await page.evaluate(() => fetch("/apisix/admin/routes").then((answer) => answer.status));
+      assert.equal(status, 401);
+    });
+  } finally {
+    gateway?.kill("SIGKILL");
+  }
+}

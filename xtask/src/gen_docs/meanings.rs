@@ -1,0 +1,96 @@
+//! The meanings of the fields of resources and plugins as one file, for the forms of the dashboard.
+//!
+//! Those of plugins are out of `plugins/pages`, those of resources out of the tables of `docs/resources.md`.
+
+use super::{Plugin, STREAM};
+use crate::shell::root;
+use anyhow::{Context, Result};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+/// The path of the file below `docs`.
+pub const FILE: &str = "fields.json";
+
+/// Returns the text of the file.
+pub fn of(plugins: &BTreeMap<String, Plugin>) -> Result<String> {
+    let path = root().join("docs/resources.md");
+    let page = std::fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
+    let described = plugins.iter().map(|(name, plugin)| (name.clone(), plugin_of(name, plugin)));
+    let all = json!({ "plugins": described.collect::<Map<_, _>>(), "resources": resources(&page) });
+    // One line for each plugin keeps differences readable.
+    let mut text = serde_json::to_string(&all)?.replace("},\"", "},\n\"");
+    text.push('\n');
+    Ok(text)
+}
+
+fn plugin_of(name: &str, plugin: &Plugin) -> Value {
+    let about = plugin.doc.split("\n\n").next().unwrap_or_default().replace('\n', " ");
+    let mut shown = json!({ "about": about, "priority": plugin.priority });
+    let sections = [
+        ("fields", "Fields", Some(&plugin.schema)),
+        ("consumer", "Consumer", plugin.consumer_schema.as_ref()),
+        ("metadata", "Metadata", plugin.metadata_schema.as_ref()),
+    ];
+    for (section, heading, schema) in sections {
+        let fields = schema.and_then(|schema| schema["properties"].as_object());
+        let means = fields.into_iter().flatten().filter(|(field, _)| *field != "_meta");
+        let means: Map<_, _> = means
+            .filter_map(|(field, _)| Some((field.clone(), plugin.meaning(heading, field)?.into())))
+            .collect();
+        if !means.is_empty() {
+            shown[section] = means.into();
+        }
+    }
+    if name.starts_with(STREAM) {
+        shown["stream"] = true.into();
+    }
+    shown
+}
+
+/// The meanings in the tables of the page, by heading and field. Links become their texts.
+fn resources(page: &str) -> Value {
+    let mut all = Map::new();
+    for section in page.split("\n## ").skip(1) {
+        let Some((heading, text)) = section.split_once('\n') else { continue };
+        let mut fields = Map::new();
+        for line in text.lines().filter(|line| line.starts_with("| `")) {
+            let mut cells = line.trim().trim_matches('|').splitn(3, '|').map(str::trim);
+            let (Some(names), Some(meaning)) = (cells.next(), cells.nth(1)) else { continue };
+            for name in names.split(',').map(|name| name.trim().trim_matches('`')) {
+                fields.insert(name.to_owned(), without_links(meaning).into());
+            }
+        }
+        if !fields.is_empty() {
+            all.insert(heading.trim().to_lowercase().replace(' ', "_"), fields.into());
+        }
+    }
+    all.into()
+}
+
+/// `[text](target)` becomes `text`.
+fn without_links(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, link)) = rest.split_once('[') {
+        let parts = link.split_once("](").and_then(|(shown, end)| Some((shown, end.split_once(')')?.1)));
+        let Some((shown, after)) = parts else { break };
+        out.push_str(before);
+        out.push_str(shown);
+        rest = after;
+    }
+    out + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{resources, without_links};
+    use serde_json::json;
+
+    #[test]
+    fn tables_of_a_page_become_meanings() {
+        let page = "# R\n\n## Plugin config\n\n| field | default | meaning |\n| --- | --- | --- |\n\
+                    | `a`, `b` | | see [there](x.md) |\n\n## Other\n\ntext\n";
+        assert_eq!(resources(page), json!({"plugin_config": {"a": "see there", "b": "see there"}}));
+        assert_eq!(without_links("[a](b) [c](d) [e]"), "a c [e]");
+    }
+}
