@@ -183,8 +183,15 @@ impl StaticFiles {
             Ok(found) => found,
             Err(step) => return step,
         };
+        let is_read = matches!(x.method(), Method::Get | Method::Head);
         match found {
-            Found::File(_) if !matches!(x.method(), Method::Get | Method::Head) => not_allowed(),
+            Found::File(_) if !is_read => not_allowed(),
+            // As nginx: of the other methods, only POST learns what is the matter with a folder.
+            Found::Folder | Found::NoIndex | Found::Denied | Found::Outside
+                if !is_read && x.method() != Method::Post =>
+            {
+                not_allowed()
+            }
             Found::File(served) => self.serve(x, served, held),
             Found::Folder => Step::Reply(self.with_expiry(x, redirect(x, &path))),
             Found::Nothing => match self.candidates.last() {

@@ -222,6 +222,14 @@ fn try_files_are_tried_in_order() {
     }
     assert_eq!(ask(&json!({}), "POST", "/absent", &[]).unwrap().0, 404);
     assert_eq!(ask(&json!({}), "POST", "/", &[]).unwrap().0, 405);
+    let folders = try_files(&["$uri", "$uri/", "=410"]);
+    for (path, of_post) in [("/dir", 301), ("/dir/", 405), ("/bare/", 403), ("/absent", 410)] {
+        for method in ["OPTIONS", "PUT", "DELETE"] {
+            let expected = if path == "/absent" { 410 } else { 405 };
+            assert_eq!(ask(&folders, method, path, &[]).unwrap().0, expected, "{method} {path}");
+        }
+        assert_eq!(ask(&folders, "POST", path, &[]).unwrap().0, of_post, "POST {path}");
+    }
 }
 
 #[test]
