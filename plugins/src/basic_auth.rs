@@ -2,9 +2,11 @@
 //!
 //! Settings, messages and headers as in APISIX 3.18. As in APISIX, white space that the client sends
 //! is ignored (clients often add a newline), unless it is part of the configured name or password.
-//! Unlike in APISIX, a password may contain colons.
+//! Unlike in APISIX, a password may contain colons, and with `hashed` be a hash of a file of htpasswd.
 
-use std::sync::Arc;
+mod hashed;
+
+use std::sync::{Arc, OnceLock};
 
 use aws_lc_rs::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 use model::Invalid;
@@ -15,6 +17,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::auth::{self, Challenge, Decoded};
+use hashed::Hash;
 
 /// The configured plugin.
 pub struct BasicAuth {
@@ -34,9 +37,6 @@ pub struct Config {
 struct Password([u8; SHA256_OUTPUT_LEN]);
 
 impl Password {
-    /// The hash of no password, for unknown names.
-    const NONE: &Password = &Password([0; SHA256_OUTPUT_LEN]);
-
     fn new(text: &[u8]) -> Password {
         let mut hash = [0; SHA256_OUTPUT_LEN];
         hash.copy_from_slice(digest(&SHA256, text).as_ref());
@@ -45,6 +45,36 @@ impl Password {
 
     fn is(&self, text: &[u8]) -> bool {
         auth::same(&self.0, digest(&SHA256, text).as_ref())
+    }
+}
+
+/// The password of a consumer, or its hash.
+enum Secret {
+    Plain(Password),
+    /// With the password once a request had it, since the rounds of the hash take time.
+    Hashed {
+        hash: Hash,
+        known: OnceLock<Password>,
+    },
+}
+
+impl Secret {
+    /// Of unknown names.
+    const NONE: &Secret = &Secret::Plain(Password([0; SHA256_OUTPUT_LEN]));
+
+    fn is(&self, text: &[u8]) -> bool {
+        match self {
+            Secret::Plain(password) => password.is(text),
+            Secret::Hashed { known, .. } if known.get().is_some_and(|known| known.is(text)) => true,
+            Secret::Hashed { hash, known } => {
+                let is_right = hash.is_of(text);
+                if is_right {
+                    // Another worker may have been faster, with the same password.
+                    let _ = known.set(Password::new(text));
+                }
+                is_right
+            }
+        }
     }
 }
 
@@ -72,7 +102,11 @@ impl Plugin for BasicAuth {
         Some(json!({
             "type": "object",
             "title": "work with consumer object",
-            "properties": {"username": {"type": "string"}, "password": {"type": "string"}},
+            "properties": {
+                "username": {"type": "string"},
+                "password": {"type": "string"},
+                "hashed": {"type": "boolean"},
+            },
             "encrypt_fields": ["password"],
             "required": ["username", "password"],
         }))
@@ -94,7 +128,17 @@ impl Plugin for BasicAuth {
         auth::filled(consumer_config, &["password"])?;
         let text = |name: &str| consumer_config.get(name).and_then(Value::as_str);
         let Some((name, password)) = text("username").zip(text("password")) else { return Ok(None) };
-        let secret = Password::new(password.as_bytes());
+        let secret = match consumer_config.get("hashed").and_then(Value::as_bool) {
+            Some(true) => {
+                let hash = Hash::parse(password).ok_or_else(|| {
+                    Invalid::new("property \"password\" is no hash")
+                        .at("/password")
+                        .expected("{SHA}…, {SSHA}…, $apr1$… or $1$… of a file of htpasswd")
+                })?;
+                Secret::Hashed { hash, known: OnceLock::new() }
+            }
+            _ => Secret::Plain(Password::new(password.as_bytes())),
+        };
         Ok(Some(Credential { key: name.into(), secret: Some(Arc::new(secret)) }))
     }
 
@@ -125,7 +169,7 @@ fn identify(x: &Exchange<'_>) -> Result<Identity, &'static str> {
     let find = |name: &[u8]| x.consumers().find(BasicAuth::NAME, name);
     let found = find(name).or_else(|| find(&without_spaces(name)?));
     // An unknown name is compared too, so that timing does not reveal which names exist.
-    let secret = found.and_then(Identity::secret).unwrap_or(Password::NONE);
+    let secret = found.and_then(Identity::secret).unwrap_or(Secret::NONE);
     let right = secret.is(password) | without_spaces(password).is_some_and(|rest| secret.is(&rest));
     found.filter(|_| right).cloned().ok_or("Invalid user authorization")
 }
@@ -237,6 +281,35 @@ mod tests {
         x.set_header("Authorization", header.as_bytes()).unwrap();
         assert!(matches!(stage.rewrite(&mut x), Step::Next));
         assert_eq!(x.header("Authorization"), Some(header.as_bytes()));
+    }
+
+    #[test]
+    fn a_password_may_be_a_hash() {
+        let hash = "$apr1$xxxxxxxx$dxHfLAsjHkDRmG83UXe8K0";
+        let jack = json!({"username": "jack", "password": hash, "hashed": true});
+        // Twice, since a password that was right is remembered.
+        for (sent, is_right) in [
+            ("jack:password", true),
+            ("jack:passwore", false),
+            ("jack:pass word", true),
+            (&format!("jack:{hash}"), false),
+            ("jack:password", true),
+        ] {
+            let header = basic(sent);
+            let mut probe = Probe::request("GET", "/", &[("Authorization", &header)])
+                .consumer::<BasicAuth>("jack", jack.clone());
+            let stage: BasicAuth = probe.stage(json!({})).unwrap();
+            let mut x = probe.exchange();
+            for _ in 0..2 {
+                assert_eq!(matches!(stage.rewrite(&mut x), Step::Next), is_right, "{sent}");
+            }
+        }
+        for wrong in [json!("hunter2"), json!("$2y$05$x")] {
+            let config = json!({"username": "jack", "password": wrong, "hashed": true});
+            let refused = BasicAuth::credential(&config).err().unwrap();
+            assert_eq!(refused.pointer, "/password");
+            assert!(!format!("{refused:?}").contains(wrong.as_str().unwrap()), "a password is not shown");
+        }
     }
 
     #[test]

@@ -246,6 +246,8 @@ pub(super) struct User {
     pub file: String,
     pub name: String,
     pub password: String,
+    /// The password is a hash that `basic-auth` knows.
+    pub hashed: bool,
 }
 
 /// Access control beside addresses.
@@ -370,18 +372,24 @@ impl Access<'_> {
         for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
             let mut parts = line.splitn(3, ':');
             let (name, password) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
-            let Some(password) = password.strip_prefix("{PLAIN}") else {
-                let effect = "passwords that are stored as hashes are not carried over";
-                let hint = "give each user a consumer with the plugin basic-auth";
-                report.add_with_hint(at, Severity::Guard, effect, Some(hint));
-                continue;
+            let (password, hashed) = match password.strip_prefix("{PLAIN}") {
+                Some(password) => (password, false),
+                None if is_hash(password) => (password, true),
+                None => {
+                    let effect = "a password that is stored as a hash of this kind is not carried over";
+                    let hint =
+                        "store it with `htpasswd -m`, or give the user a consumer with the plugin basic-auth";
+                    report.add_with_hint(at, Severity::Guard, effect, Some(hint));
+                    continue;
+                }
             };
             let taken = self.users.iter().any(|user| user.name == name && user.password != password);
             if name.is_empty() || taken {
                 report.add(at, Severity::Guard, "a name is another file's, with another password");
                 continue;
             }
-            let user = User { file: path.to_owned(), name: name.to_owned(), password: password.to_owned() };
+            let (file, name) = (path.to_owned(), name.to_owned());
+            let user = User { file, name, password: password.to_owned(), hashed };
             self.users.push(user);
         }
     }
@@ -409,4 +417,12 @@ impl Access<'_> {
             None => clean,
         }
     }
+}
+
+/// Whether `basic-auth` knows this kind of hash. Those of bcrypt and of the other methods of crypt it does not.
+fn is_hash(password: &str) -> bool {
+    let md5 = ["$apr1$", "$1$"].iter().find_map(|start| password.strip_prefix(start)?.split_once('$'));
+    md5.is_some_and(|(salt, hash)| salt.len() <= 8 && hash.len() == 22)
+        || password.strip_prefix("{SHA}").is_some_and(|hash| hash.len() == 28)
+        || password.strip_prefix("{SSHA}").is_some_and(|hash| hash.len() > 28)
 }

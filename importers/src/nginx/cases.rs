@@ -364,14 +364,18 @@ impl<'a> Evaluation<'_, 'a> {
             Op::Location => false,
         });
         if status.is_none() && flag == "break" && in_location {
-            if only_breaks || always {
+            if always {
                 state.rewrites.push(rewrite);
-                return if always { Next::Serve } else { Next::Continue };
+                return Next::Serve;
             }
             if self.cases.len() >= MAX_CASES {
-                self.too_many(directive);
+                match only_breaks {
+                    true => state.rewrites.push(rewrite),
+                    false => self.too_many(directive),
+                }
                 return Next::Continue;
             }
+            // The upstream gets the target of other requests as it came.
             let mut yes = state.clone();
             yes.conditions.push(json!(["uri", "~~", pattern]));
             yes.rewrites.push(rewrite);
@@ -462,7 +466,7 @@ fn rewriting(directives: &[Directive]) -> impl DoubleEndedIterator<Item = &Direc
 }
 
 /// The variables in a directive's values, and in those of its block.
-fn variables_of(directive: &Directive, names: &mut Vec<String>) {
+pub(super) fn variables_of(directive: &Directive, names: &mut Vec<String>) {
     for arg in &directive.args {
         names.extend(Text::parse(arg.trim_start_matches('(')).variables().map(str::to_owned));
     }

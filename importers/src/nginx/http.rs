@@ -475,7 +475,11 @@ impl<'s, 'a> Http<'s, 'a> {
             if !names.insert(name.clone()) {
                 continue;
             }
-            let plugins = json!({"basic-auth": {"username": user.name, "password": user.password}});
+            let mut user_of = json!({"username": user.name, "password": user.password});
+            if user.hashed {
+                user_of["hashed"] = json!(true);
+            }
+            let plugins = json!({ "basic-auth": user_of });
             let place =
                 Place { file: user.file.as_str().into(), position: model::Position { line: 1, column: 1 } };
             let value = json!({"username": name, "plugins": plugins});

@@ -377,6 +377,13 @@ impl Proxying<'_, '_> {
             _ => {}
         }
         if verify {
+            if name.is_some_and(|name| name.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok())
+                && let Some(at) = scope.get(&format!("{prefix}_ssl_verify"))
+            {
+                let effect =
+                    "a certificate for the address is accepted; nginx compares names alone and answers 502";
+                self.report.add(at, Severity::Behaviour, effect);
+            }
             tls.insert("verify".to_owned(), json!(true));
             if let Some(text) = ca.and_then(|ca| self.pem(ca, Severity::Guard)) {
                 tls.insert("ca".to_owned(), json!(text));

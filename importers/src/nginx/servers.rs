@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
+use super::cases::variables_of;
 use super::directive::Directive;
 use super::maps::mask_pattern;
 use super::report::Report;
@@ -98,6 +99,7 @@ impl<'a> Server<'a> {
             inner.mark_used();
             inner.args.iter().for_each(|name| read_name(name, inner, &mut names, report));
         }
+        groups(directive, report);
         if let Some(ssl) = own("ssl").next()
             && ssl.mark_used().flag() == Some(true)
         {
@@ -143,6 +145,24 @@ impl<'a> Server<'a> {
     }
 }
 
+/// Reports the groups of patterns for names that directives of the server use.
+fn groups(server: &Directive, report: &mut Report) {
+    let mut used = Vec::new();
+    variables_of(server, &mut used);
+    for at in server.children().iter().filter(|inner| inner.name == "server_name") {
+        let patterns = at.args.iter().filter_map(|name| name.strip_prefix('~'));
+        for (group, _) in patterns.flat_map(group_names) {
+            if used.contains(&group) {
+                report.add(
+                    at,
+                    Severity::Behaviour,
+                    format!("`${group}` has no value: groups of a name are not kept"),
+                );
+            }
+        }
+    }
+}
+
 fn read_name(name: &str, at: &Directive, names: &mut Vec<Name>, report: &mut Report) {
     let lower = name.to_ascii_lowercase();
     let plain = |host: &str| {
@@ -150,9 +170,6 @@ fn read_name(name: &str, at: &Directive, names: &mut Vec<Name>, report: &mut Rep
         !host.is_empty() && host.chars().all(allowed)
     };
     if let Some(pattern) = name.strip_prefix('~') {
-        if !group_names(pattern).is_empty() {
-            report.add(at, Severity::Behaviour, "variables of the groups of a server's name have no value");
-        }
         names.push(Name::Pattern(pattern.to_owned()));
     } else if lower.is_empty() || lower == "_" {
         // No host of a request.

@@ -45,7 +45,10 @@ fn folder() -> Folder {
     let files = [
         ("certs/site.crt", pem.clone()),
         ("certs/site.key", pem.replace("CERTIFICATE", "PRIVATE KEY")),
-        ("users", "anna:{PLAIN}secret\nbob:$apr1$x$y\n".to_owned()),
+        (
+            "users",
+            "anna:{PLAIN}secret\nbob:$2y$05$x\ncarol:$apr1$xxxxxxxx$dxHfLAsjHkDRmG83UXe8K0\n".to_owned(),
+        ),
         ("conf.d/a.conf", "server { listen 81; return 200 a; }".to_owned()),
         ("conf.d/b.conf", "server { listen 82; return 200 b; }".to_owned()),
         ("loop.conf", "include loop.conf;".to_owned()),

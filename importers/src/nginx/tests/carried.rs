@@ -206,8 +206,9 @@ fn users_become_consumers() {
         .filter(|one| one.value["uri"] == "/admin/*")
         .filter_map(|one| one.value.pointer("/plugins/consumer-restriction/whitelist"))
         .collect();
-    assert_eq!(restricted, [&json!(["anna"])]);
-    assert!(findings(&import).iter().any(|finding| finding.contains("stored as hashes")));
+    assert_eq!(restricted, [&json!(["anna", "carol"])]);
+    assert_eq!(value(&import, "consumers/carol", "/plugins/basic-auth/hashed"), true);
+    assert!(findings(&import).iter().any(|finding| finding.contains("a hash of this kind")));
     let either: Vec<&Imported> =
         import.resources.iter().filter(|one| one.value["uri"] == "/either/*").collect();
     let has_auth = |one: &&Imported| one.value["plugins"].get("basic-auth").is_some();
@@ -312,4 +313,16 @@ fn listeners_are_the_files() {
         listeners("listen 127.0.0.1:81; listen 443 ssl;"),
         [(Some("127.0.0.1".to_owned()), 81, false), (Some("0.0.0.0".to_owned()), 443, true)]
     );
+}
+
+#[test]
+fn groups_of_a_name_are_named_where_they_are_used() {
+    let of = |body: &str| {
+        let text = format!("server {{ listen 80; server_name ~^(?<sub>[a-z]+)\\.test$; {body} }}");
+        let found = findings(&import(&text));
+        found.into_iter().filter(|finding| finding.contains("`$sub` has no value")).count()
+    };
+    assert_eq!(of("location / { return 200 \"$host\"; }"), 0);
+    assert_eq!(of("location / { return 200 \"$sub\"; }"), 1);
+    assert_eq!(of("location / { proxy_pass http://127.0.0.1:80; proxy_set_header X-Sub $sub; }"), 1);
 }
