@@ -35,6 +35,24 @@ impl Challenge {
         Challenge(format!("{scheme} realm=\"{realm}\"").into_bytes())
     }
 
+    /// Of tokens (RFC 6750 section 3). Without a realm if it is empty.
+    pub fn bearer(realm: &str) -> Challenge {
+        match realm {
+            "" => Challenge(b"Bearer".to_vec()),
+            realm => Challenge::new("Bearer", realm),
+        }
+    }
+
+    /// Refuses a token: the client learns that it sent one, and that it is not accepted.
+    pub fn refuse_token(&self, message: &'static str) -> Step {
+        let separator = if self.0.contains(&b' ') { ", " } else { " " };
+        let error = "error=\"invalid_token\"";
+        let page = "error_uri=\"https://tools.ietf.org/html/rfc6750#section-3.1\"";
+        let challenge = format!("{separator}{error}, error_description=\"{message}\", {page}").into_bytes();
+        let reply = Reply::json(401, &json!({ "message": message })).because(message);
+        Step::Reply(reply.header("WWW-Authenticate", [&self.0[..], &challenge].concat()))
+    }
+
     pub fn refuse(&self, message: &'static str) -> Step {
         let reply = Reply::json(401, &json!({ "message": message })).because(message);
         Step::Reply(reply.header("WWW-Authenticate", self.0.clone()))

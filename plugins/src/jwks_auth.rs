@@ -17,7 +17,7 @@ use sdk::{Build, Exchange, Fields, Method, Phase, Plugin, Reply, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::auth::{self, Challenge, Vouched};
+use crate::auth::{Challenge, Vouched};
 use crate::jwks::KeySet;
 use crate::jwt_auth::token::Token;
 use crate::query::{self, Arg};
@@ -35,6 +35,7 @@ pub struct JwksAuth {
 pub struct Config {
     jwks: Option<String>,
     jwks_uri: Option<String>,
+    discovery: Option<String>,
     ssl_verify: bool,
     timeout: u64,
     cache_ttl: u64,
@@ -58,7 +59,14 @@ pub struct Config {
 /// Where the keys come from.
 enum Keys {
     Given(KeySet),
-    Fetched { remote: Remote, cache: WorkerState<Cache<KeySet>> },
+    Fetched { server: Server, cache: WorkerState<Cache<KeySet>> },
+}
+
+/// The address of a set of keys.
+enum Server {
+    Keys(Remote),
+    /// A document that has it (OpenID Connect Discovery 1.0, RFC 8414).
+    Metadata(Remote),
 }
 
 /// The largest set of keys, in bytes.
@@ -78,6 +86,7 @@ impl Plugin for JwksAuth {
             "properties": {
                 "jwks": {"type": "string", "minLength": 2},
                 "jwks_uri": {"type": "string", "minLength": 8},
+                "discovery": {"type": "string", "minLength": 8},
                 "ssl_verify": {"type": "boolean", "default": true},
                 "timeout": {"type": "integer", "minimum": 1, "maximum": 60000, "default": 3000},
                 "cache_ttl": {"type": "integer", "minimum": 1, "maximum": 86400, "default": 300},
@@ -93,9 +102,11 @@ impl Plugin for JwksAuth {
                 "clock_skew": {"type": "integer", "minimum": 0, "maximum": 86400, "default": 60},
                 "payload_header": name,
                 "claim_headers": {"type": "object", "additionalProperties": name},
-                "realm": auth::realm("jwt"),
+                "realm": {
+                    "type": "string", "pattern": "^[\\x20-\\x21\\x23-\\x5B\\]-\\x7E]*$", "default": "jwt", "maxLength": 128,
+                },
             },
-            "oneOf": [{"required": ["jwks"]}, {"required": ["jwks_uri"]}],
+            "oneOf": [{"required": ["jwks"]}, {"required": ["jwks_uri"]}, {"required": ["discovery"]}],
         })
     }
 
@@ -105,17 +116,20 @@ impl Plugin for JwksAuth {
                 Invalid::new("this is not a valid header name").expected("letters, digits and `-`").got(name)
             })?;
         }
-        let keys = match (&config.jwks, &config.jwks_uri) {
-            (Some(text), _) => {
+        let remote = |url: &str, at: &str| Remote::parse(url).map_err(|why| Invalid::new(why).at(at));
+        let server = match (&config.jwks_uri, &config.discovery) {
+            (Some(url), _) => Some(Server::Keys(remote(url, "/jwks_uri")?)),
+            (None, Some(url)) => Some(Server::Metadata(remote(url, "/discovery")?)),
+            (None, None) => None,
+        };
+        let keys = match server {
+            Some(server) => Keys::Fetched { server, cache: cx.worker_state("keys") },
+            None => {
+                let text = config.jwks.as_deref().unwrap_or_default();
                 Keys::Given(KeySet::read(text.as_bytes()).map_err(|why| Invalid::new(why).at("/jwks"))?)
             }
-            (None, url) => {
-                let url = url.as_deref().unwrap_or_default();
-                let remote = Remote::parse(url).map_err(|why| Invalid::new(why).at("/jwks_uri"))?;
-                Keys::Fetched { remote, cache: cx.worker_state("keys") }
-            }
         };
-        let challenge = Challenge::new("Bearer", &config.realm);
+        let challenge = Challenge::bearer(&config.realm);
         Ok(JwksAuth { config, keys, challenge })
     }
 
@@ -127,7 +141,9 @@ impl Plugin for JwksAuth {
             self.pass_on(x, None);
             return Step::Next;
         };
-        let Some(token) = Token::parse(&text) else { return self.challenge.refuse("JWT token invalid") };
+        let Some(token) = Token::parse(&text) else {
+            return self.challenge.refuse_token("JWT token invalid");
+        };
         match &self.keys {
             Keys::Given(keys) => self.judge(x, keys, &token),
             Keys::Fetched { cache, .. } => {
@@ -144,7 +160,9 @@ impl Plugin for JwksAuth {
 
     async fn wait(&self, _phase: Phase, x: &mut Exchange<'_>) -> Step {
         let Some(text) = self.find(x) else { return self.challenge.refuse("Missing JWT token in request") };
-        let Some(token) = Token::parse(&text) else { return self.challenge.refuse("JWT token invalid") };
+        let Some(token) = Token::parse(&text) else {
+            return self.challenge.refuse_token("JWT token invalid");
+        };
         match self.keys_for(x, token.key_id()).await {
             Ok(keys) => self.judge(x, &keys, &token),
             Err(why) => {
@@ -163,19 +181,43 @@ impl JwksAuth {
     /// The server's keys, fetched if need be.
     async fn keys_for(&self, x: &Exchange<'_>, key: Option<&str>) -> Result<Rc<KeySet>, &'static str> {
         const FAILED: &str = "the server of the keys does not answer";
-        let Keys::Fetched { remote, cache } = &self.keys else { return Err(FAILED) };
+        let Keys::Fetched { server, cache } = &self.keys else { return Err(FAILED) };
         let times = (self.ttl(), self.config.timeout);
         let found = obtain(
             cache,
             x.world(),
             times,
             |keys| holds(keys, key),
-            async || self.ask(x, remote).await.map_err(|why| x.complain(Self::NAME, why)).ok(),
+            async || self.ask(x, server).await.map_err(|why| x.complain(Self::NAME, why)).ok(),
         );
         found.await.ok_or(FAILED)
     }
 
-    async fn ask(&self, x: &Exchange<'_>, remote: &Remote) -> Result<KeySet, &'static str> {
+    async fn ask(&self, x: &Exchange<'_>, server: &Server) -> Result<KeySet, &'static str> {
+        let found;
+        let keys = match server {
+            Server::Keys(remote) => remote,
+            Server::Metadata(remote) => {
+                found = self.named_by(&self.get(x, remote).await?)?;
+                &found
+            }
+        };
+        KeySet::read(&self.get(x, keys).await?)
+    }
+
+    /// The address of the keys by the metadata of an issuer.
+    fn named_by(&self, metadata: &[u8]) -> Result<Remote, &'static str> {
+        let metadata: Value =
+            serde_json::from_slice(metadata).map_err(|_| "the metadata of the issuer is not JSON")?;
+        // Of another issuer: its tokens are not those that are wanted.
+        if self.config.issuer.as_deref().is_some_and(|issuer| metadata["issuer"].as_str() != Some(issuer)) {
+            return Err("the metadata is another issuer's");
+        }
+        let url = metadata["jwks_uri"].as_str().unwrap_or_default();
+        Remote::parse(url).map_err(|_| "the metadata of the issuer has no valid jwks_uri")
+    }
+
+    async fn get(&self, x: &Exchange<'_>, remote: &Remote) -> Result<Vec<u8>, &'static str> {
         let mut fields = Fields::new();
         // The name and value are valid.
         let _ = fields.set(b"Accept", b"application/json");
@@ -186,7 +228,7 @@ impl JwksAuth {
             keep: Keep { connections: 0, idle: Duration::ZERO },
         };
         match remote.fetch(x, manner, Method::Get, fields, Bytes::new()).await {
-            Ok(answer) if answer.status == 200 => KeySet::read(&answer.body),
+            Ok(answer) if answer.status == 200 => Ok(answer.body),
             Ok(_) => Err("the server of the keys does not answer with status 200"),
             Err(error) => Err(error.as_str()),
         }
@@ -195,21 +237,21 @@ impl JwksAuth {
     fn judge(&self, x: &mut Exchange<'_>, keys: &KeySet, token: &Token<'_>) -> Step {
         let config = &self.config;
         if !keys.verify(token) {
-            return self.challenge.refuse("failed to verify jwt");
+            return self.challenge.refuse_token("failed to verify jwt");
         }
         let claim = |name: &str| token.claim(name).and_then(Value::as_str);
         if config.issuer.as_deref().is_some_and(|issuer| claim("iss") != Some(issuer)) {
-            return self.challenge.refuse("the issuer of the token is not accepted");
+            return self.challenge.refuse_token("the issuer of the token is not accepted");
         }
         if !config.audiences.is_empty() && !self.is_for_us(token.claim("aud")) {
-            return self.challenge.refuse("the audience of the token is not accepted");
+            return self.challenge.refuse_token("the audience of the token is not accepted");
         }
         let now = x.world().now_ms() / 1000;
         let lacks_end = config.require_expiration && token.claim("exp").is_none();
         let times_are_numbers =
             ["exp", "nbf"].iter().all(|name| token.claim(name).is_none_or(Value::is_number));
         if lacks_end || !times_are_numbers || !self.is_in_time(token, now) {
-            return self.challenge.refuse("the token is expired or not yet valid");
+            return self.challenge.refuse_token("the token is expired or not yet valid");
         }
         self.pass_on(x, Some(token));
         Step::Next

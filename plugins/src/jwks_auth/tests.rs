@@ -252,6 +252,41 @@ fn keys_are_fetched_once_and_again_for_unknown_keys() {
 }
 
 #[test]
+fn metadata_of_the_issuer_names_the_keys() {
+    let document = |issuer: &str, keys: &str| json!({"issuer": issuer, "jwks_uri": keys}).to_string();
+    let (issuer, keys) = ("http://127.0.0.1:8080/realms/shop", "http://127.0.0.1:8081/certs");
+    let answer = |body: String| Fetched { status: 200, body: body.into_bytes(), ..Fetched::default() };
+    for (config, metadata, expected, asked) in [
+        (json!({"issuer": issuer}), document(issuer, keys), 200, 2),
+        (json!({}), document("http://other", keys), 200, 2),
+        (json!({"issuer": issuer}), document("http://other", keys), 503, 1),
+        (json!({"issuer": issuer}), document(issuer, "file:///etc/passwd"), 503, 1),
+        (json!({"issuer": issuer}), "<html>".to_owned(), 503, 1),
+    ] {
+        let token = format!("Bearer {}", hs256(&json!({"iss": issuer})));
+        let mut probe = Probe::request("GET", "/", &[("Authorization", &token)]);
+        let mut config = config;
+        config["discovery"] = json!(format!("{issuer}/.well-known/openid-configuration"));
+        let stage: JwksAuth = probe.stage(config.clone()).unwrap();
+        // The last one is taken first.
+        let answers = [answer(set(&[secret(None)])), answer(metadata.clone())];
+        probe.world.answers.borrow_mut().extend(answers.map(Ok));
+        let mut x = probe.exchange();
+        assert!(matches!(stage.rewrite(&mut x), Step::Wait));
+        let status = match now(stage.wait(Phase::Rewrite, &mut x)) {
+            Step::Next => 200,
+            Step::Reply(reply) => reply.status,
+            step => panic!("{step:?}"),
+        };
+        drop(x);
+        let sent: Vec<_> = probe.world.sent.borrow().iter().map(|one| one.uri.clone()).collect();
+        assert_eq!((status, sent.len()), (expected, asked), "{config} {metadata}");
+        assert_eq!(sent[0], b"/realms/shop/.well-known/openid-configuration");
+        assert!(sent.get(1).is_none_or(|uri| uri == b"/certs"));
+    }
+}
+
+#[test]
 fn invalid_settings_are_refused() {
     let probe = Probe::default();
     for config in [
@@ -261,6 +296,9 @@ fn invalid_settings_are_refused() {
         json!({"jwks": set(&[json!({"kty": "oct", "k": "c2VjcmV0", "key_ops": ["encrypt"]})])}),
         json!({"jwks_uri": "ftp://127.0.0.1/"}),
         json!({"jwks_uri": "http://127.0.0.1/a b"}),
+        json!({"discovery": "file:///etc/passwd"}),
+        json!({"discovery": "http://127.0.0.1/", "jwks_uri": "http://127.0.0.1/"}),
+        json!({"issuer": "http://127.0.0.1/"}),
         json!({"jwks": set(&[secret(None)]), "payload_header": "a b"}),
         json!({"jwks": set(&[secret(None)]), "claim_headers": {"a:b": "sub"}}),
     ] {
