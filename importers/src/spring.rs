@@ -60,8 +60,12 @@ pub fn import(source: &Source<'_>) -> Result<Import, Box<Diagnostic>> {
     let gateway = gateway(settings);
     let mut shared = server::read(settings, source, &mut report);
     shared.extend(security::plugins(settings, source, &mut report));
+    let guards = shared.clone();
     routes::read(gateway.as_ref(), settings, source, shared, &mut report)?;
     security::headers(settings, &mut report);
+    if security::is_closed(&guards) {
+        security::firewall(&guards, &mut report);
+    }
     finish(settings, &mut report);
     Ok(report.import)
 }

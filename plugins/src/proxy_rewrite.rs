@@ -3,7 +3,7 @@
 //! Settings and order as in APISIX 3.18. The path that goes out is always encoded again,
 //! so nothing a client sent encoded can become part of the request line
 //! (`use_real_request_uri_unsafe` excepted, whose text is refused if it holds control
-//! characters or spaces). `query` is ours.
+//! characters or spaces). `query` and `merge_slashes` are ours.
 
 mod query_edits;
 
@@ -28,6 +28,7 @@ pub struct ProxyRewrite {
     query: Option<Box<QueryEdits>>,
     /// `use_real_request_uri_unsafe`: the target goes on as the client sent it.
     real_uri: bool,
+    merge_slashes: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -42,6 +43,8 @@ pub struct Config {
     query: Option<QuerySettings>,
     #[serde(default)]
     use_real_request_uri_unsafe: bool,
+    #[serde(default)]
+    merge_slashes: bool,
 }
 
 const METHODS: [&str; 14] = [
@@ -98,6 +101,10 @@ impl Plugin for ProxyRewrite {
                     "description": "use real_request_uri instead, THIS IS VERY UNSAFE.",
                     "type": "boolean", "default": false,
                 },
+                "merge_slashes": {
+                    "description": "repeated slashes in the path for the upstream become one",
+                    "type": "boolean",
+                },
             },
             "minProperties": 1,
         })
@@ -130,6 +137,7 @@ impl Plugin for ProxyRewrite {
             edits: edits::read(&config.headers).map_err(|error| error.under("/headers"))?.into(),
             query: config.query.map(|query| Box::new(QueryEdits::new(query))),
             real_uri: config.use_real_request_uri_unsafe,
+            merge_slashes: config.merge_slashes,
         })
     }
 
@@ -139,6 +147,13 @@ impl Plugin for ProxyRewrite {
             match self.new_uri(x, &mut captures) {
                 Ok(uri) => x.set_upstream_uri(&uri),
                 Err(step) => return step,
+            }
+        }
+        if self.merge_slashes {
+            let mut uri = Vec::new();
+            x.upstream_uri(&mut uri);
+            if merge_slashes(&mut uri) {
+                x.set_upstream_uri(&uri);
             }
         }
         if let Some(query) = &self.query {
@@ -283,6 +298,18 @@ fn refusal(what: &str) -> Step {
     Step::Reply(reply.because("a rewritten value holds characters that cannot be sent on"))
 }
 
+/// Makes one of repeated slashes in the path. Returns whether there were any.
+fn merge_slashes(uri: &mut Vec<u8>) -> bool {
+    let end = uri.iter().position(|&byte| byte == b'?').unwrap_or(uri.len());
+    if !uri[..end].windows(2).any(|pair| pair == b"//") {
+        return false;
+    }
+    let query = uri.split_off(end);
+    uri.dedup_by(|next, before| *next == b'/' && *before == b'/');
+    uri.extend_from_slice(&query);
+    true
+}
+
 fn query_of(uri: &[u8]) -> Option<&[u8]> {
     let at = uri.iter().position(|&byte| byte == b'?')?;
     Some(&uri[at + 1..])
@@ -310,6 +337,22 @@ mod tests {
         assert_eq!(uri_of(json!({"uri": "/new?b=2"}), "/old?a=1"), "/new?b=2&a=1");
         assert_eq!(uri_of(json!({"uri": "/$arg_a/x"}), "/old?a=1"), "/1/x?a=1");
         assert_eq!(uri_of(json!({"uri": "/a b"}), "/old"), "/a%20b");
+    }
+
+    #[test]
+    fn repeated_slashes_become_one() {
+        let merged = |mut config: Value, target: &str| {
+            config["merge_slashes"] = json!(true);
+            uri_of(config, target)
+        };
+        for config in [json!({}), json!({"use_real_request_uri_unsafe": true})] {
+            assert_eq!(merged(config.clone(), "/a/b?c=//d"), "/a/b?c=//d");
+            assert_eq!(merged(config, "/a%2F%2Fb"), "/a%2F%2Fb");
+        }
+        let real = json!({"use_real_request_uri_unsafe": true});
+        assert_eq!(merged(real.clone(), "//a///b/?c=//d"), "/a/b/?c=//d");
+        assert_eq!(uri_of(real, "//a///b/?c=//d"), "//a///b/?c=//d");
+        assert_eq!(merged(json!({"regex_uri": ["^/a(.*)$", "/b//$1"]}), "/a/c"), "/b/c");
     }
 
     #[test]

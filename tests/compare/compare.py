@@ -70,7 +70,10 @@ def stop(process):
 
 
 def written(request, name, value):
-    """A header's value as it is compared: the text of an ETag is the program's own, and a Location may be relative."""
+    """A header's value as it is compared: texts of an ETag and for people are the program's own, a Location may be
+    relative."""
+    if name == "www-authenticate":
+        return re.sub(r'error_description="[^"]*"', "error_description", value)
     if name == "etag":
         return "W/" if value.startswith("W/") else "strong"
     if name == "location":
@@ -87,12 +90,15 @@ def received(name, value):
 
 
 def joined(headers):
-    """Several fields of forwarded headers and of `Vary` are one list; its order says nothing in `Vary`."""
+    """Several fields of forwarded headers, of `Cache-Control` and of `Vary` are one list; its order says nothing in `Vary`.
+    A `Content-Type` that is there twice with one value counts once."""
     lists, others = {}, []
     for name, value in headers:
+        if name == "content-type" and (name, value) in others:
+            continue
         if name == "vary":
             lists.setdefault(name, set()).update(part.strip().lower() for part in value.split(","))
-        elif name.startswith("x-forwarded-"):
+        elif name.startswith("x-forwarded-") or name == "cache-control":
             lists.setdefault(name, []).append(value)
         else:
             others.append((name, value))

@@ -349,6 +349,7 @@ impl Effects {
                 list.into_iter().flat_map(|(pattern, replacement)| [pattern, replacement]).collect();
             rewrite.insert("regex_uri".to_owned(), json!(texts));
         }
+        rewrite.insert("merge_slashes".to_owned(), json!(true));
         if !self.request.is_empty() {
             rewrite.insert("headers".to_owned(), self.request.of_request());
         }

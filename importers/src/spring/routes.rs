@@ -79,20 +79,32 @@ pub fn read<'s>(
     }
     weights::merge(&mut drafts, report);
     drafts.sort_by_key(|draft| draft.order);
-    let rule = super::preflight::refuse(&mut drafts, &shared.cors);
-    if rule.is_none() && !drafts.is_empty() {
-        drafts.push(super::preflight::last(&mut ids, report));
+    let mut rule = None;
+    if super::security::is_closed(&shared.plugins) {
+        if !drafts.is_empty() {
+            drafts.push(super::security::last(&shared.plugins, &mut ids, report));
+        }
+    } else {
+        rule = super::preflight::refuse(&mut drafts, &shared.cors);
+        if rule.is_none() && !drafts.is_empty() {
+            drafts.push(super::preflight::last(&mut ids, report));
+        }
     }
     super::server::paths(&["merge_slashes", "resolve_dots"], report);
     let has_routes = !drafts.is_empty();
+    let changes_path = |draft: &Draft| {
+        let plugins = draft.body.get("plugins");
+        plugins.is_some_and(|plugins| plugins["proxy-rewrite"].get("regex_uri").is_some())
+    };
+    let change_paths = drafts.iter().any(changes_path);
     add(drafts, source, report)?;
     if let Some(rule) = rule.filter(|_| has_routes) {
         report.resource(Key::new(Kind::GlobalRule, "preflight"), rule, report.place());
     }
     report.current = None;
-    if has_routes {
-        let effect = "servers get paths with repeated slashes as the client wrote them, where Spring merges the slashes after it has chosen the \
-                      route; and filters change paths with their percent-encodings decoded";
+    if change_paths {
+        let effect =
+            "filters change paths with their percent-encodings decoded, and Spring as the client wrote them";
         report.find(Severity::Behaviour, report.place(), "spring.cloud.gateway", effect);
     }
     Ok(())

@@ -3,8 +3,12 @@
 use model::{Key, Kind};
 use serde_json::{Map, Value, json};
 
+use super::ids::Ids;
+use super::path::Anchor;
 use super::report::Report;
+use super::routes::Draft;
 use super::settings::{Item, Settings};
+use super::upstream;
 use crate::Source;
 use crate::finding::Severity;
 
@@ -67,8 +71,8 @@ pub fn plugins(settings: &Settings<'_>, source: &Source<'_>, report: &mut Report
                 tokens(&jwt, "each route needs a token of this issuer", report);
             }
             None => {
-                let effect = "tokens are not verified: the keys of an issuer are not looked for, and a local key needs an \
-                              `issuer-uri` beside it";
+                let effect = "tokens are not verified: a local key needs an `issuer-uri` beside it, and is not one of several \
+                              audiences or algorithms";
                 guard(report, &jwt, effect);
             }
         }
@@ -85,7 +89,7 @@ pub fn plugins(settings: &Settings<'_>, source: &Source<'_>, report: &mut Report
                     "plugins": {"basic-auth": {"username": name, "password": password}},
                 });
                 report.resource(Key::new(Kind::Consumer, "spring_security"), consumer, user.place());
-                plugins.insert("basic-auth".to_owned(), json!({}));
+                plugins.insert("basic-auth".to_owned(), json!({"realm": REALM}));
                 user.whole();
                 let effect = "each route needs this user and password by HTTP Basic; there is no login page";
                 report.item(Severity::Behaviour, &user, effect, None);
@@ -96,10 +100,61 @@ pub fn plugins(settings: &Settings<'_>, source: &Source<'_>, report: &mut Report
     plugins
 }
 
+/// The realm of Spring Security for users by HTTP Basic; tokens have no realm.
+const REALM: &str = "Realm";
+
+/// The plugins among those of all routes that let clients in.
+const AUTHENTICATION: [&str; 3] = ["jwks-auth", "jwt-auth", "basic-auth"];
+
+/// Whether all routes need a token or a user.
+pub fn is_closed(plugins: &Map<String, Value>) -> bool {
+    AUTHENTICATION.iter().any(|name| plugins.contains_key(*name))
+}
+
+/// The route behind all others: who may not in, does not learn which paths there are.
+pub fn last(plugins: &Map<String, Value>, ids: &mut Ids, report: &Report) -> Draft {
+    let mut own: Map<String, Value> = plugins.clone();
+    own.retain(|name, _| AUTHENTICATION.contains(&name.as_str()));
+    let answer = json!({"response_status": 404, "response_example": "", "with_mock_header": false});
+    own.insert("mocking".to_owned(), answer);
+    Draft {
+        key: Key::new(Kind::Route, ids.take("no-route")),
+        place: report.place(),
+        order: i64::MAX,
+        anchors: vec![Anchor::Prefix("/".to_owned())],
+        body: Map::from_iter([("plugins".to_owned(), own.into())]),
+        upstream: upstream::no_nodes(),
+        weight: None,
+    }
+}
+
+/// Paths that Spring Security refuses: with empty segments and those of dots, `;`, `\\`, encoded signs and line ends.
+const STRANGE: &str = r"^[^?]*(?://|;|\\|/\.{1,2}(?:/|\?|$)|%(?:2[eEfF5]|3[bB]|5[cC]|0[0aAdD]))";
+
+/// Rules of Spring Security for all requests: 400 for strange paths, and where clients have tokens, 403 for requests that change
+/// something and have neither a token nor one against CSRF.
+pub fn firewall(plugins: &Map<String, Value>, report: &mut Report) {
+    let strange = json!({"block_rules": [STRANGE], "rejected_code": 400});
+    let rule = json!({"plugins": {"uri-blocker": strange}});
+    report.resource(Key::new(Kind::GlobalRule, "security-paths"), rule, report.place());
+    if ["jwks-auth", "jwt-auth"].iter().any(|name| plugins.contains_key(*name)) {
+        let vars = json!([[
+            ["request_method", "!", "in", ["GET", "HEAD", "OPTIONS", "TRACE"]],
+            ["http_authorization", "!", "~*", "^bearer"],
+            ["request_uri", "!", "~~", STRANGE],
+        ]]);
+        let rule = json!({"plugins": {"fault-injection": {"abort": {"http_status": 403, "vars": vars}}}});
+        report.resource(Key::new(Kind::GlobalRule, "security-csrf"), rule, report.place());
+    }
+}
+
 /// The findings about tokens that are verified.
 fn tokens(jwt: &Item<'_>, effect: &str, report: &mut Report) {
     jwt.whole();
-    let effect = format!("{effect}: paths that Java code permits without one are refused");
+    let effect = format!(
+        "{effect}: paths that Java code permits without one are refused, and requests that change something without one get \
+         403, as with the protection against CSRF that it may turn off"
+    );
     report.item(Severity::Behaviour, jwt, effect, None);
     let hint = "accept this finding if the application requires no more than a valid token; otherwise protect the routes \
                 that need a scope or a role by a plugin";
@@ -125,15 +180,17 @@ pub fn headers(settings: &Settings<'_>, report: &mut Report) {
     }
     let names: Vec<&str> = HEADERS.iter().map(|(name, _)| *name).collect();
     let effect = format!(
-        "responses that have none of the headers of Spring Security get them ({}); WWW-Authenticate is the gateway's own, and \
-         paths that are not in their normal form get no 400",
+        "responses that have none of the headers of Spring Security get them ({}), and paths that are not in their normal form \
+         400, as in versions from 6.4 on",
         names.join(", ")
     );
     report.find(Severity::Behaviour, report.place(), "spring.security", effect);
     let absent = |name: &str| {
         json!([format!("sent_http_{}", name.to_ascii_lowercase().replace('-', "_")), "!", "~~", "."])
     };
-    let vars: Vec<Value> = names.into_iter().map(absent).collect();
+    let mut vars: Vec<Value> = names.into_iter().map(absent).collect();
+    // The gateway's own 400 is that of `firewall`, which Spring Security sends without them.
+    vars.push(json!(["OR", ["status", "!", "in", ["400"]], ["upstream_status", "~~", "."]]));
     let set: Map<String, Value> =
         HEADERS.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
     let rule = json!({"plugins": {"response-rewrite": {"headers": {"set": set}, "vars": vars}}});
@@ -160,12 +217,20 @@ fn local_key(jwt: &Item<'_>, source: &Source<'_>) -> Option<(String, String, Str
 
 /// The settings of jwks-auth for tokens that the keys of a server verify.
 fn server_keys(jwt: &Item<'_>) -> Option<Value> {
-    let uri = jwt.get("jwk-set-uri")?.some()?;
-    if !uri.starts_with("http://") && !uri.starts_with("https://") {
+    if jwt.get("public-key-location").is_some() {
         return None;
     }
-    let mut settings = json!({"jwks_uri": uri});
-    if let Some(issuer) = jwt.get("issuer-uri").and_then(|item| item.some()) {
+    let text = |name: &str| jwt.get(name).and_then(|item| item.some());
+    let (keys, issuer) = (text("jwk-set-uri"), text("issuer-uri"));
+    let mut settings = match (keys, &issuer) {
+        (Some(keys), _) if is_url(&keys) => json!({"jwks_uri": keys, "realm": ""}),
+        (None, Some(issuer)) if is_url(issuer) => {
+            let metadata = format!("{}/.well-known/openid-configuration", issuer.trim_end_matches('/'));
+            json!({"discovery": metadata, "realm": ""})
+        }
+        _ => return None,
+    };
+    if let Some(issuer) = issuer {
         settings["issuer"] = json!(issuer);
     }
     let audiences = jwt.get("audiences").map(|item| item.texts()).unwrap_or_default();
@@ -173,6 +238,10 @@ fn server_keys(jwt: &Item<'_>) -> Option<Value> {
         settings["audiences"] = json!(audiences);
     }
     Some(settings)
+}
+
+fn is_url(text: &str) -> bool {
+    text.starts_with("http://") || text.starts_with("https://")
 }
 
 /// The text of a file by its location: `classpath:key.pem`, `file:./key.pem`. PEM itself is its own text.

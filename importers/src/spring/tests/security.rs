@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::{found, import, import_of, route, routes};
-use crate::Format;
 use crate::finding::Severity;
+use crate::{Format, Import};
 
 const ROUTE: &str = "spring.cloud.gateway.routes: [{id: a, uri: 'http://a:1', predicates: [Path=/a]}]\n";
 
@@ -12,6 +12,8 @@ const ROUTE: &str = "spring.cloud.gateway.routes: [{id: a, uri: 'http://a:1', pr
 fn tokens_of_a_server_close_the_routes() {
     for security in [
         "oauth2.resourceserver.jwt.issuer-uri: http://i",
+        "oauth2.resourceserver.jwt.issuer-uri: i",
+        "oauth2.resourceserver.jwt: {issuer-uri: 'http://i', public-key-location: 'classpath:absent.pem'}",
         "oauth2.resourceserver.opaquetoken.introspection-uri: http://i",
         "oauth2.client.registration.x.client-id: y",
         "user.password: '{bcrypt}x'",
@@ -36,7 +38,7 @@ fn a_local_key_and_a_user_are_carried_over() {
 
     let found = import(&format!("{ROUTE}spring.security.user: {{name: jack, password: secret}}\n"));
     assert_eq!(found.count(Severity::Guard), 0, "{:?}", found.findings);
-    assert_eq!(route(&found, "a")["plugins"]["basic-auth"], json!({}));
+    assert_eq!(route(&found, "a")["plugins"]["basic-auth"], json!({"realm": "Realm"}));
 }
 
 #[test]
@@ -46,8 +48,46 @@ fn keys_of_a_server_verify_tokens() {
     assert_eq!(found.count(Severity::Guard), 1, "scopes are not checked: {:?}", found.findings);
     assert_eq!(
         route(&found, "a")["plugins"]["jwks-auth"],
-        json!({"jwks_uri": "http://keys/certs", "issuer": "http://i", "audiences": ["shop"]})
+        json!({"jwks_uri": "http://keys/certs", "issuer": "http://i", "audiences": ["shop"], "realm": ""})
     );
+    // Of an issuer alone, its metadata names them.
+    let jwt = "spring.security.oauth2.resourceserver.jwt.issuer-uri: http://i/realms/a/\n";
+    let found = import(&format!("{ROUTE}{jwt}"));
+    assert_eq!(found.count(Severity::Guard), 1, "scopes are not checked: {:?}", found.findings);
+    let discovery = "http://i/realms/a/.well-known/openid-configuration";
+    assert_eq!(
+        route(&found, "a")["plugins"]["jwks-auth"],
+        json!({"discovery": discovery, "issuer": "http://i/realms/a/", "realm": ""})
+    );
+}
+
+#[test]
+fn requests_are_refused_as_spring_security_does() {
+    let jwt = "spring.security.oauth2.resourceserver.jwt.issuer-uri: http://i\n";
+    let user = "spring.security.user: {name: jack, password: secret}\n";
+    let rules = |import: &Import| -> Vec<String> {
+        let rules = import.resources.iter().filter(|one| one.key.kind == model::Kind::GlobalRule);
+        rules.map(|one| one.key.id.clone()).collect()
+    };
+    let found = import(&format!("{ROUTE}{jwt}"));
+    assert_eq!(rules(&found), ["security-headers", "security-paths", "security-csrf"]);
+    let last = route(&found, "no-route");
+    assert!(last["plugins"].get("jwks-auth").is_some(), "{last}");
+    assert_eq!(last["plugins"]["mocking"]["response_status"], 404);
+    let found = import(&format!("{ROUTE}{user}"));
+    assert_eq!(rules(&found), ["security-headers", "security-paths"]);
+    assert!(route(&found, "no-route")["plugins"].get("basic-auth").is_some());
+    let rule = found.resources.iter().find(|one| one.key.id == "security-paths").unwrap();
+    let strange = rule.value["plugins"]["uri-blocker"]["block_rules"][0].as_str().unwrap();
+    let strange = regex::Regex::new(strange).unwrap();
+    for path in [
+        "//a", "/a//b?c", "/a/../b", "/a/..", "/./a", "/a;b", "/a%2Fb", "/a%2e%2e", "/a%25", "/a\\b", "/a%0d",
+    ] {
+        assert!(strange.is_match(path), "{path}");
+    }
+    for path in ["/", "/a/b?c=//d;/../", "/a..b", "/..a/b", "/a%20b", "/a.b/.c"] {
+        assert!(!strange.is_match(path), "{path}");
+    }
 }
 
 #[test]
