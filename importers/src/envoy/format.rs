@@ -38,6 +38,11 @@ pub(super) fn literal(text: &str, out: &mut String) -> Result<(), String> {
     Ok(())
 }
 
+/// Whether a text has the address of the client, which headers of proxies may name.
+pub(super) fn names_client(text: &str) -> bool {
+    ["%DOWNSTREAM_REMOTE_", "%CLIENT_ADDRESS%"].iter().any(|operator| text.contains(operator))
+}
+
 /// The index of the `%` that ends an operator; one within its parentheses does not.
 fn operator_end(text: &str) -> Option<usize> {
     let mut depth = 0_u32;

@@ -12,6 +12,8 @@ use crate::node::Node;
 #[derive(Default)]
 pub(super) struct Edits {
     edits: Vec<Edit>,
+    /// To Envoy the client is who `X-Forwarded-For` names, so values with its address differ.
+    behind_proxies: bool,
 }
 
 struct Edit {
@@ -22,6 +24,11 @@ struct Edit {
 }
 
 impl Edits {
+    /// Changes of a route whose clients may stand behind proxies.
+    pub(super) fn new(behind_proxies: bool) -> Edits {
+        Edits { edits: Vec::new(), behind_proxies }
+    }
+
     /// Reads the changes of a level: `request_headers_to_add` and `request_headers_to_remove`, or those of responses.
     pub(super) fn read(
         &mut self,
@@ -56,6 +63,12 @@ impl Edits {
         let _ = add.get("keep_empty_value");
         let Some(name) = text(&header, "key") else { return };
         let value = header.any(&["value", "raw_value"]).and_then(|value| value.text()).unwrap_or_default();
+        if self.behind_proxies && format::names_client(&value) {
+            let construct = format!("{side}_headers_to_add: {name}");
+            let effect = "the address is that of the connection; Envoy takes one from `X-Forwarded-For`";
+            report.behaviour(&header, construct, effect);
+            report.hint("name the proxies in `nginx_config.http.real_ip_from` of config.yaml");
+        }
         let value = match format::template(&value, variables) {
             Ok(value) => value,
             Err(problem) => {

@@ -45,8 +45,8 @@ pub(super) fn read(
         filtered: Vec::new(),
     };
     report_fields(node, &mut draft.report);
-    let mut requests = Edits::default();
-    let mut responses = Edits::default();
+    let mut requests = Edits::new(around.manager.behind_proxies);
+    let mut responses = Edits::new(around.manager.behind_proxies);
     let mut order = levels.all();
     if boolean(&levels.table, "most_specific_header_mutations_wins") == Some(true) {
         order.reverse();

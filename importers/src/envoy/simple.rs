@@ -98,7 +98,11 @@ fn named(filter: &Filter<'_>, report: &mut Report) {
     let of = |table: &[(&str, &'static str)]| {
         table.iter().find(|(known, _)| *known == word).map(|(_, effect)| *effect)
     };
-    if let Some(effect) = of(SILENT) {
+    if matches!(word, "ratelimit" | "rate_limit") {
+        let effect = "the rate limit service is not asked, so its limits do not hold";
+        report.guard(filter.place(), name, effect);
+        report.hint("limit-count with the policy `redis` counts requests of all gateways together");
+    } else if let Some(effect) = of(SILENT) {
         report.cosmetic(filter.place(), name, effect);
     } else if let Some(effect) = of(NAMED) {
         report.behaviour(filter.place(), name, effect);

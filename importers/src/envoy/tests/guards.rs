@@ -289,3 +289,34 @@ fn streams_of_one_port_are_distinguished_by_address() {
     );
     assert_eq!(of(&[stream("127.0.0.1", "app")]), [("port-5432".to_owned(), Value::Null)]);
 }
+
+#[test]
+fn headers_with_the_address_of_a_client_differ_behind_proxies() {
+    let mut routes = routes();
+    routes[0]["request_headers_to_add"] =
+        json!([{"header": {"key": "X-Client", "value": "%DOWNSTREAM_REMOTE_ADDRESS%"}}]);
+    routes[1]["response_headers_to_add"] =
+        json!([{"header": {"key": "X-Peer", "value": "%DOWNSTREAM_DIRECT_REMOTE_ADDRESS%"}}]);
+    let named = |manager: &Value| -> Vec<String> {
+        let import = read(&[listener(&[], manager, &routes)]);
+        let all = import.findings.iter().map(|finding| finding.construct.clone());
+        all.filter(|construct| construct.contains("headers_to_add")).collect()
+    };
+    let hops = json!({"use_remote_address": true, "xff_num_trusted_hops": 1});
+    for manager in [&json!({}), &json!({"use_remote_address": false}), &hops] {
+        assert_eq!(named(manager), ["request_headers_to_add: X-Client"], "{manager}");
+    }
+    assert!(named(&json!({"use_remote_address": true})).is_empty());
+}
+
+#[test]
+fn a_rate_limit_service_closes_the_routes() {
+    let limit = filter("envoy.filters.http.ratelimit", "ratelimit.v3.RateLimit");
+    let import = read(&[listener(&[limit], &json!({}), &routes())]);
+    assert_eq!(closed(&import), ["routes/v-a", "routes/v-b"]);
+    let hint = import
+        .findings
+        .iter()
+        .find_map(|finding| finding.hint.as_deref().filter(|hint| hint.contains("redis")));
+    assert!(hint.is_some(), "{:?}", import.findings);
+}
