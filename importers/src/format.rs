@@ -1,6 +1,8 @@
 //! The format of a file, recognised by its content.
 
-use serde_json::Value;
+use std::collections::BTreeMap;
+
+use serde::de::IgnoredAny;
 
 /// A format that can be imported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -137,8 +139,14 @@ fn looks_like_compose(text: &str) -> bool {
 
 /// Formats of statements instead of keys: nginx, HAProxy, Caddy.
 fn by_statements(name: &str, text: &str) -> Option<Recognised> {
+    let lines =
+        || text.lines().map(str::trim_start).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    // A file of YAML may have statements of other programs within its texts.
+    if lines().next().is_some_and(|line| line.starts_with("---") || begins_with_key(line)) {
+        return None;
+    }
     let mut haproxy = 0;
-    for line in text.lines().map(str::trim_start).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+    for line in lines() {
         let mut words = line.split_whitespace();
         let (first, second) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
         let opens = line.trim_end().ends_with('{') || line.contains("{ ");
@@ -171,13 +179,20 @@ fn by_statements(name: &str, text: &str) -> Option<Recognised> {
     None
 }
 
+/// Whether a line is `key:` or `key: value`.
+fn begins_with_key(line: &str) -> bool {
+    let in_key = |c: char| c.is_ascii_alphanumeric() || "_.-\"'".contains(c);
+    let after = line.trim_start_matches(in_key);
+    after.len() < line.len()
+        && after.strip_prefix(':').is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t']))
+}
+
 /// The keys at the top of a text of YAML or JSON, even if it does not parse as a whole.
 fn top_keys(text: &str) -> Vec<String> {
     if text.trim_start().starts_with('{') {
-        return match serde_json::from_str::<Value>(text) {
-            Ok(Value::Object(map)) => map.keys().cloned().collect(),
-            _ => Vec::new(),
-        };
+        // Values are passed over: the file may be large.
+        let keys = serde_json::from_str::<BTreeMap<String, IgnoredAny>>(text);
+        return keys.map_or_else(|_| Vec::new(), |map| map.into_keys().collect());
     }
     let key = |line: &str| {
         let (key, _) = line.split_once(':')?;
@@ -223,6 +238,18 @@ mod tests {
                 Recognised::Unsupported("Docker Compose"),
             ),
             ("apisix.yaml", "routes:\n- uri: /\n#END\n", Recognised::Apisix),
+            (
+                "x.yaml",
+                "apiVersion: v1\nkind: ConfigMap\ndata:\n  nginx.conf: |\n    server {\n      listen 80;\n    }\n",
+                Recognised::Unsupported("Kubernetes"),
+            ),
+            (
+                "kong.yml",
+                "# exported\n_format_version: '3.0'\nservices:\n- name: a\n  plugins: [|\n    http {\n    }\n  ]\n",
+                format(Format::Kong),
+            ),
+            ("Caddyfile", "localhost:8080 {\n  reverse_proxy a:1\n}\n", Recognised::Unsupported("Caddy")),
+            ("a.conf", "log_format main '$remote_addr: '\n '$status';\nserver {\n}\n", format(Format::Nginx)),
             ("x.yaml", "colour: blue\nsize: 2\n", Recognised::Unknown(vec!["colour".into(), "size".into()])),
             ("x", "", Recognised::Unknown(Vec::new())),
         ] {
