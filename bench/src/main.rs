@@ -26,6 +26,7 @@ mod stats;
 mod suite;
 mod template;
 mod upstream;
+mod watching;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -18,6 +18,7 @@ use crate::process::Process;
 use crate::reload::RoutesFile;
 use crate::scenario::{Kind, Scenario};
 use crate::upstream::{Upstream, redis};
+use crate::watching::Watching;
 use crate::{idle, scale, stats::Spread};
 
 /// Duration and number of passes.
@@ -288,11 +289,16 @@ impl ScenarioRun<'_> {
             }
             (Some(rate), None) => Some(Churn::start(target, &arm.setup, place, rate, duration)?),
         };
+        let watching = match arm.setup.tap {
+            Some(conditions) => Some(Watching::start(place.control_port, conditions)?),
+            None => None,
+        };
         let control = counters::control_us(&pids);
         let before = CpuTime::read(&pids);
         let load = self.load(target, self.plan.duration, self.plan.share)?;
         let used = CpuTime::read(&pids).since(&before);
         let control = counters::control_us(&pids) - control;
+        watching.map(Watching::finish).transpose()?;
         let mut churn = churn.map(Churn::finish).transpose()?;
         if let Some(churn) = churn.as_mut().filter(|_| arm.gateway == Gateway::Sluice) {
             churn.control_us = Some(control / churn.changes.max(1) as f64);

@@ -165,6 +165,8 @@ pub struct Setup {
     pub admin: bool,
     /// Log a line for every request to a file, in APISIX's format (Sluice only).
     pub access_log: bool,
+    /// The live view and a tap with these conditions are open during the load (Sluice only).
+    pub tap: Option<&'static str>,
 }
 
 impl Setup {
@@ -188,6 +190,7 @@ impl Setup {
         workers: 1,
         admin: false,
         access_log: false,
+        tap: None,
     };
 
     pub fn paths(&self) -> Vec<String> {

@@ -138,6 +138,25 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         ..BASE
     },
     Scenario {
+        id: "tap-nothing",
+        also: &["dashboard"],
+        title: "The dashboard is open, with a tap that matches nothing",
+        setup: Setup { tap: Some("path=/no-such-path"), ..PLAIN },
+        references: OWN_PLAIN,
+        peers: &[],
+        ..BASE
+    },
+    Scenario {
+        id: "tap-all-10000",
+        also: &[],
+        title: "The dashboard is open, with a tap that matches all, at 10,000 requests/s, open loop",
+        driver: Driver::Paced { connections: 50, rate: 10_000 },
+        setup: Setup { tap: Some(""), ..PLAIN },
+        references: OWN_PLAIN,
+        peers: &[],
+        ..BASE
+    },
+    Scenario {
         id: "rate-limit-redis",
         also: &[],
         title: "One route with a rate limit that is counted in Redis, 16 connections",
