@@ -31,9 +31,9 @@ impl Watching {
     /// The gateway refuses one of them.
     pub fn start(control_port: u16, conditions: &str) -> Result<Watching> {
         let paths = ["/v1/live".to_owned(), format!("/v1/tap?{conditions}")];
-        let streams = paths.iter().map(|path| {
-            Stream::open(control_port, path).with_context(|| format!("control API, {path}"))
-        });
+        let streams = paths
+            .iter()
+            .map(|path| Stream::open(control_port, path).with_context(|| format!("control API, {path}")));
         Ok(Watching { streams: streams.collect::<Result<_>>()? })
     }
 
