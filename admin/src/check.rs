@@ -156,7 +156,7 @@ fn check_alone(catalog: &dyn Catalog, open: Open<'_>, key: &Key, value: &Value) 
         control::certificates::check(ssl, crate::now())?;
     }
     if let Resource::Proto(proto) = &resource {
-        control::protos::check(&proto.content)?;
+        sdk::protos::compile(&proto.content)?;
     }
     check_client_certificate(&resource, open, value)?;
     let Some(plugins) = resource.plugins() else { return Ok(()) };

@@ -11,7 +11,6 @@ pub mod health;
 pub mod look;
 pub mod names;
 pub mod pipeline;
-pub mod protos;
 pub mod references;
 pub mod secrets;
 pub mod store;

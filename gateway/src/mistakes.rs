@@ -49,7 +49,7 @@ impl Mistakes<'_> {
         if kind == Kind::Proto
             && let Some(content) = value.get("content").and_then(Value::as_str)
         {
-            found.extend(control::protos::check(content).err());
+            found.extend(sdk::protos::compile(content).err());
         }
         if let Some(upstream) = value.get("upstream") {
             let document = schema::document(Kind::Upstream);

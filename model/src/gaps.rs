@@ -39,8 +39,6 @@ pub enum Effect {
 /// A part of a resource that asks for a feature.
 #[derive(Debug, Clone, Copy)]
 pub enum Ask {
-    /// Every resource of the kind.
-    Kind(Kind),
     /// A field of these kinds that is there and not null.
     Field(&'static [Kind], &'static str),
     /// One of these values of a field of an upstream.
@@ -50,13 +48,6 @@ pub enum Ask {
 }
 
 const WITH_LUA: &[Kind] = &[Kind::Route, Kind::Service];
-
-pub const PROTOS: &Gap = &Gap {
-    why: "gRPC is not transcoded yet",
-    hint: "a route that configures grpc-transcode is refused",
-    effect: Effect::Ignored,
-    asked_by: &[Ask::Kind(Kind::Proto)],
-};
 
 pub const STREAM_UPSTREAMS: &Gap = &Gap {
     why: "the protocol of Kafka is not spoken yet",
@@ -103,7 +94,7 @@ impl Gap {
 }
 
 /// Every row.
-pub const ALL: &[&Gap] = &[PROTOS, STREAM_UPSTREAMS, LUA, DISCOVERY, WASM, RUNNERS, TRACING];
+pub const ALL: &[&Gap] = &[STREAM_UPSTREAMS, LUA, DISCOVERY, WASM, RUNNERS, TRACING];
 
 /// Refuses a resource that asks for a missing feature.
 ///
@@ -190,7 +181,6 @@ fn asked(kind: Kind, value: &Value, effect: Effect) -> Vec<Invalid> {
 impl Ask {
     fn find(self, kind: Kind, value: &Value, gap: &Gap, found: &mut Vec<Invalid>) {
         match self {
-            Ask::Kind(asking) if asking == kind => found.push(self.invalid(gap, String::new(), None)),
             Ask::Field(kinds, name) if kinds.contains(&kind) && there(value, name).is_some() => {
                 found.push(self.invalid(gap, format!("/{name}"), None));
             }
@@ -210,17 +200,13 @@ impl Ask {
                     found.push(self.invalid(gap, format!("{place}/{name}"), field.as_str()));
                 }
             }
-            Ask::Kind(_) | Ask::Field(..) => {}
+            Ask::Field(..) => {}
         }
     }
 
     fn invalid(self, gap: &Gap, pointer: String, got: Option<&str>) -> Invalid {
         let why = gap.why;
         let mut invalid = match self {
-            Ask::Kind(kind) if gap.effect == Effect::Ignored => {
-                Invalid::new(format!("{} have no effect: {why}", kind.collection()))
-            }
-            Ask::Kind(kind) => Invalid::new(format!("{} are not supported yet: {why}", kind.collection())),
             Ask::UpstreamOther("discovery_type", _) => Invalid::new(format!(
                 "discovery {} is not supported by this version: {why}",
                 got.unwrap_or_default()
@@ -291,13 +277,6 @@ pub fn samples() -> Vec<(Effect, Kind, &'static str, Value)> {
                 ]
             };
             match *ask {
-                Ask::Kind(kind) => {
-                    let value = match kind {
-                        Kind::Proto => json!({"content": "syntax = \"proto3\";"}),
-                        _ => json!({}),
-                    };
-                    add(gap.effect, kind, value);
-                }
                 Ask::Field(kinds, name) => {
                     for kind in kinds {
                         let mut value = match kind {

@@ -219,12 +219,17 @@ impl Catalog {
             asked.set(true);
             (scope.metadata)(row.name())
         };
+        let protos = |id: &str| {
+            asked.set(true);
+            (scope.protos)(id)
+        };
         let is_plain = meta.is_none();
         let complete = || plugin.schema().parse(or_empty(written)).ok();
         let mut cx = Build::new(owner, &self.services, scope.names)
             .with_plugin_builder(&others)
             .with_complete_config(&complete)
-            .with_metadata(&metadata);
+            .with_metadata(&metadata)
+            .with_protos(&protos);
         if let Some(upstreams) = scope.upstreams {
             cx = cx.with_upstreams(upstreams);
         }
@@ -497,7 +502,8 @@ fn before_consumers() -> Invalid {
 static UNOWNED: Owner = Owner { collection: "", id: String::new() };
 
 /// Nothing is looked up while a configuration is only checked.
-const CHECK: Scope<'static> = Scope { names: &NoNames, upstreams: None, metadata: &|_| None, enabled: None };
+const CHECK: Scope<'static> =
+    Scope { names: &NoNames, upstreams: None, metadata: &|_| None, protos: &|_| None, enabled: None };
 
 /// No name is looked up while a configuration is only checked.
 struct NoNames;

@@ -42,6 +42,7 @@ pub mod ext_authz;
 pub mod fault_injection;
 pub mod file_logger;
 pub mod forward_auth;
+pub mod grpc_transcode;
 pub mod grpc_web;
 pub mod gzip;
 pub mod hmac_auth;
@@ -170,6 +171,7 @@ plugins! {
     traffic_split::TrafficSplit,
     redirect::Redirect,
     response_rewrite::ResponseRewrite,
+    grpc_transcode::GrpcTranscode,
     grpc_web::GrpcWeb,
     public_api::PublicApi,
     prometheus::Prometheus,

@@ -144,7 +144,8 @@ mod tests {
     fn chain(config: &Value) -> Arc<Chain> {
         let owner = Owner { collection: "routes", id: "1".into() };
         let names = FixedNames::default();
-        let scope = Scope { names: &names, upstreams: None, metadata: &|_| None, enabled: None };
+        let scope =
+            Scope { names: &names, upstreams: None, metadata: &|_| None, protos: &|_| None, enabled: None };
         catalog().chain(&[Configured { name: "multi-auth", config, owner: &owner }], &scope).unwrap()
     }
 
@@ -253,8 +254,13 @@ mod tests {
         let catalog = catalog();
         catalog.register(Box::new(sdk::instance::Linked::<Slow>::NEW)).unwrap();
         let owner = Owner { collection: "routes", id: "1".into() };
-        let scope =
-            Scope { names: &FixedNames::default(), upstreams: None, metadata: &|_| None, enabled: None };
+        let scope = Scope {
+            names: &FixedNames::default(),
+            upstreams: None,
+            metadata: &|_| None,
+            protos: &|_| None,
+            enabled: None,
+        };
         let config = &json!({"auth_plugins": [{"slow-auth": {}}, {"key-auth": {}}, {"slow-auth": {}}]});
         let chain =
             catalog.chain(&[Configured { name: "multi-auth", config, owner: &owner }], &scope).unwrap();

@@ -84,8 +84,13 @@ mod tests {
     /// Whether a plugin answers the request, in this phase's two forms.
     fn answers(config: &Value, method: &str, path: &str) -> [bool; 2] {
         let owner = Owner { collection: "routes", id: "1".into() };
-        let scope =
-            Scope { names: &FixedNames::default(), upstreams: None, metadata: &|_| None, enabled: None };
+        let scope = Scope {
+            names: &FixedNames::default(),
+            upstreams: None,
+            metadata: &|_| None,
+            protos: &|_| None,
+            enabled: None,
+        };
         let chain =
             catalog().chain(&[Configured { name: "public-api", config, owner: &owner }], &scope).unwrap();
         let mut probe = Probe::request(method, path, &[]);

@@ -218,7 +218,8 @@ mod tests {
         let config = json!({ "rules": rules });
         let entries = [Configured { name: "workflow", config: &config, owner: &owner }];
         let names = FixedNames::default();
-        let scope = Scope { names: &names, upstreams: None, metadata: &|_| None, enabled: None };
+        let scope =
+            Scope { names: &names, upstreams: None, metadata: &|_| None, protos: &|_| None, enabled: None };
         Catalog::new(probe.services.clone(), Default::default()).chain(&entries, &scope).unwrap()
     }
 

@@ -13,6 +13,7 @@ use crate::connection::Trust;
 use crate::counters::{Counters, Gauges, Paces, Tallies};
 use crate::endpoint::Served;
 use crate::meters::Meters;
+use crate::protos::{DescriptorPool, LookUp};
 use crate::sink::{Folders, Sinks};
 use crate::state::{States, WorkerState};
 use crate::upstream::{UpstreamHandle, Upstreams};
@@ -139,6 +140,7 @@ pub struct Build<'a> {
     /// The plugin's configuration with its defaults and `_meta`.
     complete: Option<&'a dyn Fn() -> Option<Value>>,
     metadata: Option<&'a dyn Fn() -> Option<&'a Value>>,
+    protos: Option<&'a LookUp<'a>>,
     others: Option<&'a dyn PluginBuilder>,
     upstreams: Option<&'a dyn Upstreams>,
 }
@@ -154,6 +156,7 @@ impl<'a> Build<'a> {
             identity: None,
             complete: None,
             metadata: None,
+            protos: None,
             others: None,
             upstreams: None,
         }
@@ -187,6 +190,18 @@ impl<'a> Build<'a> {
     /// it changes, so read it only where the settings defer to it.
     pub fn metadata(&self) -> Option<&'a Value> {
         self.metadata.and_then(|metadata| metadata())
+    }
+
+    /// Sets the proto resources, for [`Build::proto`].
+    #[must_use]
+    pub fn with_protos(self, protos: &'a LookUp<'a>) -> Build<'a> {
+        Build { protos: Some(protos), ..self }
+    }
+
+    /// The proto resource with this id, compiled; `None` if it is missing or invalid. An instance
+    /// that reads one is rebuilt when protos change.
+    pub fn proto(&self, id: &str) -> Option<DescriptorPool> {
+        self.protos.and_then(|protos| protos(id))
     }
 
     /// Returns a value of the node, shared by all workers. It survives configuration changes as

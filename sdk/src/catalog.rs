@@ -12,6 +12,7 @@ use crate::build::{Names, Owner};
 use crate::chain::Chain;
 use crate::condition::Condition;
 use crate::consumers::Credential;
+use crate::protos::LookUp;
 use crate::upstream::Upstreams;
 
 /// One configured plugin, before its instance is built.
@@ -30,6 +31,8 @@ pub struct Scope<'a> {
     pub upstreams: Option<&'a dyn Upstreams>,
     /// Plugin metadata by plugin name. Called only for plugins that read metadata.
     pub metadata: &'a dyn Fn(&'static str) -> Option<&'a Value>,
+    /// The compiled proto resource with an id. Called only for plugins that read protos.
+    pub protos: &'a LookUp<'a>,
     /// The enabled plugins; `None` enables all.
     pub enabled: Option<&'a dyn Fn(&str) -> bool>,
 }

@@ -42,6 +42,7 @@ pub mod otlp;
 pub mod pattern;
 pub mod phase;
 pub mod plugin;
+pub mod protos;
 pub mod resolve;
 pub mod response_body;
 pub mod sink;

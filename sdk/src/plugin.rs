@@ -89,7 +89,7 @@ pub trait Plugin: Sized + Send + Sync + 'static {
     /// the consumers and the time, and calling it changes only the exchange: no counter, no cache,
     /// no request of its own and no randomness. Only pure instances are called to explain a
     /// decision. A pure instance must be built only from its settings, its `plugin_attr` and its
-    /// metadata; unless it reads metadata, resources with the same settings share it.
+    /// metadata and protos; unless it reads these, resources with the same settings share it.
     fn is_pure(&self) -> bool {
         false
     }

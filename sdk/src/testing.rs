@@ -54,6 +54,8 @@ pub struct Probe {
     pub route: RouteInfo,
     pub world: FakeWorld,
     pub services: Services,
+    /// Compiled proto resources and their ids.
+    pub protos: Vec<(String, crate::protos::DescriptorPool)>,
     /// See [`Probe::stream`].
     pub is_stream: bool,
 }
@@ -249,6 +251,7 @@ impl Probe {
             route: RouteInfo::new("1", RouteNames { name: "route-1".into(), ..RouteNames::default() }),
             world: FakeWorld { now_ms: 1_700_000_000_000.into(), ..FakeWorld::default() },
             services: Services::for_tests(),
+            protos: Vec::new(),
             is_stream: false,
         }
     }
@@ -291,6 +294,13 @@ impl Probe {
         self
     }
 
+    /// Adds a proto resource.
+    #[must_use]
+    pub fn proto(mut self, id: &str, content: &str) -> Probe {
+        self.protos.push((id.to_owned(), crate::protos::compile(content).expect("a valid proto")));
+        self
+    }
+
     /// An exchange whose body, if any, is buffered already.
     pub fn exchange(&mut self) -> Exchange<'_> {
         let mut x = Exchange::new(&mut self.messages, &self.client, &self.consumers, &self.world);
@@ -317,7 +327,8 @@ impl Probe {
         let metadata = || metadata;
         let cx = Build::new(&owner, &self.services, names).with_metadata(&metadata);
         // Each state of a plugin has a key of its own only with this.
-        let mut cx = cx.with_identity(P::NAME, &written);
+        let protos = |id: &str| self.protos.iter().find(|(own, _)| own == id).map(|(_, pool)| pool.clone());
+        let mut cx = cx.with_identity(P::NAME, &written).with_protos(&protos);
         P::build(config, &mut cx)
     }
 }

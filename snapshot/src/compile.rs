@@ -18,6 +18,7 @@ mod expiry;
 mod interner;
 mod memo;
 mod metadata;
+mod protos;
 mod references;
 mod refusing;
 mod rejections;
@@ -53,6 +54,7 @@ use chosen::Choices;
 use consumer_table::ConsumerTable;
 pub use expiry::Expiry;
 use metadata::Metadata;
+use protos::Protos;
 pub use references::{Env, environment};
 use rejections::{CompileOutcome, Rejections, guarded};
 use routes::RouteUnit;
@@ -162,6 +164,7 @@ pub struct Compiler {
     /// Services, plugin configs, consumer groups and global rules.
     shared: BTreeMap<Key, SharedUnit>,
     metadata: Metadata,
+    protos: Protos,
     consumers: ConsumerTable,
     global: Option<Arc<Chain>>,
     stream_routes: BTreeMap<String, StreamUnit>,
@@ -205,6 +208,7 @@ impl Compiler {
             read: Vec::new(),
             shared: BTreeMap::new(),
             metadata: Metadata::default(),
+            protos: Protos::default(),
             consumers: ConsumerTable::default(),
             global: None,
             stream_routes: BTreeMap::new(),
@@ -285,6 +289,7 @@ impl Compiler {
         }
         // Each step may schedule work for later steps.
         self.compile_metadata(&mut pass);
+        self.compile_protos(&mut pass);
         self.compile_certificates(&mut pass);
         self.compile_upstreams(&mut pass);
         self.readdress(&mut pass);
@@ -356,6 +361,7 @@ impl Compiler {
             .chain(self.upstreams.units.keys().map(key(Kind::Upstream)))
             .chain(self.certificates.units.keys().map(key(Kind::Ssl)))
             .chain(self.metadata.plugins().map(key(Kind::PluginMetadata)))
+            .chain(self.protos.ids().map(key(Kind::Proto)))
             .chain(self.consumers.units.keys().map(key(Kind::Consumer)))
             .chain(self.consumers.credentials.keys().map(key(Kind::Credential)))
             .chain(self.rejections.keys().cloned());

@@ -106,8 +106,7 @@ fn every_section_is_read() {
             "stream_routes/1",
         ]
     );
-    let idle: Vec<&str> = declarative.warnings.iter().map(|d| d.pointer.as_str()).collect();
-    assert_eq!(idle, ["/protos/0"], "nothing uses them yet");
+    assert!(declarative.warnings.is_empty(), "{:?}", declarative.warnings);
     assert_eq!(declarative.plugins, Some(vec!["cors".to_owned()]));
     assert_eq!(declarative.stream_plugins, Some(vec!["mqtt-proxy".to_owned()]));
     assert_eq!(declarative.items[0].value["id"], json!(5));

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::chosen::ForPlugins;
 use super::wanted::Recorder;
-use super::{Compiler, references};
+use super::{Compiler, protos, references};
 
 /// The plugins of one resource.
 pub(super) struct Source<'a> {
@@ -82,10 +82,20 @@ impl Compiler {
             names.read.borrow_mut().push(plugin);
             self.metadata.get(plugin)
         };
+        let protos = |id: &str| {
+            names.read.borrow_mut().push(protos::READER);
+            self.protos.get(id)
+        };
         let enabled = if streams { &self.enabled_on_streams } else { &self.enabled };
         let listed = |plugin: &str| enabled.as_ref().is_none_or(|enabled| enabled.contains(plugin));
         let upstreams = ForPlugins { compiler: self, recorder: names };
-        let scope = Scope { names, upstreams: Some(&upstreams), metadata: &metadata, enabled: Some(&listed) };
+        let scope = Scope {
+            names,
+            upstreams: Some(&upstreams),
+            metadata: &metadata,
+            protos: &protos,
+            enabled: Some(&listed),
+        };
         let made = match streams {
             true => self.catalog.stream_chain(&entries, &scope),
             false => self.catalog.chain(&entries, &scope),

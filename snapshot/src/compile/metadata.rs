@@ -101,7 +101,7 @@ impl Compiler {
 
     /// Schedules the resources built with the metadata of a plugin, and the rejected ones that
     /// other metadata may repair.
-    fn touch_readers(&self, plugin: &str, pass: &mut Pass<'_>) {
+    pub(super) fn touch_readers(&self, plugin: &str, pass: &mut Pass<'_>) {
         let of = self.metadata.of(plugin);
         // Most plugins have no readers, and a large configuration takes a while to scan.
         if of != ReadSet::default() {

@@ -1,4 +1,6 @@
-//! Whether a proto may be stored: protobuf text, or a set of descriptors in base64.
+//! Compiles protos: protobuf text, or a set of descriptors in base64.
+//!
+//! Plugins get the result by [`crate::Build::proto`]. Nothing here runs on a worker.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -8,7 +10,12 @@ use base64::engine::general_purpose::STANDARD;
 use model::Invalid;
 use protox::Compiler;
 use protox::file::{File, FileResolver, GoogleFileResolver};
-use protox::prost_reflect::DescriptorPool;
+pub use protox::prost_reflect;
+
+pub use protox::prost_reflect::DescriptorPool;
+
+/// Finds the compiled proto resource of an id.
+pub type LookUp<'l> = dyn Fn(&str) -> Option<DescriptorPool> + 'l;
 
 /// File name of the text, in its own imports and in messages.
 const NAME: &str = "content.proto";
@@ -16,29 +23,31 @@ const NAME: &str = "content.proto";
 /// How deep brackets may nest: the compiler takes stack for each level.
 const DEEPEST: usize = 64;
 
-/// Checks the content of a proto.
+/// Compiles the content of a proto.
 ///
 /// # Errors
 /// `invalid content: …`, as APISIX begins it; what follows is the compiler's own.
-pub fn check(content: &str) -> Result<(), Invalid> {
+pub fn compile(content: &str) -> Result<DescriptorPool, Invalid> {
     let refused = |why: String| {
         Err(Invalid::new(format!("invalid content: {why}"))
             .at("/content")
             .expected("protobuf text, or a FileDescriptorSet in base64")
             .hint("imports other than google/protobuf/* must be part of the descriptor set: protoc --include_imports"))
     };
-    if is_set(content) {
-        return Ok(());
+    if let Some(pool) = set(content) {
+        return Ok(pool);
     }
     if depth(content) > DEEPEST {
         return refused(format!("it is nested deeper than {DEEPEST} levels"));
     }
     let text = Text { text: content.to_owned(), known: GoogleFileResolver::new() };
     let compiled = catch_unwind(AssertUnwindSafe(|| {
-        Compiler::with_file_resolver(text).include_imports(true).open_file(NAME).map(drop)
+        let mut compiler = Compiler::with_file_resolver(text);
+        compiler.include_imports(true).open_file(NAME)?;
+        Ok::<_, protox::Error>(compiler.descriptor_pool())
     }));
     match compiled {
-        Ok(Ok(())) => Ok(()),
+        Ok(Ok(pool)) => Ok(pool),
         // Its debug form is the one that says where.
         Ok(Err(error)) => refused(format!("{error:?}")),
         Err(_) => refused("the compiler has failed at it".to_owned()),
@@ -64,10 +73,11 @@ impl FileResolver for Text {
     }
 }
 
-fn is_set(content: &str) -> bool {
-    let Ok(bytes) = STANDARD.decode(content.trim()) else { return false };
+/// A set of descriptors in base64, if it is one.
+fn set(content: &str) -> Option<DescriptorPool> {
+    let bytes = STANDARD.decode(content.trim()).ok()?;
     let decoded = catch_unwind(AssertUnwindSafe(|| DescriptorPool::decode(bytes.as_slice())));
-    decoded.is_ok_and(|pool| pool.is_ok_and(|pool| pool.files().len() > 0))
+    decoded.ok()?.ok().filter(|pool| pool.files().len() > 0)
 }
 
 /// How deep brackets nest, those in texts and comments included.
@@ -100,7 +110,7 @@ mod tests {
     #[test]
     fn text_and_descriptor_sets_pass() {
         for content in [HELLO, "syntax = \"proto3\";", "CgkKB2EucHJvdG8=", "CgkKB2EucHJvdG8=\n"] {
-            assert_eq!(check(content), Ok(()), "{content}");
+            assert!(compile(content).is_ok(), "{content}");
         }
     }
 
@@ -116,18 +126,18 @@ mod tests {
             "syntax = \"proto3\"; import \"content.proto\";",
             "\u{0}",
         ] {
-            let invalid = check(content).unwrap_err();
+            let invalid = compile(content).unwrap_err();
             assert!(invalid.reason.starts_with("invalid content: "), "{}", invalid.reason);
             assert_eq!(invalid.pointer, "/content");
         }
-        let invalid = check("syntax = \"proto3\";\nmessage A {\n  string = 1;\n}").unwrap_err();
+        let invalid = compile("syntax = \"proto3\";\nmessage A {\n  string = 1;\n}").unwrap_err();
         assert!(invalid.reason.contains("3:10"), "{}", invalid.reason);
     }
 
     #[test]
     fn what_nests_without_end_is_refused_before_it_is_compiled() {
         for open in ["message A {", "message A { option (a) = { b: [", "{", "[<("] {
-            let invalid = check(&open.repeat(100_000)).unwrap_err();
+            let invalid = compile(&open.repeat(100_000)).unwrap_err();
             assert!(invalid.reason.contains("deeper"), "{}", invalid.reason);
         }
     }

@@ -1,0 +1,122 @@
+//! How the messages of a method are transcoded, as a whole: frames on one side, JSON on the other.
+
+use std::sync::Arc;
+
+use sdk::Fields;
+use sdk::protos::DescriptorPool;
+
+use super::decode::{Large, Options};
+use super::read::Fault;
+use super::status::Detail;
+use super::types::{Method, Types};
+use super::{Config, decode, encode, status};
+
+/// How the messages of the method are transcoded.
+pub(super) struct Plan {
+    types: Types,
+    pub method: Method,
+    options: Options,
+    detail: Detail,
+}
+
+/// Where a body that a client sends comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    Json,
+    Arguments,
+}
+
+/// Of a frame, before its message: whether it is compressed, and its length.
+pub(super) const PREFIX: usize = 5;
+
+pub(super) const NO_METHOD: &str = "the proto of grpc-transcode has no such service or method";
+
+/// The JSON of the complete messages in a body, and the bytes that they took.
+pub(super) type Made = Result<(Vec<u8>, usize), Fault>;
+
+impl Plan {
+    pub fn new(pool: &DescriptorPool, config: &Config) -> Result<Arc<Plan>, &'static str> {
+        let mut types = Types::default();
+        let method = types.method(pool, &config.service, &config.method).ok_or(NO_METHOD)?;
+        let detail = match &config.status_detail_type {
+            None => Detail::Unset,
+            Some(name) => types.message(pool, name).map_or(Detail::Unknown, Detail::Message),
+        };
+        Ok(Arc::new(Plan { types, method, options: options(&config.pb_option), detail }))
+    }
+
+    /// Makes the message of a request, behind its prefix.
+    pub fn framed(&self, form: Form, text: &[u8]) -> Result<Vec<u8>, String> {
+        let mut out = vec![0; PREFIX];
+        match form {
+            Form::Json => encode::from_json(&self.types, self.method.input, text, &mut out)?,
+            Form::Arguments => encode::from_arguments(&self.types, self.method.input, text, &mut out)?,
+        }
+        let length = u32::try_from(out.len() - PREFIX).map_err(|_| "it is too long".to_owned())?;
+        out[1..PREFIX].copy_from_slice(&length.to_be_bytes());
+        Ok(out)
+    }
+
+    /// Makes JSON of the complete messages in a body: of all of them, each a line, or of the only one.
+    pub fn json(&self, body: &[u8], streams: bool, longest: usize, most: usize) -> Made {
+        let (mut out, mut read) = (Vec::new(), 0);
+        let add = |message: &[u8], out: &mut Vec<u8>| {
+            decode::to_json(&self.types, self.method.output, message, self.options, most, out)
+        };
+        if body.is_empty() && !streams {
+            // As in APISIX: a message without fields.
+            add(&[], &mut out)?;
+        }
+        while let Some(message) = next_frame(&body[read..], longest)? {
+            add(message, &mut out)?;
+            read += PREFIX + message.len();
+            if !streams {
+                break;
+            }
+            out.push(b'\n');
+        }
+        Ok((out, read))
+    }
+
+    /// The outcome of a call as JSON.
+    pub fn outcome(&self, fields: &Fields, most: usize) -> Vec<u8> {
+        let field = |name: &[u8]| fields.get_named(name);
+        let (status, message) = (field(b"grpc-status"), field(b"grpc-message"));
+        let details = field(b"grpc-status-details-bin");
+        let (status, message) = (status.unwrap_or_default(), message.unwrap_or_default());
+        status::body(&self.types, &self.detail, status, message, details, most)
+    }
+}
+
+/// The message of the first frame; `None` if it is not complete.
+pub(super) fn next_frame(body: &[u8], longest: usize) -> Result<Option<&[u8]>, Fault> {
+    let Some((&[compressed, a, b, c, d], rest)) = body.split_first_chunk::<PREFIX>() else { return Ok(None) };
+    if compressed != 0 {
+        return Err(Fault::Malformed);
+    }
+    let length = u32::from_be_bytes([a, b, c, d]) as usize;
+    if length > longest {
+        return Err(Fault::TooLong);
+    }
+    Ok(rest.get(..length))
+}
+
+/// Of options that contradict each other, the last counts. Hooks are functions in Lua; there are none here.
+fn options(names: &[String]) -> Options {
+    let mut options = Options { enum_names: true, large: Large::Number, defaults: Some(0) };
+    for name in names {
+        match name.as_str() {
+            "enum_as_name" => options.enum_names = true,
+            "enum_as_value" => options.enum_names = false,
+            "int64_as_number" => options.large = Large::Number,
+            "int64_as_string" => options.large = Large::Text,
+            "int64_as_hexstring" => options.large = Large::Hexadecimal,
+            "auto_default_values" => options.defaults = Some(0),
+            "use_default_values" => options.defaults = Some(1),
+            "use_default_metatable" => options.defaults = Some(2),
+            "no_default_values" => options.defaults = None,
+            _ => {}
+        }
+    }
+    options
+}
