@@ -7,6 +7,7 @@
 //! the resource the plugin stands in and to its settings, so changing them
 //! resets it; a `group` is counted together wherever it stands.
 
+mod fields;
 mod rule;
 mod schema;
 
@@ -30,6 +31,7 @@ pub struct LimitCount {
     sliding: bool,
     degradation: Degradation,
     show_quota: bool,
+    show_fields: bool,
     rejected: Reply,
     /// Where keys of several variables are put together.
     scratch: Scratch,
@@ -58,6 +60,9 @@ struct Rules {
     rejected_code: u16,
     rejected_msg: Option<String>,
     show_limit_quota_header: bool,
+    // Ours. It changes nothing that is counted, so counters and groups stay the same with it.
+    #[serde(default, skip_serializing)]
+    show_ratelimit_fields: bool,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -96,6 +101,7 @@ impl Plugin for LimitCount {
             sliding: rules.window_type == "sliding",
             degradation: policy.degradation(),
             show_quota: rules.show_limit_quota_header,
+            show_fields: rules.show_ratelimit_fields,
             rejected: crate::refusal(rules.rejected_code, rules.rejected_msg.as_deref(), USED_UP),
             rules: rules.in_force(cx.metadata()),
             scratch: cx.shared_worker_state("scratch"),
@@ -213,6 +219,9 @@ impl LimitCount {
     fn step(&self, rule: &Rule, window: Window, decision: Decision, x: &mut Exchange<'_>) -> Option<Step> {
         if self.show_quota {
             rule.headers.set(x, window.count, &decision);
+        }
+        if self.show_fields {
+            rule.fields.add(x, window, &decision);
         }
         (!decision.allowed).then(|| Step::Reply(self.rejected.clone()))
     }

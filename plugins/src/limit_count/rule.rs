@@ -7,6 +7,7 @@ use sdk::HeaderName;
 use sdk::limit::{self, Decision};
 use serde_json::Value;
 
+use super::fields::Fields;
 use crate::limits::{Amount, By};
 
 /// A limit and how it shows.
@@ -16,6 +17,7 @@ pub(super) struct Rule {
     pub window: Amount,
     pub by: By,
     pub headers: Headers,
+    pub fields: Fields,
 }
 
 /// The numbers of a rule for one request.

@@ -6,6 +6,7 @@ use sdk::limit::{Group, Kind};
 use sdk::template::Template;
 use serde_json::{Value, json};
 
+use super::fields::Fields;
 use super::rule::{Headers, Rule};
 use super::{Config, Rules};
 use crate::limits::policy::with_policies;
@@ -45,6 +46,8 @@ pub(super) fn config() -> Value {
             "rejected_code": {"type": "integer", "minimum": 200, "maximum": 599, "default": 503},
             "rejected_msg": {"type": "string", "minLength": 1},
             "show_limit_quota_header": {"type": "boolean", "default": true},
+            // Without a default: the checksum in the keys of Redis is that of the settings with their defaults, as in APISIX.
+            "show_ratelimit_fields": {"type": "boolean"},
             "sync_interval": {"type": "number", "default": -1},
         },
         // One or the other. Both at once pass here and are refused below, in words of their own.
@@ -126,11 +129,13 @@ impl Rules {
         if let Some(rules) = &self.rules {
             let rule = |(index, rule): (usize, &super::RuleConfig)| {
                 let number = (index + 1).to_string();
+                let name = rule.header_prefix.as_deref().unwrap_or(&number);
                 Rule {
                     count: rule.count.clone(),
                     window: rule.time_window.clone(),
                     by: By::Combination { template: Template::parse(&rule.key), optional: true },
-                    headers: headers(Some(rule.header_prefix.as_deref().unwrap_or(&number))),
+                    headers: headers(Some(name)),
+                    fields: Fields::new(name),
                 }
             };
             return rules.iter().enumerate().map(rule).collect();
@@ -146,6 +151,7 @@ impl Rules {
             window: amount(&self.time_window),
             by,
             headers: headers(None),
+            fields: Fields::new("default"),
         }]
     }
 }

@@ -275,3 +275,49 @@ fn settings_are_checked() {
         assert_eq!(build(&probe, &owner("1"), &config, None).err().unwrap().reason, reason, "{config}");
     }
 }
+
+#[test]
+fn standard_fields_are_added_for_each_limit() {
+    let fields = |config: &Value, requests: usize| {
+        let mut probe = Probe::default();
+        let stage = build(&probe, &owner("1"), config, None).unwrap();
+        let mut found = Vec::new();
+        for _ in 0..requests {
+            probe.messages.response.clear();
+            let mut x = probe.exchange();
+            let _ = stage.access(&mut x);
+            respond(&mut x, 200, &[]);
+            let fields = &x.response().fields;
+            let values = |wanted: &[u8]| {
+                let values = fields.iter().filter(|(name, ..)| name.eq_ignore_ascii_case(wanted));
+                values.map(|(_, value, _)| String::from_utf8_lossy(value).into_owned()).collect::<Vec<_>>()
+            };
+            found = vec![values(b"RateLimit-Policy"), values(b"RateLimit")];
+        }
+        found
+    };
+    let mut config = json!({"count": 2, "time_window": 60, "show_ratelimit_fields": true});
+    let policy = vec![r#""default";q=2;w=60"#.to_owned()];
+    assert_eq!(fields(&config, 1), [policy.clone(), vec![r#""default";r=1;t=60"#.to_owned()]]);
+    assert_eq!(fields(&config, 3), [policy, vec![r#""default";r=0;t=60"#.to_owned()]]);
+    config["show_ratelimit_fields"] = json!(false);
+    assert_eq!(fields(&config, 1), [vec![], Vec::<String>::new()]);
+    let rules = json!({"show_ratelimit_fields": true, "show_limit_quota_header": false, "rules": [
+        {"count": 1, "time_window": 1, "key": "$remote_addr"},
+        {"count": 9_007_199_254_740_991_u64, "time_window": 7, "key": "$remote_addr $host", "header_prefix": "team"},
+    ]});
+    let [policy, state] = &fields(&rules, 1)[..] else { panic!("two fields") };
+    assert_eq!(policy, &[r#""1";q=1;w=1"#, r#""team";q=999999999999999;w=7"#]);
+    assert_eq!(state, &[r#""1";r=0;t=1"#, r#""team";r=999999999999999;t=7"#]);
+}
+
+#[test]
+fn standard_fields_leave_the_counters_alone() {
+    let mut probe = Probe::default();
+    let plain = json!({"count": 2, "time_window": 60, "group": "g"});
+    let shown = json!({"count": 2, "time_window": 60, "group": "g", "show_ratelimit_fields": true});
+    let first = build(&probe, &owner("1"), &plain, None).unwrap();
+    let second = build(&probe, &owner("2"), &shown, None).unwrap();
+    assert_eq!(hit(&first, &mut probe).1[1], "1");
+    assert_eq!(hit(&second, &mut probe).1[1], "0");
+}
