@@ -78,6 +78,7 @@ fn router(import: &Import) -> Router {
             methods,
             remote_addrs: Box::default(),
             vars: value.get("vars").map(|vars| Box::new(Expr::compile(vars).unwrap())),
+            code: None,
             priority: value["priority"].as_i64().unwrap_or(0),
         };
         let name = value["name"].as_str().unwrap();

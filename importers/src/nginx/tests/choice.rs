@@ -26,6 +26,7 @@ fn router(import: &Import) -> Router {
             methods: 0,
             remote_addrs: Box::default(),
             vars: one.value.get("vars").map(|vars| Box::new(Expr::compile(vars).unwrap())),
+            code: None,
             priority: one.value["priority"].as_i64().unwrap_or(0),
         };
         let plan = Plan::new(sdk::RouteInfo::new(&one.key.id, Default::default()));
