@@ -47,6 +47,12 @@ pub fn import(source: &Source<'_>) -> Result<Import, Box<Diagnostic>> {
         });
     }
     let kong = entities::read(source, &documents.trees, &mut out)?;
+    if kong.routes.len() > MAX_ROUTES || kong.services.len() > MAX_ROUTES {
+        let message = format!("the file has more than {MAX_ROUTES} routes or services");
+        let mut diagnostic = Diagnostic::new(model::Severity::Error, source.file, message);
+        diagnostic.hint = Some("import its parts one by one".to_owned());
+        return Err(Box::new(diagnostic));
+    }
     convert(&kong, &mut out);
     for tree in &documents.trees {
         tree.unread().iter().for_each(|node| unread(node, &mut out));
@@ -56,6 +62,9 @@ pub fn import(source: &Source<'_>) -> Result<Import, Box<Diagnostic>> {
     let settings = plugins::log_folders(&kong);
     Ok(Import { resources: out.resources, listeners, settings, findings: out.findings })
 }
+
+/// The most routes, and services, of a file. Each route is compared with those that may take its requests.
+const MAX_ROUTES: usize = 20_000;
 
 fn convert(kong: &Kong<'_>, out: &mut Output) {
     certificates::convert(kong, out);

@@ -63,6 +63,14 @@ fn values_of_other_types_are_no_panics() {
     }
 }
 
+#[test]
+fn files_with_too_many_routes_are_errors() {
+    let many = "- {name: a, url: 'http://a.test'}\n".repeat(crate::kong::MAX_ROUTES + 1);
+    let error = try_import(&format!("_format_version: '3.0'\nservices:\n{many}")).err().unwrap();
+    assert!(error.message.contains("more than 20000"), "{error}");
+    assert!(error.hint.is_some());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
