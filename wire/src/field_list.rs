@@ -49,6 +49,18 @@ impl List {
         self.fields.iter().map(|field| (self.bytes(field.name), self.bytes(field.value), field.id))
     }
 
+    /// The fields, in order; their spans are of [`List::lines`].
+    #[inline]
+    pub fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    /// All fields as lines of HTTP/1.
+    #[inline]
+    pub fn lines(&self) -> &[u8] {
+        &self.text
+    }
+
     /// Whether every name is a token in lower case, or one behind a colon, and no value has control
     /// characters or surrounding white space. Entries of tables are checked only once.
     #[inline]

@@ -6,7 +6,7 @@
 
 use crate::fields::{Field, Span, check_name, check_value, is_token, is_value_byte};
 use crate::h1::Refusal;
-use crate::h1::decode::{Expect, LONGEST_METHOD, Limits, Seen, resolve_host, span};
+use crate::h1::decode::{Expect, LONGEST_METHOD, Limits, Seen, range, resolve_host, span};
 use crate::h1::scan::Stop;
 use crate::head::{Framing, RequestHead, Version};
 use crate::method::Method;
@@ -30,24 +30,26 @@ pub struct Parts<'a> {
     pub clean: bool,
 }
 
-/// Builds a head from its parts and its fields, each with the [`Name::from_bytes`] of its name;
-/// `text` is reused memory. A body without an announced length has
+/// Builds a head from its parts and its fields, whose spans are of `lines`, each with the
+/// [`Name::from_bytes`] of its name. The lines are copied in one piece. `text` is reused memory. A body without an announced length has
 /// [`Framing::Chunked`]: the protocol marks its end.
-pub fn request<'a>(
+pub fn request(
     parts: &Parts<'_>,
-    fields: impl IntoIterator<Item = (&'a [u8], &'a [u8], Name)>,
+    lines: &[u8],
+    fields: impl IntoIterator<Item = Field>,
     version: Version,
     head: &mut RequestHead,
     text: &mut Vec<u8>,
     limits: &Limits,
 ) -> Result<(), Refusal> {
     head.clear();
-    make(parts, fields, version, head, text, limits).inspect_err(|_| head.clear())
+    make(parts, lines, fields, version, head, text, limits).inspect_err(|_| head.clear())
 }
 
-fn make<'a>(
+fn make(
     parts: &Parts<'_>,
-    fields: impl IntoIterator<Item = (&'a [u8], &'a [u8], Name)>,
+    lines: &[u8],
+    fields: impl IntoIterator<Item = Field>,
     version: Version,
     head: &mut RequestHead,
     text: &mut Vec<u8>,
@@ -94,20 +96,25 @@ fn make<'a>(
     }
 
     let mut seen = Seen::default();
-    let mut lines = 0;
+    let mut count = 0;
     if let Some(authority) = parts.authority {
-        lines += 1;
+        count += 1;
         check(Name::Host, b"Host", authority)?;
         let field = put(text, Name::Host, b"Host", authority);
         seen.note(field, b"Host", authority, limits)?;
         head.fields.push(field);
     }
-    for (name, value, id) in fields {
-        lines += 1;
-        if lines > limits.fields {
+    let start = text.len() as u32;
+    let mut size = text.len();
+    text.extend_from_slice(lines);
+    for Field { id, name: name_span, value: value_span } in fields {
+        let (name, value) = (&lines[range(name_span)], &lines[range(value_span)]);
+        count += 1;
+        if count > limits.fields {
             return Err(Refusal::TooManyFields);
         }
-        if text.len() + name.len() + value.len() > limit {
+        size += name.len() + value.len();
+        if size > limit {
             return Err(Refusal::HeadTooLarge);
         }
         // Repeating the authority in Host is allowed if both are equal.
@@ -122,7 +129,8 @@ fn make<'a>(
         } else if name.first() == Some(&b':') {
             return Err(Refusal::FieldName);
         }
-        let field = put(text, id, name, value);
+        let moved = |span: Span| Span { start: start + span.start, len: span.len };
+        let field = Field { id, name: moved(name_span), value: moved(value_span) };
         if seen.note(field, name, value, limits)? {
             head.fields.push(field);
         }

@@ -4,8 +4,9 @@
 use proptest::prelude::*;
 use wire::h1::decode::Limits;
 use wire::h1::{Progress, Refusal};
+
 use wire::parts::{self, Parts};
-use wire::{Framing, Name, RequestHead, Version};
+use wire::{Field, Framing, Name, RequestHead, Span, Version};
 
 /// The pieces of a request, as another protocol may deliver them.
 #[derive(Debug, Clone)]
@@ -26,8 +27,23 @@ fn from_parts(request: &Request, head: &mut RequestHead) -> Result<(), Refusal> 
         ends: request.ends,
         clean: false,
     };
-    let fields = request.fields.iter().map(|(name, value)| (&name[..], &value[..], Name::from_bytes(name)));
-    parts::request(&parts, fields, Version::Http2, head, &mut Vec::new(), &Limits::default())
+    let (lines, fields) = lines(request.fields.iter().map(|(name, value)| (&name[..], &value[..])));
+    parts::request(&parts, &lines, fields, Version::Http2, head, &mut Vec::new(), &Limits::default())
+}
+
+/// Fields as a decoder writes them.
+fn lines<'a>(fields: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> (Vec<u8>, Vec<Field>) {
+    let mut lines = Vec::new();
+    let fields = fields.map(|(name, value)| {
+        let mut put = |bytes: &[u8], behind: &[u8]| {
+            let span = Span { start: lines.len() as u32, len: bytes.len() as u32 };
+            lines.extend([bytes, behind].concat());
+            span
+        };
+        Field { id: Name::from_bytes(name), name: put(name, b": "), value: put(value, b"\r\n") }
+    });
+    let fields = fields.collect();
+    (lines, fields)
 }
 
 fn ends_a_line(piece: &[u8]) -> bool {
@@ -218,7 +234,7 @@ fn a_simple_head_is_built() {
         ends: true,
         clean: false,
     };
-    let made = parts::request(&none, [], Version::Http2, &mut head, &mut Vec::new(), &Limits::default());
+    let made = parts::request(&none, b"", [], Version::Http2, &mut head, &mut Vec::new(), &Limits::default());
     assert_eq!(made, Err(Refusal::NoHost));
 }
 
@@ -236,8 +252,8 @@ type Texts<'a> = &'a [(&'a [u8], &'a [u8])];
 
 fn made(parts: &Parts<'_>, fields: Texts<'_>, limits: &Limits) -> Result<RequestHead, Refusal> {
     let mut head = RequestHead::default();
-    let fields = fields.iter().map(|(name, value)| (*name, *value, Name::from_bytes(name)));
-    parts::request(parts, fields, Version::Http2, &mut head, &mut Vec::new(), limits).map(|()| head)
+    let (lines, fields) = lines(fields.iter().copied());
+    parts::request(parts, &lines, fields, Version::Http2, &mut head, &mut Vec::new(), limits).map(|()| head)
 }
 
 #[test]

@@ -37,14 +37,13 @@ pub(super) fn make(
             return Err(Refusal::RequestLine);
         }
     }
-    let fields = || list.iter().skip(before);
     // One that begins with a colon here comes too late, and no name has one.
     let clean = list.is_clean();
     let is_bad = |name: &[u8]| match clean {
         true => name.starts_with(b":"),
         false => name.iter().any(|byte| byte.is_ascii_uppercase() || *byte == b':'),
     };
-    if fields().any(|(name, ..)| is_bad(name)) {
+    if list.iter().skip(before).any(|(name, ..)| is_bad(name)) {
         return Err(Refusal::FieldName);
     }
     let method = method.ok_or(Refusal::Method)?;
@@ -57,7 +56,7 @@ pub(super) fn make(
         _ => return Err(Refusal::Target),
     };
     let asked = Asked { parts: Parts { method, scheme, authority, path, ends, clean }, protocol };
-    head::make(&asked, fields, version, head, text, limits)
+    head::make(&asked, list.lines(), &list.fields()[before..], version, head, text, limits)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use base64::prelude::BASE64_STANDARD;
 use wire::h1::Refusal;
 use wire::h1::decode::Limits;
 use wire::parts::{self, Parts};
-use wire::{Framing, Method, Name, RequestHead, Version};
+use wire::{Field, Framing, Method, Name, RequestHead, Version};
 
 /// The purpose of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,10 +26,12 @@ pub(super) struct Asked<'a> {
     pub(super) protocol: Option<&'a [u8]>,
 }
 
-/// Makes a head as strictly as it is made of bytes, of names in lower case with their ids, and values.
-pub(super) fn make<'a, F: Iterator<Item = (&'a [u8], &'a [u8], Name)>>(
+/// Makes a head as strictly as it is made of bytes. The spans of the fields are of `lines`; their names are in lower
+/// case, each with its id.
+pub(super) fn make(
     asked: &Asked<'_>,
-    fields: impl Fn() -> F,
+    lines: &[u8],
+    fields: &[Field],
     version: Version,
     head: &mut RequestHead,
     text: &mut Vec<u8>,
@@ -43,27 +45,18 @@ pub(super) fn make<'a, F: Iterator<Item = (&'a [u8], &'a [u8], Name)>>(
         // A tunnel is asked for by a handshake that HTTP/1 does with GET (RFC 6455 section 4.1).
         parts.method = b"GET";
     }
-    // Cookies may come in parts (RFC 9113 section 8.2.3); for everyone else they are one field.
-    let mut crumbs = fields().filter(|(_, _, id)| *id == Name::Cookie).map(|(_, value, _)| value);
-    let cookie = match (crumbs.next(), crumbs.next()) {
-        (Some(first), Some(second)) => {
-            let mut whole = first.to_vec();
-            for crumb in std::iter::once(second).chain(crumbs) {
-                whole.extend_from_slice(b"; ");
-                whole.extend_from_slice(crumb);
-            }
-            Some(whole)
-        }
-        _ => None,
-    };
-    if parts.authority.is_some() && fields().filter(|(_, _, id)| *id == Name::Host).count() > 1 {
+    let (mut cookies, mut hosts) = (0, 0);
+    for field in fields {
+        cookies += usize::from(field.id == Name::Cookie);
+        hosts += usize::from(field.id == Name::Host);
+    }
+    if parts.authority.is_some() && hosts > 1 {
         return Err(Refusal::RepeatedHost);
     }
-    let fields = fields()
-        .map(shorter)
-        .filter(|(_, _, id)| cookie.is_none() || *id != Name::Cookie)
-        .chain(cookie.as_deref().map(|cookie| (&b"cookie"[..], cookie, Name::Cookie)));
-    parts::request(&parts, fields, version, head, text, limits)?;
+    parts::request(&parts, lines, fields.iter().copied(), version, head, text, limits)?;
+    if cookies > 1 {
+        join_cookies(head);
+    }
     if asked.protocol.is_none() {
         wire::h1::hop::strip_request(head, false);
         return Ok(Ask::Answer);
@@ -82,9 +75,11 @@ pub(super) fn make<'a, F: Iterator<Item = (&'a [u8], &'a [u8], Name)>>(
     Ok(Ask::Tunnel)
 }
 
-/// Shortens the lifetime of a field, so that the client's fields can be chained with a joined cookie.
-fn shorter<'b, 'a: 'b>(field: (&'a [u8], &'a [u8], Name)) -> (&'b [u8], &'b [u8], Name) {
-    field
+/// Makes one field of several cookies, which may come in parts (RFC 9113 section 8.2.3).
+fn join_cookies(head: &mut RequestHead) {
+    let whole = head.fields.all(b"cookie").collect::<Vec<_>>().join(&b"; "[..]);
+    head.fields.remove_id(Name::Cookie);
+    head.fields.append_checked(Name::Cookie, b"cookie", &whole);
 }
 
 /// Sixteen random bytes in base64 (RFC 6455 section 4.1). They need not be secret.

@@ -541,7 +541,7 @@ pub(crate) fn span(start: usize, end: usize) -> Span {
 }
 
 #[inline(always)]
-fn range(span: Span) -> std::ops::Range<usize> {
+pub(crate) fn range(span: Span) -> std::ops::Range<usize> {
     span.start as usize..(span.start + span.len) as usize
 }
 
