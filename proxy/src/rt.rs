@@ -76,6 +76,12 @@ pub(crate) const EVENTS: usize = 1024;
 /// After this many bytes without a wait, other tasks have their turn: see [`events`].
 pub(crate) const TURN: u64 = 1 << 20;
 
+/// Wakes the task again when the runtime has asked the kernel for events, behind the tasks that those concern.
+pub(crate) fn wake_behind_events(cx: &mut std::task::Context<'_>) {
+    // Its first poll registers the task, for this one time.
+    let _ = std::pin::pin!(tokio::task::yield_now()).poll(cx);
+}
+
 /// Looks once at what the kernel has, and lets every task that is woken by it go first.
 pub(crate) async fn events() {
     // Tokio wakes those that yielded when it has asked the kernel, and behind those whom the

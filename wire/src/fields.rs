@@ -24,6 +24,15 @@ pub struct Field {
     pub value: Span,
 }
 
+impl Field {
+    /// The same field where its text has been copied behind `start` bytes.
+    #[inline]
+    pub fn behind(self, start: u32) -> Field {
+        let moved = |span: Span| Span { start: start + span.start, len: span.len };
+        Field { id: self.id, name: moved(self.name), value: moved(self.value) }
+    }
+}
+
 /// An invalid name or value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadField {

@@ -114,22 +114,29 @@ struct Fingerprint {
 impl Fingerprint {
     #[inline(always)]
     fn of(bytes: &[u8]) -> Fingerprint {
+        let Fingerprint { first, last, len } = Fingerprint::as_spelled(bytes);
+        Fingerprint { first: lower(first), last: lower(last), len }
+    }
+
+    /// The same in the case of the name.
+    #[inline(always)]
+    fn as_spelled(bytes: &[u8]) -> Fingerprint {
         let len = bytes.len();
         match (bytes.first_chunk::<8>(), bytes.last_chunk::<8>()) {
-            (Some(first), Some(last)) => Fingerprint {
-                first: lower(u64::from_le_bytes(*first)),
-                last: lower(u64::from_le_bytes(*last)),
-                len,
-            },
+            (Some(first), Some(last)) => {
+                Fingerprint { first: u64::from_le_bytes(*first), last: u64::from_le_bytes(*last), len }
+            }
             _ => {
-                let short = lower(short(bytes));
+                let short = short(bytes);
                 Fingerprint { first: short, last: short, len }
             }
         }
     }
 
+    /// The slot of a name; its case does not matter.
+    #[inline(always)]
     const fn slot(self, factor: u64) -> usize {
-        let mixed = self.first ^ self.last.rotate_left(29) ^ self.len as u64;
+        let mixed = (self.first | CASE) ^ (self.last | CASE).rotate_left(29) ^ self.len as u64;
         (mixed.wrapping_mul(factor) >> (64 - SLOT_BITS)) as usize
     }
 }
@@ -158,6 +165,9 @@ pub(crate) const fn lower(word: u64) -> u64 {
     word | ((from_a & !after_z & !word & HIGH) >> 2)
 }
 
+/// The bit in each byte in which a letter's cases differ.
+const CASE: u64 = u64::from_le_bytes([0x20; 8]);
+
 const SLOT_BITS: u32 = 9;
 
 /// The known names in a table without collisions, built at compile time.
@@ -166,15 +176,20 @@ struct Table {
     /// Index in `Name::KNOWN` plus one; 0 is an empty slot.
     slots: [u8; 1 << SLOT_BITS],
     keys: [Fingerprint; Name::KNOWN.len()],
+    /// For each key, the bits that are not of its letters' case.
+    exact: [(u64, u64); Name::KNOWN.len()],
 }
 
 static TABLE: Table = build();
 
 const fn build() -> Table {
     let mut keys = [Fingerprint { first: 0, last: 0, len: 0 }; Name::KNOWN.len()];
+    let mut exact = [(0, 0); Name::KNOWN.len()];
     let mut at = 0;
     while at < keys.len() {
-        keys[at] = key_of_known(Name::KNOWN[at].1.as_bytes());
+        let key = key_of_known(Name::KNOWN[at].1.as_bytes());
+        keys[at] = key;
+        exact[at] = (!letters(key.first), !letters(key.last));
         at += 1;
     }
     let mut factor = 0x9e37_79b9_7f4a_7c15u64;
@@ -190,7 +205,7 @@ const fn build() -> Table {
             slots[slot] = at as u8 + 1;
             at += 1;
         }
-        return Table { factor, slots, keys };
+        return Table { factor, slots, keys, exact };
     }
 }
 
@@ -205,6 +220,16 @@ const fn key_of_known(text: &[u8]) -> Fingerprint {
         at += 1;
     }
     Fingerprint { first, last, len }
+}
+
+/// The case bit of each letter of a word in lower case.
+const fn letters(word: u64) -> u64 {
+    let (mut bytes, mut at) = (word.to_le_bytes(), 0);
+    while at < bytes.len() {
+        bytes[at] = if bytes[at].is_ascii_lowercase() { 0x20 } else { 0 };
+        at += 1;
+    }
+    u64::from_le_bytes(bytes)
 }
 
 /// Whether two texts are equal, ignoring ASCII case.
@@ -240,9 +265,14 @@ impl Name {
     /// The known name with this spelling in any case, else `Other`.
     #[inline]
     pub fn from_bytes(bytes: &[u8]) -> Name {
-        let key = Fingerprint::of(bytes);
-        let place = usize::from(TABLE.slots[key.slot(TABLE.factor)]);
-        if place == 0 || TABLE.keys[place - 1] != key {
+        let spelled = Fingerprint::as_spelled(bytes);
+        let place = usize::from(TABLE.slots[spelled.slot(TABLE.factor)]);
+        if place == 0 {
+            return Name::Other;
+        }
+        let (key, exact) = (TABLE.keys[place - 1], TABLE.exact[place - 1]);
+        let differs = (spelled.first ^ key.first) & exact.0 | (spelled.last ^ key.last) & exact.1;
+        if differs != 0 || spelled.len != key.len {
             return Name::Other;
         }
         let (name, text) = Name::KNOWN[place - 1];

@@ -107,8 +107,8 @@ fn make(
     let start = text.len() as u32;
     let mut size = text.len();
     text.extend_from_slice(lines);
-    for Field { id, name: name_span, value: value_span } in fields {
-        let (name, value) = (&lines[range(name_span)], &lines[range(value_span)]);
+    for field in fields {
+        let (id, name, value) = (field.id, &lines[range(field.name)], &lines[range(field.value)]);
         count += 1;
         if count > limits.fields {
             return Err(Refusal::TooManyFields);
@@ -129,8 +129,7 @@ fn make(
         } else if name.first() == Some(&b':') {
             return Err(Refusal::FieldName);
         }
-        let moved = |span: Span| Span { start: start + span.start, len: span.len };
-        let field = Field { id, name: moved(name_span), value: moved(value_span) };
+        let field = field.behind(start);
         if seen.note(field, name, value, limits)? {
             head.fields.push(field);
         }

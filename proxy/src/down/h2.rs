@@ -24,7 +24,7 @@ use crate::buffers::Buffer;
 use crate::clock::Waiter;
 use crate::exchange::fault::FaultKind;
 use crate::h2::{self, Budgets, EndReason, Limits, Mux, Read, Role, Transport};
-use crate::rt::Io;
+use crate::rt::{self, Io};
 use crate::windows::{Enlarging, Windows};
 use crate::worker::Worker;
 
@@ -79,7 +79,7 @@ pub(crate) async fn serve(worker: Rc<Worker>, io: Io, client: Client, early: Opt
         windows: Windows::new(&worker.windows, FIRST_WINDOW, limits.stream_window, Enlarging::Counts),
         text: RefCell::default(),
     });
-    let mut task = Task { shared: &shared, life: Life::new(&worker, &waiter) };
+    let mut task = Task { shared: &shared, life: Life::new(&worker, &waiter), looks: 0, gathered: 0 };
     let ending = poll_fn(|cx| task.poll(&mut transport, cx)).await;
     drop(task);
     shared.mux.borrow_mut().end(EndReason::Closed(None));
@@ -103,10 +103,21 @@ async fn begin(worker: &Rc<Worker>, transport: &mut Transport, client: &Client, 
     }
 }
 
+/// Responses of at least this many streams are gathered before they are written.
+const GATHERED_STREAMS: usize = 4;
+/// Bytes that are not held back for more: a record of TLS.
+const GATHERED_BYTES: usize = 16 << 10;
+/// Looks at the kernel's events for which frames are held back.
+const GATHERED_LOOKS: u8 = 4;
+
 /// The connection's own task.
 struct Task<'a> {
     shared: &'a Rc<Shared>,
     life: Life<'a>,
+    /// The looks at the kernel's events for which frames have waited for those of other streams.
+    looks: u8,
+    /// Bytes that waited at the last one.
+    gathered: usize,
 }
 
 impl Task<'_> {
@@ -133,6 +144,10 @@ impl Task<'_> {
             Poll::Ready(Ok(Read::End) | Err(_)) => return Poll::Ready(Ending::Nothing),
             Poll::Ready(Ok(Read::Turn)) | Poll::Pending => {}
         }
+        if self.gathers_more() {
+            rt::wake_behind_events(cx);
+            return Poll::Pending;
+        }
         let written = transport.poll_write(cx, mux);
         if matches!(written, Poll::Ready(Err(_))) {
             return Poll::Ready(Ending::Nothing);
@@ -150,6 +165,18 @@ impl Task<'_> {
             None => {}
         }
         self.poll_time(transport, over, cx)
+    }
+
+    /// Whether frames wait for one more look at the kernel's events: many streams are open, and the last look brought
+    /// more. A call that writes costs more than a look.
+    fn gathers_more(&mut self) -> bool {
+        let unsent = self.shared.mux.borrow().unsent().len();
+        let gathers = (1..GATHERED_BYTES).contains(&unsent)
+            && self.shared.streams.open() >= GATHERED_STREAMS
+            && self.looks < GATHERED_LOOKS
+            && unsent > self.gathered;
+        (self.looks, self.gathered) = if gathers { (self.looks + 1, unsent) } else { (0, 0) };
+        gathers
     }
 
     /// Whether the connection's time is over, in one way or another.

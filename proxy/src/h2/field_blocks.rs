@@ -220,20 +220,21 @@ fn field_section_size(fields: &Fields) -> usize {
 
 /// Builds the head of a response (RFC 9113 section 8.3.2).
 fn response_head(list: &List, head: &mut ResponseHead) -> Result<(), Refusal> {
-    let mut fields = list.iter();
+    let mut fields = list.fields().iter().zip(list.iter());
     let [a @ b'1'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9'] = *(match fields.next() {
-        Some((b":status", value, _)) => value,
+        Some((_, (b":status", value, _))) => value,
         _ => return Err(Refusal::StatusLine),
     }) else {
         return Err(Refusal::Status);
     };
     head.status = [a, b, c].iter().fold(0, |status, digit| status * 10 + u16::from(digit - b'0'));
-    for (name, value, id) in fields {
+    let start = head.fields.intern(list.lines()).start;
+    for (field, (name, value, id)) in fields {
         check(list, name, value)?;
         if speaks_of_connection(id, value) {
             return Err(Refusal::Connection);
         }
-        head.fields.append_checked(id, name, value);
+        head.fields.push(field.behind(start));
     }
     match length(&head.fields) {
         Some(Err(refusal)) => Err(refusal),
@@ -260,13 +261,14 @@ fn check(list: &List, name: &[u8], value: &[u8]) -> Result<(), Refusal> {
 /// Copies trailers, except fields that affect framing, routing or authentication.
 fn take_trailers(list: &List, to: &mut Fields) -> Result<(), Refusal> {
     to.clear(1 << 10);
-    for (name, value, id) in list.iter() {
+    let start = to.intern(list.lines()).start;
+    for (field, (name, value, id)) in list.fields().iter().zip(list.iter()) {
         check(list, name, value)?;
         if speaks_of_connection(id, value) {
             return Err(Refusal::Connection);
         }
         if may_be_trailer(name) {
-            to.append_checked(id, name, value);
+            to.push(field.behind(start));
         }
     }
     Ok(())
