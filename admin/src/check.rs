@@ -49,9 +49,9 @@ impl Admin {
     /// Refuses plugins that the `plugins` list of config.yaml leaves out.
     fn check_loaded(&self, loaded: &[&'static str], value: &Value) -> Result<(), Invalid> {
         let Some(plugins) = value.get("plugins").and_then(Value::as_object) else { return Ok(()) };
+        let all = self.catalog.about();
         for name in plugins.keys() {
-            let known =
-                self.about.iter().any(|about| about.subsystem == Subsystem::Http && about.name == name);
+            let known = all.iter().any(|about| about.subsystem == Subsystem::Http && about.name == name);
             if known && !loaded.contains(&name.as_str()) {
                 return Err(Invalid::new(format!("unknown plugin [{name}]"))
                     .within(name)
@@ -105,8 +105,9 @@ impl Admin {
 
     fn check_credential(&self, value: &Value) -> Result<(), Invalid> {
         let plugins = value.get("plugins").and_then(Value::as_object);
+        let all = self.catalog.about();
         for name in plugins.into_iter().flat_map(|plugins| plugins.keys()) {
-            if !self.about.iter().any(|about| about.auth && about.name == name) {
+            if !all.iter().any(|about| about.auth && about.name == name) {
                 return Err(Invalid::new("only supports auth type plugins in consumer credential"));
             }
         }

@@ -15,7 +15,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, h
 use model::upstream::CheckType;
 use model::{Invalid, Key, Kind, Served};
 use sdk::Catalog;
-use sdk::catalog::{About, Subsystem};
+use sdk::catalog::Subsystem;
 use serde_json::{Map, Value, json};
 
 use crate::answer::{self, Answer, ErrorAnswer, said};
@@ -36,15 +36,13 @@ pub struct ControlApi {
     store: Arc<dyn Store>,
     program: Arc<dyn Program>,
     catalog: Arc<dyn Catalog>,
-    about: Arc<Vec<About>>,
     /// See [`Config::hosts`](crate::Config).
     hosts: Arc<[String]>,
 }
 
 impl ControlApi {
     pub fn new(store: Arc<dyn Store>, catalog: Arc<dyn Catalog>, program: Arc<dyn Program>) -> ControlApi {
-        let about = Arc::new(catalog.about());
-        ControlApi { store, program, catalog, about, hosts: Arc::default() }
+        ControlApi { store, program, catalog, hosts: Arc::default() }
     }
 
     /// Sets the names with a dot that `Host` may have, besides addresses and names without a dot.
@@ -146,8 +144,9 @@ impl ControlApi {
             (&Method::GET, ["v1", "plugin_metadatas"]) => {
                 let (mut items, _) = self.store.list(Kind::PluginMetadata, "").await?;
                 // In the order of the list of plugins.
+                let all = self.catalog.about();
                 items.sort_by_cached_key(|item| {
-                    self.about.iter().position(|about| about.name == item.key.id).unwrap_or(usize::MAX)
+                    all.iter().position(|about| about.name == item.key.id).unwrap_or(usize::MAX)
                 });
                 ok(&items.iter().map(|item| Value::clone(&item.value)).collect())
             }
@@ -198,7 +197,7 @@ impl ControlApi {
                         steps.push(by.clone());
                         Ok(steps)
                     };
-                    plugins::reload(&*self.store, &*self.program, &self.about, complete).await?
+                    plugins::reload(&*self.store, &*self.program, &self.catalog.about(), complete).await?
                 };
                 tracing::info!("PUT plugins/reload by the control API from {peer}, revision {revision}");
                 Ok(response)
@@ -269,7 +268,8 @@ impl ControlApi {
     }
 
     fn described(&self, subsystem: Subsystem) -> Value {
-        let of_it = self.about.iter().filter(|about| about.subsystem == subsystem);
+        let all = self.catalog.about();
+        let of_it = all.iter().filter(|about| about.subsystem == subsystem);
         plugins::described(&*self.catalog, of_it)
     }
 

@@ -54,7 +54,6 @@ use control::store::Store;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
 use sdk::Catalog;
-use sdk::catalog::About;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_rustls::rustls::ServerConfig;
@@ -73,7 +72,7 @@ pub use expiry::{Expiring, Source};
 pub use plugins::store_plugins;
 pub use program::{
     Draft, Dump, Info, NotServed, Outcome, Preview, PreviewFuture, Program, Published, Question, Reloading,
-    Report, ReportFuture, Verdict,
+    Report, ReportFuture, Rereading, Verdict,
 };
 pub use server::{Limits, Listener};
 
@@ -93,8 +92,6 @@ pub struct Admin {
     catalog: Arc<dyn Catalog>,
     program: Arc<dyn Program>,
     config: Arc<Config>,
-    /// The plugins of the catalog, which never change.
-    about: Arc<Vec<About>>,
     refused: Arc<Lines>,
     guesses: Arc<Guesses>,
     start: Arc<Start>,
@@ -116,11 +113,10 @@ impl Admin {
         program: Arc<dyn Program>,
         config: Config,
     ) -> Admin {
-        let about = Arc::new(catalog.about());
         let guesses = Arc::new(Guesses::new(config.failed_keys));
         let (config, refused, start) = (Arc::new(config), Arc::default(), Arc::default());
         let sessions = Arc::default();
-        Admin { store, catalog, program, config, about, refused, guesses, start, sessions }
+        Admin { store, catalog, program, config, refused, guesses, start, sessions }
     }
 
     /// Serves the API on `listener` for as long as the runtime lives.

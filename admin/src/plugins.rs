@@ -24,7 +24,7 @@ impl Admin {
             return Ok(());
         }
         let stored = self.store.plugins().await.map_err(|error| error.to_string())?;
-        let wanted = wanted(&*self.store, self.config.plugins.clone(), &stored, &self.about);
+        let wanted = wanted(&*self.store, self.config.plugins.clone(), &stored, &self.catalog.about());
         match stored {
             Some(stored) if stored != wanted => {
                 self.store.put_plugins(wanted).await.map(drop).map_err(|error| error.to_string())
@@ -41,7 +41,8 @@ impl Admin {
             by.complete(view, steps)
         };
         let begun = author.confirm.is_some().then(|| self.start.begin(&*self.program));
-        let (response, revision) = reload(&*self.store, &*self.program, &self.about, complete).await?;
+        let (response, revision) =
+            reload(&*self.store, &*self.program, &self.catalog.about(), complete).await?;
         if let Some(begun) = begun {
             begun.made();
         }
@@ -67,7 +68,7 @@ impl Admin {
         })?;
         let loaded = self.loaded(subsystem).await?;
         if call.query("all") == Some("true") {
-            return Ok(answer::json(StatusCode::OK, &described(&*self.catalog, loaded)));
+            return Ok(answer::json(StatusCode::OK, &described(&*self.catalog, &loaded)));
         }
         let about = loaded.into_iter().find(|about| Some(about.name) == name);
         let facts = about.and_then(|about| self.catalog.facts(subsystem, about.name)).ok_or_else(|| {
@@ -82,13 +83,13 @@ impl Admin {
     }
 
     /// Returns the plugins that may be used now, by priority from high to low.
-    pub(crate) async fn loaded(&self, subsystem: Subsystem) -> Result<Vec<&About>, ErrorAnswer> {
+    pub(crate) async fn loaded(&self, subsystem: Subsystem) -> Result<Vec<About>, ErrorAnswer> {
         let (stored, configured) = match subsystem {
             Subsystem::Http => (self.store.plugins().await?, &self.config.plugins),
             Subsystem::Stream => (self.store.stream_plugins().await?, &self.config.stream_plugins),
         };
         let names = stored.as_ref().or(configured.as_ref());
-        let of_it = self.about.iter().filter(|about| about.subsystem == subsystem);
+        let of_it = self.catalog.about().into_iter().filter(|about| about.subsystem == subsystem);
         Ok(match names {
             None => of_it.filter(|about| about.by_default).collect(),
             Some(names) => of_it.filter(|about| names.iter().any(|name| name == about.name)).collect(),
@@ -114,12 +115,15 @@ pub(crate) async fn reload(
             format!("cannot read the list of plugins: {reason}"),
         )
     })?;
+    // Plugins in files are read again before the list that names them applies.
+    program.reload_scripts(listed.clone()).await;
     if !store.writable() {
         // A read-only store gets no list, so the program uses that of config.yaml directly.
         program.use_plugins(listed);
         return Ok((answer::text(StatusCode::OK, "done"), store.revision().await?));
     }
     let revision = store_plugins(store, listed, about, complete).await?;
+    program.compile_again();
     Ok((answer::text(StatusCode::OK, "done"), revision))
 }
 

@@ -15,6 +15,9 @@ use crate::live::Live;
 /// The result of [`Program::reload`]: a message for people, or an error in the files.
 pub type Reloading<'a> = Pin<Box<dyn Future<Output = Result<String, String>> + Send + 'a>>;
 
+/// A reading of plugins in files.
+pub type Rereading<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
 /// A report about the configuration, as text for people and as JSON for programs.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
@@ -86,6 +89,15 @@ pub trait Program: Send + Sync {
 
     /// Uses this list, which [`read_plugins`](Program::read_plugins) returned; called if the store has none.
     fn use_plugins(&self, names: Option<Vec<String>>);
+
+    /// Reads the plugins in files again that this list names. One that does not load keeps its last valid version,
+    /// and is logged.
+    fn reload_scripts(&self, _listed: Option<Vec<String>>) -> Rereading<'_> {
+        Box::pin(ready(()))
+    }
+
+    /// Compiles all resources again, if plugins have changed.
+    fn compile_again(&self) {}
 
     /// Reads the files again, as SIGHUP does.
     fn reload(&self) -> Reloading<'_>;

@@ -79,6 +79,8 @@ pub struct Handle {
 #[derive(Debug)]
 enum Command {
     Plugins(Option<Vec<String>>),
+    /// The catalog may have other plugins.
+    Catalog,
     Look(oneshot::Sender<Look>),
     /// An OCSP response for a certificate of an ssl resource, or no more.
     Staple {
@@ -209,6 +211,7 @@ impl Pipeline {
                 self.compiler.set_plugins(list);
                 batch.plugins = true;
             }
+            Command::Catalog => batch.plugins = true,
             Command::Look(to) => self.show(to),
             Command::Staple { key, id, response } => {
                 self.compiler.staple(id, response);
@@ -566,6 +569,12 @@ impl Handle {
     /// Waits until something of the report changes. `false` once the pipeline has ended.
     pub async fn changed(&mut self) -> bool {
         self.report.changed().await.is_ok()
+    }
+
+    /// Plugins of the catalog have changed: everything is compiled again.
+    pub fn compile_again(&self) {
+        // Fails only when the program ends and the receiver is gone.
+        let _ = self.commands.send(Command::Catalog);
     }
 
     /// The boot file's list of plugins was read again; `None` is all plugins.

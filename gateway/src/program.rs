@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use admin::live::Live;
 use admin::{
     Draft, Dump, Expiring, Info, NotServed, Outcome, PreviewFuture, Program, Published, Question, Reloading,
-    ReportFuture, Verdict,
+    ReportFuture, Rereading, Verdict,
 };
 use control::Handle;
 use control::acme::Standings;
@@ -27,6 +27,7 @@ use tokio::sync::Semaphore;
 use crate::expiry::FromFile;
 use crate::server_info::ServerInfo;
 use crate::upgrade::Record;
+use crate::wiring::ReloadScripts;
 use crate::{expiry, explain, forward, server_info};
 
 /// How long an API request waits until the resource file, or a registry's file, is read.
@@ -66,6 +67,8 @@ pub struct Running {
     pub folders: Arc<Folders>,
     /// The plugins that are built in.
     pub about: Vec<About>,
+    /// Reads the plugins in files again that a list names, where there may be some.
+    pub reload_scripts: Option<ReloadScripts>,
     /// Explaining a past revision loads and compiles a whole configuration, and the analysis looks through one.
     pub long: OneAtATime,
 }
@@ -129,6 +132,19 @@ impl Program for Running {
     fn use_plugins(&self, names: Option<Vec<String>>) {
         self.listed().clone_from(&names);
         self.pipeline.reload_plugins(names);
+    }
+
+    fn reload_scripts(&self, listed: Option<Vec<String>>) -> Rereading<'_> {
+        Box::pin(async move {
+            if let (Some(reload), Some(listed)) = (self.reload_scripts.clone(), listed) {
+                // It logs its errors.
+                let _ = tokio::task::spawn_blocking(move || reload(&listed)).await;
+            }
+        })
+    }
+
+    fn compile_again(&self) {
+        self.pipeline.compile_again();
     }
 
     fn reload(&self) -> Reloading<'_> {
@@ -379,6 +395,7 @@ impl Running {
     /// Makes the boot file's list the one in use. A store of our own may hold an older one, which
     /// would go before it.
     async fn take_plugins(&self, listed: Option<Vec<String>>) -> Result<(), String> {
+        self.reload_scripts(listed.clone()).await;
         // The list of a fleet is not replaced by what this program has built in.
         let is_ours = !self.store.is_shared() || listed.is_some();
         if is_ours && self.store.writable() && matches!(self.store.plugins().await, Ok(Some(_))) {

@@ -108,7 +108,7 @@ async fn serve(
     let logs = Logs::start(&boot, &data, folders.clone())?;
     let signals = Signals::new(logs.reopen()).context("cannot install signal handlers")?;
     let services = Services { sinks: logs.deliveries.sinks(), ..wiring::services(&boot, &folders)? };
-    let catalog = wiring::catalog_with(&boot, services.clone());
+    let (catalog, reload_scripts) = wiring::catalog_with(&boot, services.clone());
     inherited.ask_for_store()?;
     // The certificates that the system trusts take as long to read as a store of ten thousand routes.
     let tls = control::tasks::blocking({
@@ -186,6 +186,7 @@ async fn serve(
         meters: services.meters.clone(),
         live: Arc::new(Live::new(services.meters.clone(), count, boot.tap.then(|| settings.taps.clone()))),
         about: catalog.about(),
+        reload_scripts,
         folders,
         long: OneAtATime::default(),
     });

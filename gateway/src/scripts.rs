@@ -1,9 +1,11 @@
 //! Scripts: their limits, their lines in the error log, and the plugins that run them.
 
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use model::boot::{Boot, LogLevel};
@@ -16,8 +18,26 @@ const MOST_FILES: usize = 2000;
 const LONGEST_FILE: u64 = 1 << 20;
 const DEEPEST: usize = 8;
 
+/// The plugins in files.
+pub struct Scripts {
+    host: Arc<Host>,
+    catalog: Arc<plugins::Catalog>,
+    /// `apisix.extra_lua_path`.
+    paths: Vec<String>,
+    loaded: Mutex<Loaded>,
+}
+
+/// The result of the last reading.
+#[derive(Default)]
+struct Loaded {
+    /// Of all files.
+    digest: Option<u64>,
+    /// The plugins that are in the catalog, and whether the newest version of each is.
+    plugins: BTreeMap<String, bool>,
+}
+
 /// Adds the plugins that run Lua: those of APISIX that are built, and those in files that `plugins` names.
-pub fn register(boot: &Boot, catalog: &plugins::Catalog) {
+pub fn register(boot: &Boot, catalog: &Arc<plugins::Catalog>) -> Option<Arc<Scripts>> {
     let settings = Settings {
         max_memory: usize::try_from(boot.lua.max_memory).unwrap_or(usize::MAX),
         max_time: boot.lua.max_time,
@@ -38,38 +58,81 @@ pub fn register(boot: &Boot, catalog: &plugins::Catalog) {
     }
     let conditions = host.clone();
     catalog.set_conditions(Box::new(move |route, code| scripting::lua::condition(&conditions, route, code)));
-    if let Err(error) = register_files(boot, &host, catalog) {
-        tracing::error!("cannot load plugins in Lua: {error}");
+    if boot.lua.paths.is_empty() {
+        return None;
     }
+    let (paths, loaded) = (boot.lua.paths.clone(), Mutex::default());
+    let scripts = Scripts { host, catalog: catalog.clone(), paths, loaded };
+    scripts.load(boot.plugins.as_deref().unwrap_or_default());
+    Some(Arc::new(scripts))
 }
 
-fn register_files(boot: &Boot, host: &Arc<Host>, catalog: &plugins::Catalog) -> Result<(), model::Invalid> {
-    let Some(names) = boot.plugins.as_ref().filter(|_| !boot.lua.paths.is_empty()) else { return Ok(()) };
-    let mut sources = Sources::default();
-    for pattern in &boot.lua.paths {
-        let Some((folder, after)) = pattern.split_once('?') else { continue };
-        let folder = Path::new(if folder.is_empty() { "." } else { folder });
-        if let Err(error) = collect(folder, folder, after, 0, &mut sources) {
-            tracing::error!("cannot read files of apisix.extra_lua_path pattern={pattern} error={error}");
+impl Scripts {
+    /// Reads all files, and loads the plugins of these names. One that does not load keeps its last valid version; one
+    /// that is no longer named is removed.
+    pub fn load(&self, names: &[String]) {
+        if let Err(error) = self.read(names) {
+            tracing::error!("cannot load plugins in Lua: {error}");
         }
     }
-    let library = scripting::lua::library(host, sources)?;
-    for name in names {
-        if catalog.has(name) {
-            continue;
+
+    fn read(&self, names: &[String]) -> Result<(), model::Invalid> {
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sources = Sources::default();
+        for pattern in &self.paths {
+            let Some((folder, after)) = pattern.split_once('?') else { continue };
+            let folder = Path::new(if folder.is_empty() { "." } else { folder });
+            if let Err(error) = collect(folder, folder, after, 0, &mut sources) {
+                tracing::error!("cannot read files of apisix.extra_lua_path pattern={pattern} error={error}");
+            }
         }
-        let loaded = scripting::lua::plugin(host, &library, name);
-        let registered = loaded.and_then(|plugin| match plugin {
-            Some(plugin) => catalog.register(plugin).map(|()| true),
-            None => Ok(false),
-        });
-        match registered {
-            Ok(true) => tracing::info!("plugin loaded name={name}"),
-            Ok(false) => {}
-            Err(error) => tracing::error!("plugin not loaded name={name} error={error}"),
+        let digest = {
+            let mut hasher = DefaultHasher::new();
+            sources.hash(&mut hasher);
+            hasher.finish()
+        };
+        let is_same = loaded.digest.replace(digest) == Some(digest);
+        let library = scripting::lua::library(&self.host, sources)?;
+        let gone: Vec<String> = loaded.plugins.keys().filter(|name| !names.contains(name)).cloned().collect();
+        for name in gone {
+            self.catalog.remove(&name);
+            loaded.plugins.remove(&name);
+            tracing::info!("plugin removed name={name}");
         }
+        for name in names {
+            let before = loaded.plugins.get(name).copied();
+            // A plugin of this name is built in, or is the newest.
+            if before.is_none() && self.catalog.has(name) || is_same && before == Some(true) {
+                continue;
+            }
+            let found = scripting::lua::plugin(&self.host, &library, name);
+            let registered = found.and_then(|plugin| match plugin {
+                Some(plugin) => self.catalog.register(plugin).map(|()| true),
+                None => Ok(false),
+            });
+            match registered {
+                Ok(true) => {
+                    loaded.plugins.insert(name.clone(), true);
+                    tracing::info!("plugin loaded name={name}");
+                }
+                Ok(false) if before.is_none() => {}
+                Ok(false) => {
+                    loaded.plugins.insert(name.clone(), false);
+                    tracing::error!(
+                        "plugin not loaded name={name} error=\"no file\"; its last version stays"
+                    );
+                }
+                Err(error) => {
+                    if before.is_some() {
+                        loaded.plugins.insert(name.clone(), false);
+                    }
+                    let stays = if before.is_some() { "; its last valid version stays" } else { "" };
+                    tracing::error!("plugin not loaded name={name} error={error}{stays}");
+                }
+            }
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 /// Returns the listed plugins for which a folder of `apisix.extra_lua_path` has a file.

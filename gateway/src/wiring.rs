@@ -106,7 +106,7 @@ pub fn checking(boot: &Boot, folders: &Arc<Folders>) -> anyhow::Result<Arc<plugi
     let caches = Arc::new(Caches::for_checking(cache_zones(boot)));
     let mut services = services(boot, folders)?;
     services.extensions = services.extensions.with(caches);
-    Ok(catalog_with(boot, services))
+    Ok(catalog_with(boot, services).0)
 }
 
 /// The plugins where nothing is checked but what they say of themselves is read.
@@ -117,14 +117,20 @@ pub fn catalog(boot: &Boot) -> anyhow::Result<Arc<plugins::Catalog>> {
     checking(boot, &Arc::default())
 }
 
-/// The plugins of a gateway that serves.
-pub fn catalog_with(boot: &Boot, services: Services) -> Arc<plugins::Catalog> {
+/// Reads the plugins in files again that a list names.
+pub type ReloadScripts = Arc<dyn Fn(&[String]) + Send + Sync>;
+
+/// The plugins of a gateway that serves, and the reading of those of them that are in files.
+pub fn catalog_with(boot: &Boot, services: Services) -> (Arc<plugins::Catalog>, Option<ReloadScripts>) {
     let attrs: IndexMap<String, Value> =
         boot.plugin_attr.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
     let catalog = Arc::new(plugins::Catalog::new(services, attrs).strict(boot.strict_plugins));
     #[cfg(feature = "lua")]
-    crate::scripts::register(boot, &catalog);
-    catalog
+    let reload = crate::scripts::register(boot, &catalog)
+        .map(|scripts| -> ReloadScripts { Arc::new(move |names| scripts.load(names)) });
+    #[cfg(not(feature = "lua"))]
+    let reload = None;
+    (catalog, reload)
 }
 
 /// How much of what was written is remembered.

@@ -89,7 +89,7 @@ pub trait Factory: Send + Sync {
 
     fn priority(&self) -> i32;
 
-    fn version(&self) -> &'static str {
+    fn version(&self) -> &str {
         "0.1"
     }
 
@@ -458,9 +458,11 @@ mod tests {
 
     #[test]
     fn a_linked_plugin_s_factory_returns_the_plugin_s_properties() {
-        let (bare, full): (&dyn Factory, &dyn Factory) = (&Linked::<Bare>::NEW, &Linked::<Full>::NEW);
-        let properties =
-            |row: &dyn Factory| (row.name(), row.priority(), row.version(), row.is_auth(), row.phases());
+        let (bare, full): (&'static dyn Factory, &'static dyn Factory) =
+            (&Linked::<Bare>::NEW, &Linked::<Full>::NEW);
+        let properties = |row: &'static dyn Factory| {
+            (row.name(), row.priority(), row.version(), row.is_auth(), row.phases())
+        };
         assert_eq!(properties(bare), ("bare", 7, "0.1", false, Phases::ACCESS));
         assert_eq!(properties(full), ("full", -7, "0.9", true, Phases::REWRITE | Phases::LOG));
         assert_eq!((bare.schema(), full.schema()), (json!({"type": "object"}), json!("of routes")));

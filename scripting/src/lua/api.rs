@@ -2,6 +2,7 @@
 //!
 //! Their sources are Lua (`api/lua`), over Rust functions that the sources get as one table.
 
+mod consumers;
 mod logs;
 mod modules;
 mod request;
@@ -29,6 +30,7 @@ const SOURCES: &[(&str, &str)] = &[
     ("apisix.core.request", include_str!("api/lua/core_request.lua")),
     ("apisix.core.response", include_str!("api/lua/core_response.lua")),
     ("apisix.core.ctx", include_str!("api/lua/core_ctx.lua")),
+    ("apisix.consumer", include_str!("api/lua/consumer.lua")),
     ("apisix.core.others", include_str!("api/lua/core_others.lua")),
 ];
 
@@ -43,6 +45,7 @@ pub(super) fn install(lua: &Lua) -> Result<(Function, Table)> {
     }
     table.raw_set("TIME_LIMIT", watchdog::MESSAGE)?;
     let natives = Natives { lua, table: &table };
+    consumers::add(&natives)?;
     logs::add(&natives)?;
     modules::add(&natives)?;
     request::add(&natives)?;

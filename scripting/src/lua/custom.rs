@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use mlua::{Function, Lua, MultiValue, Table, Value as LuaValue};
 use model::Invalid;
 use sdk::chain::{Fitting, Stage};
+use sdk::consumers::Credential;
 use sdk::instance::intern;
 use sdk::{Build, Factory, Phases};
 use serde_json::{Value, json};
@@ -22,7 +23,7 @@ use super::native::{to_json, to_lua};
 use super::{control, text};
 
 /// The texts of modules by their names, such as `apisix.plugins.mine`.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Hash)]
 pub struct Sources(BTreeMap<String, (String, String)>);
 
 impl Sources {
@@ -44,7 +45,8 @@ impl Sources {
 pub(super) struct Library {
     number: u64,
     alive: Arc<()>,
-    modules: BTreeMap<String, Result<Code, String>>,
+    /// Machines hold these for `require`, and not the library, so that they can see its end.
+    modules: Arc<BTreeMap<String, Result<Code, String>>>,
 }
 
 /// Compiles all modules. One that does not compile is an error of the plugins that require it.
@@ -58,7 +60,7 @@ pub fn library(host: &Arc<Host>, sources: Sources) -> Result<Arc<dyn std::any::A
             let code = Code::compile(&machine.lua, &format!("@{file}"), &text);
             (module, code.map_err(|error| described(&error, &text)))
         };
-        sources.0.into_iter().map(compile).collect()
+        Arc::new(sources.0.into_iter().map(compile).collect())
     })?;
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     Ok(Arc::new(Library { number, alive: Arc::new(()), modules }))
@@ -93,8 +95,7 @@ pub fn plugin(
         facts.map_err(|error| text::message(&error))
     })?;
     let facts = facts.map_err(|error| Invalid::new(format!("cannot load the plugin {name}: {error}")))?;
-    let version = intern(&facts.version).unwrap_or("0.1");
-    Ok(Some(Box::new(Custom { name, version, host: host.clone(), library, facts })))
+    Ok(Some(Box::new(Custom { name, host: host.clone(), library, facts })))
 }
 
 fn module_name(plugin: &str) -> String {
@@ -105,10 +106,10 @@ impl Library {
     /// The table of a plugin in a machine, loaded at first use.
     fn plugin(self: &Arc<Library>, machine: &Machine, name: &'static str) -> mlua::Result<Table> {
         machine.module(self.number, name, &self.alive, || {
-            let library = self.clone();
+            let modules = self.modules.clone();
             let find =
                 machine.lua.create_function(
-                    move |lua: &Lua, (name, globals): (String, Table)| match library.modules.get(&name) {
+                    move |lua: &Lua, (name, globals): (String, Table)| match modules.get(&name) {
                         Some(Ok(code)) => code.load(lua, &globals).map(Some),
                         Some(Err(error)) => Err(mlua::Error::runtime(error.clone())),
                         None => Ok(None),
@@ -175,10 +176,16 @@ impl Facts {
     }
 }
 
+impl Facts {
+    /// The field by which consumers are found: the first one that their schema requires.
+    fn key_field(&self) -> Option<&str> {
+        self.consumer_schema.as_ref()?.get("required")?.get(0)?.as_str()
+    }
+}
+
 /// The factory of a plugin in a file.
 struct Custom {
     name: &'static str,
-    version: &'static str,
     host: Arc<Host>,
     library: Arc<Library>,
     facts: Facts,
@@ -193,8 +200,8 @@ impl Factory for Custom {
         self.facts.priority
     }
 
-    fn version(&self) -> &'static str {
-        self.version
+    fn version(&self) -> &str {
+        &self.facts.version
     }
 
     fn is_auth(&self) -> bool {
@@ -217,9 +224,24 @@ impl Factory for Custom {
         self.facts.metadata_schema.clone()
     }
 
+    fn credential(&self, config: &Value) -> Result<Option<Credential>, Invalid> {
+        let (name, library, checked) = (self.name, self.library.clone(), config.clone());
+        control::run(&self.host, move |machine| check(machine, &library, name, &checked, CONSUMER))??;
+        let Some(field) = self.facts.key_field() else { return Ok(None) };
+        let key = match config.get(field) {
+            Some(Value::String(text)) => text.clone(),
+            Some(Value::Number(number)) => number.to_string(),
+            _ => {
+                return Err(Invalid::new(format!("`{field}` must be a text, by which consumers are found"))
+                    .within(field));
+            }
+        };
+        Ok(Some(Credential { key: key.into(), secret: Some(Arc::new(config.clone())) }))
+    }
+
     fn build(&self, config: Value, cx: &mut Build<'_>, fitting: Fitting) -> Result<Arc<Stage>, Invalid> {
         let (name, library, checked) = (self.name, self.library.clone(), config.clone());
-        control::run(&self.host, move |machine| check(machine, &library, name, &checked))??;
+        control::run(&self.host, move |machine| check(machine, &library, name, &checked, LuaValue::Nil))??;
         let (library, attr, metadata) = (self.library.clone(), cx.attr.cloned(), cx.metadata().cloned());
         let load = move |machine: &Machine| {
             let module = library.plugin(machine, name)?;
@@ -244,18 +266,22 @@ impl Factory for Custom {
     }
 }
 
+/// `core.schema.TYPE_CONSUMER`.
+const CONSUMER: LuaValue = LuaValue::Integer(1);
+
 /// Calls the plugin's `check_schema`.
 fn check(
     machine: &Machine,
     library: &Arc<Library>,
     name: &'static str,
     config: &Value,
+    kind: LuaValue,
 ) -> Result<(), Invalid> {
     let failed = |error: mlua::Error| Invalid::new(text::message(&error));
     let module = library.plugin(machine, name).map_err(failed)?;
     let LuaValue::Function(check) = module.get("check_schema").map_err(failed)? else { return Ok(()) };
     let conf = to_lua(&machine.lua, config).map_err(failed)?;
-    let results: MultiValue = machine.run(|| check.call((conf, LuaValue::Nil))).map_err(failed)?;
+    let results: MultiValue = machine.run(|| check.call((conf, kind))).map_err(failed)?;
     match (results.front(), results.get(1)) {
         (Some(LuaValue::Nil | LuaValue::Boolean(false)), error) => {
             let error = error.and_then(|error| error.to_string().ok()).unwrap_or_default();

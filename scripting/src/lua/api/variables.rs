@@ -159,28 +159,6 @@ fn facts(natives: &Natives<'_>) -> Result<()> {
         })?;
         to_lua(lua, &matched)
     })?;
-    natives.add("consumer", |lua, ()| {
-        let consumer = exchange(|x| {
-            let identity = x.identity()?;
-            let consumer = &identity.consumer;
-            let mut value = serde_json::json!({"username": consumer.name, "consumer_name": consumer.name});
-            if let Some(group) = &consumer.group_id {
-                value["group_id"] = group.as_str().into();
-            }
-            if let Some(id) = &consumer.custom_id {
-                value["custom_id"] = id.as_str().into();
-            }
-            if let Some(id) = &identity.credential_id {
-                value["credential_id"] = id.as_str().into();
-            }
-            if !consumer.labels.is_empty() {
-                let labels = consumer.labels.iter().map(|(key, text)| (key.clone(), text.as_str().into()));
-                value["labels"] = serde_json::Value::Object(labels.collect());
-            }
-            Some(value)
-        })?;
-        consumer.map_or(Ok(Value::Nil), |consumer| to_lua(lua, &consumer))
-    })?;
     natives.add("upstream_status", |_, ()| {
         exchange(|x| match x.upstream_status() {
             0 => None,

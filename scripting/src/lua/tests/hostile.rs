@@ -184,3 +184,21 @@ fn memory_outside_the_machine_is_limited() {
     let code = "local got, err = ngx.re.match('a', 'a', ('j'):rep(1e5)) return 200, tostring(got) .. err";
     assert!(answer(&scripts, &mut probe, code).contains("options are longer"));
 }
+
+#[test]
+fn plugins_of_a_library_that_is_gone_leave_the_machine() {
+    let scripts = Scripts::new();
+    let load = |n: usize| {
+        let mut sources = Sources::default();
+        let text = format!(
+            "local big = ('{n}-'):rep(100000) return {{priority = 1, big = function() return big end}}"
+        );
+        sources.add("apisix.plugins.big".into(), "big.lua".into(), text);
+        let library = library(&scripts.host, sources).unwrap();
+        plugin(&scripts.host, &library, "big").unwrap().expect("a plugin")
+    };
+    // Beyond the memory of the machine, if they stayed.
+    for n in 0..300 {
+        assert_eq!(load(1000 + n).priority(), 1);
+    }
+}

@@ -1,0 +1,89 @@
+//! Consumers: the one of the request, and those that auth plugins find.
+
+use mlua::{LuaString, Result, Value};
+use sdk::consumers::Identity;
+use serde_json::{Value as Json, json};
+
+use super::super::access::{self, exchange};
+use super::super::native::{Natives, to_lua};
+
+pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
+    natives.add("consumer", |lua, ()| {
+        let consumer = exchange(|x| x.identity().map(described))?;
+        consumer.map_or(Ok(Value::Nil), |consumer| to_lua(lua, &consumer))
+    })?;
+    natives.add("has_consumers", |_, plugin: LuaString| {
+        exchange(|x| x.consumers().any(&plugin.to_string_lossy()))
+    })?;
+    // The consumer whose credential for a plugin has this value in this field.
+    natives.add("find_consumer", |lua, (plugin, field, value): (LuaString, LuaString, LuaString)| {
+        let (plugin, field, value) = (plugin.to_string_lossy(), field.to_string_lossy(), value.as_bytes());
+        let found = exchange(|x| {
+            let identity = x.consumers().find(&plugin, &value)?;
+            has_field(identity, &field, &value).then(|| described(identity))
+        })?;
+        found.map_or(Ok(Value::Nil), |consumer| to_lua(lua, &consumer))
+    })?;
+    natives.add("named_consumer", |lua, name: LuaString| {
+        let name = name.to_string_lossy();
+        let found =
+            exchange(|x| x.consumers().by_name(&name).map(|found| described(&Identity::anonymous(found))))?;
+        found.map_or(Ok(Value::Nil), |consumer| to_lua(lua, &consumer))
+    })?;
+    // Makes it the request's consumer: by its credential for a plugin, or by its name.
+    natives.add(
+        "attach_consumer",
+        |_, (plugin, key, name): (Option<LuaString>, Option<LuaString>, LuaString)| {
+            if !access::place().is_before_upstream() {
+                return Err(mlua::Error::runtime("the request is forwarded already"));
+            }
+            let name = name.to_string_lossy();
+            exchange(|x| {
+                let identity = match (plugin, key) {
+                    (Some(plugin), Some(key)) => {
+                        x.consumers().find(&plugin.to_string_lossy(), &key.as_bytes()).cloned()
+                    }
+                    _ => x.consumers().by_name(&name).map(Identity::anonymous),
+                };
+                let identity = identity.filter(|identity| identity.consumer.name == name);
+                let is_known = identity.is_some();
+                if let Some(identity) = identity {
+                    x.authenticate(identity);
+                }
+                is_known
+            })
+        },
+    )
+}
+
+/// Credentials of plugins in Lua are kept as they were configured; of other plugins, the field is that of their key.
+fn has_field(identity: &Identity, field: &str, value: &[u8]) -> bool {
+    let Some(config) = identity.secret::<Json>() else { return true };
+    match config.get(field) {
+        Some(Json::String(text)) => text.as_bytes() == value,
+        Some(Json::Number(number)) => number.to_string().as_bytes() == value,
+        _ => false,
+    }
+}
+
+fn described(identity: &Identity) -> Json {
+    let consumer = &identity.consumer;
+    let mut value = json!({"username": consumer.name, "consumer_name": consumer.name});
+    if let Some(group) = &consumer.group_id {
+        value["group_id"] = group.as_str().into();
+    }
+    if let Some(id) = &consumer.custom_id {
+        value["custom_id"] = id.as_str().into();
+    }
+    if let Some(id) = &identity.credential_id {
+        value["credential_id"] = id.as_str().into();
+    }
+    if !consumer.labels.is_empty() {
+        let labels = consumer.labels.iter().map(|(key, text)| (key.clone(), text.as_str().into()));
+        value["labels"] = Json::Object(labels.collect());
+    }
+    if let Some(config) = identity.secret::<Json>() {
+        value["auth_conf"] = config.clone();
+    }
+    value
+}
