@@ -1,17 +1,18 @@
 // Drives the dashboard in a real browser, as a person would, and looks at every page with axe.
 // Environment: ADMIN, PROXY and UPSTREAM are addresses, KEY the admin key, SHOTS a folder for screenshots, SLUICE the
-// gateway's program, DIR an empty folder. With PART one part runs alone.
+// gateway's program, DIR an empty folder, ROOT the repository. With PART one part runs alone.
 import assert from "node:assert/strict";
 import { open } from "./browser/page.mjs";
 import { everyday } from "./browser/everyday.mjs";
 import { editing } from "./browser/editing.mjs";
 import { incidents } from "./browser/incidents.mjs";
+import { newcomer } from "./browser/newcomer.mjs";
 import { outages } from "./browser/outages.mjs";
 
 const { ADMIN, PART } = process.env;
 const began = Date.now();
 const opened = await open(`http://${ADMIN}/ui/`);
-const parts = { everyday, editing, incidents, outages };
+const parts = { everyday, editing, incidents, newcomer, outages };
 try {
   for (const [name, run] of Object.entries(parts)) {
     if (!PART || PART === name || name === "everyday") await run(opened);

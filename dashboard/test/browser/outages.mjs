@@ -1,19 +1,11 @@
 // A gateway of its own that restarts, changes its key, and has ten thousand routes, while the page is open.
 import assert from "node:assert/strict";
-import { spawn, spawnSync } from "node:child_process";
-import { mkdirSync, openSync, readFileSync, writeFileSync } from "node:fs";
-import { createServer } from "node:net";
+import { spawnSync } from "node:child_process";
+import { mkdirSync, writeFileSync } from "node:fs";
+import { port, start as startIn } from "./gateway.mjs";
 
 const { SLUICE, DIR } = process.env;
 const folder = `${DIR}/other`;
-
-async function port() {
-  const server = createServer();
-  await new Promise((done) => server.listen(0, "127.0.0.1", done));
-  const { port } = server.address();
-  await new Promise((done) => server.close(done));
-  return port;
-}
 
 export async function outages({ page, step, inspect, signIn, click }) {
   const [proxy, admin, control] = [await port(), await port(), await port()];
@@ -38,13 +30,7 @@ plugin_attr:
 `);
   let gateway;
   const start = async () => {
-    const log = openSync(`${folder}/log`, "a");
-    gateway = spawn(SLUICE, ["run", folder, "--data", `${folder}/data`], { stdio: ["ignore", log, log] });
-    for (let tries = 0; tries < 200; tries += 1) {
-      if (await fetch(base).then((answer) => answer.ok, () => false)) return;
-      await new Promise((done) => setTimeout(done, 100));
-    }
-    throw new Error(`the other gateway does not start: ${readFileSync(`${folder}/log`, "utf8").slice(-500)}`);
+    gateway = await startIn(folder, base);
   };
   const stop = async () => {
     const ended = new Promise((done) => gateway.once("exit", done));
