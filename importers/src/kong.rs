@@ -47,8 +47,7 @@ pub fn import(source: &Source<'_>) -> Result<Import, Box<Diagnostic>> {
         });
     }
     let kong = entities::read(source, &documents.trees, &mut out)?;
-    if kong.routes.len() > MAX_ROUTES || kong.services.len() > MAX_ROUTES {
-        let message = format!("the file has more than {MAX_ROUTES} routes or services");
+    if let Some(message) = excess(&kong) {
         let mut diagnostic = Diagnostic::new(model::Severity::Error, source.file, message);
         diagnostic.hint = Some("import its parts one by one".to_owned());
         return Err(Box::new(diagnostic));
@@ -63,8 +62,27 @@ pub fn import(source: &Source<'_>) -> Result<Import, Box<Diagnostic>> {
     Ok(Import { resources: out.resources, listeners, settings, findings: out.findings })
 }
 
-/// The most routes, and services, of a file. Each route is compared with those that may take its requests.
-const MAX_ROUTES: usize = 20_000;
+/// The most routes, and services, of a file.
+const MAX_ROUTES: usize = 100_000;
+
+/// The most pairs of a host and a path of all routes together, and of a route and a plugin that it shares
+/// with others.
+const MAX_PAIRS: usize = 4_000_000;
+
+/// What a file has too much of.
+fn excess(kong: &Kong<'_>) -> Option<String> {
+    if kong.routes.len() > MAX_ROUTES || kong.services.len() > MAX_ROUTES {
+        return Some(format!("the file has more than {MAX_ROUTES} routes or services"));
+    }
+    let places = kong.routes.iter().map(|route| route.hosts.len().max(1) * route.paths.len().max(1));
+    if places.sum::<usize>() > MAX_PAIRS {
+        return Some(format!("the routes have more than {MAX_PAIRS} pairs of a host and a path"));
+    }
+    let plugins = plugins::Scopes::of(kong).shared(kong);
+    (plugins > MAX_PAIRS).then(|| {
+        format!("plugins of services and of the whole file apply more than {MAX_PAIRS} times to the routes")
+    })
+}
 
 fn convert(kong: &Kong<'_>, out: &mut Output) {
     certificates::convert(kong, out);

@@ -1,5 +1,7 @@
 //! Certificates with their server names, and the authorities that services trust.
 
+use std::collections::{HashMap, HashSet};
+
 use model::Kind;
 use serde_json::{Value, json};
 
@@ -10,19 +12,18 @@ use crate::node::Node;
 
 /// Makes an ssl resource of each certificate that has server names.
 pub(super) fn convert(kong: &Kong<'_>, out: &mut Output) {
+    let mut owned: HashMap<String, Vec<&Node<'_>>> = HashMap::new();
+    for sni in &kong.snis {
+        owner(sni).into_iter().for_each(|owner| owned.entry(owner).or_default().push(sni));
+    }
     for node in &kong.certificates {
         let entity = Entity::new(node.clone());
-        let id = node.some("id").and_then(|id| id.text());
         let mut snis: Vec<String> = Vec::new();
         for sni in node.some("snis").map(|node| node.items()).unwrap_or_default() {
             snis.extend(sni.text().or_else(|| Entity::new(sni).text("name")));
         }
-        for sni in &kong.snis {
-            let owner =
-                sni.some("certificate").and_then(|owner| owner.text().or_else(|| owner.some("id")?.text()));
-            if owner.is_some() && owner == id {
-                snis.extend(Entity::new(sni.clone()).text("name"));
-            }
+        for sni in id(node).and_then(|id| owned.get(&id)).into_iter().flatten() {
+            snis.extend(Entity::new((*sni).clone()).text("name"));
         }
         for name in ["cert", "key", "cert_alt", "key_alt", "passphrase"] {
             node.get(name).map(|part| part.whole());
@@ -55,11 +56,9 @@ pub(super) fn convert(kong: &Kong<'_>, out: &mut Output) {
         let id = out.names.id(Kind::Ssl, fitting[0].trim_start_matches("*."));
         out.add(Kind::Ssl, id, value, node.place());
     }
+    let known: HashSet<String> = kong.certificates.iter().filter_map(id).collect();
     for sni in &kong.snis {
-        let owner =
-            sni.some("certificate").and_then(|owner| owner.text().or_else(|| owner.some("id")?.text()));
-        let known = |node: &Node<'_>| node.some("id").and_then(|id| id.text()) == owner;
-        if owner.is_none() || !kong.certificates.iter().any(known) {
+        if owner(sni).is_none_or(|owner| !known.contains(&owner)) {
             sni.whole();
             out.behaviour(sni, "its certificate is not in the file");
         }
@@ -71,29 +70,54 @@ pub(super) fn convert(kong: &Kong<'_>, out: &mut Output) {
     }
 }
 
-/// The certificate and the key of this id, for connections to upstreams.
-pub(super) fn client(kong: &Kong<'_>, id: &str) -> Option<(String, String)> {
-    let node = kong
-        .certificates
-        .iter()
-        .find(|node| node.some("id").and_then(|id| id.text()).as_deref() == Some(id))?;
-    pair(&Entity::new(node.clone()), "cert", "key")
+/// Certificates and authorities by their ids, for connections to upstreams.
+pub(super) struct Pems<'a> {
+    certificates: HashMap<String, Node<'a>>,
+    authorities: HashMap<String, Node<'a>>,
 }
 
-/// The authorities of these ids; none if one of them is missing.
-pub(super) fn authorities(kong: &Kong<'_>, ids: &[String]) -> Option<String> {
-    let mut all = String::new();
-    for id in ids {
-        let of = |node: &&Node<'_>| node.some("id").and_then(|id| id.text()).as_ref() == Some(id);
-        let node = kong.ca_certificates.iter().find(of)?;
-        let cert = secret(&node.some("cert")?.text()?)?;
-        if !is_pem(&cert) {
-            return None;
-        }
-        all.push_str(cert.trim_end());
-        all.push('\n');
+impl<'a> Pems<'a> {
+    pub(super) fn of(kong: &Kong<'a>) -> Pems<'a> {
+        let by_id = |nodes: &[Node<'a>]| {
+            let mut found = HashMap::new();
+            for node in nodes {
+                if let Some(id) = id(node) {
+                    found.entry(id).or_insert_with(|| node.clone());
+                }
+            }
+            found
+        };
+        Pems { certificates: by_id(&kong.certificates), authorities: by_id(&kong.ca_certificates) }
     }
-    Some(all)
+
+    /// The certificate and the key of this id.
+    pub(super) fn client(&self, id: &str) -> Option<(String, String)> {
+        pair(&Entity::new(self.certificates.get(id)?.clone()), "cert", "key")
+    }
+
+    /// The authorities of these ids; none if one of them is missing.
+    pub(super) fn authorities(&self, ids: &[String]) -> Option<String> {
+        let mut all = String::new();
+        for id in ids {
+            let cert = secret(&self.authorities.get(id)?.some("cert")?.text()?)?;
+            if !is_pem(&cert) {
+                return None;
+            }
+            all.push_str(cert.trim_end());
+            all.push('\n');
+        }
+        Some(all)
+    }
+}
+
+fn id(node: &Node<'_>) -> Option<String> {
+    node.some("id")?.text()
+}
+
+/// The id of the certificate that a server name belongs to.
+fn owner(sni: &Node<'_>) -> Option<String> {
+    let owner = sni.some("certificate")?;
+    owner.text().or_else(|| id(&owner))
 }
 
 fn pair(entity: &Entity<'_>, cert: &str, key: &str) -> Option<(String, String)> {

@@ -1,5 +1,7 @@
 //! Consumers with their credentials and groups.
 
+use std::collections::HashMap;
+
 use model::{Key, Kind};
 use serde_json::{Map, Value, json};
 
@@ -36,6 +38,7 @@ pub(super) fn convert(kong: &Kong<'_>, plugins: &Assigned, out: &mut Output) {
         super::routes::name(&mut value, &group.name);
         out.add(Kind::ConsumerGroup, groups[index].clone(), Value::Object(value), group.entity.node.place());
     }
+    let members = Groups::of(kong);
     for (index, consumer) in kong.consumers.iter().enumerate() {
         let username = plugins.username(index).to_owned();
         let mut value = Map::new();
@@ -51,7 +54,7 @@ pub(super) fn convert(kong: &Kong<'_>, plugins: &Assigned, out: &mut Output) {
         if !labels.is_empty() {
             value.insert("labels".to_owned(), Value::Object(labels));
         }
-        if let Some(group) = group_of(kong, consumer, &groups, out) {
+        if let Some(group) = group_of(kong, &members, consumer, &groups, out) {
             value.insert("group_id".to_owned(), json!(group));
         }
         let mut own = plugins.of_consumer(index);
@@ -77,15 +80,40 @@ pub(super) fn convert(kong: &Kong<'_>, plugins: &Assigned, out: &mut Output) {
     }
 }
 
-fn group_of(kong: &Kong<'_>, consumer: &Consumer<'_>, ids: &[String], out: &mut Output) -> Option<String> {
-    let mut found: Vec<usize> = Vec::new();
-    for (index, group) in kong.groups.iter().enumerate() {
-        let listed = group.entity.get("consumers").map(|node| node.items()).unwrap_or_default();
-        let listed = listed.iter().filter_map(|node| node.text().or_else(|| node.some("username")?.text()));
-        if consumer.groups.contains(&group.name) || listed.into_iter().any(|name| name == consumer.name) {
-            found.push(index);
+/// The groups by their names, and by those of the consumers that they list.
+#[derive(Default)]
+struct Groups<'k> {
+    by_name: HashMap<&'k str, Vec<usize>>,
+    by_consumer: HashMap<String, Vec<usize>>,
+}
+
+impl<'k> Groups<'k> {
+    fn of(kong: &'k Kong<'_>) -> Groups<'k> {
+        let mut groups = Groups::default();
+        for (index, group) in kong.groups.iter().enumerate() {
+            groups.by_name.entry(&group.name).or_default().push(index);
+            let listed = group.entity.get("consumers").map(|node| node.items()).unwrap_or_default();
+            for name in listed.iter().filter_map(|node| node.text().or_else(|| node.some("username")?.text()))
+            {
+                groups.by_consumer.entry(name).or_default().push(index);
+            }
         }
+        groups
     }
+}
+
+fn group_of(
+    kong: &Kong<'_>,
+    groups: &Groups<'_>,
+    consumer: &Consumer<'_>,
+    ids: &[String],
+    out: &mut Output,
+) -> Option<String> {
+    let named = consumer.groups.iter().filter_map(|name| groups.by_name.get(name.as_str()));
+    let listing = groups.by_consumer.get(&consumer.name);
+    let mut found: Vec<usize> = named.chain(listing).flatten().copied().collect();
+    found.sort_unstable();
+    found.dedup();
     if let [_, others @ ..] = found.as_slice()
         && !others.is_empty()
     {

@@ -1,6 +1,6 @@
 //! Ids of resources, from the names in the file.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use model::Kind;
 
@@ -8,6 +8,8 @@ use model::Kind;
 #[derive(Default)]
 pub(super) struct Names {
     used: HashSet<(Kind, String)>,
+    /// The number that the next resource of a name may get.
+    next: HashMap<(Kind, String), usize>,
 }
 
 impl Names {
@@ -22,10 +24,13 @@ impl Names {
             text => text,
         };
         let mut id = text.to_owned();
-        let mut number = 2;
+        if self.used.insert((kind, id.clone())) {
+            return id;
+        }
+        let number = self.next.entry((kind, id.clone())).or_insert(2);
         while !self.used.insert((kind, id.clone())) {
             id = format!("{text}-{number}");
-            number += 1;
+            *number += 1;
         }
         id
     }

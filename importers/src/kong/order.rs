@@ -6,9 +6,14 @@
 //! its priority decides.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound::{Included, Unbounded};
 
 /// The most places that are added to a file's routes.
-pub(super) const MAX_ADDED: usize = 20_000;
+const MAX_ADDED: usize = 20_000;
+
+/// The most steps of comparing routes with those of wider hosts and of shorter paths, which usual files need
+/// a few of for each route.
+const MAX_STEPS: usize = 20_000_000;
 
 /// A host as the router has it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,103 +72,248 @@ pub(super) fn ranked(entries: &[Entry]) -> Vec<usize> {
     order
 }
 
-/// The places of each entry of a list in Kong's order, and whether all of them are there: their number is
-/// limited.
-pub(super) fn places(entries: &[Entry]) -> (Vec<Places>, bool) {
-    let hosts: BTreeSet<&Host> = entries.iter().flat_map(|entry| &entry.hosts).collect();
+/// The places of each entry of a list in Kong's order, and what is left of the budget for finding them.
+pub(super) fn places(entries: &[Entry]) -> (Vec<Places>, Budget) {
+    let router = Router::of(entries);
     let mut places: Vec<Places> = vec![Places::default(); entries.len()];
-    let mut left = MAX_ADDED;
-    for host in hosts {
-        at_host(entries, host, &mut places, &mut left);
+    let mut budget = Budget { added: MAX_ADDED, steps: MAX_STEPS, short: false };
+    for (host, natives) in &router.by_host {
+        let joined = router.joined(host, natives, &mut budget);
+        let mut members: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+        for rank in natives.iter().chain(&joined) {
+            for path in &entries[*rank].paths {
+                members.entry(path).or_default().push(*rank);
+            }
+        }
+        members.values_mut().for_each(|ranks| ranks.sort_unstable());
+        joined.iter().for_each(|rank| places[*rank].extended = true);
+        // In the order of texts a path comes after those that it begins with.
+        let mut above: Vec<(&str, &[usize])> = Vec::new();
+        for (path, ranks) in &members {
+            while above.pop_if(|(prefix, _)| !path.starts_with(*prefix)).is_some() {}
+            let added = router.beaten(ranks, &above, &mut budget);
+            for (at, rank) in ranks.iter().chain(&added).enumerate() {
+                let place = &mut places[*rank];
+                place.shared |= ranks.len() + added.len() > 1;
+                place.extended |= at >= ranks.len();
+                place.by_host.entry((*host).clone()).or_default().insert((*path).to_owned());
+            }
+            above.push((path, ranks));
+        }
     }
-    (places, left > 0)
+    (places, budget)
 }
 
-/// Finds the places of all entries at a host.
-fn at_host(entries: &[Entry], host: &Host, places: &mut [Places], left: &mut usize) {
-    let mut members = Members::default();
-    for (rank, entry) in entries.iter().enumerate().filter(|(_, entry)| entry.hosts.contains(host)) {
-        entry.paths.iter().for_each(|path| members.insert(path, rank));
+/// How many places may be added, and how many steps it may take to find them.
+#[derive(Debug)]
+pub(super) struct Budget {
+    added: usize,
+    steps: usize,
+    /// Whether places are missing.
+    short: bool,
+}
+
+impl Budget {
+    /// Whether all places were found.
+    pub(super) fn sufficed(&self) -> bool {
+        !self.short
     }
-    if *host != Host::Any {
+
+    fn add(&mut self) -> bool {
+        self.short |= self.added == 0;
+        self.added = self.added.saturating_sub(1);
+        !self.short
+    }
+
+    fn go(&mut self, steps: usize) -> bool {
+        self.short |= steps > self.steps;
+        self.steps = self.steps.saturating_sub(steps);
+        !self.short
+    }
+}
+
+/// The entries, in Kong's order, by what requests may have.
+struct Router<'a> {
+    entries: &'a [Entry],
+    /// The ranks of the entries that name a host, the first one first.
+    by_host: BTreeMap<&'a Host, Vec<usize>>,
+    /// How long the suffixes among the hosts are.
+    suffixes: BTreeSet<usize>,
+    /// The methods of each entry, as numbers; empty for any.
+    methods: Vec<Vec<usize>>,
+}
+
+impl<'a> Router<'a> {
+    fn of(entries: &'a [Entry]) -> Router<'a> {
+        let mut by_host: BTreeMap<&Host, Vec<usize>> = BTreeMap::new();
+        for (rank, entry) in entries.iter().enumerate() {
+            for host in &entry.hosts {
+                let ranks = by_host.entry(host).or_default();
+                if ranks.last() != Some(&rank) {
+                    ranks.push(rank);
+                }
+            }
+        }
+        let suffix = |host: &&Host| match host {
+            Host::Suffix(suffix) => Some(suffix.len()),
+            _ => None,
+        };
+        let suffixes = by_host.keys().filter_map(suffix).collect();
+        let mut numbers: HashMap<&str, usize> = HashMap::new();
+        let mut number = |method: &'a String| {
+            let next = numbers.len();
+            *numbers.entry(method).or_insert(next)
+        };
+        let methods = entries.iter().map(|entry| entry.methods.iter().map(&mut number).collect()).collect();
+        Router { entries, by_host, suffixes, methods }
+    }
+
+    /// The ranks of the entries of each host that contains this one.
+    fn wider(&self, host: &Host) -> Vec<&[usize]> {
+        let name = match host {
+            Host::Any => return Vec::new(),
+            Host::Suffix(name) => name,
+            Host::Exact(name) => without_port(name),
+        };
+        let ends = self.suffixes.iter().filter_map(|length| name.get(name.len().checked_sub(*length)?..));
+        let others = [Host::Any, Host::Exact(name.to_owned())].into_iter();
+        let others = others.chain(ends.map(|end| Host::Suffix(end.to_owned())));
+        let others = others.filter(|other| other.contains(host));
+        others.filter_map(|other| self.by_host.get(&other).map(Vec::as_slice)).collect()
+    }
+
+    /// The entries of wider hosts that need places at a host, as they go before one of its own entries, the
+    /// last ones first.
+    fn joined(&self, host: &Host, natives: &[usize], budget: &mut Budget) -> Vec<usize> {
+        let mut joined = Vec::new();
+        let mut candidates = earlier(natives, self.wider(host).into_iter(), budget);
+        candidates.retain(|rank| natives.binary_search(rank).is_err());
+        let mut later = Paths::default();
+        let mut natives = natives.iter().rev().peekable();
         // Last ones first: an entry that joins may need earlier ones to join.
-        for (rank, entry) in entries.iter().enumerate().rev() {
-            let wider = |other: &Host| other.contains(host);
-            if entry.hosts.contains(host) || !entry.hosts.iter().any(wider) {
-                continue;
+        for rank in candidates {
+            while let Some(native) = natives.next_if(|native| **native > rank) {
+                self.entries[*native].paths.iter().for_each(|path| later.insert(path));
             }
-            if entry.paths.iter().any(|path| members.has_later(path, rank)) && *left > 0 {
-                *left -= 1;
-                entry.paths.iter().for_each(|path| members.insert(path, rank));
-                places[rank].extended = true;
+            let paths = &self.entries[rank].paths;
+            if budget.go(paths.len()) && paths.iter().any(|path| later.overlap(path)) && budget.add() {
+                paths.iter().for_each(|path| later.insert(path));
+                joined.push(rank);
             }
         }
+        joined
     }
-    let at_path: Vec<(String, Vec<usize>)> =
-        members.at.iter().map(|(path, ranks)| (path.clone(), ranks.clone())).collect();
-    for (path, mut here) in at_path {
-        let natives = here.len();
+
+    /// The entries of shorter paths that need places at a path, as they go before one of its own entries.
+    fn beaten(&self, here: &[usize], above: &[(&str, &[usize])], budget: &mut Budget) -> Vec<usize> {
+        let mut added = Vec::new();
+        let mut met = Met::default();
         // Last ones first, as above.
-        let mut wider: Vec<usize> =
-            prefixes(&path).filter_map(|prefix| members.at.get(prefix)).flatten().copied().collect();
-        wider.sort_unstable_by_key(|rank| std::cmp::Reverse(*rank));
-        for rank in wider {
-            let beaten = |other: &usize| *other > rank && overlap(&entries[*other], &entries[rank]);
-            if !here.contains(&rank) && here.iter().any(beaten) && *left > 0 {
-                *left -= 1;
-                here.push(rank);
+        for rank in earlier(here, above.iter().map(|(_, ranks)| *ranks), budget) {
+            if met.last.is_none() {
+                here.iter().for_each(|own| met.insert(*own, &self.methods[*own]));
+            }
+            let methods = &self.methods[rank];
+            let new = budget.go(methods.len()) && here.binary_search(&rank).is_err();
+            if new && met.has_later(rank, methods) && budget.add() {
+                met.insert(rank, methods);
+                added.push(rank);
             }
         }
-        for (at, rank) in here.iter().enumerate() {
-            let place = &mut places[*rank];
-            place.shared |= here.len() > 1;
-            place.extended |= at >= natives;
-            place.by_host.entry(host.clone()).or_default().insert(path.clone());
-        }
+        added
     }
 }
 
-/// Entries at a host, by path.
-#[derive(Default)]
-struct Members {
-    at: BTreeMap<String, Vec<usize>>,
-    /// The last rank among paths that begin with this text.
-    below: HashMap<String, usize>,
+/// The ranks of some lists before the last of `here`, the last ones first.
+fn earlier<'a>(here: &[usize], lists: impl Iterator<Item = &'a [usize]>, budget: &mut Budget) -> Vec<usize> {
+    let Some(last) = here.last() else { return Vec::new() };
+    let mut all = Vec::new();
+    for list in lists {
+        let before = &list[..list.partition_point(|rank| rank < last)];
+        if budget.go(1 + before.len()) {
+            all.extend_from_slice(before);
+        }
+    }
+    all.sort_unstable_by_key(|rank| std::cmp::Reverse(*rank));
+    all.dedup();
+    all
 }
 
-impl Members {
-    fn insert(&mut self, path: &str, rank: usize) {
-        let here = self.at.entry(path.to_owned()).or_default();
-        if here.contains(&rank) {
+/// The beginnings of paths of some entries.
+#[derive(Default)]
+struct Paths<'a> {
+    all: BTreeSet<&'a str>,
+    /// Those that begin with no other one.
+    shortest: BTreeSet<&'a str>,
+}
+
+impl<'a> Paths<'a> {
+    fn insert(&mut self, path: &'a str) {
+        if !self.all.insert(path) || self.has_prefix_of(path) {
             return;
         }
-        here.push(rank);
-        for prefix in prefixes(path).chain([path]) {
-            match self.below.get_mut(prefix) {
-                Some(last) => *last = rank.max(*last),
-                None => drop(self.below.insert(prefix.to_owned(), rank)),
-            }
+        while let Some(longer) = first_below(&self.shortest, path) {
+            self.shortest.remove(longer);
+        }
+        self.shortest.insert(path);
+    }
+
+    /// Whether one of them begins with this path, or the other way around.
+    fn overlap(&self, path: &str) -> bool {
+        first_below(&self.all, path).is_some() || self.has_prefix_of(path)
+    }
+
+    /// Only the nearest of the shortest ones may be: what stands between two texts, of which one begins with
+    /// the other, begins with it as well.
+    fn has_prefix_of(&self, path: &str) -> bool {
+        self.shortest
+            .range::<str, _>((Unbounded, Included(path)))
+            .next_back()
+            .is_some_and(|prefix| path.starts_with(prefix))
+    }
+}
+
+/// The first text that begins with this one.
+fn first_below<'a>(texts: &BTreeSet<&'a str>, beginning: &str) -> Option<&'a str> {
+    texts
+        .range::<str, _>((Included(beginning), Unbounded))
+        .next()
+        .copied()
+        .filter(|text| text.starts_with(beginning))
+}
+
+/// The last ranks of some entries, by method.
+#[derive(Default)]
+struct Met {
+    last: Option<usize>,
+    /// Of those with any method.
+    last_of_any: Option<usize>,
+    by_method: HashMap<usize, usize>,
+}
+
+impl Met {
+    fn insert(&mut self, rank: usize, methods: &[usize]) {
+        self.last = self.last.max(Some(rank));
+        if methods.is_empty() {
+            self.last_of_any = self.last_of_any.max(Some(rank));
+        }
+        for method in methods {
+            let last = self.by_method.entry(*method).or_insert(rank);
+            *last = rank.max(*last);
         }
     }
 
-    /// Whether an entry after `rank` has a path that begins with this one, or the other way around.
-    fn has_later(&self, path: &str, rank: usize) -> bool {
-        let below = self.below.get(path).is_some_and(|last| *last > rank);
-        below
-            || prefixes(path)
-                .any(|prefix| self.at.get(prefix).is_some_and(|ranks| ranks.iter().any(|r| *r > rank)))
+    /// Whether an entry after `rank` may match requests of these methods.
+    fn has_later(&self, rank: usize, methods: &[usize]) -> bool {
+        let later = |last: Option<usize>| last.is_some_and(|last| last > rank);
+        match methods {
+            [] => later(self.last),
+            _ => {
+                let of = |method: &usize| later(self.by_method.get(method).copied());
+                later(self.last_of_any) || methods.iter().any(of)
+            }
+        }
     }
-}
-
-/// The proper prefixes of a path, the shortest first.
-fn prefixes(path: &str) -> impl Iterator<Item = &str> {
-    path.char_indices().map(|(at, _)| &path[..at])
-}
-
-/// Whether a request may match both, as far as methods tell.
-fn overlap(one: &Entry, other: &Entry) -> bool {
-    let any = one.methods.is_empty() || other.methods.is_empty();
-    any || one.methods.iter().any(|method| other.methods.contains(method))
 }
 
 impl Host {
@@ -192,4 +342,67 @@ impl Host {
 
 fn without_port(name: &str) -> &str {
     name.rsplit_once(':').map_or(name, |(name, _)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(route: usize, host: Host, path: String, methods: &[&str], headers: usize) -> Entry {
+        let methods = methods.iter().map(|method| (*method).to_owned()).collect();
+        let weight = Weight { headers, length: path.len(), ..Weight::default() };
+        Entry { route, hosts: vec![host], paths: vec![path], methods, weight }
+    }
+
+    /// The places of routes, and the steps it took to find them.
+    fn steps(entries: &[Entry]) -> (usize, Vec<Places>) {
+        let sorted: Vec<Entry> = ranked(entries).into_iter().map(|at| entries[at].clone()).collect();
+        let (places, budget) = places(&sorted);
+        assert!(budget.sufficed(), "{budget:?}");
+        (MAX_STEPS - budget.steps, places)
+    }
+
+    #[test]
+    fn each_route_takes_a_few_steps() {
+        let exact = |n: usize| Host::Exact(format!("h{n}.test"));
+        type Shape<'a> = (&'a str, &'a dyn Fn(usize) -> Entry);
+        let shapes: [Shape<'_>; 6] = [
+            ("own paths", &|n| entry(n, Host::Any, format!("/p{n}"), &[], 0)),
+            ("own hosts", &|n| entry(n, exact(n), "/".to_owned(), &[], 0)),
+            ("hosts below a suffix", &|n| match n % 50 {
+                0 => entry(n, Host::Suffix(".test".to_owned()), format!("/{n}"), &[], 0),
+                _ => entry(n, exact(n), "/long-path".to_owned(), &[], 0),
+            }),
+            ("one path", &|n| entry(n, Host::Any, "/".to_owned(), &["GET"], n % 7)),
+            ("nested paths", &|n| entry(n, Host::Any, "/a".repeat(n % 20 + 1) + &n.to_string(), &[], 0)),
+            ("hosts and paths", &|n| entry(n, exact(n % 100), format!("/{n}"), &["GET", "PUT"], 0)),
+        ];
+        for (name, shape) in shapes {
+            let (taken, _) = steps(&(0..20_000).map(shape).collect::<Vec<_>>());
+            assert!(taken <= 20_000 * 20, "{name}: {taken}");
+        }
+    }
+
+    #[test]
+    fn routes_that_go_first_are_found_at_all_paths() {
+        // Two routes with headers go before those of longer paths; one of them has another method.
+        let mut entries: Vec<Entry> =
+            (0..1000).map(|n| entry(n, Host::Any, format!("/p{n}"), &["GET"], 0)).collect();
+        entries.push(entry(1000, Host::Any, "/".to_owned(), &["GET"], 1));
+        entries.push(entry(1001, Host::Any, "/".to_owned(), &["PUT"], 1));
+        let (_, places) = steps(&entries);
+        let paths = |rank: usize| places[rank].by_host[&Host::Any].len();
+        assert_eq!((paths(0), paths(1), paths(2)), (1001, 1, 1));
+    }
+
+    #[test]
+    fn a_file_that_needs_too_much_is_cut_off() {
+        // Each of the first routes goes before each of the others.
+        let wide = |n: usize| entry(n, Host::Any, "/".to_owned(), &[], 1);
+        let own = |n: usize| entry(n, Host::Exact(format!("h{n}.test")), format!("/p{n}"), &[], 0);
+        let entries: Vec<Entry> = (0..20_000).map(wide).chain((20_000..40_000).map(own)).collect();
+        let (places, budget) = places(&entries);
+        assert!(!budget.sufficed());
+        assert!(places.iter().all(|place| !place.by_host.is_empty()));
+    }
 }

@@ -24,7 +24,7 @@ use super::{Output, finding};
 use crate::finding::{Finding, Place, Severity};
 use crate::node::Node;
 use crate::output::Setting;
-pub(super) use assign::assign;
+pub(super) use assign::{Scopes, assign};
 use auth::Auth;
 use limits::Limit;
 pub(super) use stream::of_stream;

@@ -51,8 +51,8 @@ pub(super) fn lay_out(kong: &Kong<'_>, out: &mut Output) -> Layout {
     let mut slots: Vec<Option<(Entry, Vec<PathRule>)>> = parts.into_iter().map(Some).collect();
     let parts: Vec<(Entry, Vec<PathRule>)> = order.iter().filter_map(|index| slots[*index].take()).collect();
     let entries: Vec<Entry> = parts.iter().map(|(entry, _)| entry.clone()).collect();
-    let (places, complete) = order::places(&entries);
-    if !complete {
+    let (places, budget) = order::places(&entries);
+    if !budget.sufficed() {
         let place = kong.routes.first().map(|route| route.entity.node.clone());
         if let Some(node) = place {
             out.findings.push(crate::Finding {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use model::{Key, Kind};
 use serde_json::{Map, Value, json};
 
-use super::certificates;
+use super::certificates::Pems;
 use super::entities::{Kong, Service};
 use super::plugins::Assigned;
 use super::routes::{self, Layout};
@@ -40,18 +40,34 @@ impl Reference {
     }
 }
 
+/// The routes of each service.
+pub(super) fn routes_of(kong: &Kong<'_>) -> Vec<Vec<usize>> {
+    let mut routes = vec![Vec::new(); kong.services.len()];
+    for (index, route) in kong.routes.iter().enumerate() {
+        route.service.into_iter().for_each(|service: usize| routes[service].push(index));
+    }
+    routes
+}
+
 /// Prepares the services, and writes the upstreams.
 pub(super) fn convert(kong: &Kong<'_>, layout: &Layout, out: &mut Output) -> Services {
-    let mut upstreams =
-        Upstreams { made: HashMap::new(), members: Vec::new(), used: vec![false; kong.upstreams.len()] };
+    let mut upstreams = Upstreams {
+        made: HashMap::new(),
+        by_name: HashMap::new(),
+        members: Vec::new(),
+        used: vec![false; kong.upstreams.len()],
+    };
+    for (index, upstream) in kong.upstreams.iter().enumerate() {
+        upstreams.by_name.entry(upstream.name.to_ascii_lowercase()).or_insert(index);
+    }
     upstreams.members = kong.upstreams.iter().map(|upstream| targets::members(upstream, out)).collect();
+    let pems = Pems::of(kong);
     let mut items = Vec::new();
-    for (index, service) in kong.services.iter().enumerate() {
-        let of_service = |route: &&super::entities::Route<'_>| route.service == Some(index);
-        let preserving = kong.routes.iter().filter(of_service).filter(|route| route.preserve_host).count();
-        let others = kong.routes.iter().filter(of_service).filter(|route| !route.preserve_host).count();
+    for (service, routes) in kong.services.iter().zip(routes_of(kong)) {
+        let preserving = routes.iter().filter(|route| kong.routes[**route].preserve_host).count();
+        let others = routes.len() - preserving;
         let preserve = preserving > others;
-        let settings = settings(kong, index, service, layout, out);
+        let settings = settings(&pems, service, &routes, layout, out);
         let mut references = [None, None];
         for (mode, reference) in references.iter_mut().enumerate() {
             if (mode == 1) == preserve || (mode == 1 && preserving > 0) || (mode == 0 && others > 0) {
@@ -115,9 +131,9 @@ impl Services {
 
 /// The settings of an upstream that a service has: scheme, timeouts, retries, TLS.
 fn settings(
-    kong: &Kong<'_>,
-    index: usize,
+    pems: &Pems<'_>,
     service: &Service<'_>,
+    routes: &[usize],
     layout: &Layout,
     out: &mut Output,
 ) -> Map<String, Value> {
@@ -147,7 +163,7 @@ fn settings(
     if let Some(retries) = service.entity.u64("retries") {
         value.insert("retries".to_owned(), json!(retries));
     }
-    let tls = tls(kong, index, service, layout, out);
+    let tls = tls(pems, service, routes, layout, out);
     if matches!(scheme, "https" | "grpcs" | "tls") && !tls.is_empty() {
         value.insert("tls".to_owned(), Value::Object(tls));
     }
@@ -155,20 +171,17 @@ fn settings(
 }
 
 fn tls(
-    kong: &Kong<'_>,
-    index: usize,
+    pems: &Pems<'_>,
     service: &Service<'_>,
+    routes: &[usize],
     layout: &Layout,
     out: &mut Output,
 ) -> Map<String, Value> {
     let mut value = Map::new();
-    let keys = || -> Vec<Key> {
-        let of_service = kong.routes.iter().enumerate().filter(|(_, route)| route.service == Some(index));
-        of_service.flat_map(|(route, _)| layout.keys(route)).collect()
-    };
+    let keys = || -> Vec<Key> { routes.iter().flat_map(|route| layout.keys(*route)).collect() };
     let id = |node: &crate::node::Node<'_>| node.text().or_else(|| node.some("id")?.text());
     if let Some(node) = service.entity.get("client_certificate") {
-        match id(&node).and_then(|id| certificates::client(kong, &id)) {
+        match id(&node).and_then(|id| pems.client(&id)) {
             Some((cert, key)) => {
                 value.insert("client_cert".to_owned(), json!(cert));
                 value.insert("client_key".to_owned(), json!(key));
@@ -187,7 +200,7 @@ fn tls(
     };
     if let Some(node) = service.entity.get("ca_certificates") {
         let ids: Vec<String> = node.items().iter().filter_map(id).collect();
-        match certificates::authorities(kong, &ids) {
+        match pems.authorities(&ids) {
             Some(authorities) if !authorities.is_empty() => {
                 drop(value.insert("ca".to_owned(), json!(authorities)))
             }
@@ -212,6 +225,8 @@ fn tls(
 struct Upstreams {
     /// Ids by content.
     made: HashMap<String, String>,
+    /// Indices by name in lower case.
+    by_name: HashMap<String, usize>,
     members: Vec<Map<String, Value>>,
     used: Vec<bool>,
 }
@@ -225,9 +240,7 @@ impl Upstreams {
         preserve: bool,
         out: &mut Output,
     ) -> Reference {
-        let named =
-            kong.upstreams.iter().position(|upstream| upstream.name.eq_ignore_ascii_case(&service.host));
-        let Some(index) = named else {
+        let Some(index) = self.by_name.get(&service.host.to_ascii_lowercase()).copied() else {
             return Reference::Inline(inline(service, settings, preserve, out));
         };
         self.used[index] = true;

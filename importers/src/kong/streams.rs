@@ -1,5 +1,7 @@
 //! Routes of TCP, TLS and UDP as stream routes.
 
+use std::collections::HashSet;
+
 use model::Kind;
 use serde_json::{Map, Value, json};
 
@@ -14,6 +16,7 @@ use crate::output::Protocol;
 /// The ports of the stream routes: whether TLS ends there, and where they are named.
 pub(super) fn ports(kong: &Kong<'_>) -> Vec<(u16, Protocol, bool, Place)> {
     let mut ports: Vec<(u16, Protocol, bool, Place)> = Vec::new();
+    let mut known = HashSet::new();
     for route in kong.routes.iter().filter(|route| route.is_stream()) {
         let protocol =
             if route.protocols.iter().any(|name| name == "udp") { Protocol::Udp } else { Protocol::Tcp };
@@ -24,7 +27,7 @@ pub(super) fn ports(kong: &Kong<'_>) -> Vec<(u16, Protocol, bool, Place)> {
             else {
                 continue;
             };
-            if !ports.iter().any(|(other, of, ..)| *other == port && *of == protocol) {
+            if known.insert((port, protocol == Protocol::Udp)) {
                 ports.push((port, protocol, tls, node.place()));
             }
         }
@@ -34,6 +37,7 @@ pub(super) fn ports(kong: &Kong<'_>) -> Vec<(u16, Protocol, bool, Place)> {
 
 /// Writes the stream routes: one for each combination of source, destination and server name.
 pub(super) fn convert(kong: &Kong<'_>, services: &Services, out: &mut Output) {
+    let scopes = plugins::Scopes::of(kong);
     for (index, route) in kong.routes.iter().enumerate().filter(|(_, route)| route.is_stream()) {
         let node = &route.entity.node;
         for name in ["https_redirect_status_code", "ws_id", "request_buffering", "response_buffering"] {
@@ -51,7 +55,7 @@ pub(super) fn convert(kong: &Kong<'_>, services: &Services, out: &mut Output) {
                 "names no port in `destinations`; add ports to `apisix.stream_proxy` of config.yaml",
             );
         }
-        let (plugins, findings) = plugins::of_stream(kong, route, index);
+        let (plugins, findings) = plugins::of_stream(kong, &scopes, index);
         let mut keys = Vec::new();
         let mut value = Map::new();
         routes::name(&mut value, &route.name);

@@ -1,13 +1,14 @@
 //! Decides which plugins each route, service, consumer and group gets.
 
-use std::collections::{BTreeMap, HashMap};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use model::{Key, Kind};
 use serde_json::{Value, json};
 
 use super::super::entities::{Instance, Kong};
 use super::super::routes::Layout;
-use super::super::{Output, consumers, finding};
+use super::super::{Output, consumers, finding, services};
 use super::auth::{self, Auth};
 use super::transform::Rewrite;
 use super::{Assigned, Converted, Piece, Plugins, access, convert};
@@ -18,26 +19,78 @@ pub(super) fn level(instance: &Instance<'_>) -> u8 {
     u8::from(instance.route.is_some()) * 2 + u8::from(instance.service.is_some())
 }
 
+/// The instances by what they belong to, in the order of the file.
+pub(in crate::kong) struct Scopes {
+    /// Those of all routes, except those of consumers.
+    global: Vec<usize>,
+    /// Those of consumers and groups on all routes.
+    of_consumers: Vec<usize>,
+    by_service: Vec<Vec<usize>>,
+    by_route: Vec<Vec<usize>>,
+}
+
+impl Scopes {
+    pub(in crate::kong) fn of(kong: &Kong<'_>) -> Scopes {
+        let mut scopes = Scopes {
+            global: Vec::new(),
+            of_consumers: Vec::new(),
+            by_service: vec![Vec::new(); kong.services.len()],
+            by_route: vec![Vec::new(); kong.routes.len()],
+        };
+        for (number, instance) in kong.plugins.iter().enumerate() {
+            let list = match (instance.route, instance.service) {
+                (Some(route), _) => &mut scopes.by_route[route],
+                (None, Some(service)) => &mut scopes.by_service[service],
+                (None, None) if instance.consumer.is_some() || instance.group.is_some() => {
+                    &mut scopes.of_consumers
+                }
+                (None, None) => &mut scopes.global,
+            };
+            list.push(number);
+        }
+        scopes
+    }
+
+    /// How many instances of whole services and of all routes the routes meet.
+    pub(in crate::kong) fn shared(&self, kong: &Kong<'_>) -> usize {
+        let of_services = services::routes_of(kong).into_iter().zip(&self.by_service);
+        let of_services = of_services.map(|(routes, instances)| routes.len() * instances.len());
+        kong.routes.len() * self.global.len() + of_services.sum::<usize>()
+    }
+
+    /// The instances that a route meets, except those of consumers on all routes.
+    pub(super) fn of_route(&self, kong: &Kong<'_>, index: usize) -> Vec<usize> {
+        let service = kong.routes[index].service;
+        let fits = |number: &&usize| {
+            let of = kong.plugins[**number].service;
+            of.is_none() || of == service
+        };
+        let of_service = service.map(|service| self.by_service[service].as_slice()).unwrap_or_default();
+        let own = self.by_route[index].iter().filter(fits);
+        let mut all: Vec<usize> = self.global.iter().chain(of_service).chain(own).copied().collect();
+        all.sort_unstable();
+        all
+    }
+}
+
 /// Decides what each resource gets.
 pub(in crate::kong) fn assign(kong: &Kong<'_>, layout: &Layout, out: &mut Output) -> Assigned {
     let usernames = consumers::usernames(kong, out);
-    let context = convert::Context { kong, usernames: &usernames };
+    let context = convert::Context::of(kong, &usernames);
     let mut converted: Vec<Converted> =
         kong.plugins.iter().map(|instance| context.convert(instance)).collect();
     // The instances of each route that do not depend on a consumer, the winner of each name.
     let mut winners: Vec<BTreeMap<&str, usize>> = vec![BTreeMap::new(); kong.routes.len()];
-    let mut concerned: Vec<Vec<usize>> = vec![Vec::new(); kong.plugins.len()];
-    for (index, route) in
-        kong.routes.iter().enumerate().filter(|(index, _)| !layout.routes[*index].is_empty())
-    {
-        for (number, instance) in kong.plugins.iter().enumerate() {
-            let applies = instance.route.is_none_or(|of| of == index)
-                && (instance.service.is_none() || instance.service == route.service);
-            if !applies {
-                continue;
-            }
+    let served: Vec<usize> =
+        (0..kong.routes.len()).filter(|index| !layout.routes[*index].is_empty()).collect();
+    let mut concerned: Vec<Cow<'_, [usize]>> = vec![Cow::default(); kong.plugins.len()];
+    let scopes = Scopes::of(kong);
+    for index in &served {
+        let index = *index;
+        for number in scopes.of_route(kong, index) {
+            let instance = &kong.plugins[number];
             if instance.consumer.is_some() || instance.group.is_some() {
-                concerned[number].push(index);
+                concerned[number].to_mut().push(index);
                 continue;
             }
             let best = winners[index].entry(&instance.name).or_insert(number);
@@ -46,8 +99,12 @@ pub(in crate::kong) fn assign(kong: &Kong<'_>, layout: &Layout, out: &mut Output
             }
         }
         for number in winners[index].values() {
-            concerned[*number].push(index);
+            concerned[*number].to_mut().push(index);
         }
+    }
+    // Those of a consumer on all routes share a list.
+    for number in &scopes.of_consumers {
+        concerned[*number] = Cow::Borrowed(&served);
     }
     let authenticated: Vec<bool> = winners
         .iter()
@@ -57,10 +114,16 @@ pub(in crate::kong) fn assign(kong: &Kong<'_>, layout: &Layout, out: &mut Output
                 .any(|number| converted[*number].pieces.iter().any(|piece| matches!(piece, Piece::Auth(_))))
         })
         .collect();
+    let terminates = |(_, instance): &(usize, &Instance<'_>)| {
+        instance.name == "request-termination" && instance.consumer.is_none()
+    };
+    let terminating = kong.plugins.iter().enumerate().filter(terminates);
+    let terminating = terminating.flat_map(|(number, _)| concerned[number].iter().copied()).collect();
     let mut assigner = Assigner {
         kong,
         layout,
         authenticated,
+        terminating,
         concerned: &concerned,
         assigned: Assigned {
             routes: kong.routes.iter().map(|_| Plugins::new()).collect(),
@@ -92,8 +155,10 @@ struct Assigner<'k, 'a> {
     kong: &'k Kong<'a>,
     layout: &'k Layout,
     authenticated: Vec<bool>,
-    /// The routes of each instance.
-    concerned: &'k [Vec<usize>],
+    /// The routes that answer themselves.
+    terminating: HashSet<usize>,
+    /// The routes of each instance, in the order of the file.
+    concerned: &'k [Cow<'k, [usize]>],
     assigned: Assigned,
 }
 
@@ -140,26 +205,24 @@ impl Assigner<'_, '_> {
                 self.assigned.routes[index].insert(name, value);
             }
         }
-        for service in 0..self.kong.services.len() {
-            self.lift(service, &levels);
+        for (service, mut routes) in services::routes_of(self.kong).into_iter().enumerate() {
+            routes.retain(|route| !self.layout.routes[*route].is_empty());
+            self.lift(service, &routes, &levels);
         }
     }
 
     /// Moves what all routes of a service have from the service, or from the whole file, to the service.
-    fn lift(&mut self, service: usize, levels: &[BTreeMap<String, u8>]) {
-        let served = |index: &usize| {
-            self.kong.routes[*index].service == Some(service) && !self.layout.routes[*index].is_empty()
-        };
-        let routes: Vec<usize> = (0..self.kong.routes.len()).filter(served).collect();
-        let names: Vec<String> =
-            routes.iter().flat_map(|route| self.assigned.routes[*route].keys().cloned()).collect();
+    fn lift(&mut self, service: usize, routes: &[usize], levels: &[BTreeMap<String, u8>]) {
+        let mut seen = HashSet::new();
+        let names = routes.iter().flat_map(|route| self.assigned.routes[*route].keys());
+        let names: Vec<String> = names.filter(|name| seen.insert(*name)).cloned().collect();
         for name in names {
             let shared =
                 routes.iter().find(|route| levels[**route].get(&name).is_some_and(|level| *level < 2));
             let everywhere = routes.iter().all(|route| self.assigned.routes[*route].contains_key(&name));
             let (Some(shared), true) = (shared, everywhere) else { continue };
             let value = self.assigned.routes[*shared][&name].clone();
-            for route in &routes {
+            for route in routes {
                 let same = self.assigned.routes[*route].get(&name) == Some(&value);
                 if same && levels[*route].get(&name).is_some_and(|level| *level < 2) {
                     self.assigned.routes[*route].remove(&name);
@@ -180,6 +243,9 @@ impl Assigner<'_, '_> {
         if limit.shows_headers {
             self.assigned.limit_headers.get_or_insert(instance.node.place());
         }
+        if instance.consumer.is_some() || instance.group.is_some() {
+            return Some(limit.value(Some(true), None));
+        }
         let routes = &self.concerned[number];
         let with = routes.iter().filter(|route| self.authenticated[**route]).count();
         let authenticated = match with {
@@ -187,9 +253,6 @@ impl Assigner<'_, '_> {
             _ if with == routes.len() => Some(true),
             _ => None,
         };
-        if instance.consumer.is_some() || instance.group.is_some() {
-            return Some(limit.value(Some(true), None));
-        }
         let mut holders: Vec<Option<usize>> =
             routes.iter().map(|route| self.kong.routes[*route].service).collect();
         holders.sort_unstable();
@@ -209,7 +272,8 @@ impl Assigner<'_, '_> {
             return Some(limit.value(authenticated, Some(group)));
         }
         // A group has one window. A global rule counts all routes together, except those with a limit of their own.
-        let overridden = |index: &usize| !routes.contains(index) && !self.layout.routes[*index].is_empty();
+        let overridden =
+            |index: &usize| routes.binary_search(index).is_err() && !self.layout.routes[*index].is_empty();
         let others: Vec<Key> = (0..self.kong.routes.len())
             .filter(overridden)
             .flat_map(|route| self.layout.keys(route))
@@ -264,15 +328,16 @@ impl Assigner<'_, '_> {
     }
 
     fn terminates(&self, index: usize) -> bool {
-        self.kong.plugins.iter().enumerate().any(|(number, instance)| {
-            instance.name == "request-termination"
-                && instance.consumer.is_none()
-                && self.concerned[number].contains(&index)
-        })
+        self.terminating.contains(&index)
     }
 
     /// Gives consumers and groups their instances.
     fn scoped(&mut self, winners: &[BTreeMap<&str, usize>], converted: &mut [Converted]) {
+        // The routes with an instance of a name that is no consumer's.
+        let mut having: HashMap<&str, Vec<usize>> = HashMap::new();
+        for (index, winners) in winners.iter().enumerate() {
+            winners.keys().for_each(|name| having.entry(*name).or_default().push(index));
+        }
         for (number, converted) in converted.iter_mut().enumerate() {
             let instance = &self.kong.plugins[number];
             let target = match (instance.consumer, instance.group) {
@@ -282,10 +347,9 @@ impl Assigner<'_, '_> {
             };
             let Converted { pieces, notes } = converted;
             let narrow = level(instance) > 0;
-            let elsewhere = |route: &usize| !self.concerned[number].contains(route);
-            let has = |route: &usize| winners[*route].contains_key(instance.name.as_str());
-            let covered = (0..winners.len()).any(|route| elsewhere(&route) && has(&route));
-            if narrow && covered {
+            let elsewhere = |route: &usize| self.concerned[number].binary_search(route).is_err();
+            let has = having.get(instance.name.as_str()).map(Vec::as_slice).unwrap_or_default();
+            if narrow && has.iter().any(elsewhere) {
                 notes.guard(&instance.node, "not supported: an instance of a consumer counts on all routes, and others have an instance of this plugin, too");
                 continue;
             }
@@ -302,9 +366,9 @@ impl Assigner<'_, '_> {
                     }
                 };
                 if narrow {
-                    let routes = &self.concerned[number];
+                    let routes = self.concerned[number].iter();
                     let ids: Vec<String> =
-                        routes.iter().flat_map(|route| self.layout.keys(*route)).map(|key| key.id).collect();
+                        routes.flat_map(|route| self.layout.keys(*route)).map(|key| key.id).collect();
                     let own = json!(["route_id", "in", ids]);
                     let filter = match value.get("_meta").and_then(|meta| meta.get("filter")).cloned() {
                         Some(other) => json!(["AND", own, other]),
@@ -328,13 +392,12 @@ impl Assigner<'_, '_> {
     fn report(&self, converted: Vec<Converted>, out: &mut Output) {
         for (number, Converted { notes, .. }) in converted.into_iter().enumerate() {
             for mut finding in notes.0 {
-                let keys = self.concerned[number].iter().flat_map(|route| self.layout.keys(*route));
-                finding.resources = keys.collect();
-                if finding.resources.is_empty() {
+                let routes = &self.concerned[number];
+                if routes.is_empty() {
                     finding.severity = Severity::Cosmetic;
-                } else if finding.severity != Severity::Guard && level(&self.kong.plugins[number]) == 0 {
-                    // It concerns all.
-                    finding.resources.clear();
+                } else if finding.severity == Severity::Guard || level(&self.kong.plugins[number]) > 0 {
+                    // Others concern all.
+                    finding.resources = routes.iter().flat_map(|route| self.layout.keys(*route)).collect();
                 }
                 out.findings.push(finding);
             }

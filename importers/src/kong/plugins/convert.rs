@@ -1,5 +1,7 @@
 //! Converts an instance of a plugin.
 
+use std::collections::HashMap;
+
 use serde_json::json;
 
 use super::super::entities::{Entity, Instance, Kong};
@@ -9,6 +11,8 @@ use super::{Converted, Notes, Piece, access, auth, limits, observe, transform};
 pub(super) struct Context<'k, 'a> {
     pub kong: &'k Kong<'a>,
     pub usernames: &'k [String],
+    /// The first consumer of each name and id.
+    consumers: HashMap<String, usize>,
 }
 
 /// Plugins that only log, trace or count.
@@ -48,7 +52,19 @@ pub(super) const CHANGERS: [&str; 17] = [
     "acme",
 ];
 
-impl Context<'_, '_> {
+impl<'k, 'a> Context<'k, 'a> {
+    pub(super) fn of(kong: &'k Kong<'a>, usernames: &'k [String]) -> Context<'k, 'a> {
+        let mut consumers = HashMap::new();
+        for (index, consumer) in kong.consumers.iter().enumerate() {
+            for name in ["username", "id", "custom_id"] {
+                if let Some(name) = consumer.entity.node.some(name).and_then(|node| node.text()) {
+                    consumers.entry(name).or_insert(index);
+                }
+            }
+        }
+        Context { kong, usernames, consumers }
+    }
+
     /// Converts an instance. One without a counterpart is a finding: a guard unless it protects nothing.
     pub(super) fn convert(&self, instance: &Instance<'_>) -> Converted {
         let mut notes = Notes::default();
@@ -127,14 +143,8 @@ impl Context<'_, '_> {
     pub(super) fn anonymous(&self, config: &Entity<'_>, notes: &mut Notes) -> Option<String> {
         let node = config.get("anonymous")?;
         let text = node.text().filter(|text| !text.is_empty())?;
-        let names = ["username", "id", "custom_id"];
-        let is = |consumer: &super::super::entities::Consumer<'_>| {
-            names.iter().any(|name| {
-                consumer.entity.node.some(name).and_then(|node| node.text()).as_ref() == Some(&text)
-            })
-        };
-        match self.kong.consumers.iter().position(is) {
-            Some(index) => Some(self.usernames[index].clone()),
+        match self.consumers.get(&text) {
+            Some(index) => Some(self.usernames[*index].clone()),
             None => {
                 notes.behaviour(
                     &node,

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::super::entities::{Instance, Kong, Route};
-use super::assign::level;
+use super::super::entities::{Instance, Kong};
+use super::assign::{Scopes, level};
 use super::convert::{CHANGERS, OBSERVERS};
 use super::{Notes, Plugins, access};
 use crate::finding::{Finding, Severity};
@@ -60,19 +60,12 @@ const OF_REQUESTS: [&str; 44] = [
 const LOGGERS: [&str; 4] = ["file-log", "http-log", "prometheus", "tcp-log"];
 
 /// The plugins of a stream route, and findings whose resources are not known yet.
-pub(in crate::kong) fn of_stream(
-    kong: &Kong<'_>,
-    route: &Route<'_>,
-    index: usize,
-) -> (Plugins, Vec<Finding>) {
+pub(in crate::kong) fn of_stream(kong: &Kong<'_>, scopes: &Scopes, index: usize) -> (Plugins, Vec<Finding>) {
     let mut winners: BTreeMap<&str, &Instance<'_>> = BTreeMap::new();
-    for instance in kong.plugins.iter().filter(|instance| {
-        // Connections have no consumers.
-        instance.consumer.is_none()
-            && instance.group.is_none()
-            && instance.route.is_none_or(|of| of == index)
-            && (instance.service.is_none() || instance.service == route.service)
-            && of_connections(instance)
+    let instances = scopes.of_route(kong, index).into_iter().map(|number| &kong.plugins[number]);
+    // Connections have no consumers.
+    for instance in instances.filter(|instance| {
+        instance.consumer.is_none() && instance.group.is_none() && of_connections(instance)
     }) {
         let best = winners.entry(&instance.name).or_insert(instance);
         if level(instance) > level(best) {

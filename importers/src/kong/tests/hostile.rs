@@ -1,6 +1,7 @@
 //! Broken and hostile files.
 
 use proptest::prelude::*;
+use serde_json::json;
 
 use super::*;
 
@@ -65,10 +66,38 @@ fn values_of_other_types_are_no_panics() {
 
 #[test]
 fn files_with_too_many_routes_are_errors() {
-    let many = "- {name: a, url: 'http://a.test'}\n".repeat(crate::kong::MAX_ROUTES + 1);
-    let error = try_import(&format!("_format_version: '3.0'\nservices:\n{many}")).err().unwrap();
-    assert!(error.message.contains("more than 20000"), "{error}");
+    let many = "0,".repeat(crate::kong::MAX_ROUTES);
+    let error = try_import(&format!("{{\"services\": [{many}0]}}")).err().unwrap();
+    assert!(error.message.contains("more than 100000"), "{error}");
     assert!(error.hint.is_some());
+    let list = |prefix: &str| (0..2001).map(|n| format!("{prefix}{n}")).collect::<Vec<_>>().join(", ");
+    let pairs = format!("routes: [{{hosts: [{}], paths: [{}]}}]", list("h"), list("/p"));
+    let error = try_import(&format!("_format_version: '3.0'\n{pairs}")).err().unwrap();
+    assert!(error.message.contains("pairs of a host and a path"), "{error}");
+    let plugins = "- {name: cors}\n".repeat(2001) + "routes:\n" + &"- {paths: [/]}\n".repeat(2000);
+    let error = try_import(&format!("_format_version: '3.0'\nplugins:\n{plugins}")).err().unwrap();
+    assert!(error.message.contains("apply more than"), "{error}");
+}
+
+/// Each part was once compared with all others of its kind, so that a file of twice the size took four times
+/// as long.
+#[test]
+fn large_files_are_read_at_once() {
+    let each = |make: &dyn Fn(usize) -> Value| (0..4000).map(make).collect::<Vec<_>>();
+    let text = json!({
+        "_format_version": "3.0",
+        "services": each(&|n| json!({"name": format!("s{n}"), "host": format!("u{n}")})),
+        // Without names: their ids are numbered.
+        "routes": each(&|n| json!({
+            "id": format!("r{n}"), "service": format!("s{}", n % 2), "hosts": [format!("h{n}.test")],
+        })),
+        "plugins": each(&|n| json!({"name": "request-termination", "route": format!("r{n}")})),
+        "upstreams": each(&|n| json!({"name": format!("u{n}")})),
+    });
+    let import = import(&text.to_string());
+    let of = |kind| import.resources.iter().filter(|one| one.key.kind == kind).count();
+    let kinds = [model::Kind::Service, model::Kind::Route, model::Kind::Upstream];
+    assert_eq!(kinds.map(of), [4000, 4000, 4000]);
 }
 
 proptest! {
