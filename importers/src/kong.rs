@@ -69,7 +69,7 @@ const MAX_ROUTES: usize = 100_000;
 /// with others.
 const MAX_PAIRS: usize = 4_000_000;
 
-/// What a file has too much of.
+/// The limit that a file exceeds, as a message.
 fn excess(kong: &Kong<'_>) -> Option<String> {
     if kong.routes.len() > MAX_ROUTES || kong.services.len() > MAX_ROUTES {
         return Some(format!("the file has more than {MAX_ROUTES} routes or services"));
