@@ -317,9 +317,11 @@ mod tests {
 
     #[test]
     fn every_case_file_reads() {
-        let root = crate::root().join("tests/cases");
+        let folders =
+            ["tests/cases", "tests/engines"].map(|folder| crate::suite::files(&crate::root().join(folder)));
+        assert!(folders.iter().all(|files| !files.is_empty()));
         let mut wrong = Vec::new();
-        for (name, path) in crate::suite::files(&root) {
+        for (name, path) in folders.concat() {
             match Case::load(&path) {
                 Err(error) => wrong.push(format!("{error:#}")),
                 Ok(case) => {

@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 const JOBS: usize = 4;
 /// Cases named at the end as the slowest.
 const SLOWEST: usize = 20;
+/// Folder of other cases than `tests/cases`, from the root of the repository.
+const FOLDER: &str = "SLUICE_CASES";
 /// Set in a process that runs one case in a namespace of its own.
 const ALONE: &str = "SLUICE_CASE_ALONE";
 
@@ -52,7 +54,10 @@ enum What {
 pub fn main() -> ExitCode {
     let filters: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
     let [list, exact] = ["--list", "--exact"].map(|flag| std::env::args().any(|arg| arg == flag));
-    let mut cases = find(&crate::root().join("tests/cases"));
+    let mut cases = match std::env::var_os(FOLDER) {
+        Some(folder) => cases(&crate::root().join(folder)).collect(),
+        None => find(),
+    };
     if !filters.is_empty() {
         let fits =
             |name: &str, filter: &String| if exact { name == filter } else { name.contains(filter.as_str()) };
@@ -127,9 +132,14 @@ pub fn program() -> Result<PathBuf, String> {
     }
 }
 
-/// Every case, with what the order of running needs to know.
-fn find(folder: &Path) -> Vec<Found> {
-    let cases = files(folder).into_iter().map(|(name, path)| {
+/// The cases of `tests/cases`, and the examples.
+fn find() -> Vec<Found> {
+    cases(&crate::root().join("tests/cases")).chain(examples()).collect()
+}
+
+/// The cases of a folder, with what the order of running needs to know.
+fn cases(folder: &Path) -> impl Iterator<Item = Found> {
+    files(folder).into_iter().map(|(name, path)| {
         // A file that does not read is run, and fails by name.
         let order = match Case::load(&path) {
             Ok(case) if case.serial => Order::Serial,
@@ -137,8 +147,7 @@ fn find(folder: &Path) -> Vec<Found> {
             _ => Order::SideBySide,
         };
         Found { name, what: What::Case(path), order }
-    });
-    cases.chain(examples()).collect()
+    })
 }
 
 /// The examples of all plugins' pages, by each of their two ways.

@@ -42,6 +42,8 @@ cargo x COMMAND
   soak [--short] [GOAL...]
                       what docs/reliability.md promises, measured at length; with
                       --short in minutes, on the build that tests use
+  engines [WORD...]   the cases of tests/engines, against real servers (OPA, Kafka,
+                      Zipkin), which it installs where they are missing
   package [--check] [--binary PATH] [--only NAME]
                       build what users install into target/dist, optimised fully; with
                       --check try it, made from the build that tests use. PATH is

@@ -12,6 +12,7 @@ mod compare;
 mod dashboard;
 mod deny;
 mod docs;
+mod engines;
 mod fuzz;
 mod gen_docs;
 mod new_plugin;
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         "fuzz" => fuzz::command(rest),
         "exchanges" => fuzz::exchanges(rest),
         "soak" => soak::soak(rest),
+        "engines" => engines::engines(rest),
         "package" => package::command(rest),
         "deny" => deny::deny(),
         "dashboard" => dashboard::build(),

@@ -26,6 +26,18 @@ const DEBIAN: [(&str, &str); 15] = [
     ("tmux", "tmux"),
 ];
 
+/// The same for the cases of `tests/engines`.
+const ENGINES: [(&str, &str); 5] = [
+    ("curl", "curl"),
+    ("python3", "python3-minimal"),
+    ("go", "golang-go"),
+    ("java", "default-jre-headless"),
+    ("mvn", "maven"),
+];
+
+/// Copies the dependencies of a project of Maven into a folder.
+const COPY_JARS: &str = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies";
+
 /// Tools from the Go module proxy: a tester of HTTP/2 servers, an ACME server and a DNS server for it, and both
 /// ends of gRPC's tests of interoperability.
 const GO: [(&str, &str); 5] = [
@@ -120,6 +132,33 @@ pub fn go_tool(program: &str, package: &str) -> Result<PathBuf> {
 pub fn etcd() -> Result<PathBuf> {
     unpacked("etcd", &["etcd-server", "etcd-client"], &[("usr/bin", "etcd"), ("usr/bin", "etcdctl")])?;
     Ok(root().join("target/tools/etcd"))
+}
+
+/// The programs that the cases of `tests/engines` run: OPA, Kafka and Zipkin.
+pub fn engines() -> Result<()> {
+    debian(&ENGINES)?;
+    go_tool("opa", "github.com/open-policy-agent/opa@v1.9.0")?;
+    let pom = root().join("tests/engines/pom.xml");
+    let text = std::fs::read_to_string(&pom)?;
+    for (name, groups) in
+        [("kafka", "-DexcludeGroupIds=io.zipkin"), ("zipkin", "-DincludeGroupIds=io.zipkin")]
+    {
+        let folder = root().join("target/tools").join(name);
+        let stamp = folder.join("pom.xml");
+        if std::fs::read_to_string(&stamp).is_ok_and(|there| there == text) {
+            continue;
+        }
+        println!("installing {name} into {} by Maven", folder.display());
+        // No file of another version remains.
+        if folder.exists() {
+            std::fs::remove_dir_all(&folder)?;
+        }
+        let mut maven = Command::new("mvn");
+        maven.args(["--batch-mode", "--quiet", "--file"]).arg(&pom).arg(COPY_JARS);
+        run(maven.arg(groups).arg(format!("-DoutputDirectory={}", folder.display())))?;
+        std::fs::write(stamp, &text)?;
+    }
+    Ok(())
 }
 
 /// Prometheus, with `promtool` beside it.
