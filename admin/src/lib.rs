@@ -71,8 +71,8 @@ pub use control_api::ControlApi;
 pub use expiry::{Expiring, Source};
 pub use plugins::store_plugins;
 pub use program::{
-    Draft, Dump, Info, NotServed, Outcome, Preview, PreviewFuture, Program, Published, Question, Reloading,
-    Report, ReportFuture, Rereading, Verdict,
+    Draft, Dump, Info, Instances, NotServed, Outcome, Preview, PreviewFuture, Program, Published, Question,
+    Reloading, Report, ReportFuture, Rereading, Verdict,
 };
 pub use server::{Limits, Listener};
 
@@ -279,6 +279,13 @@ impl Admin {
                 let status = control_api::status(&*self.program, &*self.store).await;
                 Ok(answer::json(StatusCode::OK, &status))
             }
+            (&Method::GET, ["instances"]) => match self.program.instances().await {
+                Ok(all) => {
+                    let listed = json!({ "total": all.len(), "list": all });
+                    Ok(answer::json(StatusCode::OK, &listed))
+                }
+                Err(reason) => Err(ErrorAnswer::new(StatusCode::SERVICE_UNAVAILABLE, reason)),
+            },
             (&Method::GET, ["healthcheck"]) => {
                 let shown = health_page::Shown { stored: self.store.writable(), details: true };
                 Ok(answer::json(StatusCode::OK, &health_page::all(&self.program.health(), shown)))

@@ -118,7 +118,7 @@ impl Live {
             "gateway": history.gateway().shown(),
             "workers": workers.collect::<Vec<_>>(),
             "routes": listed(history.busiest(Subject::Route, SHOWN)),
-            "nodes": listed(history.busiest(Subject::Node, SHOWN)),
+            "nodes": nodes(history),
             "worst_routes": listed(history.worst(Subject::Route, 5)),
             "streams": listed(history.busiest(Subject::Stream, SHOWN)),
             "connections": {
@@ -149,6 +149,16 @@ fn listed<'h>(all: impl Iterator<Item = (&'h str, &'h Tracked)>) -> Vec<Value> {
         shown
     };
     all.map(one).collect()
+}
+
+/// The busiest nodes; one that does not answer has requests in flight, and no rate.
+fn nodes(history: &History) -> Vec<Value> {
+    let all: Vec<_> = history.busiest_nodes(SHOWN).collect();
+    let mut shown = listed(all.iter().copied());
+    for (node, (_, tracked)) in shown.iter_mut().zip(&all) {
+        node["in_flight"] = tracked.in_flight.into();
+    }
+    shown
 }
 
 /// Two decimals are enough for people.

@@ -279,6 +279,13 @@ fn others(paths: &mut Map<String, Value>) {
     let status =
         operation("Describes the gateway and what needs attention", "status", None, &[(200, object())]);
     add("/status", &[("get", status)]);
+    let instances = operation(
+        "Lists the other instances of the cluster that report themselves in etcd, up to 200",
+        "instances",
+        None,
+        &[(200, object())],
+    );
+    add("/instances", &[("get", instances)]);
     let health =
         operation("Lists the results of health checks", "healthcheck", None, &[(200, Some(json!({})))]);
     add("/healthcheck", &[("get", health)]);

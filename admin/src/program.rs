@@ -50,6 +50,9 @@ pub type PreviewFuture<'a> = Pin<Box<dyn Future<Output = Result<Preview, String>
 /// The result of [`Program::server_info`].
 pub type Info<'a> = Pin<Box<dyn Future<Output = Option<Value>> + Send + 'a>>;
 
+/// The result of [`Program::instances`]; the error is a message for people.
+pub type Instances<'a> = Pin<Box<dyn Future<Output = Result<Vec<Value>, String>> + Send + 'a>>;
+
 /// The result of [`Program::dump_file`]; the error is a message for people.
 pub type Dump<'a> = Pin<Box<dyn Future<Output = Option<Result<Value, String>>> + Send + 'a>>;
 
@@ -115,6 +118,11 @@ pub trait Program: Send + Sync {
     /// Returns the report of the plugin server-info about this instance; `None` if the plugin is not in use.
     fn server_info(&self) -> Info<'_> {
         Box::pin(ready(None))
+    }
+
+    /// Returns the other instances of the cluster, as far as they report themselves.
+    fn instances(&self) -> Instances<'_> {
+        Box::pin(ready(Ok(Vec::new())))
     }
 
     /// Returns the results of the health checks.

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use admin::live::Live;
 use admin::{
-    Draft, Dump, Expiring, Info, NotServed, Outcome, PreviewFuture, Program, Published, Question, Reloading,
-    ReportFuture, Rereading, Verdict,
+    Draft, Dump, Expiring, Info, Instances, NotServed, Outcome, PreviewFuture, Program, Published, Question,
+    Reloading, ReportFuture, Rereading, Verdict,
 };
 use control::Handle;
 use control::acme::Standings;
@@ -230,6 +230,10 @@ impl Program for Running {
             let in_use = listed.is_none_or(|names| names.iter().any(|name| name == server_info::PLUGIN));
             if in_use { Some(self.info.value().await) } else { None }
         })
+    }
+
+    fn instances(&self) -> Instances<'_> {
+        Box::pin(self.info.others())
     }
 
     fn health(&self) -> Vec<control::health::Checker> {

@@ -1,5 +1,6 @@
 //! Information about this instance, as APISIX's plugin server-info has it: on the control API, and in etcd.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -19,6 +20,8 @@ pub struct ServerInfo {
     hostname: String,
     /// In seconds since 1970.
     booted: u64,
+    /// The address of the dashboard, if it is served.
+    dashboard: Option<String>,
     etcd: Option<Arc<Etcd>>,
     etcd_version: OnceLock<String>,
 }
@@ -27,18 +30,46 @@ impl ServerInfo {
     pub fn new(boot: &Boot, data: PathBuf, etcd: Option<Arc<Etcd>>) -> ServerInfo {
         let booted = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let id = boot.id.clone().map_or_else(OnceLock::new, OnceLock::from);
-        ServerInfo { id, data, hostname: hostname(), booted, etcd, etcd_version: OnceLock::new() }
+        let hostname = hostname();
+        let dashboard = dashboard(boot, &hostname);
+        ServerInfo { id, data, hostname, booted, dashboard, etcd, etcd_version: OnceLock::new() }
     }
 
     /// Returns the information as JSON.
     pub async fn value(&self) -> Value {
-        json!({
+        let mut value = json!({
             "boot_time": self.booted,
             "etcd_version": self.etcd_version().await,
             "hostname": self.hostname,
             "id": self.id().await,
             "version": env!("CARGO_PKG_VERSION"),
-        })
+        });
+        if let Some(dashboard) = &self.dashboard {
+            value["dashboard"] = dashboard.as_str().into();
+        }
+        value
+    }
+
+    /// The other instances that stand in etcd, each with the address of its dashboard if this machine can reach it.
+    ///
+    /// # Errors
+    /// etcd does not answer.
+    pub async fn others(&self) -> Result<Vec<Value>, String> {
+        let Some(etcd) = &self.etcd else { return Ok(Vec::new()) };
+        let own = self.id().await;
+        let all = etcd.instances().await.map_err(|error| error.to_string())?;
+        let shown = |info: &Value| {
+            let link = info["dashboard"].as_str();
+            let link = link.filter(|link| leads_to(link, info["hostname"] == self.hostname.as_str()));
+            json!({
+                "id": info["id"],
+                "hostname": info["hostname"],
+                "version": info["version"],
+                "boot_time": info["boot_time"],
+                "dashboard": link,
+            })
+        };
+        Ok(all.iter().filter(|info| info["id"] != own).map(shown).collect())
     }
 
     async fn id(&self) -> Value {
@@ -94,7 +125,57 @@ pub async fn report(info: Arc<ServerInfo>, boot: Boot, is_listed: impl Fn() -> b
     }
 }
 
+/// The address of the dashboard: that of the Admin API, with the machine's name if it listens on all addresses.
+fn dashboard(boot: &Boot, hostname: &str) -> Option<String> {
+    let admin = &boot.admin;
+    if !admin.enabled || !admin.ui {
+        return None;
+    }
+    let scheme = if admin.tls.is_some() { "https" } else { "http" };
+    let port = admin.listen.port();
+    let host = match admin.listen.ip() {
+        ip if ip.is_unspecified() && hostname.is_empty() => return None,
+        ip if ip.is_unspecified() => format!("{hostname}:{port}"),
+        _ => admin.listen.to_string(),
+    };
+    Some(format!("{scheme}://{host}/ui/"))
+}
+
+/// Whether browsers may follow a link that another instance wrote: a page, not a script, and an address of the
+/// loopback only if it is that of the same machine.
+fn leads_to(link: &str, same_machine: bool) -> bool {
+    let Some(rest) = link.strip_prefix("http://").or_else(|| link.strip_prefix("https://")) else {
+        return false;
+    };
+    let authority = rest.split('/').next().unwrap_or_default();
+    let is_loopback = match authority.parse::<SocketAddr>() {
+        Ok(addr) => addr.ip().is_loopback(),
+        Err(_) => authority.starts_with("localhost"),
+    };
+    same_machine || !is_loopback
+}
+
 /// The machine's name.
 pub fn hostname() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_of_other_instances_are_pages_that_can_be_reached() {
+        for (link, here, elsewhere) in [
+            ("http://10.0.0.1:9180/ui/", true, true),
+            ("https://gateway-2:9180/ui/", true, true),
+            ("http://127.0.0.1:9180/ui/", true, false),
+            ("http://[::1]:9180/ui/", true, false),
+            ("http://localhost:9180/ui/", true, false),
+            ("javascript:alert(1)", false, false),
+            ("", false, false),
+        ] {
+            assert_eq!((leads_to(link, true), leads_to(link, false)), (here, elsewhere), "{link}");
+        }
+    }
 }

@@ -63,6 +63,11 @@ impl Layout {
         format!("{}/data_plane/server_info/{id}", self.prefix).into_bytes()
     }
 
+    /// The range of the information of all instances.
+    pub fn server_infos(&self) -> Range {
+        below(format!("{}/data_plane/server_info/", self.prefix))
+    }
+
     /// Ours; APISIX passes it over.
     pub fn note(&self, name: &str) -> Vec<u8> {
         format!("{}/sluice/notes/{name}", self.prefix).into_bytes()

@@ -1,12 +1,20 @@
 //! Information about an instance, in etcd for as long as it runs: APISIX's `server_info`.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 use super::client::Trouble;
 use super::proto::request_op::Request;
-use super::proto::{PutRequest, RequestOp, TxnRequest};
+use super::proto::{PutRequest, RangeRequest, RequestOp, TxnRequest};
 use super::{Etcd, Inner, within};
 use control::store::StoreError;
+
+/// Instances that are listed.
+const MOST_INSTANCES: i64 = 200;
+
+/// The time for which a list of them is waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The lease under which it stands there.
 #[derive(Debug, Default)]
@@ -21,6 +29,18 @@ impl Etcd {
     /// It does not answer.
     pub async fn version(&self) -> Result<String, StoreError> {
         within(async { self.inner.client.version().await.map_err(super::unavailable) }).await
+    }
+
+    /// The information of up to 200 instances, in the order of their ids.
+    ///
+    /// # Errors
+    /// etcd does not answer.
+    pub async fn instances(&self) -> Result<Vec<Value>, StoreError> {
+        let (key, range_end) = self.inner.layout.server_infos();
+        let request = RangeRequest { key, range_end, limit: MOST_INSTANCES, ..RangeRequest::default() };
+        let found = self.inner.client.range(request, PATIENCE).await.map_err(super::unavailable)?;
+        let all = found.kvs.iter().filter_map(|kv| serde_json::from_slice::<Value>(&kv.value).ok());
+        Ok(all.filter(Value::is_object).collect())
     }
 
     /// Writes the information of the instance `id`, an object with its `boot_time`, for `ttl` seconds. If the same is

@@ -248,6 +248,11 @@ impl History {
         self.of(subject).ranked(|tracked| tracked.rate, most)
     }
 
+    /// Nodes by their rate and their requests in flight.
+    pub fn busiest_nodes(&self, most: usize) -> impl Iterator<Item = (&str, &Tracked)> {
+        self.nodes.ranked(|tracked| tracked.rate + f64::from(tracked.in_flight), most)
+    }
+
     /// Those with the most failed requests.
     pub fn worst(&self, subject: Subject, most: usize) -> impl Iterator<Item = (&str, &Tracked)> {
         self.of(subject).ranked(|tracked| tracked.errors, most)

@@ -18,6 +18,8 @@ async fn clients_get_an_event_each_second() {
     assert!(events.borrow_and_update().is_empty(), "without clients no event is made");
     (0..3).for_each(|_| count(200));
     count(502);
+    // The second one does not answer.
+    shard.live.in_flight(|add| (1..=2).for_each(|port| add(([127, 0, 0, 1], port).into(), 3)));
     live.tick(11, &Process { worker_cpu: vec![0.5], memory: 7 });
     let event = events.borrow_and_update().clone();
     let event = std::str::from_utf8(&event).unwrap();
@@ -28,6 +30,11 @@ async fn clients_get_an_event_each_second() {
     assert_eq!((&event["workers"][0]["cpu"], &event["memory"]), (&json!(0.5), &json!(7)));
     assert_eq!((&event["routes"][0]["id"], &event["nodes"][0]["id"]), (&json!("<r>"), &json!("127.0.0.1:1")));
     assert_eq!(event["worst_routes"][0]["errors"], 1);
+    assert_eq!((&event["nodes"][0]["in_flight"], &event["nodes"][0]["requests"]), (&json!(3), &json!(4)));
+    assert_eq!(
+        (&event["nodes"][1]["in_flight"], &event["nodes"][1]["id"]),
+        (&json!(3), &json!("127.0.0.1:2"))
+    );
     let median = event["gateway"]["p50"].as_f64().unwrap();
     assert!((1.0..3.1).contains(&median), "{median}");
     assert_eq!(live.columns("gateway", 1).unwrap()["requests"], json!([1, 4]));

@@ -19,12 +19,16 @@ export interface Busy extends Sample {
   error_rate: number;
 }
 
+export interface BusyNode extends Busy {
+  in_flight: number;
+}
+
 export interface LiveEvent {
   time: number;
   gateway: Sample;
   workers: (Sample & { cpu: number | null })[];
   routes: Busy[];
-  nodes: Busy[];
+  nodes: BusyNode[];
   streams: Busy[];
   worst_routes: Busy[];
   connections: { open: number; idle: number; accepted: number };

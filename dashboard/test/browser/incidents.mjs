@@ -7,7 +7,9 @@ const { ADMIN, PROXY, KEY, UPSTREAM } = process.env;
 
 export async function incidents(opened) {
   const { page, step, at, inspect, fresh } = opened;
-  const node = createServer((_, answer) => answer.end("fine"));
+  // Requests to /hang are answered at the end.
+  const held = [];
+  const node = createServer((request, answer) => (request.url.endsWith("/hang") ? held.push(answer) : answer.end("fine")));
   await new Promise((done) => node.listen(0, "127.0.0.1", done));
   const address = `127.0.0.1:${node.address().port}`;
   const put = async (path, value) => {
@@ -21,6 +23,17 @@ export async function incidents(opened) {
   await put("routes/checked", { uri: "/checked/*", upstream_id: "checked" });
   await put("upstreams/bare", { nodes: { [address]: 1 }, retries: 0 });
   await put("routes/bare", { uri: "/bare/*", upstream_id: "bare" });
+  await step("requests in flight of a node are on the page of its route", async () => {
+    const waiting = [1, 2, 3].map(() => fetch(`http://${PROXY}/bare/hang`));
+    await at("/routes/bare");
+    const row = page.locator("tr", { hasText: address });
+    const cell = (text) => row.locator("td:nth-child(5)", { hasText: text }).waitFor();
+    await cell(/^3$/);
+    held.forEach((answer) => answer.end("late"));
+    assert.deepEqual((await Promise.all(waiting)).map((answer) => answer.status), [200, 200, 200]);
+    await cell(/^0$/);
+  });
+
   opened.traffic = true;
   void (async () => {
     while (opened.traffic) {

@@ -140,8 +140,11 @@ async fn once(
         Ok(Err(error)) => return Err(other(FaultKind::of_connect(&error))),
         Err(_) => return Err(other(FaultKind::ConnectTimeout)),
     };
-    let Some(secured) = tls else { return Ok((Conn::new(io), addr)) };
-    Ok((Conn::new(shake(worker, waiter, io, secured, deadline).await?), addr))
+    let io = match tls {
+        None => io,
+        Some(secured) => shake(worker, waiter, io, secured, deadline).await?,
+    };
+    Ok((Conn { counted: Some(worker.pools.counted(addr)), ..Conn::new(io) }, addr))
 }
 
 /// Does the handshake on an open connection before `end`.

@@ -4,6 +4,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -233,6 +234,13 @@ impl Links {
         stalled.sort_unstable_by_key(|(since, ..)| *since);
         for (_, link, index) in stalled.iter().take(narrow) {
             link.claims.reset(*index);
+        }
+    }
+
+    /// Passes on how many streams each connection carries, with its address.
+    pub(crate) fn in_use(&self, mut add: impl FnMut(SocketAddr, usize)) {
+        for (peer, links) in &*self.by_peer.borrow() {
+            links.iter().for_each(|link| add(peer.addr(), link.open.get()));
         }
     }
 
@@ -475,12 +483,13 @@ impl Drop for Driven {
 async fn drive(driven: Driven, target: Target) {
     let Driven { worker, link, .. } = &driven;
     let waiter = worker.clock.waiter();
-    let conn =
+    let io =
         match connect(worker, &waiter, target.place, target.secured.as_ref(), target.connect_timeout).await {
-            Ok((conn, _)) => conn,
+            // The streams are counted, not the connection.
+            Ok((conn, _)) => conn.io,
             Err(fault) => return link.set(State::Over(fault)),
         };
-    let mut transport = Transport::new(worker, conn.io, None);
+    let mut transport = Transport::new(worker, io, None);
     let limits = Limits::of_client(&worker.settings, link.windows.stream());
     let budgets = Budgets { received: worker.upstream_windows.clone(), unsent: worker.send_windows.clone() };
     let mux = Mux::new(Role::Client, limits, budgets, worker.clock.clone());

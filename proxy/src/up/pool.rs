@@ -9,6 +9,7 @@
 use std::cell::{Cell, RefCell};
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
 
 use hashbrown::HashMap;
 use rustls::pki_types::ServerName;
@@ -69,6 +70,10 @@ impl Peer {
         Peer { addr, ..self }
     }
 
+    pub(crate) fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
     /// HTTP/1 without TLS.
     #[inline]
     pub(crate) fn plain(addr: SocketAddr) -> Peer {
@@ -103,6 +108,8 @@ pub(crate) struct Pools {
     /// Bound of all together.
     max: usize,
     given: Cell<u64>,
+    /// One for each address with connections, which share it.
+    counted: RefCell<HashMap<SocketAddr, Rc<()>, foldhash::fast::RandomState>>,
     /// Keyed, so that clients cannot choose names with equal digests.
     digests: [RandomState; 2],
 }
@@ -125,6 +132,7 @@ impl Pools {
             len: Cell::new(0),
             max,
             given: Cell::new(0),
+            counted: RefCell::default(),
             digests: Default::default(),
         }
     }
@@ -231,6 +239,30 @@ impl Pools {
         count
     }
 
+    /// The share of a new connection in the count of its address.
+    pub(crate) fn counted(&self, addr: SocketAddr) -> Rc<()> {
+        self.counted.borrow_mut().entry(addr).or_default().clone()
+    }
+
+    /// Passes on the connections that are not idle, each with a request, by address. Called once a second.
+    pub(crate) fn in_use(&self, mut add: impl FnMut(SocketAddr, usize)) {
+        let mut counted = self.counted.borrow_mut();
+        counted.retain(|_, count| Rc::strong_count(count) > 1);
+        if counted.is_empty() {
+            return;
+        }
+        let all = self.by_peer.borrow();
+        let mut idle: HashMap<SocketAddr, usize, foldhash::fast::RandomState> = HashMap::default();
+        for (peer, server) in all.iter().filter(|(_, server)| !server.idle.is_empty()) {
+            let known = server.idle.iter().filter(|one| one.conn.counted.is_some()).count();
+            *idle.entry(peer.addr).or_default() += known;
+        }
+        for (addr, count) in &*counted {
+            let open = Rc::strong_count(count) - 1;
+            add(*addr, open.saturating_sub(idle.get(addr).copied().unwrap_or_default()));
+        }
+    }
+
     /// Closes what has been idle too long or was closed by the other side. Called once a second.
     pub(crate) fn sweep(&self, now: u64) {
         let mut all = self.by_peer.borrow_mut();
@@ -302,6 +334,33 @@ mod tests {
             let none = Pools::new(0);
             none.give(a, open(a).await, &KEEP, 0);
             assert_eq!(none.len(), 0);
+        });
+    }
+
+    #[test]
+    fn connections_with_a_request_are_counted_by_address() {
+        with_servers(async |[a, b]: [Peer; 2]| {
+            let pools = Pools::new(4);
+            let in_use = |pools: &Pools| {
+                let mut all = Vec::new();
+                pools.in_use(|addr, count| all.push((addr, count)));
+                all
+            };
+            let counted =
+                async |peer: Peer| Conn { counted: Some(pools.counted(peer.addr)), ..open(peer).await };
+            let (first, second) = (counted(a).await, counted(a).await);
+            // Connections without a count, idle or not, change nothing.
+            pools.give(a, open(a).await, &KEEP, 0);
+            assert_eq!(in_use(&pools), [(a.addr, 2)]);
+            pools.give(a, first, &KEEP, 0);
+            assert_eq!(in_use(&pools), [(a.addr, 1)]);
+            let again = pools.take(a, 0, false).unwrap();
+            assert_eq!(in_use(&pools), [(a.addr, 2)]);
+            drop((again, second));
+            assert!(in_use(&pools).is_empty() && pools.counted.borrow().is_empty());
+            let other = counted(b).await;
+            assert_eq!(in_use(&pools), [(b.addr, 1)]);
+            drop(other);
         });
     }
 

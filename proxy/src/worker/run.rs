@@ -196,6 +196,7 @@ async fn tick(worker: Rc<Worker>) {
         }
         if ticks.is_multiple_of(20) {
             worker.pools.sweep(worker.clock.coarse_ms());
+            worker.report_in_flight();
             if worker.stage.get() == Stage::Run {
                 warm::look(&worker);
             }
@@ -217,6 +218,14 @@ async fn follow(worker: Rc<Worker>) {
 }
 
 impl Worker {
+    /// Reports the requests in flight of each node to the live view.
+    fn report_in_flight(&self) {
+        self.shard.live.in_flight(|add| {
+            self.pools.in_use(&mut *add);
+            self.links.in_use(add);
+        });
+    }
+
     /// Starts the tasks that every worker has.
     pub(super) fn keep_going(self: &Rc<Worker>) {
         self.keep(1, tick);

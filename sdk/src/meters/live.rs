@@ -62,6 +62,8 @@ pub struct Counted {
     times: [AtomicU32; BUCKETS],
     received: AtomicU64,
     sent: AtomicU64,
+    /// Requests in flight, as of the last second. Of nodes alone.
+    in_flight: AtomicU32,
     retired: AtomicBool,
 }
 
@@ -72,6 +74,7 @@ impl Default for Counted {
             times: [const { AtomicU32::new(0) }; BUCKETS],
             received: AtomicU64::new(0),
             sent: AtomicU64::new(0),
+            in_flight: AtomicU32::new(0),
             retired: AtomicBool::new(false),
         }
     }
@@ -86,11 +89,13 @@ pub struct Counts {
     pub times: [u32; BUCKETS],
     pub received: u64,
     pub sent: u64,
+    /// Requests in flight at the end, of nodes alone; not a difference.
+    pub in_flight: u32,
 }
 
 impl Default for Counts {
     fn default() -> Counts {
-        Counts { statuses: [0; 6], times: [0; BUCKETS], received: 0, sent: 0 }
+        Counts { statuses: [0; 6], times: [0; BUCKETS], received: 0, sent: 0, in_flight: 0 }
     }
 }
 
@@ -122,6 +127,7 @@ impl Counted {
             times: std::array::from_fn(|at| self.times[at].load(Relaxed)),
             received: self.received.load(Relaxed),
             sent: self.sent.load(Relaxed),
+            in_flight: self.in_flight.load(Relaxed),
         }
     }
 }
@@ -133,6 +139,7 @@ impl Counts {
             times: std::array::from_fn(|at| self.times[at].wrapping_sub(before.times[at])),
             received: self.received.wrapping_sub(before.received),
             sent: self.sent.wrapping_sub(before.sent),
+            in_flight: self.in_flight,
         }
     }
 
@@ -142,6 +149,7 @@ impl Counts {
         self.times.iter_mut().zip(&other.times).for_each(|(own, other)| sum(own, other));
         self.received = self.received.saturating_add(other.received);
         self.sent = self.sent.saturating_add(other.sent);
+        self.in_flight = self.in_flight.saturating_add(other.in_flight);
     }
 
     pub fn requests(&self) -> u64 {
@@ -207,6 +215,8 @@ pub struct Live {
     nodes: RefCell<Cells<SocketAddr>>,
     streams: RefCell<Cells<Arc<str>>>,
     recent: RefCell<[Place<SocketAddr>; PLACES]>,
+    /// Nodes with requests in flight at the last report, by the address of the cell.
+    busy: RefCell<HashMap<usize, (Arc<Counted>, u32)>>,
     new: Sender<(Name, Arc<Counted>)>,
     timed: Cell<u32>,
 }
@@ -248,6 +258,7 @@ impl Live {
             nodes: RefCell::default(),
             streams: RefCell::default(),
             recent: RefCell::new([const { None }; PLACES]),
+            busy: RefCell::default(),
             new,
             timed: Cell::new(TIMED),
         };
@@ -304,6 +315,25 @@ impl Live {
         let counted = self.find_node(addr);
         counted.count(finished);
         self.recent.borrow_mut()[place] = Some((addr, counted));
+    }
+
+    /// Reports the requests in flight of all nodes. `report` adds them, several times for a node if it wants.
+    /// Called once a second, not with each request.
+    pub fn in_flight(&self, report: impl FnOnce(&mut dyn FnMut(SocketAddr, usize))) {
+        let mut busy = self.busy.borrow_mut();
+        busy.values_mut().for_each(|(_, count)| *count = 0);
+        report(&mut |addr, count| {
+            let count = u32::try_from(count).unwrap_or(u32::MAX);
+            if count > 0 {
+                let counted = self.find_node(addr);
+                let entry = busy.entry(Arc::as_ptr(&counted) as usize).or_insert((counted, 0));
+                entry.1 = entry.1.saturating_add(count);
+            }
+        });
+        busy.retain(|_, (counted, count)| {
+            counted.in_flight.store(*count, Relaxed);
+            *count > 0
+        });
     }
 
     /// Counts a TCP connection or a UDP session of a stream route when it ends.
@@ -378,7 +408,7 @@ impl Reading {
         Reading { new, cells: Vec::new() }
     }
 
-    /// Passes on the counts since the last call, of cells that have any.
+    /// Passes on the counts since the last call, of cells that have any or have requests in flight.
     pub(super) fn take(&mut self, mut look: impl FnMut(&Name, &Counts)) {
         let new = self.new.try_iter().map(|(name, counted)| Known {
             name,
@@ -390,7 +420,7 @@ impl Reading {
         self.cells.extend(new);
         self.cells.retain_mut(|known| {
             let requests = known.counted.requests();
-            if requests == known.requests {
+            if requests == known.requests && known.counted.in_flight.load(Relaxed) == 0 {
                 known.idle += 1;
                 let keep = known.idle < IDLE;
                 known.counted.retired.store(!keep, Relaxed);
@@ -438,6 +468,30 @@ mod tests {
         assert!(taken(&mut reading).is_empty());
         live.route(&memo, 0x1000, "r1", &finished(200));
         assert_eq!(taken(&mut reading)[0].1.requests(), 1);
+    }
+
+    #[test]
+    fn requests_in_flight_are_those_of_the_last_report() {
+        let (live, new) = Live::new();
+        let mut reading = Reading::new(new);
+        let node = |last: u8| SocketAddr::from(([10, 0, 0, last], 80));
+        let in_flight = |reading: &mut Reading| {
+            let all: Vec<(String, u32)> =
+                taken(reading).into_iter().map(|(name, counts)| (name, counts.in_flight)).collect();
+            all
+        };
+        live.node(node(1), &finished(200));
+        live.in_flight(|add| {
+            [(1, 2), (2, 4), (1, 3), (3, 0)].into_iter().for_each(|(last, count)| add(node(last), count))
+        });
+        let both = [("10.0.0.1:80".to_owned(), 5), ("10.0.0.2:80".to_owned(), 4)];
+        assert_eq!(in_flight(&mut reading), both);
+        (0..IDLE + 1)
+            .for_each(|_| assert_eq!(in_flight(&mut reading), both, "a node that hangs is not idle"));
+        live.in_flight(|add| add(node(2), 1));
+        assert_eq!(in_flight(&mut reading), [("10.0.0.2:80".to_owned(), 1)]);
+        live.in_flight(|_| ());
+        assert!(in_flight(&mut reading).is_empty());
     }
 
     #[test]

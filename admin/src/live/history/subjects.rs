@@ -14,6 +14,8 @@ use crate::live::sample::{Packed, Sample};
 pub(crate) struct Tracked {
     now: Counts,
     last: Sample,
+    /// Requests in flight at the end of the last second, of a node.
+    pub in_flight: u32,
     /// Requests, and failed ones, in a second, averaged over some ten seconds.
     pub rate: f64,
     pub errors: f64,
@@ -112,6 +114,7 @@ impl Subjects {
     pub fn end(&mut self, ends: Ends) {
         for tracked in self.all.values_mut() {
             tracked.last = Sample::of(&tracked.now);
+            tracked.in_flight = tracked.now.in_flight;
             let average = |before: f64, now: u64| 0.8 * before + 0.2 * now as f64;
             tracked.rate = average(tracked.rate, tracked.last.requests());
             tracked.errors = average(tracked.errors, tracked.last.errors());
