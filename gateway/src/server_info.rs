@@ -37,17 +37,13 @@ impl ServerInfo {
 
     /// Returns the information as JSON.
     pub async fn value(&self) -> Value {
-        let mut value = json!({
+        json!({
             "boot_time": self.booted,
             "etcd_version": self.etcd_version().await,
             "hostname": self.hostname,
             "id": self.id().await,
             "version": env!("CARGO_PKG_VERSION"),
-        });
-        if let Some(dashboard) = &self.dashboard {
-            value["dashboard"] = dashboard.as_str().into();
-        }
-        value
+        })
     }
 
     /// The other instances that stand in etcd, each with the address of its dashboard if this machine can reach it.
@@ -110,7 +106,10 @@ pub async fn report(info: Arc<ServerInfo>, boot: Boot, is_listed: impl Fn() -> b
     let (mut presence, mut logged) = (Presence::default(), None);
     loop {
         if is_listed() {
-            let value = info.value().await;
+            let mut value = info.value().await;
+            if let Some(dashboard) = &info.dashboard {
+                value["dashboard"] = dashboard.as_str().into();
+            }
             let id = match &value["id"] {
                 Value::String(id) => id.clone(),
                 other => other.to_string(),

@@ -6,12 +6,12 @@
 //! - `id`: `apisix.id` of config.yaml; without one, what stands in `instance.id` in the data folder, where it is made when it is
 //!   first asked for
 //! - `hostname` of the machine, `version` of Sluice, and `boot_time`, when this process started, in seconds since 1970
-//! - `dashboard`, where the page of this instance is, if it is served
 //! - `etcd_version`, that of the member of etcd that is asked; `unknown` where resources are not in etcd, and while it does not answer
 //!
-//! Where resources are in etcd and the list of plugins in config.yaml names the plugin, the same stands in etcd under
-//! `/apisix/data_plane/server_info/ID` for as long as the instance runs, and `plugin_attr.server-info.report_ttl` (60, from 3
-//! to 86400 seconds) longer. As in APISIX, data planes write nothing there. The dashboard of each instance lists the others.
+//! Where resources are in etcd and the list of plugins in config.yaml names the plugin, the same and `dashboard`, the address
+//! of its page, stand in etcd under `/apisix/data_plane/server_info/ID` for as long as the instance runs, and
+//! `plugin_attr.server-info.report_ttl` (60, from 3 to 86400 seconds) longer. As in APISIX, data planes write nothing there.
+//! The dashboard of each instance lists the others.
 
 use model::Invalid;
 use sdk::chain::Phases;
