@@ -2,6 +2,9 @@
 
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods, reason = "a test")]
 
+#[path = "support/any_file.rs"]
+mod any_file;
+
 use std::time::{Duration, Instant};
 
 use importers::{FileError, Files, Format, Source};
@@ -71,4 +74,18 @@ fn files_that_include_themselves_are_errors() {
         let error = error(format, text).unwrap_or_else(|| panic!("{format:?} takes {text:?}"));
         assert!(error.contains("itself"), "{error}");
     }
+}
+
+#[test]
+fn the_fuzz_target_holds_for_the_fixtures() {
+    let fixtures = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
+    let mut count = 0;
+    for format in ["kong", "envoy", "nginx", "spring", "zuul"] {
+        for file in std::fs::read_dir(fixtures.join(format)).unwrap() {
+            let Ok(text) = std::fs::read_to_string(file.unwrap().path()) else { continue };
+            any_file::check(&text);
+            count += 1;
+        }
+    }
+    assert!(count > 5, "{count} fixtures");
 }

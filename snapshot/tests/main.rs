@@ -13,6 +13,7 @@ mod certificates;
 mod changes;
 mod explain;
 mod explained;
+mod fuzzed;
 mod incremental;
 mod mistakes;
 mod plans;

@@ -3,6 +3,7 @@
 //! Ends with an error at the first panic or disagreement.
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods, reason = "a tool for developers")]
 
+#[allow(dead_code, reason = "shared with tests")]
 #[path = "../tests/support/mod.rs"]
 mod support;
 

@@ -4,6 +4,7 @@
 use crate::support::compare::{self, Verdict};
 use crate::support::corpus::{CHUNKED, PATHS, REQUESTS, RESPONSES, WORDS};
 use crate::support::mutate::{Random, mutate};
+use crate::support::written_again;
 use proptest::prelude::*;
 use wire::Method;
 
@@ -18,6 +19,9 @@ fn parsers_agree_on_the_corpus() {
             let verdict = compare::requests(input, cut);
             assert_eq!(verdict, Ok(Verdict::Read), "{}", show(input));
         }
+    }
+    for input in REQUESTS {
+        written_again::check(input);
     }
     for input in RESPONSES {
         for method in [Method::Get, Method::Head, Method::Connect] {

@@ -2,6 +2,9 @@
 #![allow(dead_code, reason = "each test uses a part")]
 #![allow(clippy::unwrap_used, reason = "writing to a string cannot fail")]
 
+pub mod any_expression;
+pub mod any_rules;
+
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -4,3 +4,4 @@ pub mod compare;
 pub mod corpus;
 pub mod mutate;
 pub mod reference;
+pub mod written_again;
