@@ -66,11 +66,7 @@ impl Look {
         compiler: impl Fn() -> Result<Compiler, E>,
         names: &(dyn Names + Sync),
     ) -> Result<[Look; 2], E> {
-        let mut rows = BTreeMap::new();
-        for kind in model::Kind::ALL {
-            let (all, _) = store.rows(kind, "").await?;
-            rows.extend(all.into_iter().map(|row| (row.key.clone(), row)));
-        }
+        let mut rows = all_rows(store).await?;
         let (plugins, revision) = (store.plugins().await?, store.revision().await?);
         let look = |rows: &BTreeMap<Key, Row>| -> Result<Look, E> {
             let rows = rows.values().cloned().collect();
@@ -98,11 +94,7 @@ impl Look {
         compiler: &mut Compiler,
         names: &(dyn Names + Sync),
     ) -> Result<Look, Unseen> {
-        let mut rows = BTreeMap::new();
-        for kind in model::Kind::ALL {
-            let (all, _) = store.rows(kind, "").await?;
-            rows.extend(all.into_iter().map(|row| (row.key.clone(), row)));
-        }
+        let mut rows = all_rows(store).await?;
         let plugins = store.plugins().await?;
         // After the rows and the list: what was written while they were read is undone as well, and undoing what a row
         // has not seen yet changes nothing.
@@ -132,4 +124,17 @@ impl Look {
         let rows = rows.into_values().collect();
         Ok(Look::of_rows(rows, plugins, revision, compiler, names))
     }
+}
+
+/// Reads the rows of all kinds, one kind after the other.
+///
+/// # Errors
+/// The store cannot be read.
+pub async fn all_rows(store: &dyn Store) -> Result<BTreeMap<Key, Row>, StoreError> {
+    let mut rows = BTreeMap::new();
+    for kind in model::Kind::ALL {
+        let (all, _) = store.rows(kind, "").await?;
+        rows.extend(all.into_iter().map(|row| (row.key.clone(), row)));
+    }
+    Ok(rows)
 }
