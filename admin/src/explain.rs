@@ -78,7 +78,7 @@ impl Admin {
             None | Some(Value::Null) => None,
             Some(mut value) => {
                 self.put_keys_back(&key, &mut value).await?;
-                self.check_alone(&key, &value)?;
+                self.check(&key, &value).await?;
                 Some(value)
             }
         };
@@ -88,6 +88,7 @@ impl Admin {
         let found = json!({
             "list": preview.explained.iter().map(shown).collect::<Vec<_>>(),
             "rejected": preview.rejected.iter().map(rejected).collect::<Vec<_>>(),
+            "not_asked": preview.not_asked.iter().map(answer::path).collect::<Vec<_>>(),
         });
         Ok(answer::json(StatusCode::OK, &found))
     }

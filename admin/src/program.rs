@@ -42,6 +42,8 @@ pub struct Preview {
     pub explained: Vec<[Report; 2]>,
     /// Resources that would not be served as written any more, and why.
     pub rejected: Vec<(Key, Invalid)>,
+    /// Resources with a secret that was not looked up, so that it is unknown whether they would be served.
+    pub not_asked: Vec<Key>,
 }
 
 /// The result of [`Program::preview`]; the error is a message for people.
@@ -93,8 +95,8 @@ pub trait Program: Send + Sync {
     /// Uses this list, which [`read_plugins`](Program::read_plugins) returned; called if the store has none.
     fn use_plugins(&self, names: Option<Vec<String>>);
 
-    /// Reads the plugins in files again that this list names. One that does not load keeps its last valid version,
-    /// and is logged.
+    /// Reads the plugins in files again that this list names, and removes the others. One that does not load keeps its
+    /// last valid version, and is logged.
     fn reload_scripts(&self, _listed: Option<Vec<String>>) -> Rereading<'_> {
         Box::pin(ready(()))
     }

@@ -10,6 +10,7 @@ use admin::{Draft, Preview, Question, Report};
 use anyhow::{Context, bail};
 use control::look::Look;
 use control::store::{Opener, Row, Store};
+use model::Rejected;
 use model::boot::{Boot, Provider};
 use model::declarative::{Declarative, Format};
 use sdk::build::Names;
@@ -70,13 +71,18 @@ pub async fn preview(
         .into_iter()
         .map(|question| Ok([explain_by(&before, question.clone())?, explain_by(&after, question)?]))
         .collect::<Result<_, String>>()?;
-    let is_new = |rejected: &&model::Rejected| before.rejected.iter().all(|known| known.key != rejected.key);
-    let rejected = after.rejected.iter().filter(is_new);
-    let rejected = rejected.map(|one| (one.key.clone(), one.invalid.clone())).take(MOST_REJECTED).collect();
-    Ok(Preview { explained, rejected })
+    let is_new = |rejected: &&Rejected| before.rejected.iter().all(|known| known.key != rejected.key);
+    let new = after.rejected.iter().filter(is_new);
+    let (not_asked, rejected): (Vec<_>, Vec<_>) = new.partition(|one| is_not_asked(one));
+    let rejected = rejected.into_iter().map(|one| (one.key.clone(), one.invalid.clone()));
+    Ok(Preview {
+        explained,
+        rejected: rejected.take(MOST_REJECTED).collect(),
+        not_asked: not_asked.into_iter().map(|one| one.key.clone()).take(MOST_REJECTED).collect(),
+    })
 }
 
-/// Rejected resources that a preview names.
+/// Resources of each list that a preview names.
 const MOST_REJECTED: usize = 20;
 
 /// Explains a request by a configuration.
@@ -84,10 +90,12 @@ const MOST_REJECTED: usize = 20;
 /// # Errors
 /// An invalid question.
 pub fn explain(look: &Look, limits: Limits, question: Question) -> Result<Report, String> {
+    let (not_asked, rejected): (Vec<_>, Vec<_>) = look.rejected.iter().cloned().partition(is_not_asked);
     let of = Input {
         snapshot: &look.snapshot,
         desired: &look.desired,
-        rejected: &look.rejected,
+        rejected: &rejected,
+        not_asked: &not_asked,
         now_ms: now_ms(),
         limits,
     };
@@ -113,8 +121,16 @@ impl Names for Unasked {
     }
 
     fn secret(&self, _reference: &str) -> Result<String, String> {
-        Err("no secret manager was asked".to_owned())
+        Err(NOT_ASKED.to_owned())
     }
+}
+
+/// The reason of [`Unasked`] for a secret without a value.
+const NOT_ASKED: &str = "no secret manager was asked";
+
+/// Whether a resource is rejected only because its secret was not looked up.
+fn is_not_asked(rejected: &Rejected) -> bool {
+    rejected.invalid.reason.ends_with(NOT_ASKED)
 }
 
 fn now_ms() -> u64 {

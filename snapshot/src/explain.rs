@@ -15,7 +15,7 @@ mod text;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use model::{Desired, Key, Kind, Rejected, Resource, gaps};
+use model::{Desired, Key, Kind, Rejected, Resource, Served, gaps};
 use sdk::engine::Messages;
 use sdk::exchange::Body;
 use sdk::{Client, Doubtful, Exchange};
@@ -50,6 +50,8 @@ pub struct Input<'a> {
     pub desired: &'a Desired,
     /// Rejected resources, which are not served as configured.
     pub rejected: &'a [Rejected],
+    /// Resources that need a secret which was not looked up for this explanation: whether they are served is unknown.
+    pub not_asked: &'a [Rejected],
     /// Milliseconds since 1970, for expiry times.
     pub now_ms: u64,
     /// Limits of request heads.
@@ -75,6 +77,8 @@ pub struct Explanation {
     pub stages: Vec<Stage>,
     /// The response of a plugin, or of the gateway if no route serves the request.
     pub answer: Option<LocalReply>,
+    /// The chosen route, if it needs a secret which was not looked up: its plugins and its answer are unknown.
+    pub not_asked: Option<String>,
     /// The consumer that the request is identified as, if known.
     pub consumer: Option<String>,
     pub upstream: Option<UpstreamSummary>,
@@ -187,13 +191,20 @@ fn walk<'s>(of: Input<'s>, question: &Question, x: &mut Exchange<'s>, out: &mut 
             host: Some(x.matched_host().to_owned()).filter(|host| !host.is_empty()),
             service: Some(plan.info.service_id.clone()).filter(|id| !id.is_empty()),
         });
-        if let Some(one) =
-            of.rejected.iter().find(|one| one.key.kind == model::Kind::Route && *one.key.id == *plan.info.id)
-        {
-            out.notes.push(format!(
-                "{} is served in its last good form, not as configured: {}",
-                one.key, one.invalid.reason
-            ));
+        let is_it = |one: &&Rejected| one.key.kind == Kind::Route && *one.key.id == *plan.info.id;
+        if let Some(one) = of.not_asked.iter().find(is_it) {
+            out.not_asked = Some(one.key.to_string());
+            return;
+        }
+        if let Some(one) = of.rejected.iter().find(is_it) {
+            let (key, reason) = (&one.key, &one.invalid.reason);
+            if one.served == Served::Refusal {
+                out.notes.push(format!("{key} is not served, and its requests get 503: {reason}"));
+                out.answer =
+                    Some(LocalReply { status: Some(503), body: String::new(), reason: "", by: None });
+                return;
+            }
+            out.notes.push(format!("{key} is served in its last good form, not as configured: {reason}"));
         }
     }
     chains::explain(of, plan, question, x, out);
@@ -337,6 +348,7 @@ impl Explanation {
             })),
             "plugins": self.stages.iter().map(Stage::to_json).collect::<Vec<_>>(),
             "answer": self.answer.as_ref().map(LocalReply::to_json),
+            "not_asked": self.not_asked,
             "consumer": self.consumer,
             "upstream": self.upstream.as_ref().map(UpstreamSummary::to_json),
             "notes": self.notes,

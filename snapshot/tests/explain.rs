@@ -28,6 +28,7 @@ fn ask(text: &str, method: &str, url: &str, headers: &[(&str, &str)]) -> Explana
         snapshot: &compiled.snapshot,
         desired: &desired,
         rejected: &compiled.rejected,
+        not_asked: &[],
         now_ms: 0,
         limits: Limits::default(),
     };
@@ -135,7 +136,7 @@ fn rejected_resources_are_noted() {
     ];
     let ask = |rejected: &[Rejected]| {
         let (snapshot, limits) = (&compiled.snapshot, Limits::default());
-        let of = Input { snapshot, desired: &desired, rejected, now_ms: 0, limits };
+        let of = Input { snapshot, desired: &desired, rejected, not_asked: &[], now_ms: 0, limits };
         let question = Question { method: "GET".to_owned(), url: "/a".to_owned(), ..Question::default() };
         explain(of, &question).expect("a question that can be one")
     };
@@ -179,6 +180,7 @@ fn an_invalid_question_is_an_error() {
         snapshot: &compiled.snapshot,
         desired: &desired,
         rejected: &[],
+        not_asked: &[],
         now_ms: 0,
         limits: Limits::default(),
     };
@@ -242,7 +244,7 @@ proptest! {
             all.put(support::entry(model::Kind::Route, &id.to_string(), route.clone()));
         }
         let compiled = compiler().compile(&all, &Touched::all(), &Table::default(), 1);
-        let of = Input { snapshot: &compiled.snapshot, desired: &all, rejected: &compiled.rejected, now_ms: 0, limits: Limits::default() };
+        let of = Input { snapshot: &compiled.snapshot, desired: &all, rejected: &compiled.rejected, not_asked: &[], now_ms: 0, limits: Limits::default() };
         let question = Question { method: method.into(), url: format!("http://{host}{target}"), ..Question::default() };
         let explanation = explain(of, &question).expect("a request");
         let mut probe = Probe { messages: messages(method, target, &[("Host", host)]), ..Probe::default() };

@@ -210,6 +210,7 @@ fn run(text: &str) -> String {
         snapshot: &compiled.snapshot,
         desired: &all,
         rejected,
+        not_asked: &[],
         now_ms: 1_700_000_000_000,
         limits: Limits::default(),
     };

@@ -28,6 +28,9 @@ impl fmt::Display for Explanation {
         if let Some(consumer) = &self.consumer {
             writeln!(f, "consumer   {consumer}")?;
         }
+        if let Some(key) = &self.not_asked {
+            writeln!(f, "answer     not known: {key} needs a secret, and no secret manager was asked")?;
+        }
         match (&self.answer, &self.upstream) {
             (Some(answer), _) => {
                 let by = match &answer.by {
