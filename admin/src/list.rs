@@ -34,21 +34,23 @@ pub(crate) fn answer(
         items.retain(|stored| filter.takes(stored));
     }
     let total = items.len();
-    if let Some(page) = page(call)?.filter(|_| !envelope.v2) {
-        sort(&mut items, call.query("sort"))?;
+    let page = page(call)?.filter(|_| !envelope.v2);
+    match call.query("sort").filter(|_| !envelope.v2) {
+        Some(by) => sort(&mut items, by)?,
+        None if page.is_some() => sort(&mut items, "created")?,
+        None => {}
+    }
+    if let Some(page) = page {
         items = items.into_iter().skip(page.skip).take(page.size).collect();
     }
     let list = items.iter().map(entry).collect();
     Ok(envelope.list(format!("{DEFAULT_PREFIX}/{collection}"), list, total))
 }
 
-/// Sorts a list before a page of it is taken, by `sort=` (ours): `id`, `name`, `created` or `updated`, from
-/// high to low with a `-` before it. By creation without it, as in APISIX.
-fn sort(items: &mut [Stored], by: Option<&str>) -> Result<(), ErrorAnswer> {
-    let (by, falls) = match by.unwrap_or("created").strip_prefix('-') {
-        Some(by) => (by, true),
-        None => (by.unwrap_or("created"), false),
-    };
+/// Sorts a list by `sort=` (ours): `id`, `name`, `created` or `updated`, from high to low with a `-` before it. Pages
+/// without it are by creation, as in APISIX.
+fn sort(items: &mut [Stored], by: &str) -> Result<(), ErrorAnswer> {
+    let (by, falls) = by.strip_prefix('-').map_or((by, false), |by| (by, true));
     let name = |stored: &Stored| {
         stored.value.get("name").and_then(Value::as_str).map(str::to_lowercase).unwrap_or_default()
     };
