@@ -3,6 +3,9 @@
 //! It is built from the tables that the API itself uses: the kinds, their methods and their
 //! schemas. Schemas are converted to JSON Schema draft 2020-12.
 
+mod answers;
+mod paths;
+
 use std::sync::LazyLock;
 
 use bytes::Bytes;
@@ -25,8 +28,8 @@ fn document() -> Value {
     for kind in Kind::ALL {
         of_kind(kind, &mut paths);
     }
-    others(&mut paths);
-    let mut schemas = Map::new();
+    paths::add(&mut paths);
+    let mut schemas = answers::schemas();
     for kind in Kind::ALL {
         schemas.insert(name_of(kind), modern(model::schema::document(kind).clone()));
         schemas.insert(format!("{}_entry", name_of(kind)), entry(kind));
@@ -162,155 +165,6 @@ fn of_kind(kind: Kind, paths: &mut Map<String, Value>) {
     paths.insert(one, on_one);
 }
 
-/// Adds the paths outside the collections of resources.
-fn others(paths: &mut Map<String, Value>) {
-    let object = || Some(json!({"type": "object"}));
-    let mut add = |path: &str, methods: &[(&str, Value)]| {
-        let mut item = with_parameters(path);
-        for (method, operation) in methods {
-            item[*method] = operation.clone();
-        }
-        paths.insert(path.to_owned(), item);
-    };
-    let names = json!({"type": "array", "items": {"type": "string"}});
-    add(
-        "/plugins/list",
-        &[("get", operation("Names of the plugins in use", "list_plugins", None, &[(200, Some(names))]))],
-    );
-    add(
-        "/plugins/reload",
-        &[("put", operation("Reads the list of plugins again", "reload_plugins", None, &[(200, None)]))],
-    );
-    add(
-        "/plugins/{name}",
-        &[("get", operation("The schema of a plugin", "plugin", None, &[(200, object())]))],
-    );
-    add("/schema/{name}", &[("get", operation("The schema of a kind", "schema", None, &[(200, object())]))]);
-    add(
-        "/schema/plugins/{name}",
-        &[("get", operation("The schema of a plugin", "plugin_schema", None, &[(200, object())]))],
-    );
-    add(
-        "/schema/validate/{collection}",
-        &[("post", operation("Checks an object", "validate", object(), &[(200, None)]))],
-    );
-    add(
-        "/configs/validate",
-        &[("post", operation("Checks a whole document", "validate_all", object(), &[(200, object())]))],
-    );
-    let mut put =
-        operation("Replaces everything by a document", "put_configs", object(), &[(202, None), (204, None)]);
-    put["parameters"] = json!([{"name": "X-Digest", "in": "header", "required": true, "schema": {"type": "string", "pattern": "^[!-~]{1,64}$"}}]);
-    add(
-        "/configs",
-        &[("get", operation("Everything as a document", "configs", None, &[(200, object())])), ("put", put)],
-    );
-    let operations = json!({
-        "type": "object",
-        "properties": {"operations": {"type": "array", "minItems": 1, "maxItems": 1000, "items": {
-            "type": "object",
-            "properties": {
-                "method": {"type": "string", "enum": ["PUT", "POST", "PATCH", "DELETE"]},
-                "path": {"type": "string", "description": "below /apisix/admin, such as /routes/1"},
-                "body": {},
-            },
-            "required": ["method", "path"],
-        }}},
-        "required": ["operations"],
-    });
-    add(
-        "/batch",
-        &[("post", operation("Several writes, all or none", "batch", Some(operations), &[(200, object())]))],
-    );
-    let mut list = operation("Lists revisions, newest first", "list_revisions", None, &[(200, object())]);
-    let revision = json!({"type": "integer", "minimum": 0});
-    list["parameters"] = json!([query("limit", revision.clone()), query("before", revision.clone())]);
-    add("/revisions", &[("get", list)]);
-    let mut diff =
-        operation("Shows the differences between two revisions", "diff_revisions", None, &[(200, object())]);
-    diff["parameters"] = json!([query("from", revision.clone()), query("to", revision)]);
-    add("/revisions/diff", &[("get", diff)]);
-    let waits = operation(
-        "The change that waits to be confirmed (X-Sluice-Confirm)",
-        "get_unconfirmed",
-        None,
-        &[(200, object())],
-    );
-    add("/revisions/unconfirmed", &[("get", waits)]);
-    let confirm = operation("Keeps the change that waits", "confirm", None, &[(200, object())]);
-    add("/revisions/unconfirmed/confirm", &[("post", confirm)]);
-    let undo = operation("Takes the change that waits back", "undo_unconfirmed", None, &[(200, object())]);
-    add("/revisions/unconfirmed/undo", &[("post", undo)]);
-    let mut explain = operation(
-        "Explains which route, plugins and server a request would meet",
-        "explain",
-        None,
-        &[(200, object())],
-    );
-    let text = json!({"type": "string"});
-    let mut url = query("url", json!({"type": "string", "minLength": 1}));
-    url["required"] = json!(true);
-    explain["parameters"] = json!([
-        url,
-        query("method", text.clone()),
-        query("header", json!({"type": "array", "items": text.clone()})),
-        query("remote_addr", text),
-        query("revision", json!({"type": "integer", "minimum": 0})),
-    ]);
-    add("/explain", &[("get", explain)]);
-    let request = json!({"type": "object", "required": ["url"], "properties": {
-        "method": {"type": "string"}, "url": {"type": "string"}, "remote_addr": {"type": "string"},
-        "headers": {"type": "array", "items": {"type": "string"}},
-    }});
-    let change = json!({"type": "object", "required": ["kind", "id", "requests"], "properties": {
-        "kind": {"type": "string"}, "id": {"type": "string"}, "value": {"type": "object"},
-        "requests": {"type": "array", "minItems": 1, "maxItems": 20, "items": request},
-    }});
-    let preview = operation(
-        "Explains requests before and after a change that is not made",
-        "explain_change",
-        Some(change),
-        &[(200, object())],
-    );
-    add("/explain/change", &[("post", preview)]);
-    let analysis =
-        operation("Lists likely mistakes in the configuration", "analysis", None, &[(200, object())]);
-    add("/analysis", &[("get", analysis)]);
-    let status =
-        operation("Describes the gateway and what needs attention", "status", None, &[(200, object())]);
-    add("/status", &[("get", status)]);
-    let instances = operation(
-        "Lists the other instances of the cluster that report themselves in etcd, up to 200",
-        "instances",
-        None,
-        &[(200, object())],
-    );
-    add("/instances", &[("get", instances)]);
-    let health =
-        operation("Lists the results of health checks", "healthcheck", None, &[(200, Some(json!({})))]);
-    add("/healthcheck", &[("get", health)]);
-    let mut history = operation("One ring of the live view", "live_history", None, &[(200, object())]);
-    history["parameters"] = json!([
-        query("of", json!({"type": "string"})),
-        query("route", json!({"type": "string"})),
-        query("node", json!({"type": "string"})),
-        query("stream", json!({"type": "string"})),
-        query("worker", json!({"type": "string"})),
-        query("step", json!({"type": "integer", "enum": [1, 10, 60]})),
-    ]);
-    add("/live/history", &[("get", history)]);
-    add(
-        "/revisions/{revision}",
-        &[("get", operation("One write", "get_revision", None, &[(200, object())]))],
-    );
-    let summary = "Puts everything back to what it was after a revision";
-    add(
-        "/revisions/{revision}/rollback",
-        &[("post", operation(summary, "rollback", None, &[(200, object())]))],
-    );
-    add("/openapi.json", &[("get", operation("This document", "openapi", None, &[(200, object())]))]);
-}
-
 fn operation(summary: &str, id: &str, body: Option<Value>, good: &[(u16, Option<Value>)]) -> Value {
     let mut responses = Map::new();
     for (status, schema) in good {
@@ -323,6 +177,7 @@ fn operation(summary: &str, id: &str, body: Option<Value>, good: &[(u16, Option<
     for (status, words) in [
         ("400", "The request is invalid; `pointer`, `expected`, `got` and `hint` show where and why."),
         ("401", "The key is missing or wrong, or its role does not allow the method."),
+        ("403", "The address may not use this API, or a web page sent it without the token of a session."),
         ("404", "The resource does not exist."),
         ("405", "The kind does not have this method, or the store is read-only."),
         ("429", "Too many wrong keys came from this address."),
@@ -368,6 +223,9 @@ fn ttl() -> Value {
     query("ttl", json!({"type": "number", "exclusiveMinimum": 0, "maximum": 1_000_000_000}))
 }
 
+/// The values of `sort`.
+const SORTS: [&str; 8] = ["id", "-id", "name", "-name", "created", "-created", "updated", "-updated"];
+
 fn list_parameters() -> Value {
     let text = json!({"type": "string"});
     json!([
@@ -376,7 +234,10 @@ fn list_parameters() -> Value {
         query("name", text.clone()),
         query("label", text.clone()),
         query("uri", text.clone()),
-        query("filter", text),
+        query("filter", text.clone()),
+        query("search", text),
+        query("status", json!({"type": "string", "enum": ["0", "1"]})),
+        query("sort", json!({"type": "string", "enum": SORTS})),
     ])
 }
 
