@@ -197,7 +197,7 @@ impl ControlApi {
                         steps.push(by.clone());
                         Ok(steps)
                     };
-                    plugins::reload(&*self.store, &*self.program, &self.catalog.about(), complete).await?
+                    plugins::reload(&*self.store, &*self.program, &*self.catalog, complete).await?
                 };
                 tracing::info!("PUT plugins/reload by the control API from {peer}, revision {revision}");
                 Ok(response)

@@ -41,8 +41,7 @@ impl Admin {
             by.complete(view, steps)
         };
         let begun = author.confirm.is_some().then(|| self.start.begin(&*self.program));
-        let (response, revision) =
-            reload(&*self.store, &*self.program, &self.catalog.about(), complete).await?;
+        let (response, revision) = reload(&*self.store, &*self.program, &*self.catalog, complete).await?;
         if let Some(begun) = begun {
             begun.made();
         }
@@ -106,7 +105,7 @@ impl Admin {
 pub(crate) async fn reload(
     store: &dyn Store,
     program: &dyn crate::Program,
-    about: &[About],
+    catalog: &dyn Catalog,
     complete: impl FnMut(&dyn View, Vec<Step>) -> Result<Vec<Step>, Refused> + Send + 'static,
 ) -> Result<(Response<Bytes>, u64), ErrorAnswer> {
     let listed = program.read_plugins().map_err(|reason| {
@@ -122,7 +121,8 @@ pub(crate) async fn reload(
         program.use_plugins(listed);
         return Ok((answer::text(StatusCode::OK, "done"), store.revision().await?));
     }
-    let revision = store_plugins(store, listed, about, complete).await?;
+    // After the files are read: plugins that are gone are not stored as ones of this program.
+    let revision = store_plugins(store, listed, &catalog.about(), complete).await?;
     program.compile_again();
     Ok((answer::text(StatusCode::OK, "done"), revision))
 }

@@ -17,7 +17,7 @@ use control::store::{File, Step, Store, View};
 use model::boot::{Boot, Provider};
 use model::{Invalid, Key};
 use proxy::Watch;
-use sdk::catalog::About;
+use sdk::Catalog;
 use sdk::meters::{Meters, Trials};
 use sdk::sink::Folders;
 use serde_json::{Map, Value, json};
@@ -65,8 +65,8 @@ pub struct Running {
     pub live: Arc<Live>,
     /// Where plugins may write files.
     pub folders: Arc<Folders>,
-    /// The plugins that are built in.
-    pub about: Vec<About>,
+    /// The plugins that are built in, and those in files.
+    pub catalog: Arc<dyn Catalog>,
     /// Reads the plugins in files again that a list names, where there may be some.
     pub reload_scripts: Option<ReloadScripts>,
     /// Explaining a past revision loads and compiles a whole configuration, and the analysis looks through one.
@@ -136,9 +136,9 @@ impl Program for Running {
 
     fn reload_scripts(&self, listed: Option<Vec<String>>) -> Rereading<'_> {
         Box::pin(async move {
-            if let (Some(reload), Some(listed)) = (self.reload_scripts.clone(), listed) {
-                // It logs its errors.
-                let _ = tokio::task::spawn_blocking(move || reload(&listed)).await;
+            if let Some(reload) = self.reload_scripts.clone() {
+                // Without a list no plugin in a file is in use. It logs its errors.
+                let _ = tokio::task::spawn_blocking(move || reload(&listed.unwrap_or_default())).await;
             }
         })
     }
@@ -408,7 +408,8 @@ impl Running {
                 steps.push(by.clone());
                 Ok(steps)
             };
-            let stored = admin::store_plugins(&*self.store, listed.clone(), &self.about, complete).await;
+            let about = self.catalog.about();
+            let stored = admin::store_plugins(&*self.store, listed.clone(), &about, complete).await;
             stored.map_err(|refused| refused.to_string())?;
         }
         let mut handle = self.pipeline.clone();

@@ -185,7 +185,7 @@ async fn serve(
         info: Arc::new(ServerInfo::new(&boot, data.clone(), etcd.clone())),
         meters: services.meters.clone(),
         live: Arc::new(Live::new(services.meters.clone(), count, boot.tap.then(|| settings.taps.clone()))),
-        about: catalog.about(),
+        catalog: catalog.clone(),
         reload_scripts,
         folders,
         long: OneAtATime::default(),
