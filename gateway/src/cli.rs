@@ -124,7 +124,7 @@ pub enum Command {
     /// Shows rates, errors and latencies of the running gateway, its workers, and its busiest routes and nodes
     ///
     /// In a terminal it is drawn again each second. Keys: Tab and arrows choose, Enter opens, s sorts, r reverses, p
-    /// pauses, q ends, ? lists all.
+    /// pauses, q and Ctrl-C end it, ? lists all.
     #[command(after_help = "Examples:\n  \
         sluice top\n  \
         SLUICE_ADMIN_KEY=... sluice top --admin http://10.0.0.5:9180")]
@@ -464,7 +464,7 @@ pub struct Remote {
     /// Reads the key of that Admin API from a file
     #[arg(long, value_name = "FILE", requires = "admin")]
     pub key_file: Option<PathBuf>,
-    /// Trusts the authorities in this PEM file in place of the system's
+    /// Trusts the authorities in this PEM file in place of the system's, for https
     #[arg(long, value_name = "FILE", requires = "admin")]
     pub ca: Option<PathBuf>,
 }

@@ -141,7 +141,11 @@ fn picture(event: &Value) -> String {
     let cpu: Vec<String> =
         workers.map(|(index, worker)| format!("{index}: {:.0} %", 100.0 * number(&worker["cpu"]))).collect();
     out.push_str(&format!("workers {}\n", cpu.join("   ")));
-    for (title, name) in [("ROUTE", "routes"), ("NODE", "nodes")] {
+    for (title, name) in [("ROUTE", "routes"), ("NODE", "nodes"), ("STREAM", "streams")] {
+        // Few gateways have streams.
+        if name == "streams" && event[name].as_array().is_none_or(Vec::is_empty) {
+            continue;
+        }
         out.push_str(&format!(
             "\n{title:<32} {:>10} {:>10} {:>10} {:>10} {:>10}\n",
             "RATE", "ERRORS", "P50", "P90", "P99"
@@ -247,17 +251,26 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_has_the_busiest_routes_and_nodes() {
+    fn a_picture_has_the_busiest_routes_nodes_and_streams() {
         let row = |id: &str| json!({"id": id, "rate": 12.5, "error_rate": 0.5, "p50": 1.0, "p90": 2.0, "p99": null});
-        let event = json!({
+        let mut event = json!({
             "gateway": {"requests": 13, "errors": 1, "p50": 1.0, "p90": 2.0, "p99": 3.0},
             "workers": [{"cpu": 0.25}], "connections": {"open": 3, "idle": 1},
             "routes": [row("r1"), row("")], "nodes": [row("10.0.0.1:80")],
         });
+        assert!(!picture(&event).contains("STREAM"));
+        event["streams"] = json!([row("tcp-1")]);
         let picture = picture(&event);
-        for part in
-            ["requests       13/s", "workers 0: 25 %", "r1   ", "(no route)", "10.0.0.1:80", "12.5", "-\n"]
-        {
+        for part in [
+            "requests       13/s",
+            "workers 0: 25 %",
+            "r1   ",
+            "(no route)",
+            "10.0.0.1:80",
+            "STREAM",
+            "tcp-1",
+            "-\n",
+        ] {
             assert!(picture.contains(part), "{part}: {picture}");
         }
     }

@@ -71,6 +71,10 @@ impl Source {
             "https" => true,
             _ => bail!(wrong()),
         };
+        anyhow::ensure!(
+            is_tls || remote.ca.is_none(),
+            "--ca needs an --admin with https://, since {url:?} is not encrypted\n  help: write https://, or leave --ca out"
+        );
         let port = if is_tls { 443 } else { 80 };
         let authority = if host == authority { format!("{authority}:{port}") } else { authority.to_owned() };
         let name = host.trim_start_matches('[').trim_end_matches(']').to_owned();
@@ -241,6 +245,11 @@ mod tests {
         ] {
             assert_eq!(source(url).unwrap().authority, authority, "{url}");
         }
+        let ca = Some("ca.pem".into());
+        let http = "http://10.0.0.1:9180".to_owned();
+        let wrong =
+            Source::of_url(&http, &Remote { admin: Some(http.clone()), key_file: None, ca }).unwrap_err();
+        assert!(wrong.to_string().contains("--ca needs an --admin with https://"), "{wrong}");
         for url in ["10.0.0.1:9180", "ftp://a", "http://", "http://:80", "http://user@host"] {
             assert!(source(url).is_err(), "{url}");
         }
