@@ -51,7 +51,7 @@ pub fn check(dist: &Dist) -> Result<()> {
         ensure!(licences.join(licence).is_file(), "the wheel lacks {licence}");
     }
     let venv = work.join("venv");
-    run(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
+    run(Command::new(python()?).args(["-m", "venv"]).arg(&venv))?;
     let pip = |args: &[&str]| {
         let mut command = Command::new(venv.join("bin/pip"));
         command.args(args);
@@ -76,7 +76,7 @@ fn archive(dist: &Dist) -> Result<PathBuf> {
 /// Python with the packages of `packaging/requirements.txt`.
 pub fn python() -> Result<PathBuf> {
     let venv = tools::venv("package-python", "packaging/requirements.txt")?;
-    Ok(venv.join("bin/python"))
+    Ok(venv.join("bin/python3"))
 }
 
 /// The oldest platform that has the symbols the program needs, as pip names it: `manylinux_2_34_x86_64`.
