@@ -6,7 +6,6 @@
 mod access_log;
 mod answer;
 mod authz;
-mod base64;
 mod bootstrap;
 mod chains;
 mod cluster;

@@ -18,6 +18,7 @@
     )
 )]
 
+mod base64;
 mod envoy;
 mod files;
 mod finding;

@@ -29,6 +29,7 @@ HOP = {"connection", "keep-alive", "te", "upgrade", "transfer-encoding", "date",
 OWN = HOP | {"x-request-id", "x-envoy-upstream-service-time", "x-envoy-expected-rq-timeout-ms", "x-envoy-internal", "sec-websocket-key"}
 FORWARDED = {"x-real-ip", "x-forwarded-for", "x-forwarded-host", "x-forwarded-port", "x-forwarded-proto", "x-forwarded-prefix",
              "sluice-hops"}
+ACCEPT = "sec-websocket-accept"
 MOST_REQUESTS = 600
 
 
@@ -114,7 +115,7 @@ def result(request, answer, groups):
         except ValueError:
             seen = None
     if seen:
-        seen["port"] = groups.get(seen["port"], seen["port"])
+        seen["port"] = "drawn" if request.drawn else groups.get(seen["port"], seen["port"])
         if request.by_group:
             # Servers of one service have their own addresses in `Host`.
             local = lambda found: str(groups.get(int(found.group(1)), found.group(0)))  # noqa: E731
@@ -123,6 +124,8 @@ def result(request, answer, groups):
         seen["headers"] = joined((name, received(name, value)) for name, value in map(tuple, seen["headers"]) if name not in OWN)
         body = b""
     if answer.status == 101 and seen:
+        # To a server of HTTP/2 a WebSocket begins with CONNECT.
+        seen["method"] = "GET"
         # A gateway that reads WebSockets makes a handshake of its own.
         seen["headers"] = [pair for pair in seen["headers"] if pair[0] not in ("origin", "sec-websocket-protocol")]
     headers = joined((name, written(request, name, value)) for name, value in answer.headers if name not in OWN)
@@ -153,6 +156,9 @@ def differences(one, other):
             if mine[part] != theirs[part]:
                 found.append(f"upstream {part} {mine[part]!r} / {theirs[part]!r}")
         found += of_headers("upstream header", mine["headers"], theirs["headers"])
+    if one["status"] == 101 and not any(name == ACCEPT for name, _ in one["headers"]):
+        # Envoy leaves it out where the server speaks HTTP/2; clients need it (RFC 6455 section 4.1).
+        other["headers"] = [pair for pair in other["headers"] if pair[0] != ACCEPT]
     found += of_headers("response header", one["headers"], other["headers"])
     if one["body"] != other["body"]:
         found.append(f"body {one['body'][:60]!r} / {other['body'][:60]!r}")

@@ -165,14 +165,21 @@ class Site:
         domains = [domain for node in items(host, "domains") if (domain := of_domain(node.value))]
         domains = (domains[:3] or ["a.test"]) + ["unknown.test"]
         targets = [(target, outside, [], "host") for target in ("/", "/none/such")]
+        # Routes of which some requests are drawn, and those that get the others.
+        starts = tuple(path for route in items(host, "routes") if get(route, "match", "runtime_fraction") is not None
+                       if (path := text_of(route, "match", "prefix")))
         for route in items(host, "routes"):
             match = get(route, "match")
             for target, headers in of_match(match):
                 targets.append((target, outside | lines(route), headers, "route in line " + str(route.start_mark.line + 1)))
+                if get(route, "route", "weighted_clusters") is not None:
+                    starts += (target,)
         for at, (target, where, more, about) in enumerate(targets):
             def make(method, host=None, extra=(), body=b"", where=where, about=about, target=target, more=more):
                 base = [("Host", host or domains[0]), ("User-Agent", "compare"), ("X-Forwarded-For", "192.0.2.7")]
-                return Request(port, tls, method, target, base + list(more) + list(extra), body, where, about)
+                made = Request(port, tls, method, target, base + list(more) + list(extra), body, where, about)
+                made.drawn = target.startswith(starts)
+                return made
 
             yield make("GET")
             if more:
@@ -188,7 +195,8 @@ class Site:
                     yield make("GET", other)
                 yield make("GET", domains[0] + ":81")
                 yield make("GET", extra=[("X-Request-Id", "fixed"), ("Cookie", "a=1"), ("Authorization", "Bearer x")])
-                yield make("GET", extra=[("Upgrade", "websocket"), ("Connection", "Upgrade")])
+                yield make("GET", extra=[("Upgrade", "websocket"), ("Connection", "Upgrade"), ("Sec-WebSocket-Version", "13"),
+                                        ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==")])
 
 
 def of_domain(domain):

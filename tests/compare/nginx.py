@@ -10,6 +10,7 @@ from samples import around, sample
 
 NAME = "nginx"
 TOP = {"events", "http", "stream", "worker_processes", "user", "pid", "mail"}
+STREAM = Path("/usr/lib/nginx/modules/ngx_stream_module.so")
 MIME = Path("/etc/nginx/mime.types")
 
 
@@ -18,6 +19,8 @@ class Request:
         self.port, self.tls, self.method, self.target = port, tls, method, target
         self.headers, self.body, self.lines, self.about = headers, body, lines, about
         self.by_group, self.pause = False, 0.0
+        # Servers are drawn for it, so that both programs may choose another one.
+        self.drawn = False
 
 
 class Site:
@@ -92,13 +95,18 @@ class Site:
                     groups[int(server.words[1].rpartition(":")[2])] = one.words[1]
         return groups
 
+    def modules(self):
+        """The module of `stream`, where it is installed and the file leaves loading it to the distribution."""
+        found = any(one.name == "stream" for one in self.tree) and STREAM.exists()
+        return f"load_module {STREAM}; " if found else ""
+
     def start(self, log):
-        command = ["nginx", "-p", str(self.folder), "-c", str(self.main), "-g", "daemon off;"]
+        command = ["nginx", "-p", str(self.folder), "-c", str(self.main), "-g", self.modules() + "daemon off;"]
         return subprocess.Popen(command, stdout=log, stderr=log)
 
     def usable(self):
         """Why nginx refuses the file; None if it accepts it."""
-        command = ["nginx", "-t", "-p", str(self.folder), "-c", str(self.main)]
+        command = ["nginx", "-t", "-p", str(self.folder), "-c", str(self.main), "-g", self.modules()]
         tested = subprocess.run(command, capture_output=True, text=True)
         return None if tested.returncode == 0 else tested.stderr.strip().splitlines()[0]
 

@@ -93,7 +93,7 @@ class Local:
 
     def __init__(self, folder, certs, ports):
         self.folder, self.certs, self.ports = folder, certs, ports
-        self.listens, self.upstreams, self.names, self.tls = {}, {}, set(), set()
+        self.listens, self.udp, self.upstreams, self.names, self.tls = {}, {}, {}, set(), set()
 
     def port_of_upstream(self, address):
         return self.upstreams.setdefault(address, None) or self._new(address)
@@ -118,28 +118,32 @@ class Local:
             return f"127.0.0.1:{self.port_of_upstream(word)}"
         return "127.0.0.1" if re.match(r"^[A-Za-z][\w.-]*$", word) else word
 
-    def listen(self, word):
+    def listen(self, word, listens):
         if word.startswith("unix:"):
             word = "1"
         address, _, port = word.rpartition(":") if ":" in word and not word.endswith("]") else ("", "", word)
         if not port.isdigit():
             port = "80"
-        if port not in self.listens:
-            self.listens[port] = next(self.ports)
-        return ("[::1]:" if address.startswith("[") else "127.0.0.1:") + str(self.listens[port])
+        if port not in listens:
+            listens[port] = next(self.ports)
+        return ("[::1]:" if address.startswith("[") else "127.0.0.1:") + str(listens[port])
 
     def directive(self, one, parent, folder):
         words, name = list(one.words), one.name
         if len(words) < 2:
             return words
         if name == "listen" and len(words) > 1:
-            words = [name, self.listen(words[1])] + [w for w in words[2:] if not w.startswith(("ipv6only", "reuseport"))]
+            listens = self.udp if "udp" in words else self.listens
+            words = [name, self.listen(words[1], listens)] + [w for w in words[2:] if not w.startswith(("ipv6only", "reuseport"))]
         elif name in ("proxy_pass", "grpc_pass", "set", "auth_request") and len(words) > 1:
             words = [name] + [self.url(word) for word in words[1:]]
             if name == "set" and len(words) > 2 and words[1] in self.addresses and words[2] not in self.names:
                 words[2] = self.address(words[2])
             if name == "grpc_pass" and "://" not in words[1] and words[1] not in self.names:
                 words[1] = f"grpc://127.0.0.1:{self.port_of_upstream(words[1])}"
+            if name == "proxy_pass" and re.match(r"^[A-Za-z][\w.-]*:\d+$", words[1]):
+                # In `stream`, addresses have no scheme.
+                words[1] = f"127.0.0.1:{self.port_of_upstream(words[1])}"
         elif parent == "map" and len(words) > 1:
             words[-1] = self.url(words[-1])
         elif name == "server" and parent == "upstream":
@@ -172,7 +176,7 @@ class Local:
     def written(self, block, folder, parent="", depth=0):
         lines = []
         for one in block:
-            if parent == "" and one.name == "http" or one.name == "http":
+            if one.name in ("http", "stream"):
                 self.names |= {up.words[1] for up in one.all("upstream") if len(up.words) > 1}
             words = self.directive(one, parent, folder)
             # Each directive stays in its line, as findings name lines.

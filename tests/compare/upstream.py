@@ -9,6 +9,7 @@ import ssl
 import h2.config
 import h2.connection
 import h2.events
+import h2.settings
 
 GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -17,6 +18,11 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 def answer(port, method, target, headers, body):
     seen = {"port": port, "method": method, "target": target, "headers": sorted(headers, key=lambda pair: pair[0]), "body": body.decode("latin1")}
     return json.dumps(seen).encode()
+
+
+def message(text):
+    """A message of text of 126 to 65,535 bytes, as WebSocket frames it."""
+    return b"\x81\x7e" + len(text).to_bytes(2, "big") + text
 
 
 async def http1(reader, writer, port, first):
@@ -53,10 +59,9 @@ async def http1(reader, writer, port, first):
             seen, key = answer(port, method, target, headers, body), named.get("sec-websocket-key")
             accept = b""
             if key:
-                # A message of text, as WebSocket frames it.
                 accept = b"Sec-WebSocket-Accept: " + base64.b64encode(hashlib.sha1((key + GUID).encode()).digest()) + b"\r\n"
-                seen = b"\x81\x7e" + len(seen).to_bytes(2, "big") + seen
-            writer.write(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" + accept + b"\r\n" + seen)
+                seen = message(seen)
+            writer.write(b"HTTP/1.1 101 Switching Protocols\r\nX-Upstream: yes\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" + accept + b"\r\n" + seen)
             await writer.drain()
             if key:
                 # The gateway may still be answering the client.
@@ -73,26 +78,37 @@ async def http1(reader, writer, port, first):
         head = await reader.readuntil(b"\r\n\r\n")
 
 
+def seen(port, headers, body):
+    pseudo = {name: value for name, value in headers if name.startswith(":")}
+    plain = [[name, value] for name, value in headers if not name.startswith(":")] + [["host", pseudo.get(":authority", "")]]
+    return answer(port, pseudo[":method"], pseudo[":path"], plain, body)
+
+
 async def http2(reader, writer, port, first):
     connection = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False, header_encoding="latin1"))
     connection.initiate_connection()
+    # WebSockets are opened by CONNECT (RFC 8441).
+    connection.update_settings({h2.settings.SettingCodes.ENABLE_CONNECT_PROTOCOL: 1})
     streams, data = {}, first
     while True:
         for event in connection.receive_data(data):
             if isinstance(event, h2.events.RequestReceived):
-                streams[event.stream_id] = (event.headers, b"")
-            elif isinstance(event, h2.events.DataReceived):
+                if dict(event.headers).get(":protocol") == "websocket":
+                    connection.send_headers(event.stream_id, [(":status", "200"), ("x-upstream", "yes")])
+                    connection.send_data(event.stream_id, message(seen(port, event.headers, b"")))
+                else:
+                    streams[event.stream_id] = (event.headers, b"")
+            elif isinstance(event, h2.events.DataReceived) and event.stream_id in streams:
                 headers, body = streams[event.stream_id]
                 streams[event.stream_id] = (headers, body + event.data)
                 connection.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
             elif isinstance(event, h2.events.StreamEnded):
+                if event.stream_id not in streams:
+                    continue
                 headers, body = streams.pop(event.stream_id)
-                pseudo = {name: value for name, value in headers if name.startswith(":")}
-                plain = [[name, value] for name, value in headers if not name.startswith(":")]
-                plain.append(["host", pseudo.get(":authority", "")])
-                content = answer(port, pseudo[":method"], pseudo[":path"], plain, body)
+                content = seen(port, headers, body)
                 reply = [(":status", "200"), ("content-type", "application/json"), ("x-upstream", "yes")]
-                is_head = pseudo[":method"] == "HEAD"
+                is_head = (":method", "HEAD") in headers
                 connection.send_headers(event.stream_id, reply, end_stream=is_head)
                 if not is_head:
                     connection.send_data(event.stream_id, content, end_stream=True)

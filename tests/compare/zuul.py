@@ -37,7 +37,9 @@ class Site(spring.Site):
                 yield settings["serviceid"].value if "serviceid" in settings else name
 
     def profile(self):
-        profile = {"ribbon": {"eureka": {"enabled": False}}}
+        # The program has Ribbon, and of its HTTP clients the default alone.
+        clients = {"httpclient": {"enabled": True}, "okhttp": {"enabled": False}, "restclient": {"enabled": False}}
+        profile = {"ribbon": {"eureka": {"enabled": False}, **clients}, "spring": {"cloud": {"loadbalancer": {"ribbon": {"enabled": True}}}}}
         for name in set(self.services()):
             if f"{re.sub('[-_]', '', name).lower()}.ribbon.listofservers" not in self.values:
                 profile[name] = {"ribbon": {"listOfServers": f"127.0.0.1:{self.service(name)}"}}

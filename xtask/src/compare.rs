@@ -27,7 +27,7 @@ pub fn command(args: &[String]) -> Result<()> {
         false => files.into_iter().cloned().collect(),
     };
     if files.iter().any(|file| file.starts_with("nginx:")) {
-        tools::debian(&[("nginx", "nginx-light")])?;
+        tools::debian(&[("nginx", "nginx-light"), ("nginx", "libnginx-mod-stream")])?;
     }
     let jars = root().join("target/compare-jars");
     for (format, project, name) in PROJECTS {

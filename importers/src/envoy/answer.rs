@@ -2,12 +2,12 @@
 
 use serde_json::{Map, json};
 
-use super::base64;
 use super::context::Context;
 use super::draft::Draft;
 use super::format;
 use super::matching::Path;
 use super::value::{boolean, enumerated, escaped, number, regex_text, replacement, text};
+use crate::base64;
 use crate::node::Node;
 
 /// A `DirectResponseAction`.
@@ -48,8 +48,8 @@ pub(super) fn direct(context: &Context<'_>, action: &Node<'_>, draft: &mut Draft
     }
 }
 
-/// A `RedirectAction`.
-pub(super) fn redirect(action: &Node<'_>, draft: &mut Draft) {
+/// A `RedirectAction`. With `raw_targets` the address has the path as the client sent it.
+pub(super) fn redirect(action: &Node<'_>, raw_targets: bool, draft: &mut Draft) {
     let status = match enumerated(action, "response_code").as_deref() {
         Some("FOUND") => 302,
         Some("SEE_OTHER") => 303,
@@ -96,6 +96,9 @@ pub(super) fn redirect(action: &Node<'_>, draft: &mut Draft) {
                     "with a rewritten path the address keeps scheme, host and port of the request",
                 );
             }
+            if keeps_query {
+                note_query(action, &path, draft);
+            }
             settings["regex_uri"] = json!([pattern, format!("{before}{path}")]);
             settings["append_query_string"] = json!(keeps_query);
             settings["encode_uri"] = json!(true);
@@ -112,13 +115,27 @@ pub(super) fn redirect(action: &Node<'_>, draft: &mut Draft) {
                 settings["append_query_string"] = json!(true);
             }
         }
-        (None, None) if keeps_query => settings["uri"] = json!(format!("{origin}$request_uri")),
+        (None, None) if keeps_query && raw_targets => {
+            settings["uri"] = json!(format!("{origin}$real_request_uri"));
+        }
         (None, None) => {
             settings["uri"] = json!(format!("{origin}$uri"));
             settings["encode_uri"] = json!(true);
+            settings["append_query_string"] = json!(keeps_query);
         }
     }
     draft.plugins.set("redirect", settings);
+}
+
+/// Reports a `?` in the text that replaces a path.
+pub(super) fn note_query(place: &Node<'_>, replacement: &str, draft: &mut Draft) {
+    if replacement.contains('?') {
+        draft.report.behaviour(
+            place,
+            "`?` in a new path",
+            "the query of the request is joined to that of the new path by `&`; Envoy adds a second `?`",
+        );
+    }
 }
 
 /// Pattern and replacement that replace the matched part of a path.

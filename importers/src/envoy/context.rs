@@ -146,7 +146,7 @@ impl<'a> Context<'a> {
             return Ok(text.to_owned());
         }
         if let Some(text) = node.some("inline_bytes").and_then(|text| text.str()) {
-            let bytes = super::base64::decode(text).ok_or("`inline_bytes` is not Base64")?;
+            let bytes = crate::base64::decode(text).ok_or("`inline_bytes` is not Base64")?;
             return String::from_utf8(bytes).map_err(|_| "`inline_bytes` is not a text".to_owned());
         }
         if let Some(name) = node.some("environment_variable").and_then(|name| name.str()) {

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::answer::{is_same, prefix_pair};
+use super::answer::{is_same, note_query, prefix_pair};
 use super::cluster::Clusters;
 use super::context::{Context, Report};
 use super::draft::{Draft, Levels, set_host};
@@ -109,12 +109,14 @@ fn paths(action: &Node<'_>, draft: &mut Draft, rewrite: &mut Map<String, Value>)
         && !is_same(&draft.matcher.path, prefix)
     {
         let (pattern, replaced) = prefix_pair(&draft.matcher.path, draft.matcher.ignore_case, prefix);
+        note_query(action, &replaced, draft);
         rewrite.insert("regex_uri".to_owned(), json!([pattern, replaced]));
     }
     if let Some(regex) = action.some("regex_rewrite") {
         let pattern = regex.some("pattern").and_then(|pattern| regex_text(&pattern)).unwrap_or_default();
         let substitution = replacement(text(&regex, "substitution").unwrap_or_default());
         if value::is_balanced(&pattern) {
+            note_query(&regex, &substitution, draft);
             let anchored = pattern.starts_with('^') || pattern.ends_with('$');
             rewrite.insert("regex_uri".to_owned(), json!([pattern, substitution]));
             if !anchored {

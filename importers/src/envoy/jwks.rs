@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::base64;
+use crate::base64;
 
 /// A key.
 pub(super) struct Key {

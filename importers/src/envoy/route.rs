@@ -61,7 +61,7 @@ pub(super) fn read(
         answer::direct(context, &action, &mut draft);
         answers = true;
     } else if let Some(action) = node.some("redirect") {
-        answer::redirect(&action, &mut draft);
+        answer::redirect(&action, around.manager.raw_targets, &mut draft);
         answers = true;
     } else if let Some(action) = node.some("route") {
         forward::read(context, around, levels, &action, &mut draft, &mut rewrite);
@@ -109,7 +109,7 @@ fn require_tls(levels: &Levels<'_>, manager: &Manager<'_>, draft: &mut Draft) ->
     }
     let taken = draft.plugins.has("redirect") && required == "EXTERNAL_ONLY";
     if !taken {
-        draft.plugins.set("redirect", json!({"http_to_https": true}));
+        draft.plugins.set("redirect", json!({"http_to_https": true, "encode_uri": true}));
     }
     if let Some(node) = levels.host.some("require_tls") {
         if taken {

@@ -376,7 +376,12 @@ impl Access<'_> {
                 Some(password) => (password, false),
                 None if is_hash(password) => (password, true),
                 None => {
-                    let effect = "a password that is stored as a hash of this kind is not carried over";
+                    let effect = match password.starts_with("{S") {
+                        true => {
+                            "a password is not carried over: its hash is invalid, as `{SHA}` needs 20 bytes in base64 and `{SSHA}` a salt after them"
+                        }
+                        false => "a password that is stored as a hash of this kind is not carried over",
+                    };
                     let hint =
                         "store it with `htpasswd -m`, or give the user a consumer with the plugin basic-auth";
                     report.add_with_hint(at, Severity::Guard, effect, Some(hint));
@@ -423,6 +428,41 @@ impl Access<'_> {
 fn is_hash(password: &str) -> bool {
     let md5 = ["$apr1$", "$1$"].iter().find_map(|start| password.strip_prefix(start)?.split_once('$'));
     md5.is_some_and(|(salt, hash)| salt.len() <= 8 && hash.len() == 22)
-        || password.strip_prefix("{SHA}").is_some_and(|hash| hash.len() == 28)
-        || password.strip_prefix("{SSHA}").is_some_and(|hash| hash.len() > 28)
+        || password.strip_prefix("{SHA}").and_then(bytes_of).is_some_and(|bytes| bytes == 20)
+        || password.strip_prefix("{SSHA}").and_then(bytes_of).is_some_and(|bytes| bytes > 20)
+}
+
+/// The number of bytes that a text in the standard alphabet of base64 stands for.
+fn bytes_of(text: &str) -> Option<usize> {
+    let digits = text.trim_end_matches('=');
+    let is_digit = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
+    (digits.bytes().all(is_digit) && digits.len() % 4 != 1 && text.len() - digits.len() <= 2)
+        .then_some(digits.len() * 3 / 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_hash;
+
+    #[test]
+    fn hashes_have_all_their_bytes() {
+        for (password, is_known) in [
+            ("{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=", true),
+            ("{SSHA}yI6cZwQadOA1e+/f+T+H3eCQQhRzYWx0", true),
+            // A salt of one byte.
+            ("{SSHA}yI6cZwQadOA1e+/f+T+H3eCQQhRz", true),
+            // No salt; too short; no base64.
+            ("{SSHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=", false),
+            ("{SSHA}W6ph5Mm5Pz8GgiULbPgzG37m", false),
+            ("{SSHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g===", false),
+            ("{SHA}W6ph5Mm5Pz8GgiULbPgzG37m", false),
+            ("{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9-=", false),
+            ("{SHA}yI6cZwQadOA1e+/f+T+H3eCQQhRzYWx0", false),
+            ("$apr1$xxxxxxxx$dxHfLAsjHkDRmG83UXe8K0", true),
+            ("$apr1$xxxxxxxx$dxHfLAsjHkDRmG83UXe8K", false),
+            ("secret", false),
+        ] {
+            assert_eq!(is_hash(password), is_known, "{password}");
+        }
+    }
 }

@@ -178,7 +178,7 @@ fn required_tls_comes_before_the_action_of_a_route() {
         plugins.into_iter().filter(|plugins| plugins.get("redirect").is_some()).collect::<Vec<_>>()
     };
     let routes = fixture("routes.yaml");
-    let to_tls = |plugins: &&Value| plugins["redirect"] == json!({"http_to_https": true});
+    let to_tls = |plugins: &&Value| plugins["redirect"] == json!({"http_to_https": true, "encode_uri": true});
     let found = redirects(routes);
     let required: Vec<&Value> = found.iter().filter(to_tls).collect();
     assert!(!required.is_empty() && required.iter().all(|plugins| plugins.get("response-rewrite").is_none()));
