@@ -4,6 +4,7 @@ use std::net::Ipv6Addr;
 
 use model::{Invalid, Key, Kind, Resource, gaps};
 use sdk::Catalog;
+use sdk::build::Owner;
 use sdk::catalog::{SchemaType, Subsystem};
 use sdk::expr::Expr;
 use serde_json::Value;
@@ -149,6 +150,15 @@ fn check_alone(catalog: &dyn Catalog, open: Open<'_>, key: &Key, value: &Value) 
         && let Some(code) = &route.filter_func
     {
         catalog.condition(&key.id, code).map_err(|invalid| invalid.under("/filter_func"))?;
+    }
+    let script = match &resource {
+        Resource::Route(route) => route.script.as_deref(),
+        Resource::Service(service) => service.script.as_deref(),
+        _ => None,
+    };
+    if let Some(code) = script {
+        let owner = Owner { collection: key.kind.collection(), id: key.id.clone() };
+        catalog.script(&owner, code).map_err(|invalid| invalid.under("/script"))?;
     }
     if let Resource::Ssl(ssl) = &mut resource {
         for pair in &mut ssl.pairs {

@@ -56,8 +56,7 @@ pub fn register(boot: &Boot, catalog: &Arc<plugins::Catalog>) -> Option<Arc<Scri
             tracing::error!("cannot register the plugin {name}: {error}");
         }
     }
-    let conditions = host.clone();
-    catalog.set_conditions(Box::new(move |route, code| scripting::lua::condition(&conditions, route, code)));
+    catalog.set_scripts(scripting::lua::scripts(&host));
     if boot.lua.paths.is_empty() {
         return None;
     }

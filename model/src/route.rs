@@ -26,6 +26,8 @@ pub struct Route {
     pub vars: Option<Box<Value>>,
     /// Code of a function that decides, too; not looked into here.
     pub filter_func: Option<Box<str>>,
+    /// Code in the place of plugins; not looked into here.
+    pub script: Option<Box<str>>,
     pub plugins: Plugins,
     pub plugin_config_id: Option<String>,
     pub service_id: Option<String>,
@@ -59,6 +61,7 @@ struct Raw {
     #[serde(default, deserialize_with = "field::id_opt")]
     upstream_id: Option<String>,
     filter_func: Option<Box<str>>,
+    script: Option<Box<str>>,
     timeout: Option<Box<Timeout>>,
     enable_websocket: Option<bool>,
     status: Option<i64>,
@@ -80,6 +83,7 @@ impl Route {
             priority: written.priority,
             vars: vars.map(Box::new),
             filter_func: written.filter_func,
+            script: written.script,
             plugins,
             plugin_config_id: written.plugin_config_id,
             service_id: written.service_id,

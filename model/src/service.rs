@@ -13,6 +13,8 @@ use crate::upstream::Upstream;
 pub struct Service {
     pub meta: Meta,
     pub plugins: Plugins,
+    /// Code in the place of the plugins of its routes, unless they have code of their own; not looked into here.
+    pub script: Option<Box<str>>,
     pub upstream: Option<Box<Upstream>>,
     pub upstream_id: Option<String>,
     /// For routes that do not say.
@@ -25,6 +27,7 @@ pub struct Service {
 struct Raw {
     #[serde(default, deserialize_with = "field::id_opt")]
     upstream_id: Option<String>,
+    script: Option<Box<str>>,
     enable_websocket: Option<bool>,
     hosts: Option<Vec<String>>,
 }
@@ -38,6 +41,7 @@ impl Service {
         Ok(Service {
             meta,
             plugins,
+            script: written.script,
             upstream: upstream.map(Upstream::read_inside).transpose()?,
             upstream_id: written.upstream_id,
             enable_websocket: written.enable_websocket,

@@ -20,11 +20,13 @@ use sdk::condition::Condition;
 use sdk::consumers::Credential;
 use sdk::endpoint::Served;
 use sdk::instance::Factory;
+use sdk::scripts::{self, Scripts};
 use serde_json::{Value, json};
 
 use crate::ROWS;
 use crate::absent::Absent;
 use crate::meta::{self, Parts};
+use crate::preceded::Preceded;
 use hosted::Hosted;
 use shared::Shared;
 
@@ -40,15 +42,12 @@ pub struct Catalog {
     /// Those of streams, by priority.
     streams: Vec<Arc<Compiled>>,
     hosted: Hosted,
-    /// Compiles conditions of routes that are code.
-    conditions: OnceLock<Conditions>,
+    /// Compiles code of the configuration.
+    scripts: OnceLock<Box<dyn Scripts>>,
     absent: Absent,
     /// The chains in use that shared instances make, by the addresses of these: a chain in use keeps them.
     chains: Shared<Vec<usize>, Chain>,
 }
-
-/// Compiles the code of a route's condition; the first text is the route's id.
-pub type Conditions = Box<dyn Fn(&str, &str) -> Result<Arc<dyn Condition>, Invalid> + Send + Sync>;
 
 /// Longer settings are not shared, in bytes: they are rarely repeated, and comparing them takes memory.
 const LONGEST_SHARED: usize = 1024;
@@ -154,7 +153,7 @@ impl Catalog {
             by_name,
             streams,
             hosted,
-            conditions: OnceLock::new(),
+            scripts: OnceLock::new(),
             absent,
             chains,
         }
@@ -186,6 +185,30 @@ impl Catalog {
             || !is_apisix(name) && self.hosted.find(name).is_some()
     }
 
+    /// Puts the `_meta.pre_function` of this configuration before a stage.
+    fn with_pre_function(
+        &self,
+        name: &'static str,
+        whole: Value,
+        stage: Arc<Stage>,
+        outer: Fitting,
+    ) -> Result<Arc<Stage>, Invalid> {
+        let code = meta::pre_function(&whole).unwrap_or_default().to_owned();
+        let before = self
+            .scripts("_meta.pre_function")
+            .and_then(|scripts| scripts.pre_function(name, &code, whole, stage.instance().phases()))
+            .map_err(|invalid| {
+                let before = format!("{}{name}: ", meta::WRONG_PRE_FUNCTION);
+                invalid.said(&before).at("/_meta/pre_function")
+            })?;
+        Ok(outer.stage(Preceded { before, stage }))
+    }
+
+    /// The compiler of code in a field.
+    fn scripts(&self, field: &str) -> Result<&dyn Scripts, Invalid> {
+        self.scripts.get().map(|scripts| &**scripts).ok_or_else(|| scripts::none(field))
+    }
+
     /// Makes the stage of a route's configuration, or none if `_meta` disables it.
     fn stage(
         &self,
@@ -201,7 +224,8 @@ impl Catalog {
             return Ok(Some(stage));
         }
         let mut config = plugin.schema().parse(or_empty(written))?;
-        let Parts { disable, priority, meta } = Parts::take(&mut config)?;
+        let whole = meta::pre_function(&config).is_some().then(|| config.clone());
+        let Parts { disable, priority, mut meta } = Parts::take(&mut config)?;
         if disable {
             return Ok(None);
         }
@@ -223,7 +247,7 @@ impl Catalog {
             asked.set(true);
             (scope.protos)(id)
         };
-        let is_plain = meta.is_none();
+        let is_plain = meta.is_none() && whole.is_none();
         let complete = || plugin.schema().parse(or_empty(written)).ok();
         let mut cx = Build::new(owner, &self.services, scope.names)
             .with_plugin_builder(&others)
@@ -236,7 +260,12 @@ impl Catalog {
         cx = cx.with_identity(row.name(), written);
         cx.attr = self.attrs.get(row.name());
         let priority = priority.unwrap_or(row.priority());
-        let stage = row.build(config, &mut cx, Fitting { name: row.name(), priority, meta })?;
+        let name = row.name();
+        let outer = whole.is_some().then(|| Fitting { name, priority, meta: meta.take() });
+        let mut stage = row.build(config, &mut cx, Fitting { name, priority, meta })?;
+        if let (Some(whole), Some(outer)) = (whole, outer) {
+            stage = self.with_pre_function(name, whole, stage, outer)?;
+        }
         let is_alone = is_plain && !asked.get() && stage.instance().is_pure();
         if is_alone && settings.len() <= LONGEST_SHARED {
             plugin.shared.keep(settings, &stage);
@@ -418,10 +447,11 @@ impl sdk::Catalog for Catalog {
     }
 
     fn condition(&self, route: &str, code: &str) -> Result<Arc<dyn Condition>, Invalid> {
-        match self.conditions.get() {
-            Some(conditions) => conditions(route, code),
-            None => Err(sdk::catalog::no_conditions()),
-        }
+        self.scripts("filter_func")?.condition(route, code)
+    }
+
+    fn script(&self, owner: &Owner, code: &str) -> Result<Arc<Chain>, Invalid> {
+        Ok(Arc::new(Chain::of(self.scripts("script")?.script(owner, code)?)))
     }
 
     fn generation(&self) -> u64 {
@@ -561,7 +591,9 @@ fn place_of(owner: &Owner) -> SchemaType {
 /// Puts the plugin's name before what is wrong with its settings, as APISIX does. A filter is no setting of
 /// the plugin: what is wrong with it stands alone there, and the pointer tells whose it is.
 pub(crate) fn blame(name: &str, invalid: Invalid) -> Invalid {
-    if invalid.pointer.starts_with("/_meta/filter") && invalid.reason.starts_with(meta::WRONG_FILTER) {
+    let of_meta = [("/_meta/filter", meta::WRONG_FILTER), ("/_meta/pre_function", meta::WRONG_PRE_FUNCTION)];
+    if of_meta.iter().any(|(at, words)| invalid.pointer.starts_with(at) && invalid.reason.starts_with(words))
+    {
         return invalid;
     }
     invalid.said(&format!("failed to check the configuration of plugin {name} err: "))

@@ -69,6 +69,7 @@ pub mod opa;
 pub mod openid_connect;
 pub mod opentelemetry;
 pub mod path_characters;
+mod preceded;
 pub mod prometheus;
 pub mod proxy_cache;
 pub mod proxy_mirror;

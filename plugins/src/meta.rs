@@ -8,7 +8,10 @@ use serde_json::{Value, json};
 /// The beginning of the message for a wrong filter, in APISIX's words.
 pub(crate) const WRONG_FILTER: &str = "failed to validate the 'vars' expression: ";
 
-/// All of `_meta` of one configuration.
+/// The same for a wrong `pre_function`, before the plugin's name.
+pub(crate) const WRONG_PRE_FUNCTION: &str = "failed to load _meta.pre_function in plugin ";
+
+/// All of `_meta` of one configuration but `pre_function`.
 #[derive(Default)]
 pub(crate) struct Parts {
     pub disable: bool,
@@ -38,6 +41,11 @@ pub(crate) fn schema() -> Value {
     })
 }
 
+/// The code of `_meta.pre_function`.
+pub(crate) fn pre_function(config: &Value) -> Option<&str> {
+    config.get("_meta")?.get("pre_function")?.as_str()
+}
+
 /// Whether a configuration says `_meta.disable`, also one that was not checked.
 pub(crate) fn disabled(config: &Value) -> bool {
     config.get("_meta").and_then(|meta| meta.get("disable")) == Some(&Value::Bool(true))
@@ -49,11 +57,6 @@ impl Parts {
         let Some(mut meta) = config.as_object_mut().and_then(|config| config.shift_remove("_meta")) else {
             return Ok(Parts::default());
         };
-        if meta.get("pre_function").is_some() {
-            return Err(Invalid::new("_meta.pre_function needs Lua, which this version does not run")
-                .at("/_meta/pre_function")
-                .hint("remove it; where it only guarded the plugin, _meta.filter can do so"));
-        }
         let filter = match meta.get("filter") {
             Some(filter) => Some(
                 Expr::compile(filter).map_err(|invalid| invalid.said(WRONG_FILTER).under("/_meta/filter"))?,

@@ -10,6 +10,8 @@ mod code;
 mod condition;
 mod control;
 mod custom;
+mod exit_transformer;
+mod fields;
 mod flow;
 pub mod host;
 mod instance;
@@ -29,18 +31,19 @@ use std::sync::Arc;
 
 use sdk::Factory;
 
-pub use condition::condition;
 pub use custom::{Sources, library, plugin};
+pub use fields::scripts;
 pub use host::{Host, Level, Log, Settings};
 pub use libs::shared::Dictionaries;
 
 /// The names of [`plugins`].
-pub const NAMES: [&str; 2] = ["serverless-pre-function", "serverless-post-function"];
+pub const NAMES: [&str; 3] = ["serverless-pre-function", "serverless-post-function", "exit-transformer"];
 
 /// The plugins of APISIX that run scripts of their configuration.
 pub fn plugins(host: &Arc<Host>) -> Vec<Box<dyn Factory>> {
     vec![
         Box::new(serverless::Serverless::new(NAMES[0], 10_000, host.clone())),
         Box::new(serverless::Serverless::new(NAMES[1], -2000, host.clone())),
+        Box::new(exit_transformer::ExitTransformer::new(NAMES[2], host.clone())),
     ]
 }

@@ -96,7 +96,15 @@ pub trait Catalog: Send + Sync + fmt::Debug {
     /// # Errors
     /// It is no function, or this build runs no such code.
     fn condition(&self, _route: &str, _code: &str) -> Result<Arc<dyn Condition>, Invalid> {
-        Err(no_conditions())
+        Err(crate::scripts::none("filter_func"))
+    }
+
+    /// Compiles the `script` of a route or service into its chain.
+    ///
+    /// # Errors
+    /// It returns no table, or this build runs no such code.
+    fn script(&self, _owner: &Owner, _code: &str) -> Result<Arc<Chain>, Invalid> {
+        Err(crate::scripts::none("script"))
     }
 
     /// Whether there is a stream plugin of this name.
@@ -120,10 +128,4 @@ pub trait Catalog: Send + Sync + fmt::Debug {
 
     /// Facts about a plugin for the Admin API, above all its schemas. Computed on demand.
     fn facts(&self, subsystem: Subsystem, name: &str) -> Option<Facts>;
-}
-
-/// Returns the error for a condition that is code where no such code runs.
-pub fn no_conditions() -> Invalid {
-    Invalid::new("filter_func is not supported: it is Lua, which this build does not run")
-        .hint("use `vars`, or a build with the feature `lua`")
 }

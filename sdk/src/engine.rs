@@ -20,7 +20,7 @@ use crate::consumers::Consumers;
 use crate::exchange::{Body, Chunk, Exchange, RouteInfo, Source, Timing, Try};
 use crate::header::Named;
 use crate::response_body::{Coder, SizedSource};
-use crate::step::{LocalFuture, Step};
+use crate::step::{LocalFuture, Reply, Step};
 use crate::stream::Stream;
 
 use crate::upload::RequestFilter;
@@ -72,6 +72,8 @@ pub struct Engine<'s> {
     /// See [`Exchange::encode_with`]. Cleared before the header filters run again, on another
     /// response.
     pub coder: Option<Box<dyn Coder>>,
+    /// See [`Exchange::filter_replies`].
+    pub reply_filter: Option<ReplyFilter>,
     /// See [`Exchange::stream_body`].
     pub body_source: Option<SizedSource>,
 }
@@ -248,6 +250,9 @@ impl Messages {
         early_text.clear(1 << 10);
     }
 }
+
+/// Changes a reply before its head is made.
+pub type ReplyFilter = fn(&mut Exchange<'_>, Reply) -> Reply;
 
 /// A change of one response header.
 #[derive(Debug, Clone, Copy)]

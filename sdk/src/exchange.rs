@@ -82,6 +82,7 @@ impl<'s> Exchange<'s> {
                 stream: None,
                 request_filters: Vec::new(),
                 coder: None,
+                reply_filter: None,
                 body_source: None,
             },
             identity: None,

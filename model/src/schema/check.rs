@@ -549,7 +549,7 @@ fn none_fits(invalid: Invalid, alternatives: &[Subschema], value: &mut Value) ->
 }
 
 /// The fields of which any one would make a value fit, where alternatives ask for nothing but fields and the value
-/// has all others of one. `script` is not suggested: scripts in Lua are refused elsewhere.
+/// has all others of one. `script` is not suggested: plugins serve most needs better.
 fn completing<'n>(alternatives: &'n [Subschema], value: &Value) -> Option<Vec<&'n str>> {
     let map = value.as_object()?;
     let mut names = Vec::new();

@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::{ArcSwap, Guard};
 use model::Invalid;
+use sdk::Scripts;
 use sdk::instance::Factory;
 
-use super::{Catalog, Compiled, Conditions};
+use super::{Catalog, Compiled};
 
 type ByName = BTreeMap<&'static str, Arc<Compiled>>;
 
@@ -64,9 +65,9 @@ impl Catalog {
         Ok(())
     }
 
-    /// Sets how conditions of routes that are code are compiled. The first call counts.
-    pub fn set_conditions(&self, conditions: Conditions) {
-        let _ = self.conditions.set(conditions);
+    /// Sets the compiler of code in the configuration. The first call counts.
+    pub fn set_scripts(&self, scripts: Box<dyn Scripts>) {
+        let _ = self.scripts.set(scripts);
     }
 
     /// Whether a linked or hosted plugin has this name.

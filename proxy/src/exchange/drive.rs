@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use sdk::exchange::{Body, Source};
 use sdk::meters::Shard;
-use sdk::{Chain, Client, Doubtful, Exchange, Phase};
+use sdk::{Chain, Client, Doubtful, Exchange, Phase, Reply};
 use snapshot::router::RouteLookup;
 use snapshot::{Plan, Snapshot};
 use wire::h1::Refusal;
@@ -141,12 +141,15 @@ pub(crate) async fn drive(
                 }
                 Err(failed) => {
                     fault = Some(failed);
-                    let reply = answer::of_fault(failed);
+                    let reply = filtered(worker, &mut x, answer::of_fault(failed), failed.kind.is_exit());
                     answer::send(worker, down, &mut x, chains, reply, Source::Gateway).await
                 }
             }
         }
-        (Flow::Reply(reply), _) => answer::send(worker, down, &mut x, chains, reply, Source::Plugin).await,
+        (Flow::Reply(reply), _) => {
+            let reply = filtered(worker, &mut x, reply, true);
+            answer::send(worker, down, &mut x, chains, reply, Source::Plugin).await
+        }
         (Flow::Fault(failed), _) => {
             fault = Some(failed);
             match failed.kind {
@@ -156,7 +159,7 @@ pub(crate) async fn drive(
                 FaultKind::RulesChanged => down.end_gently(),
                 _ => {}
             }
-            let reply = answer::of_fault(failed);
+            let reply = filtered(worker, &mut x, answer::of_fault(failed), failed.kind.is_exit());
             answer::send(worker, down, &mut x, chains, reply, Source::Gateway).await
         }
         // Without a plan the flow is never `Go`: that became `NoRoute` above.
@@ -210,6 +213,15 @@ pub(crate) async fn drive(
     }
     drop(counted);
     outcome
+}
+
+/// Passes a reply through the filter that a plugin has set ([`Exchange::filter_replies`]).
+#[inline]
+fn filtered(worker: &Worker, x: &mut Exchange<'_>, reply: Reply, is_exit: bool) -> Reply {
+    match x.engine_mut().reply_filter.take().filter(|_| is_exit) {
+        None => reply,
+        Some(filter) => phases::guarded(worker, || filter(x, reply)).unwrap_or_else(answer::of_fault),
+    }
 }
 
 /// Whether the response counts against a change that waits to be confirmed. One that any client can cause does not.

@@ -252,6 +252,12 @@ impl Fault {
 }
 
 impl FaultKind {
+    /// Whether APISIX answers it by a function of its own, so that plugins may change the response
+    /// ([`sdk::Exchange::filter_replies`]).
+    pub(crate) fn is_exit(self) -> bool {
+        matches!(self, FaultKind::NoRoute | FaultKind::Plan(_) | FaultKind::NoNode)
+    }
+
     pub(crate) fn of_connect(error: &io::Error) -> FaultKind {
         match error.kind() {
             io::ErrorKind::ConnectionRefused => FaultKind::ConnectRefused,

@@ -47,6 +47,8 @@ pub(super) enum Place {
     Log,
     Preread,
     Timer,
+    /// With a response that the gateway makes, before its head.
+    Answer,
     /// While the route of a request is searched for.
     Match,
 }
@@ -56,7 +58,7 @@ impl Place {
     pub(super) fn name(self) -> &'static str {
         match self {
             Place::Init => "init",
-            Place::Rewrite | Place::Access | Place::BeforeProxy => "access",
+            Place::Rewrite | Place::Access | Place::BeforeProxy | Place::Answer => "access",
             Place::HeaderFilter => "header_filter",
             Place::BodyFilter => "body_filter",
             Place::Log => "log",
@@ -154,7 +156,7 @@ pub(super) fn exchange<T>(f: impl FnOnce(&mut Exchange<'_>) -> T) -> mlua::Resul
 pub(super) fn context(place: Place) -> &'static str {
     match place {
         Place::Init => "init_by_lua*",
-        Place::Rewrite | Place::Access | Place::BeforeProxy => "access_by_lua*",
+        Place::Rewrite | Place::Access | Place::BeforeProxy | Place::Answer => "access_by_lua*",
         Place::HeaderFilter => "header_filter_by_lua*",
         Place::BodyFilter => "body_filter_by_lua*",
         Place::Log => "log_by_lua*",

@@ -3,6 +3,7 @@
 //! Their sources are Lua (`api/lua`), over Rust functions that the sources get as one table.
 
 mod consumers;
+mod exits;
 mod logs;
 mod modules;
 mod request;
@@ -46,6 +47,7 @@ pub(super) fn install(lua: &Lua) -> Result<(Function, Table)> {
     table.raw_set("TIME_LIMIT", watchdog::MESSAGE)?;
     let natives = Natives { lua, table: &table };
     consumers::add(&natives)?;
+    exits::add(&natives)?;
     logs::add(&natives)?;
     modules::add(&natives)?;
     request::add(&natives)?;

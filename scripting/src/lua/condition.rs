@@ -34,7 +34,7 @@ const IN_BODY: [&str; 3] = ["post_arg", "graphql_", "request_body"];
 ///
 /// # Errors
 /// The code does not load, or is no function.
-pub fn condition(host: &Arc<Host>, route: &str, source: &str) -> Result<Arc<dyn Condition>, Invalid> {
+pub(super) fn condition(host: &Arc<Host>, route: &str, source: &str) -> Result<Arc<dyn Condition>, Invalid> {
     let text = format!("return {source}");
     let code = control::run(host, move |machine| {
         let failed = |error: mlua::Error| {

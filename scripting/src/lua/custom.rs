@@ -295,9 +295,8 @@ impl Machine {
     /// The code of an instance: lists of functions by phase, and their settings.
     pub(super) fn runner(&self, name: &'static str, functions: &Table, conf: &Value) -> mlua::Result<Loaded> {
         let lua = &self.lua;
-        let globals = lua.globals();
-        let ngx: Table = globals.get("ngx")?;
-        let core: Table = globals.get::<Function>("require")?.call("apisix.core")?;
+        let ngx: Table = lua.globals().get("ngx")?;
+        let core = self.core()?;
         let source = lua.load(include_str!("runner.lua")).set_name("=runner");
         let call = source.call((ngx, core, functions, to_lua(lua, conf)?, name))?;
         Ok(Loaded { call })

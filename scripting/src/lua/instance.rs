@@ -106,7 +106,7 @@ impl Script {
             format!("lua script failed plugin={} route={route} error={error:?}", self.name),
         );
         if let Some(session) = x.note_mut::<Session>() {
-            (session.wrote, session.exit) = (false, None);
+            (session.wrote, session.exit, session.replied) = (false, None, true);
             session.output.clear();
         }
         Step::Reply(Reply::status(500).because("a script failed"))
@@ -114,7 +114,7 @@ impl Script {
 }
 
 /// The name of a phase's function in a plugin.
-fn name_of(phase: Phase) -> &'static str {
+pub(super) fn name_of(phase: Phase) -> &'static str {
     match phase {
         Phase::Rewrite => "rewrite",
         Phase::Access => "access",

@@ -156,6 +156,11 @@ impl Machine {
         self.watch.run(code)
     }
 
+    /// `apisix.core`, apart from the views of scripts.
+    pub(super) fn core(&self) -> Result<Table> {
+        self.lua.globals().get::<Function>("require")?.call("apisix.core")
+    }
+
     /// A new environment; `find_module` returns functions that make modules of the script's own.
     pub(super) fn environment(&self, find_module: Option<Function>) -> Result<Table> {
         self.run(|| self.environment.call(find_module))

@@ -26,6 +26,8 @@ pub(super) struct Session {
     pub output: Vec<u8>,
     /// Whether one of them was called.
     pub wrote: bool,
+    /// Whether the reply that is sent is a script's.
+    pub replied: bool,
     /// Response headers that scripts have set before there is a response.
     pub headers: Vec<(Vec<u8>, Vec<u8>)>,
     /// Bytes of the headers that scripts have added.
@@ -65,6 +67,7 @@ impl Session {
             exit: None,
             output: Vec::new(),
             wrote: false,
+            replied: false,
             headers: Vec::new(),
             added: 0,
             piece: None,
@@ -79,25 +82,33 @@ impl Session {
 /// The reply to which a script has exited or that it has written, if any.
 pub(super) fn reply(x: &mut Exchange<'_>) -> Option<Reply> {
     let session = x.note_mut::<Session>()?;
-    let exit = session.exit.take();
-    let wrote = std::mem::take(&mut session.wrote);
-    let output = std::mem::take(&mut session.output);
-    let status = session.status.take();
-    let code = match exit {
-        // `ngx.exit(ngx.ERROR)`.
-        Some(..=-1) => 500,
-        Some(code @ 100..=999) => code as u16,
-        // `ngx.exit(ngx.OK)` ends the phase only.
-        Some(_) | None if !wrote => return None,
-        Some(_) | None => 200,
-    };
-    // A status that was set before wins over the 200 of `ngx.exit(ngx.HTTP_OK)`, as the head has it.
-    let status = match status {
-        Some(status) if code == 200 || wrote => status,
-        _ => code,
-    };
-    if !wrote {
-        return Some(Reply::status(status));
+    let reply = session.taken_reply();
+    session.replied = reply.is_some();
+    reply
+}
+
+impl Session {
+    fn taken_reply(&mut self) -> Option<Reply> {
+        let exit = self.exit.take();
+        let wrote = std::mem::take(&mut self.wrote);
+        let output = std::mem::take(&mut self.output);
+        let status = self.status.take();
+        let code = match exit {
+            // `ngx.exit(ngx.ERROR)`.
+            Some(..=-1) => 500,
+            Some(code @ 100..=999) => code as u16,
+            // `ngx.exit(ngx.OK)` ends the phase only.
+            Some(_) | None if !wrote => return None,
+            Some(_) | None => 200,
+        };
+        // A status that was set before wins over the 200 of `ngx.exit(ngx.HTTP_OK)`, as the head has it.
+        let status = match status {
+            Some(status) if code == 200 || wrote => status,
+            _ => code,
+        };
+        if !wrote {
+            return Some(Reply::status(status));
+        }
+        Some(Reply::text(status, Bytes::from(output)))
     }
-    Some(Reply::text(status, Bytes::from(output)))
 }

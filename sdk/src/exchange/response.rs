@@ -5,7 +5,7 @@
 use wire::{BadField, ResponseHead};
 
 use super::{Exchange, Source};
-use crate::engine::Edit;
+use crate::engine::{Edit, ReplyFilter};
 use crate::header::Named;
 use crate::response_body::{BodySource, Coder, SizedSource};
 
@@ -24,6 +24,12 @@ impl Exchange<'_> {
     #[inline]
     pub fn has_response(&self) -> bool {
         self.engine.source != Source::None
+    }
+
+    /// Has a function change the replies that the gateway makes from here on: those of plugins, and those for
+    /// requests that have no route or no upstream. The last function set counts.
+    pub fn filter_replies(&mut self, filter: ReplyFilter) {
+        self.engine.reply_filter = Some(filter);
     }
 
     pub fn response_header(&self, name: &(impl Named + ?Sized)) -> Option<&[u8]> {

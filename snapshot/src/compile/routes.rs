@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
 use model::{Entry, Fault, Invalid, Key, Kind, Resource, Route, Served, Service};
+use sdk::build::Owner;
 use sdk::expr::Expr;
 use sdk::{Chain, RouteInfo, RouteNames};
 use smallvec::SmallVec;
@@ -382,6 +383,15 @@ impl Compiler {
                 None => return Ok(None),
             }
         }
+        if let Some((owner, code)) = self.script_of(key, route) {
+            // It takes the place of all plugins.
+            let field = if owner == *key { "/script" } else { "/service_id" };
+            let owner = Owner { collection: owner.kind.collection(), id: owner.id };
+            return match self.catalog.script(&owner, code) {
+                Ok(chain) => Ok(Some(chain)),
+                Err(invalid) => Err(invalid.at(field)),
+            };
+        }
         shared.retain(|(_, _, found)| {
             found.entry.resource().plugins().is_some_and(|plugins| !plugins.is_empty())
         });
@@ -403,6 +413,15 @@ impl Compiler {
             Err(blame) if blame.source == 0 => Err(blame.invalid.under("/plugins")),
             Err(blame) => Err(blame.invalid.at(format!("/{}", shared[blame.source - 1].0))),
         }
+    }
+
+    /// The script of a route, or else that of its service; with the resource that has it.
+    fn script_of<'r>(&'r self, key: &Key, route: &'r Route) -> Option<(Key, &'r str)> {
+        if let Some(code) = &route.script {
+            return Some((key.clone(), code));
+        }
+        let code = self.service_of(route)?.script.as_deref()?;
+        Some((Key::new(Kind::Service, route.service_id.as_deref()?), code))
     }
 
     /// The slot of a route's upstream. Errors are reported in APISIX's order: missing service,

@@ -7,7 +7,9 @@ use sdk::verdict::Undecidable;
 use super::*;
 
 fn compiled(scripts: &Scripts, code: &str) -> Arc<dyn Condition> {
-    condition(&scripts.host, "1", code).unwrap_or_else(|invalid| panic!("{code}: {}", invalid.reason))
+    super::super::scripts(&scripts.host)
+        .condition("1", code)
+        .unwrap_or_else(|invalid| panic!("{code}: {}", invalid.reason))
 }
 
 #[test]
@@ -90,7 +92,7 @@ fn code_that_is_no_function_is_refused() {
             "failed to load 'filter_func' string: filter_func:1: the script ran",
         ),
     ] {
-        let invalid = condition(&scripts.host, "1", code).expect_err(code);
+        let invalid = super::super::scripts(&scripts.host).condition("1", code).expect_err(code);
         assert!(invalid.reason.starts_with(reason), "{code}: {}", invalid.reason);
     }
 }

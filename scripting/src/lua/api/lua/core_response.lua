@@ -16,7 +16,10 @@ end
 local function transformed(callbacks, code, body)
     local headers = {}
     for at = 1, #callbacks, 2 do
-        code, body, headers = callbacks[at](code, body, headers, callbacks[at + 1])
+        local new
+        new, body, headers = callbacks[at](code, body, headers, callbacks[at + 1])
+        -- A callback without a code leaves it: the request would be forwarded.
+        code = new or code
     end
     for name, value in pairs(headers or {}) do
         ngx.header[name] = value
@@ -68,12 +71,30 @@ end
 
 response.exit = exit
 
+-- A response that is no script's: its code, its body, and whether that is JSON. Returns the same of the new one.
+function native.exit_callbacks(code, body, is_json)
+    local context = ngx.ctx
+    local callbacks = context and context.apisix_exit_callback_funcs
+    if not callbacks then
+        return code, body, is_json
+    end
+    if is_json and body then
+        body = core.json.decode(body) or body
+    end
+    code, body = transformed(callbacks, code, body)
+    if type(body) == "table" then
+        return code, encode(body) .. "\n", true
+    end
+    return code, body ~= nil and tostring(body) or nil, false
+end
+
 function response.exit_insert_callback(call, conf)
     local context = ngx.ctx
     local callbacks = context.apisix_exit_callback_funcs or {}
     callbacks[#callbacks + 1] = call
     callbacks[#callbacks + 1] = conf == nil and false or conf
     context.apisix_exit_callback_funcs = callbacks
+    native.filter_replies()
 end
 
 function response.say(...)
