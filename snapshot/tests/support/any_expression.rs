@@ -9,7 +9,9 @@ pub fn check(input: &str) {
     let (value, text) = input.split_once('\n').unwrap_or(("", input));
     let Ok(json) = serde_json::from_str::<Value>(text) else { return };
     let Ok(expr) = Expr::compile(&json) else { return };
-    let value = if wire::fields::check_value(value.as_bytes()).is_ok() { value.trim() } else { "" };
+    // This file is part of the tests of `control` too, which does not see `wire`.
+    let is_header = value.chars().all(|c| c == '\t' || !c.is_ascii_control());
+    let value = if is_header { value.trim() } else { "" };
     let headers = [("Host", "example.com"), ("X-A", value), ("Cookie", "c=d")];
     let mut probe = Probe::request("GET", "/hello?name=json&n=5", &headers);
     let x = probe.exchange();
