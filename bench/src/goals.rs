@@ -59,6 +59,13 @@ const GOALS: &[Goal] = &[
     ),
     goal("ten-plugins", "ten common plugins: of our own plain", CpuRatioTo("sluice, plain"), 1.10),
     goal("access-log", "Access log: of our own plain", CpuRatioTo("sluice, plain"), 1.03),
+    goal(
+        "lua-nothing",
+        "A function in Lua that does nothing: of our own plain",
+        CpuRatioTo("sluice, plain"),
+        1.15,
+    ),
+    goal("lua-headers", "One with headers and JSON: of our own plain", CpuRatioTo("sluice, plain"), 1.6),
     goal("tap-nothing", "A tap that matches nothing: of our own plain", CpuRatioTo("sluice, plain"), 1.01),
     goal("tap-all-10000", "A tap that matches all: of our own plain", CpuRatioTo("sluice, plain"), 1.10),
     goal("rate-limit-redis", "Rate limit in Redis: of our own plain", CpuRatioTo("sluice, plain"), 1.6),

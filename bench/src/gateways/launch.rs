@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use minijinja::{Value, context};
 
-use super::{ADMIN_KEY, Gateway, KEY, Place, Setup};
+use super::{ADMIN_KEY, Gateway, KEY, Lua, Place, Setup};
 use crate::certificate;
 use crate::load::{Call, Front};
 use crate::mixture;
@@ -178,6 +178,7 @@ fn values(setup: &Setup, place: &Place) -> Result<Value> {
         admin => setup.admin,
         control => setup.admin || setup.tap.is_some(),
         access_log => setup.access_log,
+        lua => setup.lua.map(Lua::code).unwrap_or_default(),
         admin_key => ADMIN_KEY,
         tls => setup.front.tls(),
         http2 => setup.front.http2(),

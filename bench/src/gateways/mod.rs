@@ -165,8 +165,33 @@ pub struct Setup {
     pub admin: bool,
     /// Log a line for every request to a file, in APISIX's format (Sluice only).
     pub access_log: bool,
+    /// A plugin in Lua on the route (Sluice only).
+    pub lua: Option<Lua>,
     /// The live view and a tap with these conditions are open during the load (Sluice only).
     pub tap: Option<&'static str>,
+}
+
+/// The work of a plugin in Lua in the access phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Lua {
+    Nothing,
+    /// Reads two headers, sets one and makes JSON.
+    Headers,
+}
+
+impl Lua {
+    /// The function of `serverless-pre-function`, on one line.
+    pub fn code(self) -> &'static str {
+        match self {
+            Lua::Nothing => "return function() end",
+            Lua::Headers => {
+                "local core = require('apisix.core') return function(_, ctx) \
+                 local host, agent = core.request.header(ctx, 'Host'), core.request.header(ctx, 'User-Agent') \
+                 core.request.set_header(ctx, 'X-Seen', core.json.encode({host = host, agent = agent})) end"
+            }
+        }
+    }
 }
 
 impl Setup {
@@ -190,6 +215,7 @@ impl Setup {
         workers: 1,
         admin: false,
         access_log: false,
+        lua: None,
         tap: None,
     };
 

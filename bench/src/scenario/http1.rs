@@ -1,7 +1,7 @@
 //! HTTP/1.1 in plaintext: the cost of a request, alone and with plugins, routes and changes.
 
 use super::{BASE, Kind, Reference, Scenario};
-use crate::gateways::{Gateway, Setup};
+use crate::gateways::{Gateway, Lua, Setup};
 use crate::load::Driver;
 use crate::upstream::Answer;
 
@@ -69,6 +69,26 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         also: &[],
         title: "One route, no plugin, a line in the access log for every request",
         setup: Setup { access_log: true, ..PLAIN },
+        references: OWN_PLAIN,
+        peers: &[],
+        quick: Some(&[]),
+        ..BASE
+    },
+    Scenario {
+        id: "lua-nothing",
+        also: &["lua"],
+        title: "One route with a function in Lua that does nothing",
+        setup: Setup { lua: Some(Lua::Nothing), ..PLAIN },
+        references: OWN_PLAIN,
+        peers: &[],
+        quick: Some(&[]),
+        ..BASE
+    },
+    Scenario {
+        id: "lua-headers",
+        also: &[],
+        title: "One route with a function in Lua that reads two headers, sets one and makes JSON",
+        setup: Setup { lua: Some(Lua::Headers), ..PLAIN },
         references: OWN_PLAIN,
         peers: &[],
         quick: Some(&[]),
