@@ -283,6 +283,12 @@ pub enum Command {
         #[command(flatten)]
         files: Files,
     },
+    /// Works on plugins in Lua
+    #[cfg(feature = "lua")]
+    Script {
+        #[command(subcommand)]
+        command: ScriptCommand,
+    },
     /// Prints the version
     Version,
     /// Prints a completion script for a shell
@@ -322,6 +328,22 @@ pub enum EtcdCommand {
         /// A new file that ends in .yaml, or a data folder without resources
         #[arg(long, value_name = "TARGET")]
         to: PathBuf,
+    },
+}
+
+#[cfg(feature = "lua")]
+#[derive(Debug, Subcommand)]
+pub enum ScriptCommand {
+    /// Runs a plugin file against a described request, in a gateway of its own on loopback, and prints what it did
+    ///
+    /// The exit code is 1 if the plugin does not load, fails, or does not do what the description expects.
+    #[command(after_help = "Example:\n  \
+        sluice script test apisix/plugins/our-check.lua    with our-check.yaml beside it")]
+    Test {
+        /// The file of the plugin, NAME.lua
+        file: PathBuf,
+        /// The request and what is expected, in YAML or JSON; NAME.yaml, NAME.yml or NAME.json beside the file otherwise
+        description: Option<PathBuf>,
     },
 }
 

@@ -33,6 +33,8 @@ mod program;
 mod run;
 mod say;
 #[cfg(feature = "lua")]
+mod script_test;
+#[cfg(feature = "lua")]
 mod scripts;
 mod server_info;
 mod sinks;
@@ -100,6 +102,10 @@ pub fn main() -> ExitCode {
         Command::History { files, limit } => instance::revisions::history(&files, limit),
         Command::Diff { from, to, files } => instance::revisions::diff(&files, from, to),
         Command::Rollback { revision, files } => instance::revisions::rollback(&files, revision),
+        #[cfg(feature = "lua")]
+        Command::Script { command: cli::ScriptCommand::Test { file, description } } => {
+            script_test::test(&file, description.as_deref())
+        }
         Command::Version => {
             say::out(format_args!("sluice {}", env!("CARGO_PKG_VERSION")));
             Ok(true)

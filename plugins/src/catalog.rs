@@ -505,14 +505,21 @@ impl PluginBuilder for Within<'_, '_> {
     fn endpoints(&self, owner: &Owner) -> Vec<Served> {
         let Within { catalog, scope, depth } = *self;
         let mut served = Vec::new();
-        for plugin in &catalog.linked {
+        let hosted = catalog.hosted.all();
+        for plugin in catalog.linked.iter().chain(hosted.values()) {
             let name = plugin.row.name();
-            let endpoint = plugin.row.endpoint(catalog.attrs.get(name));
-            let Some(endpoint) = endpoint.filter(|_| catalog.is_listed(name, scope)) else { continue };
-            // Its settings are those of its metadata; a route gives it none.
-            if let Ok(Some(stage)) = catalog.stage(plugin, &json!({}), owner, scope, depth + 1) {
-                served.push(Served { endpoint, chain: Arc::new(Chain::of(stage)) });
+            let endpoints = plugin.row.endpoints(catalog.attrs.get(name));
+            if endpoints.is_empty() || !catalog.is_listed(name, scope) {
+                continue;
             }
+            // Its settings are those of its metadata; a route gives it none.
+            let stage = match plugin.row.server() {
+                Some(stage) => Some(stage),
+                None => catalog.stage(plugin, &json!({}), owner, scope, depth + 1).ok().flatten(),
+            };
+            let Some(chain) = stage.map(|stage| Arc::new(Chain::of(stage))) else { continue };
+            let endpoints = endpoints.into_iter().enumerate();
+            served.extend(endpoints.map(|(at, endpoint)| Served { endpoint, at, chain: chain.clone() }));
         }
         served
     }

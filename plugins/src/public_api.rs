@@ -4,7 +4,7 @@
 
 use model::Invalid;
 use sdk::chain::{Phase, Phases};
-use sdk::endpoint::Served;
+use sdk::endpoint::{Called, Served};
 use sdk::{Build, Exchange, Plugin, Reply, Step, SureAnswer};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -42,6 +42,7 @@ impl Plugin for PublicApi {
 
     fn access(&self, x: &mut Exchange<'_>) -> Step {
         let Some(served) = self.served(x) else { return Step::Reply(Reply::status(404)) };
+        x.set_note(Called(served.at));
         match served.chain.stages().next().map(|stage| stage.instance().serve(x)) {
             // A plugin that serves an endpoint always answers.
             None | Some(Step::Next) => Step::Reply(Reply::status(404)),
@@ -60,9 +61,7 @@ impl Plugin for PublicApi {
 impl PublicApi {
     fn served(&self, x: &Exchange<'_>) -> Option<&Served> {
         let path = self.path.as_ref().map_or(x.path(), String::as_bytes);
-        self.all
-            .iter()
-            .find(|served| served.endpoint.method == x.method() && served.endpoint.path.as_bytes() == path)
+        self.all.iter().find(|served| served.endpoint.takes(x.method(), path))
     }
 }
 

@@ -398,7 +398,7 @@ mod tests {
 
         fn endpoints(&self, owner: &Owner) -> Vec<Served> {
             let endpoint = Endpoint { method: Method::Get, path: format!("/{}", owner.id) };
-            vec![Served { endpoint, chain: Arc::default() }]
+            vec![Served { endpoint, at: 0, chain: Arc::default() }]
         }
     }
 

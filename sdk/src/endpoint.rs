@@ -16,10 +16,28 @@ pub struct Endpoint {
     pub path: String,
 }
 
+impl Endpoint {
+    /// Whether a request for this path is the endpoint's. A path that ends with `*` is a prefix.
+    pub fn takes(&self, method: Method, path: &[u8]) -> bool {
+        let own = self.path.as_bytes();
+        let fits = match own.strip_suffix(b"*") {
+            Some(prefix) => path.starts_with(prefix),
+            None => path == own,
+        };
+        fits && self.method == method
+    }
+}
+
+/// A note of an exchange: the endpoint that is called, by its place in the list of its plugin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Called(pub usize);
+
 /// An endpoint and the plugin that serves it; see [`crate::Build::endpoints`].
 #[derive(Debug)]
 pub struct Served {
     pub endpoint: Endpoint,
+    /// Its place in the list of its plugin.
+    pub at: usize,
     /// A chain of that plugin alone; its instance handles requests with [`crate::Instance::serve`].
     pub chain: Arc<Chain>,
 }
@@ -65,6 +83,14 @@ mod tests {
             Poll::Ready(page) => page,
             Poll::Pending => panic!("the page must not wait"),
         }
+    }
+
+    #[test]
+    fn a_path_with_a_star_is_a_prefix() {
+        let endpoint = |path: &str| Endpoint { method: Method::Get, path: path.to_owned() };
+        assert!(endpoint("/a").takes(Method::Get, b"/a") && endpoint("/a/*").takes(Method::Get, b"/a/b"));
+        assert!(!endpoint("/a").takes(Method::Post, b"/a") && !endpoint("/a").takes(Method::Get, b"/a/b"));
+        assert!(!endpoint("/a/*").takes(Method::Get, b"/a"));
     }
 
     #[test]

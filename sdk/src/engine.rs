@@ -74,6 +74,8 @@ pub struct Engine<'s> {
     pub coder: Option<Box<dyn Coder>>,
     /// See [`Exchange::filter_replies`].
     pub reply_filter: Option<ReplyFilter>,
+    /// See [`Exchange::reply_at_end`]; with the plugin that answers.
+    pub reply_at_end: Option<(&'static str, EndReply)>,
     /// See [`Exchange::stream_body`].
     pub body_source: Option<SizedSource>,
 }
@@ -253,6 +255,9 @@ impl Messages {
 
 /// Changes a reply before its head is made.
 pub type ReplyFilter = fn(&mut Exchange<'_>, Reply) -> Reply;
+
+/// Makes the response that plugins have prepared, if there is one.
+pub type EndReply = fn(&mut Exchange<'_>) -> Option<Reply>;
 
 /// A change of one response header.
 #[derive(Debug, Clone, Copy)]

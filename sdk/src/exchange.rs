@@ -83,6 +83,7 @@ impl<'s> Exchange<'s> {
                 request_filters: Vec::new(),
                 coder: None,
                 reply_filter: None,
+                reply_at_end: None,
                 body_source: None,
             },
             identity: None,

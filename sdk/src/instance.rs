@@ -125,6 +125,16 @@ pub trait Factory: Send + Sync {
         None
     }
 
+    /// All endpoints; [`Called`](crate::endpoint::Called) has the place in this list of the one that is called.
+    fn endpoints(&self, attr: Option<&Value>) -> Vec<Endpoint> {
+        self.endpoint(attr).into_iter().collect()
+    }
+
+    /// The instance that serves the endpoints; without one it is built from empty settings.
+    fn server(&self) -> Option<Arc<Stage>> {
+        None
+    }
+
     /// Builds an instance from settings that have passed the schema, as a stage of a chain.
     ///
     /// # Errors

@@ -116,6 +116,15 @@ pub(crate) async fn drive(
         }
     }
 
+    if let Flow::Go = flow
+        && x.engine().reply_at_end.is_some()
+    {
+        flow = match phases::guarded(worker, || x.take_reply_at_end()) {
+            Ok(reply) => reply.map_or(Flow::Go, Flow::Reply),
+            Err(fault) => Flow::Fault(fault),
+        };
+    }
+
     let mut fault = None;
     let began = began.filter(|_| watched || tapped || access_log.is_some() || chains.has(Phase::Log));
     if let Some(began) = began {

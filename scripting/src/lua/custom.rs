@@ -11,8 +11,9 @@ use mlua::{Function, Lua, MultiValue, Table, Value as LuaValue};
 use model::Invalid;
 use sdk::chain::{Fitting, Stage};
 use sdk::consumers::Credential;
+use sdk::endpoint::Endpoint;
 use sdk::instance::intern;
-use sdk::{Build, Factory, Phases};
+use sdk::{Build, Factory, Method, Phases};
 use serde_json::{Value, json};
 
 use super::code::Code;
@@ -91,7 +92,7 @@ pub fn plugin(
     let name = intern(name)?;
     let shared = library.clone();
     let facts = control::run(host, move |machine| {
-        let facts = shared.plugin(machine, name).and_then(|module| Facts::of(&module));
+        let facts = shared.plugin(machine, name).and_then(|module| Facts::of(machine, &module));
         facts.map_err(|error| text::message(&error))
     })?;
     let facts = facts.map_err(|error| Invalid::new(format!("cannot load the plugin {name}: {error}")))?;
@@ -135,7 +136,12 @@ struct Facts {
     schema: Value,
     consumer_schema: Option<Value>,
     metadata_schema: Option<Value>,
+    /// Of the plugin's `api`; a handler has one for each of its methods.
+    endpoints: Vec<Endpoint>,
 }
+
+/// Endpoints of one plugin.
+const MOST_ENDPOINTS: usize = 100;
 
 /// The functions of a plugin by phase, in the order in which they run.
 const FUNCTIONS: [(&str, Phases, &[&str]); 6] = [
@@ -148,7 +154,7 @@ const FUNCTIONS: [(&str, Phases, &[&str]); 6] = [
 ];
 
 impl Facts {
-    fn of(module: &Table) -> mlua::Result<Facts> {
+    fn of(machine: &Machine, module: &Table) -> mlua::Result<Facts> {
         let schema = |name: &str| match module.get::<LuaValue>(name)? {
             LuaValue::Nil => Ok(None),
             schema => to_json(&schema).map(Some),
@@ -172,8 +178,29 @@ impl Facts {
             schema: schema("schema")?.unwrap_or_else(|| json!({"type": "object"})),
             consumer_schema: schema("consumer_schema")?,
             metadata_schema: schema("metadata_schema")?,
+            endpoints: handlers(machine, module)?.into_iter().map(|(endpoint, _)| endpoint).collect(),
         })
     }
+}
+
+/// The endpoints of a plugin's `api`, with their handlers.
+fn handlers(machine: &Machine, module: &Table) -> mlua::Result<Vec<(Endpoint, Function)>> {
+    let LuaValue::Function(api) = module.get("api")? else { return Ok(Vec::new()) };
+    let mut all = Vec::new();
+    let list: Table = machine.run(|| api.call(()))?;
+    for entry in list.sequence_values::<Table>() {
+        let entry = entry?;
+        let (path, handler): (String, Function) = (entry.get("uri")?, entry.get("handler")?);
+        for method in entry.get::<Vec<String>>("methods")? {
+            let (method, name) = (Method::from_bytes(method.as_bytes()), method);
+            if method == Method::Other || all.len() == MOST_ENDPOINTS {
+                let error = format!("invalid plugin: `api` has the method {name} or too many endpoints");
+                return Err(mlua::Error::runtime(error));
+            }
+            all.push((Endpoint { method, path: path.clone() }, handler.clone()));
+        }
+    }
+    Ok(all)
 }
 
 impl Facts {
@@ -222,6 +249,24 @@ impl Factory for Custom {
 
     fn metadata_schema(&self) -> Option<Value> {
         self.facts.metadata_schema.clone()
+    }
+
+    fn endpoints(&self, _attr: Option<&Value>) -> Vec<Endpoint> {
+        self.facts.endpoints.clone()
+    }
+
+    fn server(&self) -> Option<Arc<Stage>> {
+        let (name, library) = (self.name, self.library.clone());
+        let load = move |machine: &Machine| {
+            let list = machine.lua.create_table()?;
+            for (_, handler) in handlers(machine, &library.plugin(machine, name)?)? {
+                list.raw_push(handler)?;
+            }
+            let source = machine.lua.load(include_str!("endpoints.lua")).set_name("=endpoints");
+            Ok(Loaded { call: source.call((&machine.natives, machine.core()?, list))? })
+        };
+        let script = Script::new(name, self.host.clone(), Phases::NONE, Box::new(load));
+        Some(Fitting { name, priority: 0, meta: None }.stage(script))
     }
 
     fn credential(&self, config: &Value) -> Result<Option<Credential>, Invalid> {

@@ -61,11 +61,11 @@ impl Scripts for Fields {
         Ok(Box::new(Script::new(plugin, self.0.clone(), phases, Box::new(load))))
     }
 
-    fn script(&self, owner: &Owner, code: &str) -> Result<Arc<Stage>, Invalid> {
-        let (source, name) = (code.to_owned(), format!("{}#{}", owner.collection, owner.id));
+    fn script(&self, _: &Owner, code: &str) -> Result<Arc<Stage>, Invalid> {
+        let source = code.to_owned();
         let (code, phases) = control::run(&self.0, move |machine| {
             let failed = |invalid: Invalid| invalid.said("failed to load 'script' string: ");
-            let (code, made) = loaded(machine, &name, &source).map_err(failed)?;
+            let (code, made) = loaded(machine, &source, &source).map_err(failed)?;
             let Lua::Table(object) = made else {
                 return Err(Invalid::new("'script' should be a Lua object"));
             };

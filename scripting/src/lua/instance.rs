@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use sdk::chain::LocalFuture;
+use sdk::endpoint::Called;
 use sdk::exchange::Chunk;
 use sdk::{Exchange, Instance, Phase, Phases, Reply, Step};
 
@@ -51,10 +52,15 @@ impl Script {
     }
 
     /// Begins or continues the functions of a phase before the upstream.
-    fn go(&self, phase: Phase, x: &mut Exchange<'_>, cx: &mut Context<'_>) -> Poll<Step> {
-        match self.polled(phase, x, cx) {
+    fn go(&self, phase: Phase, name: &'static str, x: &mut Exchange<'_>, cx: &mut Context<'_>) -> Poll<Step> {
+        match self.polled(phase, name, x, cx) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Ok(End::NeedsBody)) => Poll::Ready(Step::Body(body_limit())),
+            // As in APISIX, plugins after one that has written run as well, and may write more.
+            Poll::Ready(Ok(End::Returned)) if x.note::<Called>().is_none() && session::has_written(x) => {
+                x.reply_at_end(self.name, session::reply);
+                Poll::Ready(Step::Next)
+            }
             Poll::Ready(Ok(End::Exited | End::Returned)) => {
                 Poll::Ready(session::reply(x).map_or(Step::Next, Step::Reply))
             }
@@ -62,7 +68,13 @@ impl Script {
         }
     }
 
-    fn polled(&self, phase: Phase, x: &mut Exchange<'_>, cx: &mut Context<'_>) -> Poll<mlua::Result<End>> {
+    fn polled(
+        &self,
+        phase: Phase,
+        name: &'static str,
+        x: &mut Exchange<'_>,
+        cx: &mut Context<'_>,
+    ) -> Poll<mlua::Result<End>> {
         let waiting = x.note_mut::<Session>().and_then(|session| session.flow.take());
         let mut flow = match waiting {
             Some(flow) => flow,
@@ -71,7 +83,7 @@ impl Script {
                 let session = x.note::<Session>();
                 let ctx = session.map(|session| session.ctx.clone());
                 let sockets = session.map(|session| session.sockets.clone()).unwrap_or_default();
-                Flow::new(&machine, Place::of(phase), loaded.call.clone(), (name_of(phase), ctx), sockets)?
+                Flow::new(&machine, Place::of(phase), loaded.call.clone(), (name, ctx), sockets)?
             }
         };
         let polled = flow.poll(Some(x), cx);
@@ -113,6 +125,9 @@ impl Script {
     }
 }
 
+/// The handlers of a plugin's endpoints.
+pub(super) const API: &str = "api";
+
 /// The name of a phase's function in a plugin.
 pub(super) fn name_of(phase: Phase) -> &'static str {
     match phase {
@@ -132,14 +147,23 @@ impl Instance for Script {
     }
 
     fn ask(&self, phase: Phase, x: &mut Exchange<'_>) -> Step {
-        match self.go(phase, x, &mut Context::from_waker(Waker::noop())) {
+        match self.go(phase, name_of(phase), x, &mut Context::from_waker(Waker::noop())) {
             Poll::Ready(step) => step,
             Poll::Pending => Step::Wait,
         }
     }
 
     fn wait<'a>(&'a self, phase: Phase, x: &'a mut Exchange<'_>) -> LocalFuture<'a, Step> {
-        Box::pin(poll_fn(move |cx| self.go(phase, x, cx)))
+        Box::pin(poll_fn(move |cx| self.go(phase, name_of(phase), x, cx)))
+    }
+
+    /// Calls the handler of an endpoint; the wait of public-api is one of its access phase.
+    fn serve(&self, x: &mut Exchange<'_>) -> Step {
+        match self.go(Phase::Access, API, x, &mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Step::Next) => Step::Reply(Reply::status(200)),
+            Poll::Ready(step) => step,
+            Poll::Pending => Step::Wait,
+        }
     }
 
     fn header_filter(&self, x: &mut Exchange<'_>) -> Step {

@@ -79,6 +79,11 @@ impl Session {
     }
 }
 
+/// Whether a script has written a response without ending the request.
+pub(super) fn has_written(x: &Exchange<'_>) -> bool {
+    x.note::<Session>().is_some_and(|session| session.wrote && session.exit.is_none())
+}
+
 /// The reply to which a script has exited or that it has written, if any.
 pub(super) fn reply(x: &mut Exchange<'_>) -> Option<Reply> {
     let session = x.note_mut::<Session>()?;

@@ -65,7 +65,7 @@ impl Scripts {
 fn run(stage: &Arc<Stage>, phase: Phase, x: &mut Exchange<'_>) -> Step {
     let chain = Chain::of(stage.clone());
     let mut cursor = 0;
-    match chain.run(phase, &mut cursor, x) {
+    let step = match chain.run(phase, &mut cursor, x) {
         Step::Wait => {
             let mut waiting = chain.wait(phase, cursor, x);
             let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
@@ -76,6 +76,10 @@ fn run(stage: &Arc<Stage>, phase: Phase, x: &mut Exchange<'_>) -> Step {
                 })
                 .expect("the wait ends")
         }
+        step => step,
+    };
+    match step {
+        Step::Next => x.take_reply_at_end().map_or(Step::Next, Step::Reply),
         step => step,
     }
 }
@@ -128,6 +132,8 @@ fn scripts_read_the_request() {
         ("({pcall(ngx.exec, '/x')})[2]:match('there are no locations')", "there are no locations"),
         ("select(2, pcall(require, 'apisix.cor')):match(\"did you mean '([%w.]+)'\")", "apisix.core"),
         ("ngx.time() - ngx.now() < 1 and 'ok'", "ok"),
+        ("ngx.utctime():match('^%d+-%d+-%d+ %d+:%d+:%d+$') and #ngx.today(), #ngx.localtime()", "1019"),
+        ("#require('apisix.core').event, type(require('apisix.secret').fetch_secrets({}))", "0table"),
     ] {
         assert_eq!(said(expression), text, "{expression}");
     }

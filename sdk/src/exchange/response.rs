@@ -5,9 +5,10 @@
 use wire::{BadField, ResponseHead};
 
 use super::{Exchange, Source};
-use crate::engine::{Edit, ReplyFilter};
+use crate::engine::{Edit, EndReply, ReplyFilter};
 use crate::header::Named;
 use crate::response_body::{BodySource, Coder, SizedSource};
+use crate::step::Reply;
 
 impl Exchange<'_> {
     #[inline]
@@ -30,6 +31,20 @@ impl Exchange<'_> {
     /// requests that have no route or no upstream. The last function set counts.
     pub fn filter_replies(&mut self, filter: ReplyFilter) {
         self.engine.reply_filter = Some(filter);
+    }
+
+    /// Has a function make the response in the place of the upstream's, once all plugins before the upstream have run.
+    /// `plugin` is the one that answers. The last call counts.
+    pub fn reply_at_end(&mut self, plugin: &'static str, reply: EndReply) {
+        self.engine.reply_at_end = Some((plugin, reply));
+    }
+
+    /// Makes that response. For the engine.
+    pub fn take_reply_at_end(&mut self) -> Option<Reply> {
+        let (plugin, reply) = self.engine.reply_at_end.take()?;
+        let reply = reply(self)?;
+        self.engine.answered_by = plugin;
+        Some(reply)
     }
 
     pub fn response_header(&self, name: &(impl Named + ?Sized)) -> Option<&[u8]> {

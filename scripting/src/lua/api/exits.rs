@@ -4,6 +4,7 @@
 
 use bytes::Bytes;
 use mlua::{Function, LuaString, Result, Value};
+use sdk::endpoint::Called;
 use sdk::{Exchange, Reply};
 
 use super::super::access::{self, Place, exchange};
@@ -14,6 +15,8 @@ use super::super::session::Session;
 use super::super::text;
 
 pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
+    natives
+        .add("called_endpoint", |_, ()| exchange(|x| x.note::<Called>().map_or(0, |called| called.0) + 1))?;
     // The callbacks are in `ngx.ctx`; this exchange has some from here on.
     natives.add("filter_replies", |_, ()| exchange(|x| x.filter_replies(changed)))
 }

@@ -117,6 +117,12 @@ fn add_all(x: &mut Exchange<'_>, name: &HeaderName, values: &[Vec<u8>]) -> Resul
 
 fn bodies(natives: &Natives<'_>) -> Result<()> {
     // Whether code must yield for the body, and what is left of it then.
+    natives.add("set_max_body", |_, bytes: f64| {
+        if !access::place().is_before_upstream() || !(0.0..=1e15).contains(&bytes) {
+            return Err(mlua::Error::runtime("the limit of the request's body cannot be set"));
+        }
+        exchange(|x| x.set_max_body(bytes as u64))
+    })?;
     natives.add("needs_body", |_, ()| {
         let may_wait = access::place().is_before_upstream();
         exchange(|x| may_wait && x.lacks_body(limit()))

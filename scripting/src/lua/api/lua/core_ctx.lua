@@ -64,6 +64,13 @@ local fields = {
     headers = function()
         return ngx.req.get_headers(0)
     end,
+    -- APISIX has it where a condition of the route has read the form.
+    req_post_args = function()
+        local kind = native.header("Content-Type") or ""
+        if kind:find("application/x-www-form-urlencoded", 1, true) and not native.needs_body() then
+            return ngx.req.get_post_args(0)
+        end
+    end,
 }
 
 -- Fields that change during the exchange.

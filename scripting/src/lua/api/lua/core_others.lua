@@ -17,6 +17,14 @@ core.resolver = module("apisix.core.resolver", {
         end
         return address
     end,
+    -- The resolver of the gateway returns one address at a time.
+    parse_domain_all = function(host)
+        local address, err = core.resolver.parse_domain(host)
+        if not address then
+            return nil, err
+        end
+        return { { address = address } }
+    end,
 })
 
 core.timer = module("apisix.core.timer", {
@@ -49,6 +57,14 @@ core.os = module("apisix.core.os", {
     end,
 })
 
+-- A part of APISIX's own runtime.
+module("resty.apisix.client", {
+    set_client_max_body_size = function(size)
+        native.set_max_body(size)
+        return true
+    end,
+})
+
 core.io = module("apisix.core.io", {
     get_file = function(name)
         return nil, "failed to open file: " .. tostring(name) .. ", scripts have no files"
@@ -78,7 +94,53 @@ module("apisix.core.config_local", {
 -- Settings of plugins in files, which the host sets.
 native.attrs, native.metadata = {}, {}
 
+-- No event of the gateway reaches scripts, and scripts share no state through events.
+core.event = module("apisix.core.event", {
+    CONST = { BUILD_ROUTER = 1, CONSUMER = 2 },
+    push = function() end,
+    register = function() end,
+    unregister = function() end,
+})
+
+core.env = module("apisix.core.env", {
+    PREFIX = "$env://",
+    init = function() end,
+    get = function()
+        return nil
+    end,
+    fetch_by_uri = function()
+        return nil, "scripts have no environment variables"
+    end,
+})
+
+-- References to secrets in settings are resolved before scripts get them.
+module("apisix.secret", {
+    fetch_secrets = function(settings)
+        return settings
+    end,
+    fetch_by_uri = function()
+        return nil, "secrets are resolved with the configuration"
+    end,
+    is_secret_ref = function()
+        return false
+    end,
+    has_secret_ref = function()
+        return false
+    end,
+})
+
+module("apisix.constants", {
+    HTTP_ETCD_DIRECTORY = {},
+    STREAM_ETCD_DIRECTORY = {},
+    CONSUMER_HEADERS = {},
+})
+
 module("apisix.plugin", {
+    -- Settings never change within an exchange.
+    conf_version = function()
+        return "0"
+    end,
+    set_plugins_meta_parent = function() end,
     plugin_attr = function(name)
         return native.attrs[name]
     end,

@@ -181,6 +181,20 @@ end
 
 function ngx.update_time() end
 
+local date = os.date
+
+function ngx.utctime()
+    return date("!%Y-%m-%d %H:%M:%S", ngx.time())
+end
+
+function ngx.localtime()
+    return date("%Y-%m-%d %H:%M:%S", ngx.time())
+end
+
+function ngx.today()
+    return date("%Y-%m-%d", ngx.time())
+end
+
 function ngx.get_phase()
     return native.phase()
 end
