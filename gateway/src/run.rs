@@ -1,6 +1,7 @@
 //! `sluice run`: from files to a serving gateway, and to its end.
 
 mod apis;
+mod data_plane;
 mod logs;
 
 use std::io::{self, IsTerminal as _};
@@ -20,7 +21,6 @@ use control::{Handle, Pipeline};
 use model::Diagnostic;
 use model::boot::{Boot, Provider};
 use model::declarative::Format;
-use proxy::{Datagrams, Workers};
 use sdk::Catalog;
 use sdk::build::Services;
 use sdk::endpoint::MetricsPage;
@@ -29,19 +29,20 @@ use snapshot::compile::Compiler;
 use tokio::sync::mpsc;
 
 use self::apis::{ApiListeners, Apis};
+use self::data_plane::DataPlane;
 use self::logs::Logs;
 use crate::access_log::AccessLog;
 use crate::cli::Start;
 use crate::files::{self, Found};
-use crate::handoff::{AdminOnDataPort, OnDataPort};
+use crate::handoff::AdminOnDataPort;
 use crate::imports::Job;
 use crate::lifecycle::Signals;
 use crate::program::{OneAtATime, Running};
 use crate::server_info::ServerInfo;
 use crate::upgrade::{self, Inherited, Upgrade, notify};
 use crate::{
-    acme, check, etcd, expiry, forward, lifecycle, listeners, logging, memory, metrics, pool, process, say,
-    server_info, tls, wiring,
+    acme, check, etcd, expiry, forward, lifecycle, logging, memory, metrics, process, say, server_info, tls,
+    wiring,
 };
 
 /// How long a start waits for the first snapshot before it serves without one.
@@ -98,13 +99,7 @@ async fn serve(
         (None, _) if given.is_some() => forward::ARGUMENTS.into(),
         (None, _) => data.clone(),
     };
-    let from = match &config {
-        Some(path) => path.display().to_string(),
-        None if given.is_some() => "arguments".to_owned(),
-        None => "defaults".to_owned(),
-    };
-    let version = env!("CARGO_PKG_VERSION");
-    tracing::info!(version, config = from, resources = &*place.to_string_lossy(), "starting");
+    log_start(config.as_deref(), given.is_some(), &place);
     let logs = Logs::start(&boot, &data, folders.clone())?;
     let signals = Signals::new(logs.reopen()).context("cannot install signal handlers")?;
     let services = Services { sinks: logs.deliveries.sinks(), ..wiring::services(&boot, &folders)? };
@@ -130,28 +125,14 @@ async fn serve(
 
     // All listeners first: an address in use is reported before anything runs.
     let apis = ApiListeners::open(&boot, given.is_some() || import.is_some(), &mut inherited).await?;
-    let count = wiring::worker_count(&boot);
-    let mut settings = wiring::proxy_settings(&boot, Vec::new(), count);
-    settings.reuse_port = reuse_port;
-    settings.pool = pool::start(wiring::background_threads(&boot, count))?;
-    settings.file_pool = pool::start_for_files(crate::static_files::Settings::of(&boot).threads)?;
-    settings.access_log = logs.http.as_ref().map(AccessLog::for_workers);
-    settings.streams.access_log = logs.streams.as_ref().map(AccessLog::for_workers);
     let tls = tls.await.context("reading the trusted certificates failed")??;
-    settings.tls = tls.common.clone();
-    settings.resolver = Some(questions.clone());
     let trust = wiring::trust(&tls.common, Some(adapters::Names(questions)));
     logs.deliveries.trust(trust.clone());
     let admin_tls = tls::admin(&boot, &tls.common)?;
-    let sockets = listeners::open(&boot, &mut settings, count, &mut inherited)?;
-    let datagrams = Datagrams {
-        sockets: listeners::open_udp(&boot, &mut settings, count, &mut inherited)?,
-        lines: inherited.lines(),
-    };
-    let mut listens: Vec<String> = settings.listen.iter().map(listeners::named).collect();
-    listens.dedup();
-    listens.extend(settings.streams.udp.iter().map(|address| format!("traffic udp://{address}")));
-    listens.extend(apis.names(&boot));
+    let mut data_plane =
+        DataPlane::open(&boot, &logs, &trust, tls.common.clone(), reuse_port, &mut inherited)?;
+    let count = data_plane.workers;
+    let listens: Vec<String> = data_plane.addresses().into_iter().chain(apis.names(&boot)).collect();
 
     if let Some(tickets) = &tls.tickets {
         control::tasks::spawn(tls::rotate(tickets.clone(), boot.tls.session_timeout));
@@ -184,7 +165,11 @@ async fn serve(
         listed: Mutex::new(boot.plugins.clone()),
         info: Arc::new(ServerInfo::new(&boot, data.clone(), etcd.clone())),
         meters: services.meters.clone(),
-        live: Arc::new(Live::new(services.meters.clone(), count, boot.tap.then(|| settings.taps.clone()))),
+        live: Arc::new(Live::new(
+            services.meters.clone(),
+            count,
+            boot.tap.then(|| data_plane.settings.taps.clone()),
+        )),
         catalog: catalog.clone(),
         reload_scripts,
         folders,
@@ -202,23 +187,9 @@ async fn serve(
     );
     let on_data_port = (boot.admin.on_node_listen && apis.serves_admin())
         .then(|| AdminOnDataPort { admin: admin.clone(), control: tokio::runtime::Handle::current() });
-    let answers = acme.as_ref().map(|acme| acme.answers.clone());
-    if let Some(answers) = answers.clone() {
-        settings.proofs = Some(Arc::new(move |name| answers.proof(name)));
-    }
-    if on_data_port.is_some() || answers.is_some() {
-        settings.handoff = Some(Arc::new(OnDataPort { admin: on_data_port, answers }));
-    }
-    let logged = logs.http.as_ref().map(AccessLog::sink);
-    let print = metrics::printer(services.clone(), logged, handle.clone(), etcd.clone(), program.clone());
-    let pages = Arc::new(Pages::new(print));
-    if let Some(page) = services.extensions.get::<MetricsPage>() {
-        metrics::offer(pages.clone(), &page);
-    }
-    let workers = Workers::start_with(Arc::new(settings), sockets, datagrams, readers, &services.meters)
-        .context(
-            "cannot start the workers; the process may need more descriptors (`ulimit -n`) or threads",
-        )?;
+    data_plane.hand_over(on_data_port, acme.as_ref());
+    let pages = metrics_pages(&services, &logs, &handle, etcd.clone(), &program);
+    let workers = data_plane.start(readers, &services.meters)?;
     // Set nowhere else.
     let _ = program.workers.set(workers.watch().clone());
 
@@ -262,6 +233,20 @@ async fn serve(
     Ok(())
 }
 
+fn log_start(config: Option<&Path>, given: bool, place: &Path) {
+    let config = match config {
+        Some(path) => path.display().to_string(),
+        None if given => "arguments".to_owned(),
+        None => "defaults".to_owned(),
+    };
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        config,
+        resources = &*place.to_string_lossy(),
+        "starting"
+    );
+}
+
 /// Serving begins with the configuration, not with 404s.
 async fn await_configuration(handle: &mut Handle, inherited: &Inherited) -> anyhow::Result<()> {
     let first = async { while handle.report().published.is_none() && handle.changed().await {} };
@@ -276,6 +261,23 @@ async fn await_configuration(handle: &mut Handle, inherited: &Inherited) -> anyh
     );
     tracing::error!("no configuration after {seconds} s; serving without one until it arrives");
     Ok(())
+}
+
+/// The pages of metrics, which plugins may serve as well.
+fn metrics_pages(
+    services: &Services,
+    logs: &Logs,
+    handle: &Handle,
+    etcd: Option<Arc<Etcd>>,
+    program: &Arc<Running>,
+) -> Arc<Pages> {
+    let logged = logs.http.as_ref().map(AccessLog::sink);
+    let print = metrics::printer(services.clone(), logged, handle.clone(), etcd, program.clone());
+    let pages = Arc::new(Pages::new(print));
+    if let Some(page) = services.extensions.get::<MetricsPage>() {
+        metrics::offer(pages.clone(), &page);
+    }
+    pages
 }
 
 /// Work that goes on beside serving: reports, and memory given back.

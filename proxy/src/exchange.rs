@@ -17,6 +17,7 @@ pub(crate) mod phases;
 pub(crate) mod proven;
 pub(crate) mod receive;
 pub(crate) mod retry;
+mod stopwatch;
 mod streamed;
 pub(crate) mod tries;
 mod trusted;

@@ -14,7 +14,7 @@ use wire::h1::Refusal;
 use wire::{Framing, Method};
 
 use super::answer;
-use super::counts::{Took, count, tap};
+use super::counts::count;
 use super::fault::{Blame, Fault, FaultKind};
 use super::fault_log::report;
 use super::forward::{Forward, Forwarded};
@@ -24,6 +24,7 @@ use super::max_body::MaxBody;
 use super::outcome::Outcome;
 use super::phases::{self, Chains, Flow};
 use super::proven;
+use super::stopwatch::Stopwatch;
 use super::trusted;
 use super::upload;
 use super::{Scratch, asks_for_tunnel};
@@ -58,20 +59,8 @@ pub(crate) async fn drive(
     timing.received = arrival.head_bytes;
     timing.connection_requests = arrival.requests;
     let counted = Counted::new(&worker.shard);
-    // The clock is read only if timing is consumed: by the access log, by plugins of the global rules,
-    // by the watch over an unconfirmed change, and where finding the route may wait for the body.
     let global = lease.global.as_deref();
-    let access_log = worker.access_log.as_ref();
-    let watched = worker.shard.is_watched();
-    let tapped = worker.tap.is_on();
-    let from_the_start = watched
-        || tapped
-        || access_log.is_some()
-        || Chains { global, plan: None }.has(Phase::Log)
-        || lease.router.needs_body();
-    let mut began = from_the_start.then(|| worker.clock.micros());
-    let sampled = began.is_none() && worker.shard.live.is_timed();
-    let sampled = sampled.then(|| worker.clock.micros());
+    let mut stopwatch = Stopwatch::start(worker, &lease, global);
 
     let mut plan = None;
     // Changed where it lies: an answer of a plugin is large to move.
@@ -84,8 +73,8 @@ pub(crate) async fn drive(
     let mut merged: Option<Arc<Chain>> = None;
     let mut chains = Chains { global, plan: plan_chain.map(|chain| &**chain) };
     let may_log = chains.has(Phase::Log) || !chains.are_none() && lease.consumers.bring(Phase::Log);
-    if may_log && began.is_none() {
-        began = Some(worker.clock.micros());
+    if may_log {
+        stopwatch.expect_log();
     }
     if !chains.are_none()
         && let Flow::Go = flow
@@ -126,12 +115,7 @@ pub(crate) async fn drive(
     }
 
     let mut fault = None;
-    let began = began.filter(|_| watched || tapped || access_log.is_some() || chains.has(Phase::Log));
-    if let Some(began) = began {
-        // Where no stage ran and no body was waited for, nothing took time since.
-        let at_once = chains.are_none() && !lease.router.needs_body();
-        x.engine_mut().timing.asked_us = if at_once { began } else { worker.clock.micros() };
-    }
+    stopwatch.forwards(&mut x, chains);
     let mut outcome = match (flow, plan) {
         (Flow::Go, Some(plan)) => {
             let forward = Forward { worker, snapshot: &lease, plan, chains, up_out, chunk };
@@ -177,45 +161,11 @@ pub(crate) async fn drive(
     // The client has its answer and may ask again at once: it must not be counted twice.
     x.engine_mut().messages.holds.clear();
     if let Some(fault) = fault {
-        if matches!(fault.kind, FaultKind::ClientSlow | FaultKind::ClientStalled) {
-            down.end_if_last();
-        }
-        if fault.kind == FaultKind::ClientGone {
-            // As nginx tells it: the answer's own status once a part of it was sent.
-            if !matches!(outcome, Outcome::Broken) {
-                let engine = x.engine_mut();
-                engine.messages.response.status = 499;
-                (engine.timing.sent, engine.timing.body_sent) = (0, 0);
-            }
-            outcome = Outcome::Gone;
-        }
-        x.engine_mut().reason = fault.kind.words();
-        report(worker, &x, fault);
+        outcome = settle(worker, down, &mut x, fault, outcome);
     }
-    let mut took = Took::default();
-    if let Some(began) = began {
-        let ended = worker.clock.micros();
-        let engine = x.engine_mut();
-        engine.timing.total_us = ended.saturating_sub(began) + arrival.head_took_ms * 1000;
-        engine.timing.received += down.body_received();
-        if engine.upstream_addr.is_some() {
-            engine.timing.upstream_us = ended.saturating_sub(engine.timing.asked_us);
-        }
-        if watched {
-            let failed = matches!(outcome, Outcome::Broken) || has_failed(&x, fault);
-            worker.shard.watched(x.timing().total_us, failed);
-        }
-        chains.log(worker, &mut x);
-        if let Some(log) = access_log {
-            log.add(&x, worker.clock.unix_ms(ended));
-        }
-        took = Took::of(&x);
-        if tapped {
-            tap(worker, &x, began, ended);
-        }
-    } else if let Some(sampled) = sampled {
-        took = Took::sampled(worker.clock.micros().saturating_sub(sampled), chains);
-    }
+    let took = stopwatch.stop(&mut x, chains, arrival.head_took_ms, down.body_received(), |x| {
+        matches!(outcome, Outcome::Broken) || has_failed(x, fault)
+    });
     if !client.is_subrequest() {
         let received = arrival.head_bytes + down.body_received();
         count(worker, &lease, plan, &x, took, received);
@@ -231,6 +181,30 @@ fn filtered(worker: &Worker, x: &mut Exchange<'_>, reply: Reply, is_exit: bool) 
         None => reply,
         Some(filter) => phases::guarded(worker, || filter(x, reply)).unwrap_or_else(answer::of_fault),
     }
+}
+
+/// Ends an exchange that failed: its reason is logged, and its connection with it where that is due.
+#[cold]
+fn settle(
+    worker: &Worker,
+    down: &mut Downstream<'_>,
+    x: &mut Exchange<'_>,
+    fault: Fault,
+    outcome: Outcome,
+) -> Outcome {
+    if matches!(fault.kind, FaultKind::ClientSlow | FaultKind::ClientStalled) {
+        down.end_if_last();
+    }
+    let gone = fault.kind == FaultKind::ClientGone;
+    let engine = x.engine_mut();
+    // As in nginx, the response's own status is logged once a part of it was sent.
+    if gone && !matches!(outcome, Outcome::Broken) {
+        engine.messages.response.status = 499;
+        (engine.timing.sent, engine.timing.body_sent) = (0, 0);
+    }
+    engine.reason = fault.kind.words();
+    report(worker, x, fault);
+    if gone { Outcome::Gone } else { outcome }
 }
 
 /// Whether the response counts against a change that waits to be confirmed. One that any client can cause does not.
