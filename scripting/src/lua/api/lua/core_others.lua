@@ -45,6 +45,11 @@ core.timer = module("apisix.core.timer", {
     end,
 })
 
+-- Plugins look for optional settings there.
+function os.getenv()
+    return nil
+end
+
 core.os = module("apisix.core.os", {
     setenv = function()
         return false, "scripts have no environment variables"

@@ -6,6 +6,9 @@ local byte, char, format = string.byte, string.char, string.format
 local Url = {}
 Url.__index = Url
 
+-- Bytes of a path that need no encoding.
+local IN_PATH = "/:!'()*@&=+$,;"
+
 local function decode(text)
     return (text:gsub("%%(%x%x)", function(digits)
         return char(tonumber(digits, 16))
@@ -108,7 +111,7 @@ function Url.parse(text)
         Url.setAuthority(url, authority)
         rest = inner
     end
-    url.path = decode(rest)
+    url.path = encode(decode(rest), IN_PATH)
     return url
 end
 
@@ -122,7 +125,7 @@ function Url:build()
     if self.scheme then
         text = self.scheme .. ":" .. text
     end
-    local path = self.path and encode(self.path, "/:@!$&'()*+,;=") or ""
+    local path = self.path or ""
     if self.host and path ~= "" and path:sub(1, 1) ~= "/" then
         path = "/" .. path
     end
