@@ -58,13 +58,14 @@ impl Live {
         let mut ticks = tokio::time::interval(Duration::from_secs(1));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut last = tokio::time::Instant::now();
+        let mut clock = Clock { began: last, offset: crate::now() };
         ticks.tick().await;
         loop {
             ticks.tick().await;
             let passed = last.elapsed().as_secs_f64().max(0.001);
             last = tokio::time::Instant::now();
             let process = read(passed);
-            self.tick(crate::now(), &process);
+            self.tick(clock.second(last, crate::now()), &process);
         }
     }
 
@@ -137,6 +138,27 @@ impl Live {
 
     fn history(&self) -> MutexGuard<'_, History> {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Numbers the ticks in seconds since 1970. The system's clock alone would skip a number, or use one twice, when ticks
+/// are near its full seconds.
+struct Clock {
+    began: tokio::time::Instant,
+    offset: u64,
+}
+
+impl Clock {
+    /// Seconds by which the system's clock may differ before it is followed.
+    const MOST_APART: u64 = 2;
+
+    fn second(&mut self, tick: tokio::time::Instant, system: u64) -> u64 {
+        let ticks = tick.duration_since(self.began).as_secs_f64().round() as u64;
+        if (self.offset + ticks).abs_diff(system) > Clock::MOST_APART {
+            *self = Clock { began: tick, offset: system };
+            return system;
+        }
+        self.offset + ticks
     }
 }
 

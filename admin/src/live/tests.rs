@@ -57,3 +57,18 @@ async fn taps_end_with_their_clients_and_are_bounded() {
     let off = Live::new(Arc::default(), 1, None);
     assert!(off.taps.open(sdk::tap::Filter::default()).unwrap_err().contains("sluice.tap"));
 }
+
+#[test]
+fn ticks_near_full_seconds_of_the_clock_have_numbers_of_their_own() {
+    let began = tokio::time::Instant::now();
+    let mut clock = Clock { began, offset: 100 };
+    let ms = std::time::Duration::from_millis;
+    // The system's clock is at 100.999 s first, so a millisecond decides which second it shows.
+    let ticks = [(999, 101), (2001, 103), (3000, 103), (3999, 104), (5002, 106)];
+    let seconds = ticks.map(|(after, system)| clock.second(began + ms(after), system));
+    assert_eq!(seconds, [101, 102, 103, 104, 105]);
+    // A clock that is set, or a machine that slept, is followed.
+    assert_eq!(clock.second(began + ms(6000), 500), 500);
+    assert_eq!(clock.second(began + ms(7001), 501), 501);
+    assert_eq!(clock.second(began + ms(8000), 90), 90);
+}
