@@ -4,12 +4,14 @@
 //! It leaves out the kernel: read it beside CPU time and system calls. Each count is the difference of
 //! two series on one connection each, so connecting, handshakes and start-up do not count.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
 
 use crate::gateways::tools::{Program, Tools};
 use crate::gateways::{self, Gateway, Place, Setup};
@@ -86,21 +88,43 @@ pub fn run(count: &Count) -> Result<()> {
     println!("\nUser instructions per request over {} requests on one connection.\n", count.requests);
     let names: String = programs.iter().map(|(gateway, _)| format!("{:>12}", gateway.name())).collect();
     println!("{:<14}{names}", "scenario");
+    let mut counted = BTreeMap::new();
     for (index, (name, setup)) in SCENARIOS.iter().enumerate() {
         let mut line = format!("{name:<14}");
         for (number, (gateway, program)) in programs.iter().enumerate() {
             let place = place(count, &folder, *gateway, index * GATEWAYS.len() + number, setup, &upstream);
             let cell = match gateway.unable(setup) {
                 Some(_) => "-".to_owned(),
-                None => per_request(*gateway, program, setup, &place, count.requests)
-                    .with_context(|| format!("{gateway}, {name}"))?
-                    .to_string(),
+                None => {
+                    let found = per_request(*gateway, program, setup, &place, count.requests)
+                        .with_context(|| format!("{gateway}, {name}"))?;
+                    if *gateway == Gateway::Sluice {
+                        counted.insert(*name, found);
+                    }
+                    found.to_string()
+                }
             };
             line += &format!("{cell:>12}");
         }
         println!("{line}");
     }
+    // The prices in the dashboard are those of this tree.
+    if count.binary.is_none() {
+        let path = tools.root().join("bench/instructions.json");
+        fs::write(&path, serde_json::to_string_pretty(&prices(&counted))? + "\n")?;
+        println!("\nwritten to {}; `cargo x gen` takes the plugins into the dashboard", path.display());
+    }
     Ok(())
+}
+
+/// The scenarios that are `plain` with one plugin.
+const PLUGINS: [&str; 3] = ["key-auth", "limit-count", "prometheus"];
+
+/// The counts, and the instructions that each plugin adds to a request.
+fn prices(counted: &BTreeMap<&str, u64>) -> Value {
+    let plain = counted.get("plain").copied().unwrap_or_default();
+    let added = PLUGINS.iter().filter_map(|name| Some((*name, counted.get(name)?.saturating_sub(plain))));
+    json!({ "scenarios": counted, "plugins": added.collect::<BTreeMap<_, _>>() })
 }
 
 fn place(
@@ -179,4 +203,18 @@ fn totals(pids: &[u32], folder: &Path) -> Result<u64> {
         bail!("callgrind counted nothing in {}", folder.display());
     }
     Ok(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prices_are_differences_to_plain_and_absent_where_nothing_was_counted() {
+        let counted = BTreeMap::from([("plain", 100), ("key-auth", 130), ("TLS", 500)]);
+        assert_eq!(
+            prices(&counted),
+            json!({"scenarios": {"TLS": 500, "key-auth": 130, "plain": 100}, "plugins": {"key-auth": 30}})
+        );
+    }
 }
