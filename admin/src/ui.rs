@@ -244,3 +244,44 @@ fn guarded(mut response: Response<Bytes>) -> Response<Bytes> {
     }
     response
 }
+
+#[cfg(test)]
+mod tests {
+    use model::Kind;
+    use serde_json::Value;
+
+    use super::FIELDS;
+    use crate::plugins::SCHEMAS;
+
+    /// Whether an object of this name has the field, anywhere in a schema.
+    fn has(schema: &Value, object: &str, field: &str) -> bool {
+        match schema {
+            Value::Object(all) => all.iter().any(|(name, one)| {
+                name == object && one.pointer("/properties").is_some_and(|own| own.get(field).is_some())
+                    || has(one, object, field)
+            }),
+            Value::Array(all) => all.iter().any(|one| has(one, object, field)),
+            _ => false,
+        }
+    }
+
+    #[test]
+    fn meanings_are_of_fields_that_exist() {
+        let meanings: Value = serde_json::from_str(FIELDS).unwrap();
+        let upstream = model::schema::document(Kind::Upstream);
+        for (object, fields) in meanings["resources"].as_object().unwrap() {
+            let kind = SCHEMAS.iter().find(|(name, _)| name == object).map(|(_, kind)| *kind);
+            for field in fields.as_object().unwrap().keys() {
+                let exists = match kind {
+                    Some(kind) => model::schema::document(kind)["properties"].get(field).is_some(),
+                    None => has(&upstream, object, field),
+                };
+                assert!(exists, "{object} has no field {field}");
+            }
+        }
+        let parts = ["about", "price", "fields", "consumer"];
+        for (plugin, means) in meanings["plugins"].as_object().unwrap() {
+            assert!(means.as_object().unwrap().keys().all(|part| parts.contains(&part.as_str())), "{plugin}");
+        }
+    }
+}

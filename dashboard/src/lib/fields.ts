@@ -1,11 +1,11 @@
-// What fields mean, and what plugins do, as the documentation has it.
+// The meanings of fields and the purposes of plugins, as the documentation has them.
 
 export interface About {
   about: string;
-  priority: number;
+  /** Instructions that the plugin adds to a request, where the bench has measured it. */
+  price?: number;
   fields?: Record<string, string>;
   consumer?: Record<string, string>;
-  metadata?: Record<string, string>;
 }
 
 export interface Meanings {
