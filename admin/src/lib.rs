@@ -69,6 +69,7 @@ use streams::{Sent, Stream};
 pub use config::{AdminKey, AdminRole, Config};
 pub use control_api::ControlApi;
 pub use expiry::{Expiring, Source};
+pub use openapi::answers;
 pub use plugins::store_plugins;
 pub use program::{
     Draft, Dump, Info, Instances, NotServed, Outcome, Preview, PreviewFuture, Program, Published, Question,

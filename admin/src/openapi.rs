@@ -23,6 +23,16 @@ pub(crate) fn answer() -> Response<Bytes> {
     answer::text(StatusCode::OK, DOCUMENT.clone())
 }
 
+/// Returns a document with the schemas of the answers that the dashboard reads, for the types of its code.
+pub fn answers() -> Value {
+    json!({
+        "openapi": "3.1.0",
+        "info": {"title": "Answers of the Sluice Admin API", "version": "1"},
+        "paths": {},
+        "components": {"schemas": answers::schemas()},
+    })
+}
+
 fn document() -> Value {
     let mut paths = Map::new();
     for kind in Kind::ALL {

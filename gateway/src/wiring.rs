@@ -496,7 +496,8 @@ pub fn background_threads(boot: &Boot, workers: usize) -> usize {
     }
 }
 
-/// Prints the schemas of every built plugin and the settings of config.yaml, for the documentation.
+/// Prints the schemas of every built plugin, of the settings of config.yaml and of answers of the Admin API, for the
+/// documentation and the dashboard.
 ///
 /// # Errors
 /// A plugin's schema that does not compile.
@@ -524,7 +525,8 @@ pub fn print_schemas() -> anyhow::Result<()> {
         }
         all.insert(format!("{folder}{}", about.name), one);
     }
-    crate::say::out(serde_json::to_string_pretty(&json!({"plugins": all, "settings": boot::tables()}))?);
+    let printed = json!({"plugins": all, "settings": boot::tables(), "answers": admin::answers()});
+    crate::say::out(serde_json::to_string_pretty(&printed)?);
     Ok(())
 }
 

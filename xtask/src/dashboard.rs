@@ -1,4 +1,4 @@
-//! `cargo x dashboard`: the page is checked, its units are tested and its bundle is built.
+//! `cargo x dashboard`: the types of answers are made, the page is checked, its units are tested and its bundle built.
 //!
 //! The bundle under `dashboard/dist` is committed, so that the gateway builds without npm; the tests
 //! build it again and compare.
@@ -13,7 +13,7 @@ use anyhow::{Result, bail};
 
 pub fn build() -> Result<()> {
     tools::npm()?;
-    for script in ["check", "lint", "test", "build"] {
+    for script in ["types", "check", "lint", "test", "build"] {
         run(Command::new("npm").args(["run", "--silent", script]).current_dir(root().join("dashboard")))?;
     }
     Ok(())
@@ -21,12 +21,12 @@ pub fn build() -> Result<()> {
 
 /// Fails if the committed bundle is not that of the sources. The new one is left in place.
 pub fn check() -> Result<()> {
-    let dist = root().join("dashboard/dist");
-    let committed = contents(&dist)?;
+    let (dist, types) = (root().join("dashboard/dist"), root().join("dashboard/src/lib/answers.d.ts"));
+    let now = || anyhow::Ok((contents(&dist)?, std::fs::read_to_string(&types)?));
+    let committed = now()?;
     build()?;
-    let built = contents(&dist)?;
-    if built != committed {
-        bail!("dashboard/dist was stale and has been built again: commit it");
+    if now()? != committed {
+        bail!("dashboard/dist or the types of answers were stale and have been built again: commit them");
     }
     Ok(())
 }

@@ -132,12 +132,16 @@ fn part<'p>(page: &'p str, heading: &str) -> Option<&'p str> {
 struct Printed {
     plugins: BTreeMap<String, Plugin>,
     settings: settings::Tables,
+    answers: Value,
 }
+
+/// Schemas of answers of the Admin API, from which `cargo x dashboard` makes the types of its code.
+const ANSWERS: &str = "../dashboard/answers.json";
 
 /// Every generated page by its path below `docs`.
 fn pages(gateway: &mut Command) -> Result<BTreeMap<String, String>> {
     let printed = output(gateway.arg("schema"))?;
-    let Printed { mut plugins, settings } =
+    let Printed { mut plugins, settings, answers } =
         serde_json::from_str(&printed).context("reading what `sluice schema` printed")?;
     if plugins.is_empty() {
         bail!("`sluice schema` names no plugin");
@@ -159,6 +163,7 @@ fn pages(gateway: &mut Command) -> Result<BTreeMap<String, String>> {
     }
     pages.insert("plugins/README.md".into(), index(&plugins));
     pages.insert(meanings::FILE.into(), meanings::of(&plugins)?);
+    pages.insert(ANSWERS.into(), serde_json::to_string_pretty(&answers)? + "\n");
     let page = std::fs::read_to_string(root().join("docs").join(settings::PAGE))?;
     pages.insert(settings::PAGE.into(), settings::filled(&page, &settings)?);
     Ok(pages)
