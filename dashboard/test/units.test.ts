@@ -1,6 +1,9 @@
 import { describe, expect, it } from "vitest";
 import { bytes, count, duration, ms, percent } from "../src/lib/format";
 import { credentialsOf, exampleOf, idOf, kindOf, linkOf, pathOf, summary } from "../src/lib/kinds";
+import { appended, last, NO_COLUMNS, type Point } from "../src/lib/columns";
+import { stateOf } from "../src/lib/live.svelte";
+import { fromRows, toRows } from "../src/lib/nodes";
 import { fits, shapeOf, skeleton, valueOf } from "../src/lib/schema";
 import { diff, lineOf, mistakeOf, read, write } from "../src/lib/text";
 
@@ -91,6 +94,58 @@ describe("schemas", () => {
   it("fill in what is required", () => {
     const schema = { type: "object", required: ["a", "b"], properties: { a: { type: "integer", minimum: 5 }, b: { type: "string", default: "x" }, c: { type: "string" } } };
     expect(skeleton(schema)).toEqual({ a: 5, b: "x" });
+  });
+});
+
+describe("nodes", () => {
+  const through = (nodes: unknown) => fromRows(toRows(nodes) ?? [], Array.isArray(nodes));
+
+  it("keep their form and their other fields", () => {
+    for (const nodes of [
+      { "10.0.0.1:80": 1, "[::1]:81": 0, host: 2 },
+      [{ host: "10.0.0.1", port: 80, weight: 1, priority: -1, metadata: { zone: "a" } }, { host: "[::1]", weight: 2 }, { host: "::1", port: 80, weight: 2 }],
+    ]) {
+      const made = through(nodes);
+      expect(Array.isArray(made)).toBe(Array.isArray(nodes));
+      expect(toRows(made)).toEqual(toRows(nodes));
+    }
+    expect(through([{ host: "::1", weight: 1 }])).toEqual([{ host: "::1", weight: 1 }]);
+    expect(through({})).toBeUndefined();
+  });
+
+  it("become a list where an object would lose one", () => {
+    const rows = [{ address: "a:1", weight: 1, more: {} }, { address: "a:1", weight: 2, more: {} }];
+    expect(fromRows(rows, false)).toEqual([{ host: "a", port: 1, weight: 1 }, { host: "a", port: 1, weight: 2 }]);
+  });
+
+  it("of another form are left to the text", () => {
+    for (const nodes of ["a", 5, [1], [{ port: 80 }], [{ host: "a", weight: "1" }], { "a:1": "$weight" }]) expect(toRows(nodes)).toBeUndefined();
+  });
+
+  it("without responses have a state of their own", () => {
+    const node = { id: "a:1", requests: 0, errors: 0, classes: [], p50: null, p90: null, p99: null, received: 0, sent: 0, rate: 0, error_rate: 0, in_flight: 0 };
+    expect(stateOf(node)).toBe("answering");
+    expect(stateOf({ ...node, in_flight: 1 })).toBe("no responses");
+    expect(stateOf({ ...node, in_flight: 5, rate: 20, requests: 0 })).toBe("answering");
+    expect(stateOf({ ...node, in_flight: 500, rate: 20, requests: 1 })).toBe("answering");
+    expect(stateOf({ ...node, in_flight: 9, rate: 2, error_rate: 2, requests: 0 })).toBe("failing");
+  });
+});
+
+describe("columns of charts", () => {
+  const sample = { requests: 1, errors: 0, classes: [], p50: 2, p90: null, p99: null, received: 0, sent: 0 };
+  const points: Point[] = [5, 6, 7].map((time) => ({ time, sample, connections: 3, cpu: 0.5 }));
+
+  it("take each live second once, after the past", () => {
+    const past = appended(NO_COLUMNS, points.slice(0, 2), 10);
+    expect(past.times).toEqual([5, 6]);
+    // The answer of the history has some of the live seconds already.
+    const all = appended(past, points, 10);
+    expect(all.times).toEqual([5, 6, 7]);
+    expect(all.connections).toEqual([3, 3, 3]);
+    expect(appended(all, points, 10)).toBe(all);
+    expect(appended(all, [{ ...points[0], time: 8 } as Point], 2).times).toEqual([7, 8]);
+    expect(last(all, 1).p50).toEqual([2]);
   });
 });
 

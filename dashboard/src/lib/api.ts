@@ -61,7 +61,7 @@ async function answerOf(response: Response, path: string) {
   return { body: parsed, headers: response.headers };
 }
 
-/** Returns why the gateway refuses a stream of events. The body of a stream is not read, since it has no end. */
+/** Returns the reason that the gateway refuses a stream of events. The body of a stream is not read, since it has no end. */
 export async function refusalOf(path: string): Promise<string> {
   const closing = new AbortController();
   try {

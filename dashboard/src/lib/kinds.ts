@@ -33,7 +33,7 @@ export const kinds: Kind[] = [
   {
     path: "consumers", one: "consumer", many: "Consumers", schema: "consumer", idField: "username",
     template: { username: "jack", plugins: { "key-auth": { key: "change-me" } } },
-    about: "A consumer is a user of your APIs, known by a credential.",
+    about: "A consumer is a user of your APIs, identified by a credential.",
   },
   {
     path: "consumer_groups", one: "consumer group", many: "Consumer groups", schema: "consumer_group",

@@ -40,7 +40,7 @@ export function fits(shape: Shape, value: unknown): boolean {
   return typeof value === "string" || typeof value === "number";
 }
 
-/** What a text of an input stands for, where a schema takes numbers and texts. */
+/** The value of an input's text, where a schema takes numbers and texts. */
 export function valueOf(field: Field, text: string): unknown {
   if (text === "") return undefined;
   const takes = (type: string) => [field, ...(field.anyOf ?? []), ...(field.oneOf ?? [])].some((one) => [one.type].flat().includes(type));

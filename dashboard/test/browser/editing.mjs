@@ -61,6 +61,16 @@ export async function editing({ page, step, at, click, editor, inspect, fresh })
     await dialog.getByText("no difference").waitFor();
     await inspect("editor-preview", { shifts: false });
     await click("Back");
+    const good = await editor("route").inputValue();
+    await editor("route").fill(JSON.stringify({ uri: "/hello/*", upstream_id: "u1", plugins: { csrf: { key: "$secret://vault/1/a/b" } } }));
+    await click("Review and save");
+    await dialog.getByText("What would this change?").click();
+    await click("Explain before and after");
+    await dialog.getByText("whether it would be served is not known").waitFor();
+    await dialog.locator("td .add", { hasText: "not known: routes/r1 needs a secret" }).waitFor();
+    await dialog.getByText("note: host names and secrets were not looked up").first().waitFor();
+    await click("Back");
+    await editor("route").fill(good);
     await click("Discard changes");
   });
 

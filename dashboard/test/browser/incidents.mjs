@@ -34,6 +34,32 @@ export async function incidents(opened) {
     await cell(/^0$/);
   });
 
+  await step("a node that accepts connections and does not answer is not shown as healthy", async () => {
+    const silent = createServer(() => {});
+    await new Promise((done) => silent.listen(0, "127.0.0.1", done));
+    const hanging = `127.0.0.1:${silent.address().port}`;
+    // A probe by TCP finds the node healthy.
+    await put("upstreams/silent", { nodes: { [hanging]: 1 }, retries: 0, checks: { active: { type: "tcp", healthy: { interval: 1, successes: 1 }, unhealthy: { interval: 1 } } } });
+    await put("routes/silent", { uri: "/silent/*", upstream_id: "silent" });
+    const closing = new AbortController();
+    const waiting = [1, 2].map(() => fetch(`http://${PROXY}/silent/x`, { signal: closing.signal }).catch(() => {}));
+    try {
+      await at("/routes/silent");
+      await page.locator("tr", { hasText: hanging }).locator(".tag.warn", { hasText: "no responses" }).waitFor();
+      await at("/health");
+      const row = page.locator("section", { hasText: "upstreams/silent" }).locator("tr", { hasText: hanging });
+      await row.locator(".tag.warn", { hasText: "no responses" }).waitFor();
+      await inspect("health-silent", { shifts: false });
+      await fresh("/");
+      await page.locator("tr", { hasText: hanging }).locator('[aria-label="no responses"]').waitFor();
+    } finally {
+      closing.abort();
+      await Promise.all(waiting);
+      silent.closeAllConnections();
+      silent.close();
+    }
+  });
+
   opened.traffic = true;
   void (async () => {
     while (opened.traffic) {

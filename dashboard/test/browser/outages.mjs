@@ -67,7 +67,7 @@ plugin_attr:
       await page.getByText("No routes yet").waitFor();
     });
 
-    await step("ten thousand routes stay fluid", async () => {
+    await step("ten thousand routes are searched and paged by the server", async () => {
       const routes = Array.from({ length: 10_000 }, (_, at) => `  - {id: r${at}, name: name-${at}, uri: /r/${at}/*, upstream: {nodes: {"127.0.0.1:1": 1}}}`);
       writeFileSync(`${folder}/many.yaml`, `routes:\n${routes.join("\n")}\n#END\n`);
       const applied = spawnSync(SLUICE, ["apply", `${folder}/many.yaml`, folder, "--data", `${folder}/data`], { encoding: "utf8" });
@@ -79,20 +79,13 @@ plugin_attr:
       await page.waitForFunction(() => document.querySelectorAll("tbody tr").length === 1);
       await page.getByRole("searchbox").fill("");
       await page.getByRole("heading", { name: "Routes 10000" }).waitFor();
-      for (let turn = 0; turn < 3; turn += 1) await click("Next");
-      await page.getByText("page 4 of 400").waitFor();
+      for (let turn = 2; turn < 5; turn += 1) {
+        await click("Next");
+        await page.getByText(`page ${turn} of 400`).waitFor();
+        await page.locator("tbody a", { hasText: new RegExp(`^r${(turn - 1) * 25}$`) }).waitFor();
+        assert.ok((await page.locator("tbody tr").count()) <= 25);
+      }
       await inspect("ten-thousand", { shifts: false });
-      // The longest time that the page was busy while it went to and fro: a person notices more than 200 ms.
-      const longest = await page.evaluate(async () => {
-        let longest = 0;
-        new PerformanceObserver((list) => list.getEntries().forEach((entry) => (longest = Math.max(longest, entry.duration)))).observe({ type: "longtask" });
-        for (let turn = 0; turn < 6; turn += 1) {
-          [...document.querySelectorAll("button")].find((one) => one.textContent === (turn % 2 ? "Next" : "Previous"))?.click();
-          await new Promise((done) => setTimeout(done, 300));
-        }
-        return longest;
-      });
-      assert.ok(longest < 1000, `a task of ${longest} ms`);
     });
 
     await step("signing out ends the session", async () => {

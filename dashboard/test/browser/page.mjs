@@ -73,7 +73,7 @@ export async function open(base) {
     await page.emulateMedia({ colorScheme: "light" });
   }
 
-  /** Opens a page anew, so that its layout shifts are its own. */
+  /** Loads a page again, so that its layout shifts are its own. */
   async function fresh(path) {
     await at(path);
     await page.reload();
