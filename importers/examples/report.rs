@@ -1,4 +1,5 @@
-//! Prints the resources and findings of files: `report FORMAT FILE…`; with `-v`, the resources too.
+//! Prints the resources and findings of files: `report FORMAT FILE…`; with `-v`, the resources too. Variables of files are
+//! those of the environment.
 
 #![allow(clippy::disallowed_macros, clippy::disallowed_methods, reason = "a tool for development")]
 
@@ -29,7 +30,13 @@ fn main() {
         files += 1;
         let text =
             std::fs::read(file).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
-        let source = Source { file, text: &text, files: &NoFiles, variables: &|_| None, profiles: &[] };
+        let source = Source {
+            file,
+            text: &text,
+            files: &NoFiles,
+            variables: &|name| std::env::var(name).ok(),
+            profiles: &[],
+        };
         match importers::import(format, &source) {
             Ok(import) => {
                 let routes = import.resources.iter().filter(|resource| {

@@ -6,6 +6,7 @@ requests are derived from the original's configuration by the readers here, not 
 """
 
 import argparse
+import copy
 import importlib
 import itertools
 import json
@@ -26,11 +27,14 @@ import upstream
 
 # Headers of one connection or of one program; they differ without any configuration.
 HOP = {"connection", "keep-alive", "te", "upgrade", "transfer-encoding", "date", "server", "via", "content-length"}
-OWN = HOP | {"x-request-id", "x-envoy-upstream-service-time", "x-envoy-expected-rq-timeout-ms", "x-envoy-internal", "sec-websocket-key"}
+OWN = HOP | {"x-apisix-upstream-status", "x-request-id", "x-envoy-upstream-service-time", "x-envoy-expected-rq-timeout-ms", "x-envoy-internal", "sec-websocket-key",
+             "x-compare-id"}
 FORWARDED = {"x-real-ip", "x-forwarded-for", "x-forwarded-host", "x-forwarded-port", "x-forwarded-proto", "x-forwarded-prefix",
              "sluice-hops"}
 ACCEPT = "sec-websocket-accept"
 MOST_REQUESTS = 600
+# Statuses that the server is to answer with; without one it ends the connection.
+FAILURES = ("404", "500", "503", "none")
 
 
 def free_ports():
@@ -128,13 +132,13 @@ def result(request, answer, groups):
         seen["method"] = "GET"
         # A gateway that reads WebSockets makes a handshake of its own.
         seen["headers"] = [pair for pair in seen["headers"] if pair[0] not in ("origin", "sec-websocket-protocol")]
-    headers = joined((name, written(request, name, value)) for name, value in answer.headers if name not in OWN)
+    headers = joined((name, written(request, name, value)) for name, value in answer.headers if name not in OWN | {"x-upstream"})
     if answer.status == 405:
         # RFC 9110 section 15.5.6 demands it; nginx leaves it out.
         headers = [pair for pair in headers if pair[0] != "allow"]
     if answer.status >= 400 and not seen:
-        # Spring's servlets send it with their own errors.
-        headers = [pair for pair in headers if pair[0] != "vary"]
+        # Spring's servlets send `Vary` with their own errors; pages of errors have an ETag of their own.
+        headers = [pair for pair in headers if pair[0] not in ("vary", "etag")]
     # The pages of errors are the program's own.
     if answer.status >= 300:
         body, headers = b"", [pair for pair in headers if pair[0] not in ("content-type",)]
@@ -150,7 +154,7 @@ def differences(one, other):
         found.append("the upstream is reached / not" if mine else "the upstream is not reached / is")
     elif mine:
         theirs["headers"] = without_added(mine["headers"], theirs["headers"])
-        for part in ("target", "port", "method", "body"):
+        for part in ("target", "port", "method", "body", "attempt"):
             if part == "target" and of_one_case(mine[part]) == of_one_case(theirs[part]):
                 continue
             if mine[part] != theirs[part]:
@@ -191,6 +195,20 @@ def of_headers(what, one, other):
     return [f"{what} {name} {mine} / {theirs}" for name, mine, theirs in pairs if mine != theirs]
 
 
+def of_failures(requests):
+    """For each route requests that the server answers with an error: pages of errors, retries, and servers that count as
+    failed show in them. Those without any answer come last, as programs avoid a server after them."""
+    first = {}
+    for one in requests:
+        if one.method == "GET":
+            first.setdefault(one.about, one)
+    for status in FAILURES:
+        for one in first.values():
+            again = copy.copy(one)
+            again.headers, again.failure = one.headers + [("X-Compare-Status", status)], status
+            yield again
+
+
 def run_all(program, requests, ports, groups):
     if not wait(ports, program):
         stop(program)
@@ -200,9 +218,11 @@ def run_all(program, requests, ports, groups):
     for about in {one.about for one in requests if one.by_group}:
         one = next(one for one in requests if one.about == about)
         client.send(one.port, one.tls, one.method, one.target, one.headers, one.body, timeout=10)
-    for one in requests:
+    for at, one in enumerate(requests):
         time.sleep(one.pause)
-        answer = client.send(one.port, one.tls, one.method, one.target, one.headers, one.body)
+        # The server counts the attempts of a request.
+        numbered = [("X-Compare-Id", f"{program.pid}-{at}")] if one.failure else []
+        answer = client.send(one.port, one.tls, one.method, one.target, one.headers + numbered, one.body)
         out.append(result(one, answer, groups))
     stop(program)
     return out
@@ -239,6 +259,7 @@ def compare(original, path, args, ports):
     if refused:
         return {"file": path, "skipped": f"the original refuses it: {refused}"}
     requests = list(itertools.islice(site.requests(), MOST_REQUESTS))
+    requests += list(of_failures(requests))
     ready = multiprocessing.Event()
     servers = multiprocessing.Process(target=upstream.run, args=(list(site.upstreams()), site.tls_upstreams(), Path(args.certs), ready), daemon=True)
     servers.start()
@@ -261,6 +282,8 @@ def compare(original, path, args, ports):
     checked = subprocess.run([args.sluice, "check", "--json", str(site.file)] + options(site, args), capture_output=True, text=True)
     try:
         findings = (json.loads(checked.stdout)["import"] or {}).get("findings", [])
+        # A profile of the comparison is no part of what is compared.
+        findings = [one for one in findings if "application-compare" not in str(one.get("file"))]
     except (ValueError, KeyError):
         findings = []
     return counted(path, requests, theirs, ours, findings, args.verbose)
@@ -284,9 +307,24 @@ def counted(path, requests, theirs, ours, findings, verbose):
         print(f"    {one['request']}\n      " + "\n      ".join(one["differences"]), file=sys.stderr)
     return {
         "file": path, "requests": len(requests), "same": same, "explained": named_ones, "different": different,
-        "findings": len(findings),
-        "unseen": [f"{one['line']}: {one['construct']}" for at, one in enumerate(effective) if at not in used],
+        "findings": of_findings(effective, used),
     }
+
+
+def of_findings(effective, used):
+    """The findings with an effect: those seen in a difference, those that no request of the comparison can show, with the
+    reason, and the rest, which may be false."""
+    found = {"seen": [], "not_triggerable": [], "false": []}
+    for at, one in enumerate(effective):
+        reason = explained.untriggerable(one)
+        name = f"{one['line']}: {one['construct']}: {one['effect']}"
+        if at in used:
+            found["seen"].append(name)
+        elif reason:
+            found["not_triggerable"].append(f"{name} ({reason})")
+        else:
+            found["false"].append(name)
+    return found
 
 
 def main():
@@ -331,6 +369,9 @@ def summary(results):
         print(f"\n{len(done)} files, {total} requests: {100 * same / total:.1f} % same, {100 * explained / total:.1f} % "
               f"explained by a finding, {different} different; {len(results) - len(done) - len(failed)} files skipped, "
               f"{len(failed)} not started by Sluice")
+        counts = {kind: sum(len(one["findings"][kind]) for one in done) for kind in ("seen", "not_triggerable", "false")}
+        print(f"findings with an effect: {counts['seen']} seen, {counts['not_triggerable']} not triggerable by a request, "
+              f"{counts['false']} false")
     return 1 if different or failed else 0
 
 

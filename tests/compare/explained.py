@@ -19,11 +19,16 @@ def explains(finding, difference, target):
             return True
         if is_odd(target) and speaks_of("normal form"):
             return True
+        # nginx answers 500 where the server that it asks answers with another status.
+        if 500 in statuses and speaks_of("auth_request"):
+            return True
         return finding["severity"] == "guard" and any(status in REFUSALS for status in statuses)
     if difference.startswith(("the upstream is", "upstream port")):
-        return speaks_of("upstreams?", "servers?", "clusters?", "upgraded", r"50\d", r"40\d")
+        return speaks_of("upstreams?", "servers?", "clusters?", "upgraded", r"50\d", r"40\d", "auth_request", "error_page")
     if difference.startswith("upstream target"):
         return speaks_of("paths?", "query", "normal form")
+    if difference.startswith("upstream attempt"):
+        return speaks_of("retried", "retries", "attempts?", "failures?", "tried")
     if difference.startswith("upstream method"):
         return speaks_of("methods?")
     found = re.match(r"(upstream|response) header (\S+)", difference)
@@ -41,6 +46,27 @@ def explains(finding, difference, target):
     if difference.startswith(("body", "upstream body")):
         return speaks_of("body", "bodies", "pages?", "content", "files?")
     return False
+
+
+# Findings with an effect that no request of the comparison can show: what the construct or the effect says, and why.
+UNTRIGGERABLE = [
+    (r"X-Envoy-|gateway's own (bodies|error|way)", "forwarded headers, X-Envoy-* and bodies of errors are not compared"),
+    (r"registry|services? that the file (does not )?names?", "needs services that only a registry knows"),
+    (r"Java code", "the code of the application is not there"),
+    (r"token that these keys verify|scopes and roles", "needs a token that the issuer has signed"),
+    (r"X-RateLimit|counted", "needs Redis, or depends on time"),
+    (r"but not with nginx's", "servers of one upstream count as equal"),
+    (r"second Content-Type", "two fields of one value count as one"),
+    (r"versions? from", "depends on the version of the original"),
+    (r"listeners on other than|connections are bounded", "concerns connections, not requests"),
+    (r"rate of failures|count as failures|ejected|outlier", "depends on time and on many failures"),
+]
+
+
+def untriggerable(finding):
+    """Why no request shows the finding; None for one that a request should."""
+    text = " ".join(str(finding.get(key) or "") for key in ("construct", "effect"))
+    return next((reason for pattern, reason in UNTRIGGERABLE if re.search(pattern, text)), None)
 
 
 def is_odd(target):

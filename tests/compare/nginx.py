@@ -21,6 +21,8 @@ class Request:
         self.by_group, self.pause = False, 0.0
         # Servers are drawn for it, so that both programs may choose another one.
         self.drawn = False
+        # The answer that the server is to give.
+        self.failure = None
 
 
 class Site:
@@ -137,14 +139,29 @@ class Site:
         for block in blocks:
             own -= set(range(block.line, block.end + 1))
         targets = [(target, own | shared, "server") for target in ["/", "/a", "/index.html", "/none/such?x=1"]]
+        within = {block: block_lines(block) for block in blocks}
         for block in blocks:
-            for target in of_location(block):
-                targets.append((target, set(range(block.line, block.end + 1)) | own | shared, " ".join(block.words)))
+            around_it = set().union(*[within[one] for one in blocks if one.line < block.line and one.end > block.end])
+            paths = of_location(block)
+            if any(one.words[-1] == "last" for one in block.all("rewrite")) and len(block.words) == 2:
+                # The changed path may be one of a location with an expression.
+                paths += [block.words[1].rstrip("/") + path for other in blocks if other.words[1].startswith("~")
+                          for path in of_location(other)[:1]]
+            for target in paths:
+                targets.append((target, set(range(block.line, block.end + 1)) | around_it | own | shared, " ".join(block.words)))
+        # Requests come no faster than limits let them pass.
+        rates = [rate for one in outer if one.name == "limit_req_zone" for rate in re.findall(r"rate=(\d+)r/s", " ".join(one.words))]
+        limited = [one for one, _ in nginx_file.walk([server, *outer]) if one.name == "limit_req"]
+        pause = 1.1 / min(map(int, rates)) if rates and limited else 0.0
         for port, tls in ports[:3]:
             for at, (target, lines, about) in enumerate(targets):
                 base = [("Host", hosts[0]), ("X-Forwarded-For", "192.0.2.7"), ("User-Agent", "compare")]
-                make = lambda method, host=None, more=(), body=b"": Request(  # noqa: E731
-                    port, tls, method, target, [("Host", host or hosts[0])] + base[1:] + list(more), body, lines, about)
+
+                def make(method, host=None, more=(), body=b"", target=target, lines=lines, about=about, port=port, tls=tls, base=base):
+                    one = Request(port, tls, method, target, [("Host", host or hosts[0])] + base[1:] + list(more), body, lines, about)
+                    one.pause = pause if about.startswith("location") else 0.0
+                    return one
+
                 yield make("GET")
                 if at < 4 or at % 5 == 0:
                     yield make("POST", more=[("Content-Type", "text/plain")], body=b"hello=1")
@@ -158,6 +175,15 @@ class Site:
                     yield make("GET", more=[("Authorization", "Basic dXNlcjpwYXNzd29yZA==")])
                     yield make("GET", more=[("Upgrade", "websocket"), ("Connection", "Upgrade")])
                     yield make("GET", more=[("Cookie", "a=1; session=x"), ("Accept", "text/html"), ("X-A_b", "u")])
+
+
+def block_lines(block):
+    """The lines of a location without those within it."""
+    lines = set(range(block.line, block.end + 1))
+    for one, _ in nginx_file.walk(block.block):
+        if one.name == "location" and one.block is not None:
+            lines -= set(range(one.line, one.end + 1))
+    return lines
 
 
 def of_name(name):

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import collections
 import hashlib
 import json
 import ssl
@@ -15,9 +16,21 @@ GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
+ATTEMPTS = collections.Counter()
+
+
 def answer(port, method, target, headers, body):
-    seen = {"port": port, "method": method, "target": target, "headers": sorted(headers, key=lambda pair: pair[0]), "body": body.decode("latin1")}
+    number = dict(map(tuple, headers)).get("x-compare-id")
+    ATTEMPTS[number] += number is not None
+    seen = {"port": port, "method": method, "target": target, "headers": sorted(headers, key=lambda pair: pair[0]),
+            "body": body.decode("latin1"), "attempt": ATTEMPTS[number]}
     return json.dumps(seen).encode()
+
+
+def wanted(headers):
+    """The status that a request asks for."""
+    status = headers.get("x-compare-status", "")
+    return status if len(status) == 3 and status.isdigit() else "200"
 
 
 def message(text):
@@ -67,9 +80,11 @@ async def http1(reader, writer, port, first):
                 # The gateway may still be answering the client.
                 await asyncio.wait_for(reader.read(65536), 1)
             return
-        content = answer(port, method, target, headers, body)
+        content, status = answer(port, method, target, headers, body), wanted(named)
+        if named.get("x-compare-status") == "none":
+            return
         writer.write(
-            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nX-Upstream: yes\r\nServer: upstream\r\nContent-Length: "
+            f"HTTP/1.1 {status} As Wanted\r\n".encode() + b"Content-Type: application/json\r\nX-Upstream: yes\r\nServer: upstream\r\nContent-Length: "
             + str(len(content)).encode() + b"\r\n\r\n" + (b"" if method == "HEAD" else content)
         )
         await writer.drain()
@@ -106,8 +121,11 @@ async def http2(reader, writer, port, first):
                 if event.stream_id not in streams:
                     continue
                 headers, body = streams.pop(event.stream_id)
+                if dict(headers).get("x-compare-status") == "none":
+                    connection.reset_stream(event.stream_id)
+                    continue
                 content = seen(port, headers, body)
-                reply = [(":status", "200"), ("content-type", "application/json"), ("x-upstream", "yes")]
+                reply = [(":status", wanted(dict(headers))), ("content-type", "application/json"), ("x-upstream", "yes")]
                 is_head = (":method", "HEAD") in headers
                 connection.send_headers(event.stream_id, reply, end_stream=is_head)
                 if not is_head:

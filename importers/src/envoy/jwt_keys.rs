@@ -23,7 +23,11 @@ pub(super) fn read(
     if let Some(local) = node.some("local_jwks") {
         let text = context.data(&local).ok()?;
         let keys: Value = serde_json::from_str(text.trim()).ok()?;
-        keys.get("keys").filter(|keys| keys.as_array().is_some_and(|keys| !keys.is_empty()))?;
+        let keys = keys.get("keys").and_then(Value::as_array).filter(|keys| !keys.is_empty())?;
+        // jwks-auth refuses shared secrets.
+        if keys.iter().any(|key| key["kty"] == "oct") {
+            return None;
+        }
         set("jwks", json!(text.trim()));
     } else {
         remote(&node.some("remote_jwks")?, clusters, &mut set, report)?;

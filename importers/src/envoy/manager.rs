@@ -245,7 +245,7 @@ impl<'a> Manager<'a> {
         report.behaviour(
             node,
             "http_connection_manager",
-            "servers get `X-Forwarded-For`, `-Proto`, `-Host`, `-Port` and `X-Real-IP` in the gateway's own way, and no `X-Envoy-*`; errors and missing routes are answered with the gateway's own bodies",
+            "servers get `X-Forwarded-For`, `-Proto`, `-Host`, `-Port` and `X-Real-IP` in the gateway's own way, and no `X-Envoy-*`; errors and missing routes are answered with the gateway's own bodies, and requests whose server ends the connection with 502 instead of 503",
         );
     }
 

@@ -7,7 +7,7 @@
 mod access;
 mod assign;
 mod auth;
-mod convert;
+pub(super) mod convert;
 mod limits;
 mod observe;
 mod stream;

@@ -142,7 +142,8 @@ impl<'a> Evaluation<'_, 'a> {
         for name in self.maps.needed(names) {
             let Some(map) = self.maps.get(&name) else { continue };
             if map.shares().is_some() {
-                continue;
+                let effect = "shares of requests, not of clients, get each value";
+                self.report.add(map.directive, Severity::Behaviour, effect);
             }
             let mut split = Vec::new();
             for state in &states {

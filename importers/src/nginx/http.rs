@@ -17,12 +17,12 @@ use super::directive::{Block, Directive};
 use super::draft::Draft;
 use super::locations::{self, Location, LocationKind, Reach};
 use super::maps::Maps;
-use super::proxying::{self, Proxying};
+use super::proxying::Proxying;
 use super::report::Report;
 use super::scope::Scope;
 use super::servers::{Selection, Server};
-use super::text::{Piece, Text};
-use super::upstreams::{Upstreams, Use};
+use super::text::Text;
+use super::upstreams::Upstreams;
 use super::{responses, values};
 use crate::finding::Place;
 use crate::{Imported, Severity, Source};
@@ -340,9 +340,6 @@ impl<'s, 'a> Http<'s, 'a> {
         let first = found[0];
         match first.name.as_str() {
             "proxy_pass" | "grpc_pass" => {
-                if self.split_clients(first, state, draft) {
-                    return;
-                }
                 let mut proxying = Proxying {
                     source: self.source,
                     upstreams: &mut self.upstreams,
@@ -364,29 +361,6 @@ impl<'s, 'a> Http<'s, 'a> {
                 answers::page(501, draft);
             }
         }
-    }
-
-    /// `proxy_pass` to the variable of a `split_clients`: shares of requests by weight.
-    fn split_clients(&mut self, at: &'a Directive, state: &State<'a>, draft: &mut Draft) -> bool {
-        let text = Text::parse(at.arg(0));
-        let [Piece::Literal(scheme), Piece::Variable(name)] = &text.0[..] else { return false };
-        let Some(shares) = self.maps.get(name).and_then(|map| map.shares()) else { return false };
-        let mut weighted = Vec::new();
-        for (share, value) in &shares {
-            let address = format!("{scheme}{}", value.constant().unwrap_or_default());
-            let replaced = Directive::new(at.name.clone(), vec![address], None, at.place.clone());
-            let Ok(pass) = proxying::split(&replaced, &|_| None) else { return false };
-            let how = Use { host: Some(pass.target.authority.clone()), ..Use::default() };
-            let Some(id) = self.upstreams.id(&pass.target, &how, at, &mut self.report) else { return false };
-            weighted.push(json!({"upstream_id": id, "weight": share}));
-            draft.upstream_id = Some(id);
-        }
-        let _ = state;
-        let effect = "shares of requests, not of clients, go to each upstream";
-        self.report.add(at, Severity::Behaviour, effect);
-        let rules = json!([{ "weighted_upstreams": weighted }]);
-        draft.plugins.insert("traffic-split".to_owned(), json!({ "rules": rules }));
-        true
     }
 
     /// Limits stand in a plugin config, so that all routes count together as in a zone of nginx.

@@ -97,7 +97,7 @@ impl Map<'_> {
     pub(super) fn values(&self, lookup: &dyn Fn(&str) -> Option<Text>) -> Result<Values, String> {
         let source = self.source.fill(lookup);
         match self.kind {
-            Kind::Split => return Err("shares of clients are not carried over for variables".to_owned()),
+            Kind::Split => return self.drawn(),
             Kind::Geo => return self.networks(&source),
             Kind::Map => {}
         }
@@ -153,6 +153,27 @@ impl Map<'_> {
             values.push((Some(condition), value));
         }
         values.push((None, default));
+        Ok(values)
+    }
+
+    /// Shares by the first digits of the request's own identifier, which is random.
+    fn drawn(&self) -> Result<Values, String> {
+        let shares = self.shares().ok_or("its shares are no percentages")?;
+        let mut values = Values::new();
+        let mut before = 0;
+        for (share, value) in shares {
+            let end = before + share;
+            let (from, to) = (before * DRAWN / 10_000, end * DRAWN / 10_000);
+            if to > from && to < DRAWN {
+                values.push((Some(json!(["request_id", "~~", below(to)])), value));
+            } else if to > from {
+                values.push((None, value));
+            }
+            before = end;
+        }
+        if before < 10_000 {
+            values.push((None, Text::default()));
+        }
         Ok(values)
     }
 
@@ -225,6 +246,30 @@ impl Map<'_> {
     }
 }
 
+/// How many numbers the first three hexadecimal digits of an identifier are.
+const DRAWN: u64 = 0x1000;
+
+/// A pattern of the identifiers whose first three digits are a number below this one.
+fn below(number: u64) -> String {
+    let class = |end: u64| match end {
+        1..=10 => format!("[0-{}]", end - 1),
+        11.. => format!("[0-9a-{:x}]", end - 1),
+        0 => String::new(),
+    };
+    let (high, middle, low) = (number >> 8, number >> 4 & 15, number & 15);
+    let mut parts = Vec::new();
+    if high > 0 {
+        parts.push(class(high));
+    }
+    if middle > 0 {
+        parts.push(format!("{high:x}{}", class(middle)));
+    }
+    if low > 0 {
+        parts.push(format!("{high:x}{middle:x}{}", class(low)));
+    }
+    format!("^(?:{})", parts.join("|"))
+}
+
 /// A mask of host names as a regular expression.
 pub(super) fn mask_pattern(mask: &str) -> String {
     if let Some(name) = mask.strip_prefix("*.") {
@@ -233,5 +278,20 @@ pub(super) fn mask_pattern(mask: &str) -> String {
         format!("(^|\\.){}$", escaped(name))
     } else {
         format!("^{}\\.", escaped(mask.trim_end_matches(".*")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DRAWN, below};
+
+    #[test]
+    fn shares_are_ranges_of_the_first_digits() {
+        for end in [1, 9, 10, 11, 16, 0x0a0, 0x123, 0x800, DRAWN - 1] {
+            let pattern = regex::Regex::new(&below(end)).unwrap();
+            let matched =
+                (0..DRAWN).filter(|number| pattern.is_match(&format!("{number:03x}0"))).collect::<Vec<_>>();
+            assert_eq!(matched, (0..end).collect::<Vec<_>>(), "{end:x}");
+        }
     }
 }

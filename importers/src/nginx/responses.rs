@@ -190,7 +190,7 @@ pub(super) fn cache(scope: &Scope<'_>, lookup: Lookup<'_>, draft: &mut Draft, re
     }
     let Some(cache) = cache else { return };
     let effect = "responses are kept in the zone `memory_cache` of the gateway, as long as the first time of \
-                  `proxy_cache_valid` says";
+                  `proxy_cache_valid` says, and are sent with `Apisix-Cache-Status` and `Age`";
     let hint = "config.yaml sets the size of its zones in `apisix.proxy_cache.zones`";
     report.add_with_hint(cache, Severity::Behaviour, effect, Some(hint));
     let mut settings = Map::new();

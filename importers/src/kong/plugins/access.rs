@@ -9,18 +9,13 @@ use super::convert::Context;
 use crate::node::Node;
 
 pub(super) fn acl(
-    context: &Context<'_, '_>,
+    context: &Context<'_>,
     config: &Entity<'_>,
     node: &Node<'_>,
     notes: &mut Notes,
 ) -> (&'static str, Value) {
     let list = |names: [&str; 2]| names.iter().flat_map(|name| config.texts(name)).collect::<Vec<String>>();
     let (allow, deny) = (list(["allow", "whitelist"]), list(["deny", "blacklist"]));
-    let members = |groups: &[String]| -> Vec<&String> {
-        let of =
-            |index: &usize| context.kong.consumers[*index].acls.iter().any(|group| groups.contains(group));
-        (0..context.kong.consumers.len()).filter(of).map(|index| &context.usernames[index]).collect()
-    };
     for name in ["always_use_authenticated_groups", "include_consumer_groups"] {
         if config.bool(name, false)
             && let Some(part) = config.get(name)
@@ -34,10 +29,17 @@ pub(super) fn acl(
     let mut value = json!({"rejected_code": 403, "rejected_msg": "You cannot consume this service"});
     // The name of no consumer stands for an empty list.
     let names = |members: Vec<&String>| if members.is_empty() { json!(["."]) } else { json!(members) };
-    if allow.is_empty() {
-        value["blacklist"] = names(members(&deny));
-    } else {
-        value["whitelist"] = names(members(&allow));
+    let (list, groups) = if allow.is_empty() { ("blacklist", deny) } else { ("whitelist", allow) };
+    match context.members(&groups) {
+        Some(members) => value[list] = names(members),
+        None => {
+            value["whitelist"] = names(Vec::new());
+            let effect = format!(
+                "refuses all consumers: the lists of all instances have more than {} names together",
+                super::convert::MAX_NAMES
+            );
+            notes.guard(node, effect);
+        }
     }
     ("consumer-restriction", value)
 }

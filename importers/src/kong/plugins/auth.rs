@@ -63,7 +63,7 @@ fn without_preflights(mut value: Value) -> Value {
 
 impl Auth {
     fn new(
-        context: &Context<'_, '_>,
+        context: &Context<'_>,
         config: &Entity<'_>,
         notes: &mut Notes,
         alternatives: Vec<(&'static str, Value)>,
@@ -89,7 +89,7 @@ impl Auth {
     }
 }
 
-pub(super) fn key_auth(context: &Context<'_, '_>, config: &Entity<'_>, notes: &mut Notes) -> Auth {
+pub(super) fn key_auth(context: &Context<'_>, config: &Entity<'_>, notes: &mut Notes) -> Auth {
     let mut names = config.texts("key_names");
     if names.is_empty() {
         names.push("apikey".to_owned());
@@ -112,11 +112,11 @@ pub(super) fn key_auth(context: &Context<'_, '_>, config: &Entity<'_>, notes: &m
     Auth::new(context, config, notes, alternatives.collect())
 }
 
-pub(super) fn basic_auth(context: &Context<'_, '_>, config: &Entity<'_>, notes: &mut Notes) -> Auth {
+pub(super) fn basic_auth(context: &Context<'_>, config: &Entity<'_>, notes: &mut Notes) -> Auth {
     Auth::new(context, config, notes, vec![("basic-auth", json!({}))])
 }
 
-pub(super) fn jwt(context: &Context<'_, '_>, config: &Entity<'_>, notes: &mut Notes) -> Auth {
+pub(super) fn jwt(context: &Context<'_>, config: &Entity<'_>, notes: &mut Notes) -> Auth {
     let list = |name: &str, default: &[&str]| match config.get(name) {
         Some(node) => node.texts(),
         None => default.iter().map(|text| (*text).to_owned()).collect(),
@@ -159,7 +159,7 @@ pub(super) fn jwt(context: &Context<'_, '_>, config: &Entity<'_>, notes: &mut No
 }
 
 pub(super) fn hmac_auth(
-    context: &Context<'_, '_>,
+    context: &Context<'_>,
     config: &Entity<'_>,
     node: &Node<'_>,
     notes: &mut Notes,

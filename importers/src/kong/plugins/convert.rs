@@ -1,5 +1,6 @@
 //! Converts an instance of a plugin.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 
 use serde_json::json;
@@ -8,12 +9,18 @@ use super::super::entities::{Entity, Instance, Kong};
 use super::{Converted, Notes, Piece, access, auth, limits, observe, transform};
 
 /// The entities that conversions look up.
-pub(super) struct Context<'k, 'a> {
-    pub kong: &'k Kong<'a>,
+pub(super) struct Context<'k> {
     pub usernames: &'k [String],
     /// The first consumer of each name and id.
     consumers: HashMap<String, usize>,
+    /// The consumers of each group of `acls`.
+    members: HashMap<&'k str, Vec<usize>>,
+    /// How many names lists of `acl` may still have.
+    names_left: Cell<usize>,
 }
+
+/// The most names of consumers in the lists of all instances of `acl`.
+pub(crate) const MAX_NAMES: usize = 1_000_000;
 
 /// Plugins that only log, trace or count.
 pub(super) const OBSERVERS: [&str; 12] = [
@@ -52,8 +59,8 @@ pub(super) const CHANGERS: [&str; 17] = [
     "acme",
 ];
 
-impl<'k, 'a> Context<'k, 'a> {
-    pub(super) fn of(kong: &'k Kong<'a>, usernames: &'k [String]) -> Context<'k, 'a> {
+impl<'k> Context<'k> {
+    pub(super) fn of(kong: &'k Kong<'_>, usernames: &'k [String]) -> Context<'k> {
         let mut consumers = HashMap::new();
         for (index, consumer) in kong.consumers.iter().enumerate() {
             for name in ["username", "id", "custom_id"] {
@@ -62,7 +69,25 @@ impl<'k, 'a> Context<'k, 'a> {
                 }
             }
         }
-        Context { kong, usernames, consumers }
+        let mut members: HashMap<&str, Vec<usize>> = HashMap::new();
+        for (index, consumer) in kong.consumers.iter().enumerate() {
+            for group in &consumer.acls {
+                members.entry(group).or_default().push(index);
+            }
+        }
+        Context { usernames, consumers, members, names_left: Cell::new(MAX_NAMES) }
+    }
+
+    /// The names of the consumers in any of these groups, in their order; `None` where all lists of the file together
+    /// would be too long.
+    pub(super) fn members(&self, groups: &[String]) -> Option<Vec<&'k String>> {
+        let of = |group: &String| self.members.get(group.as_str()).map_or(&[][..], Vec::as_slice);
+        let count = groups.iter().map(|group| of(group).len()).sum();
+        self.names_left.set(self.names_left.get().checked_sub(count)?);
+        let mut found: Vec<usize> = groups.iter().flat_map(of).copied().collect();
+        found.sort_unstable();
+        found.dedup();
+        Some(found.into_iter().map(|index| &self.usernames[index]).collect())
     }
 
     /// Converts an instance. One without a counterpart is a finding: a guard unless it protects nothing.

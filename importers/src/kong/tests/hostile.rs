@@ -115,3 +115,33 @@ proptest! {
         let _ = try_import(&text[..start]);
     }
 }
+
+#[test]
+fn lists_of_acl_are_bounded_together() {
+    let consumers = |count: usize, group: &str| -> String {
+        (0..count)
+            .map(|n| {
+                format!("- {{username: c{n}, acls: [{{group: {}}}]}}\n", group.replace('#', &n.to_string()))
+            })
+            .collect()
+    };
+    let services = |count: usize, group: &str| -> String {
+        let acl = |n: usize| {
+            format!("plugins: [{{name: acl, config: {{allow: [{}]}}}}]", group.replace('#', &n.to_string()))
+        };
+        (0..count)
+            .map(|n| {
+                format!("- {{name: s{n}, url: \"http://a\", {}, routes: [{{paths: [/{n}]}}]}}\n", acl(n))
+            })
+            .collect()
+    };
+    let closed = |services: String, consumers: String| {
+        let text = format!("_format_version: \"3.0\"\nservices:\n{services}consumers:\n{consumers}");
+        let import = import(&text);
+        import.findings.iter().filter(|one| one.effect.starts_with("refuses all consumers")).count()
+    };
+    // Each list has one name, so that the length of the file decides.
+    assert_eq!(closed(services(3_000, "g#"), consumers(3_000, "g#")), 0);
+    let most = crate::kong::plugins::convert::MAX_NAMES;
+    assert_eq!(closed(services(most / 1000 + 2, "g"), consumers(1_000, "g")), 2);
+}

@@ -66,12 +66,17 @@ impl<'a> Http<'_, 'a> {
         let own = target.directive.map_or(&[][..], Directive::children);
         let inner = State::of(&target.scope, state.variables.clone());
         let cases = self.evaluate(current, &[], own, inner);
+        let is_split = cases.len() > 1;
         let Some(mut case) = cases.into_iter().last() else { return Draft::default() };
         if !case.state.conditions.is_empty()
             || own.iter().any(|directive| matches!(directive.name.as_str(), "rewrite" | "if"))
         {
             let effect = "conditions and rewrites of the location that serves the changed path do not apply";
             self.report.add(at, Severity::Guard, effect);
+        } else if is_split {
+            let effect =
+                "upstreams of changed paths, and other values of `map` and `geo`, are those by default";
+            self.report.add(at, Severity::Behaviour, effect);
         }
         case.state.rewrites = vec![swapped(&rewrite, target)];
         self.outcome(current, target, case, None, jumps + 1)

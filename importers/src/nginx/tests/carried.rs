@@ -145,6 +145,27 @@ fn a_map_splits_a_location() {
 }
 
 #[test]
+fn shares_of_clients_become_shares_of_requests() {
+    let text = "http { split_clients $remote_addr $side { 25% b; * a; }
+        server { listen 80; location / { proxy_pass http://$side:1; proxy_set_header X-Side $side; } } }";
+    let import = import(text);
+    let routes: Vec<(&Value, &Value)> = import
+        .resources
+        .iter()
+        .filter(|one| one.value.get("plugins").is_some_and(|plugins| plugins.get("proxy-rewrite").is_some()))
+        .map(|one| (&one.value["vars"], &one.value["plugins"]["proxy-rewrite"]["headers"]["set"]["X-Side"]))
+        .collect();
+    assert_eq!(routes.len(), 2, "{routes:?}");
+    assert_eq!(routes[0].1, "b");
+    assert!(routes[0].0.to_string().contains("[\"request_id\",\"~~\",\"^(?:[0-3])\"]"), "{routes:?}");
+    assert_eq!(routes[1].1, "a");
+    assert_eq!(
+        findings(&import),
+        ["behaviour: split_clients $remote_addr $side: shares of requests, not of clients, get each value"]
+    );
+}
+
+#[test]
 fn addresses_are_let_in_by_the_first_rule() {
     let plugins = |rules: &str| {
         let import = server(&format!("location / {{ proxy_pass http://b:1; {rules} }}"));
