@@ -25,7 +25,8 @@ use sdk::{Build, Chunk, Exchange, Method, Phase, Plugin, Reply, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use plan::{Form, Made, PREFIX, Plan, next_frame};
+use decode::Limits;
+use plan::{ENCODED, Form, Made, PREFIX, Plan, next_frame};
 use read::Fault;
 
 /// The stage.
@@ -80,8 +81,12 @@ enum Answer {
 /// Bodies up to this length are transcoded on the worker: less than a millisecond.
 const LONGEST_HERE: usize = 64 << 10;
 
-/// The JSON of a message may be this many times as long as the limit of the message.
+/// The JSON of a message may be this many times as long as the limit of the message, and first gets memory for as many
+/// times the length of the message itself.
 const GROWTH: usize = 4;
+
+/// The least room that JSON gets, divided by [`GROWTH`].
+const LEAST: usize = 4 << 10;
 
 const NO_PROTO: &str = "the proto of grpc-transcode does not exist or is invalid";
 const NOT_DECODED: &str = "the gRPC response cannot be transcoded";
@@ -141,8 +146,8 @@ impl Plugin for GrpcTranscode {
         let Ok(plan) = &self.plan else { return Step::Next };
         let (form, text) = given(x);
         let mut memory = Reservation::default();
-        // It is copied, as the exchange keeps its own.
-        if memory.resize(x.world().budget(), text.len()).is_err() {
+        // The text is copied, as the exchange keeps its own, and becomes a message.
+        if memory.resize(x.world().budget(), text.len().saturating_mul(1 + ENCODED)).is_err() {
             return crate::no_memory();
         }
         let (plan, text) = (plan.clone(), text.to_vec());
@@ -180,7 +185,7 @@ impl Plugin for GrpcTranscode {
                 chunk.data.clear();
                 if chunk.last {
                     let head = &x.response().fields;
-                    chunk.data = plan.outcome(head, self.max_response);
+                    chunk.data = plan.outcome(head);
                 }
                 return Step::Next;
             }
@@ -189,8 +194,7 @@ impl Plugin for GrpcTranscode {
         };
         let most = self.max_response.saturating_add(PREFIX);
         if call.memory.reserve(budget, &mut call.body, chunk.data.len(), most).is_err() {
-            chunk.refused = true;
-            return Step::Next;
+            return self.refuse(x, chunk);
         }
         call.body.append(&mut chunk.data);
         let is_ready = match next_frame(&call.body, self.max_response) {
@@ -204,32 +208,41 @@ impl Plugin for GrpcTranscode {
         if !streams && let Some(reply) = self.failed_behind_the_head(plan, x) {
             return Step::Reply(reply);
         }
-        let (body, memory) = self.take(x);
-        let most = (GROWTH * LONGEST_HERE).min(self.max_response.saturating_mul(GROWTH));
-        let here = (body.len() <= LONGEST_HERE).then(|| plan.json(&body, streams, self.max_response, most));
-        match here {
-            None | Some(Err(Fault::TooLong)) => {
-                x.set_note(Call {
-                    answer: if streams { Answer::Stream } else { Answer::Message },
-                    body,
-                    memory,
-                    ..Call::new(self.id())
-                });
-                Step::Wait
-            }
-            Some(made) => self.settle(x, chunk, streams, (made, body), memory),
+        let (body, mut memory) = self.take(x);
+        let limits = self.limits(body.len());
+        if memory.resize(budget, body.capacity().saturating_add(limits.memory())).is_err() {
+            return self.refuse(x, chunk);
         }
+        if body.len() <= LONGEST_HERE {
+            match plan.json(&body, streams, limits) {
+                Err(Fault::NoRoom) => {}
+                made => return self.settle(x, chunk, streams, (made, body), memory),
+            }
+        }
+        let answer = if streams { Answer::Stream } else { Answer::Message };
+        x.set_note(Call { answer, body, memory, ..Call::new(self.id()) });
+        Step::Wait
     }
 
     async fn wait_body(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) -> Step {
         let Ok(plan) = &self.plan else { return Step::Next };
         let streams = self.call(x).is_some_and(|call| call.answer == Answer::Stream);
-        let (body, memory) = self.take(x);
-        let (plan, longest) = (plan.clone(), self.max_response);
-        let most = longest.saturating_mul(GROWTH);
-        let job = x.world().offload(memory, move |_| (plan.json(&body, streams, longest, most), body));
-        let (made, memory) = job.await;
-        self.settle(x, chunk, streams, made, memory)
+        let (mut body, mut memory) = self.take(x);
+        let mut limits = self.limits(body.len());
+        loop {
+            if memory.resize(x.world().budget(), body.capacity().saturating_add(limits.memory())).is_err() {
+                return self.refuse(x, chunk);
+            }
+            let plan = plan.clone();
+            let job = x.world().offload(memory, move |_| (plan.json(&body, streams, limits), body));
+            let (made, held) = job.await;
+            if made.0 != Err(Fault::NoRoom) {
+                return self.settle(x, chunk, streams, made, held);
+            }
+            (body, memory) = (made.1, held);
+            // Small messages may become much JSON, by fields without a value.
+            limits.room = limits.room.saturating_mul(GROWTH);
+        }
     }
 }
 
@@ -247,6 +260,23 @@ impl GrpcTranscode {
         let call = x.note_mut::<Call>().filter(|call| call.stage == self.id());
         call.map(|call| (std::mem::take(&mut call.body), std::mem::take(&mut call.memory)))
             .unwrap_or_default()
+    }
+
+    /// The limits of messages of these bytes, before more room is needed.
+    fn limits(&self, length: usize) -> Limits {
+        Limits {
+            message: self.max_response,
+            json: self.max_response.max(LEAST).saturating_mul(GROWTH),
+            room: length.max(LEAST).saturating_mul(GROWTH),
+        }
+    }
+
+    /// Ends a response for which the worker has no memory.
+    fn refuse(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) -> Step {
+        drop(self.take(x));
+        chunk.data.clear();
+        chunk.refused = true;
+        Step::Next
     }
 
     /// Makes the request a call.
@@ -317,7 +347,7 @@ impl GrpcTranscode {
             }
         }
         if self.show_status {
-            reply.body = plan.outcome(trailers, self.max_response).into();
+            reply.body = plan.outcome(trailers).into();
         }
         x.clear_response_trailers();
         Some(reply)
@@ -347,7 +377,7 @@ impl GrpcTranscode {
         {
             let trailers = x.response_trailers();
             if trailers.get_named(b"grpc-status").is_some_and(|status| !matches!(status, b"" | b"0")) {
-                chunk.data.extend_from_slice(&plan.outcome(trailers, self.max_response));
+                chunk.data.extend_from_slice(&plan.outcome(trailers));
                 chunk.data.push(b'\n');
             }
         }
@@ -360,12 +390,13 @@ impl GrpcTranscode {
 
     /// Ends a response that cannot be transcoded: by 502, or in the middle of a stream.
     fn give_up(&self, x: &mut Exchange<'_>, fault: Fault) -> Step {
+        drop(self.take(x));
         x.complain(
             Self::NAME,
             match fault {
                 Fault::Malformed => "the response is not a message of the proto's type, or it is compressed",
                 Fault::TooDeep => "the messages of the response nest too deeply",
-                Fault::TooLong => {
+                Fault::TooLong | Fault::NoRoom => {
                     "the response, or the JSON made of it, is longer than max_resp_body_size allows"
                 }
             },

@@ -3,8 +3,12 @@
 //! The message is read twice, first for the places of its fields, so that those of a list stand together. Memory grows
 //! with the message by at most a small factor, and the JSON has a limit.
 
+use std::io;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use serde::Serialize;
+use serde_json::ser::{Formatter, Serializer};
 use smallvec::SmallVec;
 
 use super::read::{DEEPEST, Fault, Reader};
@@ -29,20 +33,44 @@ pub(super) enum Large {
     Hexadecimal,
 }
 
-/// Writes a message as JSON behind `out`, which may then have `most` bytes.
+/// The limits of transcoding, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// Of one message.
+    pub message: usize,
+    /// Of the JSON of one message.
+    pub json: usize,
+    /// Of all JSON that is made at a time. [`Limits::memory`] is reserved for it.
+    pub room: usize,
+}
+
+impl Limits {
+    /// The memory that is used at most, in bytes: `room` for the JSON, for the places of fields and for messages in
+    /// parts, twice for vectors that grow; and a little more, since the length is checked after each piece.
+    pub fn memory(self) -> usize {
+        self.room.saturating_mul(4).saturating_add(8 * PIECE)
+    }
+}
+
+/// Bytes of a string that are written at a time. Escaped, they are six times as many.
+const PIECE: usize = 4 << 10;
+
+/// Writes a message as JSON behind `out`.
 ///
 /// # Errors
-/// The message cannot be read, or the JSON is too long. A part of it has been written then.
+/// The message cannot be read, or a limit is exceeded. A part of the JSON has been written then.
 pub(super) fn to_json(
     types: &Types,
     message: usize,
     bytes: &[u8],
     options: Options,
-    most: usize,
+    limits: Limits,
     out: &mut Vec<u8>,
 ) -> Result<(), Fault> {
-    let mut decoder = Decoder { types, options, most, out, seen: Vec::new(), joined: 0 };
-    decoder.message(&types.messages[message], bytes, 0)
+    let start = out.len();
+    let mut decoder = Decoder { types, options, limits, start, out, seen: Vec::new(), joined: 0 };
+    decoder.message(&types.messages[message], bytes, 0)?;
+    decoder.room()
 }
 
 /// Fields of the messages that are being read at a time. Messages of 4 MiB, which is the default limit of gRPC libraries, have fewer.
@@ -54,7 +82,9 @@ const MOST_JOINED: usize = 4 << 20;
 struct Decoder<'a> {
     types: &'a Types,
     options: Options,
-    most: usize,
+    limits: Limits,
+    /// Where the JSON of this message begins.
+    start: usize,
     out: &'a mut Vec<u8>,
     /// The fields of the messages that are being read, each message's behind those of the one it is in.
     seen: Vec<Seen>,
@@ -140,9 +170,7 @@ impl Decoder<'_> {
             if wire != own && !packed {
                 return Err(Fault::Malformed);
             }
-            if self.seen.len() == MOST_FIELDS {
-                return Err(Fault::TooLong);
-            }
+            self.within(self.seen.len(), self.limits.room / (2 * size_of::<Seen>()), MOST_FIELDS)?;
             let place = |at: usize| u32::try_from(at).map_err(|_| Fault::Malformed);
             let field_index = index as u32;
             if let Some(oneof) = field.oneof {
@@ -168,9 +196,7 @@ impl Decoder<'_> {
                 let mut whole = Vec::new();
                 for at in seen {
                     whole.extend_from_slice(Reader::new(self.seen[at].of(bytes)).prefixed()?);
-                    if self.joined + whole.len() > MOST_JOINED {
-                        return Err(Fault::TooLong);
-                    }
+                    self.within(self.joined + whole.len(), self.limits.room / 2, MOST_JOINED)?;
                 }
                 self.joined += whole.len();
                 self.message(&types.messages[index], &whole, depth + 1)?;
@@ -272,8 +298,14 @@ impl Decoder<'_> {
                 let truth: &[u8] = if reader.varint()? == 0 { b"false" } else { b"true" };
                 self.out.extend_from_slice(truth);
             }
-            Kind::String => text(&String::from_utf8_lossy(reader.prefixed()?), self.out),
-            Kind::Bytes => bytes(reader.prefixed()?, self.out),
+            Kind::String => self.text(reader.prefixed()?)?,
+            Kind::Bytes => {
+                let bytes = reader.prefixed()?;
+                match std::str::from_utf8(bytes) {
+                    Ok(_) => self.text(bytes)?,
+                    Err(_) => self.base64(bytes)?,
+                }
+            }
             Kind::Message(index) => {
                 let inner = reader.prefixed()?;
                 self.message(&types.messages[index], inner, depth + 1)?;
@@ -354,8 +386,72 @@ impl Decoder<'_> {
         self.out.push(with);
     }
 
+    /// Writes a text in quotes; invalid UTF-8 becomes U+FFFD.
+    fn text(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        self.out.push(b'"');
+        for chunk in bytes.utf8_chunks() {
+            let mut valid = chunk.valid();
+            while !valid.is_empty() {
+                let (piece, rest) = valid.split_at(valid.floor_char_boundary(PIECE));
+                // A text can always be written, and so can any vector.
+                let _ = piece.serialize(&mut Serializer::with_formatter(&mut *self.out, Bare));
+                self.room()?;
+                valid = rest;
+            }
+            if !chunk.invalid().is_empty() {
+                self.out.extend_from_slice("\u{fffd}".as_bytes());
+                self.room()?;
+            }
+        }
+        self.out.push(b'"');
+        Ok(())
+    }
+
+    /// Writes bytes in base64, in quotes.
+    fn base64(&mut self, bytes: &[u8]) -> Result<(), Fault> {
+        self.has_room(bytes.len().div_ceil(3).saturating_mul(4))?;
+        self.out.push(b'"');
+        let start = self.out.len();
+        self.out.resize(start + bytes.len().div_ceil(3) * 4, 0);
+        let written = STANDARD.encode_slice(bytes, &mut self.out[start..]).map_err(|_| Fault::TooLong)?;
+        self.out.truncate(start + written);
+        self.out.push(b'"');
+        Ok(())
+    }
+
     fn room(&self) -> Result<(), Fault> {
-        if self.out.len() <= self.most { Ok(()) } else { Err(Fault::TooLong) }
+        self.has_room(0)
+    }
+
+    /// Whether `more` bytes of JSON may follow.
+    fn has_room(&self, more: usize) -> Result<(), Fault> {
+        let length = self.out.len().saturating_add(more);
+        if length - self.start > self.limits.json {
+            return Err(Fault::TooLong);
+        }
+        if length <= self.limits.room { Ok(()) } else { Err(Fault::NoRoom) }
+    }
+
+    /// Whether a number is below the limit of the room, and below that of any room.
+    fn within(&self, number: usize, room: usize, most: usize) -> Result<(), Fault> {
+        match number {
+            number if number >= most => Err(Fault::TooLong),
+            number if number >= room => Err(Fault::NoRoom),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Writes strings without their quotes.
+struct Bare;
+
+impl Formatter for Bare {
+    fn begin_string<W: ?Sized + io::Write>(&mut self, _: &mut W) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn end_string<W: ?Sized + io::Write>(&mut self, _: &mut W) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sdk::Fields;
 use sdk::protos::DescriptorPool;
 
-use super::decode::{Large, Options};
+use super::decode::{Large, Limits, Options};
 use super::read::Fault;
 use super::status::Detail;
 use super::types::{Method, Types};
@@ -29,6 +29,10 @@ pub(super) enum Form {
 /// Of a frame, before its message: whether it is compressed, and its length.
 pub(super) const PREFIX: usize = 5;
 
+/// A message is at most 6.5 times as long as its JSON: `0,` in a list may become a tag of five bytes and a number of
+/// eight. A vector that grows doubles its capacity.
+pub(super) const ENCODED: usize = 8;
+
 pub(super) const NO_METHOD: &str = "the proto of grpc-transcode has no such service or method";
 
 /// The JSON of the complete messages in a body, and the bytes that they took.
@@ -45,9 +49,10 @@ impl Plan {
         Ok(Arc::new(Plan { types, method, options: options(&config.pb_option), detail }))
     }
 
-    /// Makes the message of a request, behind its prefix.
+    /// Makes the message of a request, behind its prefix. Its capacity is at most [`ENCODED`] times the text's length.
     pub fn framed(&self, form: Form, text: &[u8]) -> Result<Vec<u8>, String> {
-        let mut out = vec![0; PREFIX];
+        let mut out = Vec::with_capacity(PREFIX + text.len());
+        out.resize(PREFIX, 0);
         match form {
             Form::Json => encode::from_json(&self.types, self.method.input, text, &mut out)?,
             Form::Arguments => encode::from_arguments(&self.types, self.method.input, text, &mut out)?,
@@ -58,17 +63,14 @@ impl Plan {
     }
 
     /// Makes JSON of the complete messages in a body: of all of them, each a line, or of the only one.
-    pub fn json(&self, body: &[u8], streams: bool, longest: usize, most: usize) -> Made {
+    pub fn json(&self, body: &[u8], streams: bool, limits: Limits) -> Made {
         let (mut out, mut read) = (Vec::new(), 0);
-        let add = |message: &[u8], out: &mut Vec<u8>| {
-            decode::to_json(&self.types, self.method.output, message, self.options, most, out)
-        };
         if body.is_empty() && !streams {
             // As in APISIX: a message without fields.
-            add(&[], &mut out)?;
+            self.write(&[], limits, &mut out)?;
         }
-        while let Some(message) = next_frame(&body[read..], longest)? {
-            add(message, &mut out)?;
+        while let Some(message) = next_frame(&body[read..], limits.message)? {
+            self.write(message, limits, &mut out)?;
             read += PREFIX + message.len();
             if !streams {
                 break;
@@ -78,13 +80,18 @@ impl Plan {
         Ok((out, read))
     }
 
+    /// Writes the JSON of one message behind `out`.
+    pub fn write(&self, message: &[u8], limits: Limits, out: &mut Vec<u8>) -> Result<(), Fault> {
+        decode::to_json(&self.types, self.method.output, message, self.options, limits, out)
+    }
+
     /// The outcome of a call as JSON.
-    pub fn outcome(&self, fields: &Fields, most: usize) -> Vec<u8> {
+    pub fn outcome(&self, fields: &Fields) -> Vec<u8> {
         let field = |name: &[u8]| fields.get_named(name);
         let (status, message) = (field(b"grpc-status"), field(b"grpc-message"));
         let details = field(b"grpc-status-details-bin");
         let (status, message) = (status.unwrap_or_default(), message.unwrap_or_default());
-        status::body(&self.types, &self.detail, status, message, details, most)
+        status::body(&self.types, &self.detail, status, message, details)
     }
 }
 

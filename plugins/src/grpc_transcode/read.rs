@@ -9,8 +9,10 @@ pub(super) enum Fault {
     Malformed,
     /// Messages in messages, beyond [`DEEPEST`].
     TooDeep,
-    /// The JSON would be longer than its limit.
+    /// The message or its JSON is longer than its limit.
     TooLong,
+    /// The memory that was reserved does not suffice.
+    NoRoom,
 }
 
 /// How deep messages may nest; the libraries of most languages have the same limit.

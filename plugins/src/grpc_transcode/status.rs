@@ -1,19 +1,12 @@
 //! The outcome of a call: `grpc-status`, `grpc-message` and `grpc-status-details-bin`.
 
-use base64::Engine;
-use base64::alphabet::STANDARD;
-use base64::engine::DecodePaddingMode;
-use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
-
-use super::decode::{self, Large, Options};
+use super::decode::{self, Large, Limits, Options};
 use super::read::{Fault, Reader};
 use super::types::{Types, Wire};
+use crate::auth::base64;
 
-/// With padding or without, as gRPC sends it.
-const LENIENT: GeneralPurpose = GeneralPurpose::new(
-    &STANDARD,
-    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
-);
+/// The JSON of all details: a head is short, but fields without a value may be many.
+const LIMITS: Limits = Limits { message: 64 << 10, json: 256 << 10, room: 256 << 10 };
 
 /// Details of errors as JSON, as APISIX writes them.
 const OPTIONS: Options = Options { enum_names: true, large: Large::Number, defaults: Some(0) };
@@ -36,10 +29,9 @@ pub(super) fn body(
     status: &[u8],
     message: &[u8],
     details: Option<&[u8]>,
-    most: usize,
 ) -> Vec<u8> {
     let read = match details {
-        Some(details) => from_details(types, detail, details, most),
+        Some(details) => from_details(types, detail, details),
         None => {
             let code =
                 std::str::from_utf8(status).ok().and_then(|code| code.parse().ok()).unwrap_or_default();
@@ -70,15 +62,12 @@ fn start(code: i32, message: &str) -> Vec<u8> {
     out
 }
 
-fn from_details(
-    types: &Types,
-    detail: &Detail,
-    details: &[u8],
-    most: usize,
-) -> Result<Vec<u8>, &'static str> {
+fn from_details(types: &Types, detail: &Detail, details: &[u8]) -> Result<Vec<u8>, &'static str> {
     const STATUS: &str = "failed to call pb.decode to decode grpc-status-details-bin";
     const DETAILS: &str = "failed to call pb.decode to decode details in grpc-status-details-bin";
-    let bytes = LENIENT.decode(details).map_err(|_| "grpc-status-details-bin is not base64 format")?;
+    // With padding or without; several values may be one field, with commas between them (gRPC over HTTP/2).
+    let first = details.split(|&byte| byte == b',').next().unwrap_or_default().trim_ascii();
+    let bytes = base64(first).ok_or("grpc-status-details-bin is not base64 format")?;
     let (mut code, mut message, mut found) = (0, String::new(), Vec::new());
     let mut reader = Reader::new(&bytes);
     while let Some((number, wire)) = reader.tag().map_err(|_| STATUS)? {
@@ -107,7 +96,7 @@ fn from_details(
             }
             Detail::Unknown => return Err(DETAILS),
             Detail::Message(index) => {
-                decode::to_json(types, *index, value, OPTIONS, most, &mut out).map_err(|_| DETAILS)?;
+                decode::to_json(types, *index, value, OPTIONS, LIMITS, &mut out).map_err(|_| DETAILS)?;
             }
         }
     }
@@ -167,7 +156,7 @@ mod tests {
     }
 
     fn shown(details: Option<&[u8]>) -> Value {
-        let body = body(&Types::default(), &Detail::Unset, b"5", b"a%20%C3%A4%", details, 1000);
+        let body = body(&Types::default(), &Detail::Unset, b"5", b"a%20%C3%A4%", details);
         serde_json::from_slice(&body).unwrap_or_else(|_| Value::from(String::from_utf8(body).unwrap()))
     }
 
@@ -179,7 +168,9 @@ mod tests {
             shown(Some(b"CA4SAm5vIAE")),
             json!({"error": {"code": 14, "message": "no", "details": []}})
         );
-        assert_eq!(shown(Some(b"CA4SAm5vIAE=")), shown(Some(b"CA4SAm5vIAE")));
+        for same in ["CA4SAm5vIAE=", "CA4SAm5vIAF", "CA4SAm5vIAE,CAU=", "CA4SAm5vIAE= , CAU="] {
+            assert_eq!(shown(Some(same.as_bytes())), shown(Some(b"CA4SAm5vIAE")), "{same}");
+        }
         assert_eq!(shown(Some(b"")), json!({"error": {"code": 0, "message": "", "details": []}}));
         assert_eq!(shown(Some(b"!")), json!("grpc-status-details-bin is not base64 format"));
         for broken in [&b"CA"[..], b"CgE=", b"GgMKBQ=="] {
