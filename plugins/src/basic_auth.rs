@@ -9,6 +9,8 @@ mod hashed;
 use std::sync::{Arc, OnceLock};
 
 use aws_lc_rs::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
+use aws_lc_rs::hmac;
+use aws_lc_rs::rand::SystemRandom;
 use model::Invalid;
 use sdk::chain::Phases;
 use sdk::consumers::{Credential, Identity};
@@ -51,29 +53,50 @@ impl Password {
 /// The password of a consumer, or its hash.
 enum Secret {
     Plain(Password),
-    /// With the password once a request had it, since the rounds of the hash take time.
-    Hashed {
-        hash: Hash,
-        known: OnceLock<Password>,
-    },
+    Hashed(Box<Hashed>),
+}
+
+/// The hash of a password. Its rounds run until a request had the password, and never again.
+struct Hashed {
+    hash: Hash,
+    /// Of this process and this consumer, so that `known` is of no use elsewhere.
+    key: hmac::Key,
+    /// The digest of the password, once it is known.
+    known: OnceLock<hmac::Tag>,
+}
+
+impl Hashed {
+    fn new(hash: Hash) -> Result<Hashed, Invalid> {
+        let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
+            .map_err(|_| Invalid::new("the system has no random numbers"))?;
+        Ok(Hashed { hash, key, known: OnceLock::new() })
+    }
+
+    fn is(&self, text: &[u8]) -> bool {
+        if text.len() > hashed::LONGEST {
+            return false;
+        }
+        if let Some(known) = self.known.get() {
+            // Another text with this hash is not accepted either. This compares in constant time.
+            return hmac::verify(&self.key, text, known.as_ref()).is_ok();
+        }
+        let is_right = self.hash.is_of(text);
+        if is_right {
+            // Another worker may have been faster, with the same password.
+            let _ = self.known.set(hmac::sign(&self.key, text));
+        }
+        is_right
+    }
 }
 
 impl Secret {
-    /// Of unknown names.
+    /// Of unknown names. Rounds of a hash are not run for these: they would let clients without a name use the worker.
     const NONE: &Secret = &Secret::Plain(Password([0; SHA256_OUTPUT_LEN]));
 
     fn is(&self, text: &[u8]) -> bool {
         match self {
             Secret::Plain(password) => password.is(text),
-            Secret::Hashed { known, .. } if known.get().is_some_and(|known| known.is(text)) => true,
-            Secret::Hashed { hash, known } => {
-                let is_right = hash.is_of(text);
-                if is_right {
-                    // Another worker may have been faster, with the same password.
-                    let _ = known.set(Password::new(text));
-                }
-                is_right
-            }
+            Secret::Hashed(hashed) => hashed.is(text),
         }
     }
 }
@@ -135,7 +158,7 @@ impl Plugin for BasicAuth {
                         .at("/password")
                         .expected("{SHA}…, {SSHA}…, $apr1$… or $1$… of a file of htpasswd")
                 })?;
-                Secret::Hashed { hash, known: OnceLock::new() }
+                Secret::Hashed(Box::new(Hashed::new(hash)?))
             }
             _ => Secret::Plain(Password::new(password.as_bytes())),
         };
@@ -309,6 +332,34 @@ mod tests {
             let refused = BasicAuth::credential(&config).err().unwrap();
             assert_eq!(refused.pointer, "/password");
             assert!(!format!("{refused:?}").contains(wrong.as_str().unwrap()), "a password is not shown");
+        }
+    }
+
+    #[test]
+    fn rounds_run_until_the_password_is_known() {
+        let hash = |text: &str| Hash::parse(text).unwrap();
+        let mut hashed = Hashed::new(hash("$apr1$xxxxxxxx$dxHfLAsjHkDRmG83UXe8K0")).unwrap();
+        assert!(!hashed.is(b"passwore") && hashed.known.get().is_none());
+        assert!(hashed.is(b"password") && hashed.known.get().is_some());
+        // With the hash of another password: it is not looked at again.
+        hashed.hash = hash("{SHA}2jmj7l5rSw0yVb/vlWAYkK/YBwk=");
+        assert!(hashed.hash.is_of(b""));
+        for (text, is_right) in
+            [(&b"password"[..], true), (b"passwore", false), (b"", false), (b"password", true)]
+        {
+            assert_eq!(hashed.is(text), is_right);
+        }
+    }
+
+    #[test]
+    fn long_passwords_are_refused_without_a_hash() {
+        // SHA-1 of 97 letters; those of 96 are hashed.
+        for (length, accepted) in [(hashed::LONGEST, true), (hashed::LONGEST + 1, false)] {
+            let text = vec![b'a'; length];
+            let digest = digest(&aws_lc_rs::digest::SHA1_FOR_LEGACY_USE_ONLY, &text);
+            let hash = Hash::parse(&format!("{{SHA}}{}", BASE64_STANDARD.encode(digest))).unwrap();
+            assert!(hash.is_of(&text));
+            assert_eq!(Hashed::new(hash).unwrap().is(&text), accepted);
         }
     }
 
