@@ -66,8 +66,14 @@ enum Keys {
 enum Server {
     Keys(Remote),
     /// A document that has it (OpenID Connect Discovery 1.0, RFC 8414).
-    Metadata(Remote),
+    Metadata {
+        document: Remote,
+        named: WorkerState<Cache<Remote>>,
+    },
 }
+
+/// Milliseconds for which the metadata of an issuer is fresh.
+const METADATA_TTL: u64 = 3_600_000;
 
 /// The largest set of keys, in bytes.
 const MOST: usize = 1 << 20;
@@ -119,7 +125,10 @@ impl Plugin for JwksAuth {
         let remote = |url: &str, at: &str| Remote::parse(url).map_err(|why| Invalid::new(why).at(at));
         let server = match (&config.jwks_uri, &config.discovery) {
             (Some(url), _) => Some(Server::Keys(remote(url, "/jwks_uri")?)),
-            (None, Some(url)) => Some(Server::Metadata(remote(url, "/discovery")?)),
+            (None, Some(url)) => Some(Server::Metadata {
+                document: remote(url, "/discovery")?,
+                named: cx.worker_state("metadata"),
+            }),
             (None, None) => None,
         };
         let keys = match server {
@@ -194,19 +203,24 @@ impl JwksAuth {
     }
 
     async fn ask(&self, x: &Exchange<'_>, server: &Server) -> Result<KeySet, &'static str> {
-        let found;
         let keys = match server {
-            Server::Keys(remote) => remote,
-            Server::Metadata(remote) => {
-                found = self.named_by(&self.get(x, remote).await?)?;
-                &found
+            Server::Keys(remote) => self.get(x, remote).await?,
+            Server::Metadata { document, named } => {
+                let times = (METADATA_TTL, self.config.timeout);
+                let ask = async || {
+                    let named = self.get(x, document).await.and_then(|text| self.named_by(document, &text));
+                    named.map_err(|why| x.complain(Self::NAME, why)).ok()
+                };
+                let found = obtain(named, x.world(), times, |_| true, ask).await;
+                self.get(x, &*found.ok_or("the metadata of the issuer names no keys")?).await?
             }
         };
-        KeySet::read(&self.get(x, keys).await?)
+        // Anyone can read what a server hands out, so a shared secret there would let anyone sign tokens.
+        KeySet::read(&keys)?.public()
     }
 
     /// The address of the keys by the metadata of an issuer.
-    fn named_by(&self, metadata: &[u8]) -> Result<Remote, &'static str> {
+    fn named_by(&self, document: &Remote, metadata: &[u8]) -> Result<Remote, &'static str> {
         let metadata: Value =
             serde_json::from_slice(metadata).map_err(|_| "the metadata of the issuer is not JSON")?;
         // Of another issuer: its tokens are not those that are wanted.
@@ -214,7 +228,11 @@ impl JwksAuth {
             return Err("the metadata is another issuer's");
         }
         let url = metadata["jwks_uri"].as_str().unwrap_or_default();
-        Remote::parse(url).map_err(|_| "the metadata of the issuer has no valid jwks_uri")
+        let keys = Remote::parse(url).map_err(|_| "the metadata of the issuer has no valid jwks_uri")?;
+        if document.is_https() && !keys.is_https() {
+            return Err("the metadata was fetched by https, but its jwks_uri is http");
+        }
+        Ok(keys)
     }
 
     async fn get(&self, x: &Exchange<'_>, remote: &Remote) -> Result<Vec<u8>, &'static str> {

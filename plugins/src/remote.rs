@@ -62,6 +62,10 @@ impl Remote {
         })
     }
 
+    pub fn is_https(&self) -> bool {
+        self.tls
+    }
+
     /// Sends a request on behalf of `x` and returns the complete answer.
     pub async fn fetch(
         &self,

@@ -25,16 +25,25 @@ fn mac(secret: &[u8], text: &[u8]) -> Vec<u8> {
     hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), text).as_ref().to_vec()
 }
 
-fn hs256(payload: &Value) -> String {
-    token(&json!({"alg": "HS256"}), payload, |text| mac(b"my-secret", text))
+fn pair() -> Ed25519KeyPair {
+    Ed25519KeyPair::from_seed_unchecked(&[7; 32]).unwrap()
 }
 
-fn secret(id: Option<&str>) -> Value {
-    let mut key = json!({"kty": "oct", "alg": "HS256", "k": encoded(b"my-secret")});
+fn eddsa(payload: &Value) -> String {
+    token(&json!({"alg": "EdDSA"}), payload, |text| pair().sign(text).as_ref().to_vec())
+}
+
+fn key(id: Option<&str>) -> Value {
+    let mut key =
+        json!({"kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "x": encoded(pair().public_key().as_ref())});
     if let Some(id) = id {
         key["kid"] = json!(id);
     }
     key
+}
+
+fn secret(id: &str) -> Value {
+    json!({"kty": "oct", "alg": "HS256", "k": encoded(b"my-secret"), "kid": id})
 }
 
 fn set(keys: &[Value]) -> String {
@@ -44,7 +53,7 @@ fn set(keys: &[Value]) -> String {
 fn config(rest: Value) -> Value {
     let mut config = rest;
     if config.get("jwks_uri").is_none() && config.get("jwks").is_none() {
-        config["jwks"] = json!(set(&[secret(None)]));
+        config["jwks"] = json!(set(&[key(None)]));
     }
     config
 }
@@ -86,13 +95,8 @@ fn tokens_are_verified_by_the_kind_of_the_key() {
         json!({"kty": "EC", "crv": "P-256", "x": encoded(&point[1..33]), "y": encoded(&point[33..])});
     let edwards = Ed25519KeyPair::generate().unwrap();
     let edwards_key = json!({"kty": "OKP", "crv": "Ed25519", "x": encoded(edwards.public_key().as_ref())});
-    let all = set(&[
-        json!({"kty": "RSA", "use": "enc"}),
-        secret(Some("s")),
-        rsa_key.clone(),
-        curve_key,
-        edwards_key,
-    ]);
+    let all =
+        set(&[json!({"kty": "RSA", "use": "enc"}), secret("s"), rsa_key.clone(), curve_key, edwards_key]);
     let with_all = |token: &str| with(token, json!({"jwks": all}));
     let payload = json!({"sub": "a"});
     for (header, sign) in [
@@ -128,7 +132,7 @@ fn tokens_are_verified_by_the_kind_of_the_key() {
 fn claims_are_checked() {
     let rules = json!({"issuer": "i", "audiences": ["a", "b"], "require_expiration": true, "clock_skew": 10});
     let good = json!({"iss": "i", "aud": "a", "exp": NOW + 1});
-    assert_eq!(with(&hs256(&good), rules.clone()), None);
+    assert_eq!(with(&eddsa(&good), rules.clone()), None);
     for (name, value, accepted) in [
         ("aud", json!(["x", "b"]), true),
         ("aud", json!(["x"]), false),
@@ -146,15 +150,15 @@ fn claims_are_checked() {
         let mut payload = good.clone();
         payload[name] = value.clone();
         let expected = (!accepted).then_some(401);
-        assert_eq!(with(&hs256(&payload), rules.clone()), expected, "{name} {value}");
+        assert_eq!(with(&eddsa(&payload), rules.clone()), expected, "{name} {value}");
     }
-    assert_eq!(with(&hs256(&json!({"iss": "i", "aud": "a"})), rules), Some(401), "no end");
-    assert_eq!(with(&hs256(&json!({})), json!({})), None);
+    assert_eq!(with(&eddsa(&json!({"iss": "i", "aud": "a"})), rules), Some(401), "no end");
+    assert_eq!(with(&eddsa(&json!({})), json!({})), None);
 }
 
 #[test]
 fn tokens_are_looked_for_where_the_settings_say() {
-    let token = hs256(&json!({}));
+    let token = eddsa(&json!({}));
     let plain = |token: &str| status(&[("X-Token", token)], "/", json!({"header": "X-Token", "prefix": ""}));
     assert_eq!(plain(&token), None);
     assert_eq!(plain("no.token"), Some(401));
@@ -171,7 +175,7 @@ fn tokens_are_looked_for_where_the_settings_say() {
 #[test]
 fn claims_are_passed_on_and_the_token_is_hidden() {
     let payload = json!({"sub": "rose", "level": 3, "groups": ["a"]});
-    let token = format!("Bearer {}", hs256(&payload));
+    let token = format!("Bearer {}", eddsa(&payload));
     let rest = json!({
         "hide_credentials": true, "payload_header": "X-Payload",
         "claim_headers": {"X-Sub": "sub", "X-Level": "level", "X-Groups": "groups"},
@@ -200,7 +204,8 @@ fn claims_are_passed_on_and_the_token_is_hidden() {
 #[test]
 fn keys_are_fetched_once_and_again_for_unknown_keys() {
     let token = |id: &str| {
-        let token = token(&json!({"alg": "HS256", "kid": id}), &json!({}), |text| mac(b"my-secret", text));
+        let header = json!({"alg": "EdDSA", "kid": id});
+        let token = token(&header, &json!({}), |text| pair().sign(text).as_ref().to_vec());
         format!("Bearer {token}")
     };
     let answer =
@@ -229,12 +234,12 @@ fn keys_are_fetched_once_and_again_for_unknown_keys() {
     assert_eq!((run(&mut probe, &one), asked(&probe)), (503, 1));
     assert_eq!((run(&mut probe, &one), asked(&probe)), (503, 1), "not asked again at once");
     world_time(&probe, 2);
-    probe.world.answers.borrow_mut().push(answer(&[secret(Some("one"))]));
+    probe.world.answers.borrow_mut().push(answer(&[key(Some("one"))]));
     assert_eq!((run(&mut probe, &one), asked(&probe)), (200, 2));
     assert_eq!(probe.world.sent.borrow()[1].uri, b"/keys?a");
     assert_eq!((run(&mut probe, &two), asked(&probe)), (401, 2), "not asked for each unknown key");
     world_time(&probe, 13);
-    probe.world.answers.borrow_mut().push(answer(&[secret(Some("two"))]));
+    probe.world.answers.borrow_mut().push(answer(&[key(Some("two"))]));
     assert_eq!((run(&mut probe, &two), asked(&probe)), (200, 3));
     assert_eq!((run(&mut probe, &one), asked(&probe)), (401, 3), "a key that is gone");
     // Old keys are used while the server does not answer, but not for ever.
@@ -251,38 +256,97 @@ fn keys_are_fetched_once_and_again_for_unknown_keys() {
     }
 }
 
+/// Runs the plugin once; returns the status.
+fn run(stage: &JwksAuth, probe: &mut Probe) -> u16 {
+    let mut x = probe.exchange();
+    let step = match stage.rewrite(&mut x) {
+        Step::Wait => now(stage.wait(Phase::Rewrite, &mut x)),
+        step => step,
+    };
+    match step {
+        Step::Next => 200,
+        Step::Reply(reply) => reply.status,
+        step => panic!("{step:?}"),
+    }
+}
+
+fn answer(body: String) -> Fetched {
+    Fetched { status: 200, body: body.into_bytes(), ..Fetched::default() }
+}
+
+#[test]
+fn shared_secrets_of_a_server_are_not_accepted() {
+    let token = |header: &Value| token(header, &json!({}), |text: &[u8]| mac(b"my-secret", text));
+    for (header, keys, expected) in [
+        (json!({"alg": "HS256"}), vec![secret("s")], 503),
+        (json!({"alg": "HS256", "kid": "s"}), vec![secret("s"), key(None)], 401),
+        (json!({"alg": "HS256"}), vec![secret("s"), key(None)], 401),
+    ] {
+        let token = format!("Bearer {}", token(&header));
+        let mut probe = Probe::request("GET", "/", &[("Authorization", &token)]);
+        let stage: JwksAuth = probe.stage(json!({"jwks_uri": "http://127.0.0.1:8080/keys"})).unwrap();
+        probe.world.answers.borrow_mut().push(Ok(answer(set(&keys))));
+        assert_eq!(run(&stage, &mut probe), expected, "{header}");
+    }
+}
+
 #[test]
 fn metadata_of_the_issuer_names_the_keys() {
     let document = |issuer: &str, keys: &str| json!({"issuer": issuer, "jwks_uri": keys}).to_string();
     let (issuer, keys) = ("http://127.0.0.1:8080/realms/shop", "http://127.0.0.1:8081/certs");
-    let answer = |body: String| Fetched { status: 200, body: body.into_bytes(), ..Fetched::default() };
-    for (config, metadata, expected, asked) in [
-        (json!({"issuer": issuer}), document(issuer, keys), 200, 2),
-        (json!({}), document("http://other", keys), 200, 2),
-        (json!({"issuer": issuer}), document("http://other", keys), 503, 1),
-        (json!({"issuer": issuer}), document(issuer, "file:///etc/passwd"), 503, 1),
-        (json!({"issuer": issuer}), "<html>".to_owned(), 503, 1),
+    let (secure, secure_keys) = ("https://127.0.0.1:8080/realms/shop", "https://127.0.0.1:8081/certs");
+    for (discovery, config, metadata, expected, asked) in [
+        (issuer, json!({"issuer": issuer}), document(issuer, keys), 200, 2),
+        (issuer, json!({}), document("http://other", keys), 200, 2),
+        (issuer, json!({"issuer": issuer}), document("http://other", keys), 503, 1),
+        (issuer, json!({"issuer": issuer}), document(&format!("{issuer}/"), keys), 503, 1),
+        (issuer, json!({"issuer": issuer}), document(issuer, "file:///etc/passwd"), 503, 1),
+        (issuer, json!({"issuer": issuer}), "<html>".to_owned(), 503, 1),
+        // The keys are no less protected than the document that names them.
+        (secure, json!({"issuer": issuer}), document(issuer, secure_keys), 200, 2),
+        (secure, json!({"issuer": issuer}), document(issuer, keys), 503, 1),
     ] {
-        let token = format!("Bearer {}", hs256(&json!({"iss": issuer})));
+        let token = format!("Bearer {}", eddsa(&json!({"iss": issuer})));
         let mut probe = Probe::request("GET", "/", &[("Authorization", &token)]);
         let mut config = config;
-        config["discovery"] = json!(format!("{issuer}/.well-known/openid-configuration"));
+        config["discovery"] = json!(format!("{discovery}/.well-known/openid-configuration"));
         let stage: JwksAuth = probe.stage(config.clone()).unwrap();
         // The last one is taken first.
-        let answers = [answer(set(&[secret(None)])), answer(metadata.clone())];
+        let answers = [answer(set(&[key(None)])), answer(metadata.clone())];
         probe.world.answers.borrow_mut().extend(answers.map(Ok));
-        let mut x = probe.exchange();
-        assert!(matches!(stage.rewrite(&mut x), Step::Wait));
-        let status = match now(stage.wait(Phase::Rewrite, &mut x)) {
-            Step::Next => 200,
-            Step::Reply(reply) => reply.status,
-            step => panic!("{step:?}"),
-        };
-        drop(x);
+        let status = run(&stage, &mut probe);
         let sent: Vec<_> = probe.world.sent.borrow().iter().map(|one| one.uri.clone()).collect();
         assert_eq!((status, sent.len()), (expected, asked), "{config} {metadata}");
         assert_eq!(sent[0], b"/realms/shop/.well-known/openid-configuration");
         assert!(sent.get(1).is_none_or(|uri| uri == b"/certs"));
+    }
+}
+
+#[test]
+fn the_metadata_is_fetched_less_often_than_the_keys() {
+    let token = format!("Bearer {}", eddsa(&json!({})));
+    let mut probe = Probe::request("GET", "/", &[("Authorization", &token)]);
+    let stage: JwksAuth =
+        probe.stage(json!({"discovery": "http://127.0.0.1:8080/metadata", "cache_ttl": 60})).unwrap();
+    let metadata = json!({"jwks_uri": "http://127.0.0.1:8081/certs"}).to_string();
+    for (seconds, fetched) in [
+        (0, &["/metadata", "/certs"][..]),
+        (59, &[]),
+        (61, &["/certs"]),
+        (122, &["/certs"]),
+        (3601, &["/metadata", "/certs"]),
+    ] {
+        probe.world.now_ms.set((NOW + seconds) * 1000);
+        let answers = fetched.iter().rev().map(|uri| match *uri {
+            "/certs" => Ok(answer(set(&[key(None)]))),
+            _ => Ok(answer(metadata.clone())),
+        });
+        probe.world.answers.borrow_mut().extend(answers);
+        probe.world.sent.borrow_mut().clear();
+        assert_eq!(run(&stage, &mut probe), 200);
+        let sent: Vec<_> =
+            probe.world.sent.borrow().iter().map(|one| String::from_utf8(one.uri.clone()).unwrap()).collect();
+        assert_eq!(sent, fetched, "{seconds}");
     }
 }
 
@@ -299,8 +363,8 @@ fn invalid_settings_are_refused() {
         json!({"discovery": "file:///etc/passwd"}),
         json!({"discovery": "http://127.0.0.1/", "jwks_uri": "http://127.0.0.1/"}),
         json!({"issuer": "http://127.0.0.1/"}),
-        json!({"jwks": set(&[secret(None)]), "payload_header": "a b"}),
-        json!({"jwks": set(&[secret(None)]), "claim_headers": {"a:b": "sub"}}),
+        json!({"jwks": set(&[key(None)]), "payload_header": "a b"}),
+        json!({"jwks": set(&[key(None)]), "claim_headers": {"a:b": "sub"}}),
     ] {
         assert!(probe.stage::<JwksAuth>(config.clone()).is_err(), "{config}");
     }
