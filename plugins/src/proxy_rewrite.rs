@@ -143,32 +143,10 @@ impl Plugin for ProxyRewrite {
 
     fn rewrite(&self, x: &mut Exchange<'_>) -> Step {
         let mut captures = Vec::new();
-        if self.uri.is_some() || !self.regex_uri.is_empty() || self.real_uri {
-            match self.new_uri(x, &mut captures) {
-                Ok(uri) => x.set_upstream_uri(&uri),
-                Err(step) => return step,
-            }
-        }
-        if self.merge_slashes {
-            let mut uri = Vec::new();
-            x.upstream_uri(&mut uri);
-            if merge_slashes(&mut uri) {
-                x.set_upstream_uri(&uri);
-            }
-        }
-        if let Some(query) = &self.query {
-            let mut uri = Vec::new();
-            x.upstream_uri(&mut uri);
-            let end = uri.iter().position(|&byte| byte == b'?').unwrap_or(uri.len());
-            let Some(query) = query.apply(x, uri.get(end + 1..).unwrap_or_default()) else {
-                return refusal("the query for the upstream");
-            };
-            uri.truncate(end);
-            if !query.is_empty() {
-                uri.push(b'?');
-                uri.extend_from_slice(&query);
-            }
-            x.set_upstream_uri(&uri);
+        match self.upstream_uri(x, &mut captures) {
+            Ok(Some(uri)) => x.set_upstream_uri(&uri),
+            Ok(None) => {}
+            Err(step) => return step,
         }
         if let Some((method, name)) = self.method.as_deref() {
             x.set_upstream_method(*method, name.as_bytes());
@@ -191,6 +169,34 @@ impl Plugin for ProxyRewrite {
 }
 
 impl ProxyRewrite {
+    /// Path and query for the upstream after all changes, if there are any; the answer where they cannot be sent.
+    fn upstream_uri(&self, x: &Exchange<'_>, captures: &mut Vec<Vec<u8>>) -> Result<Option<Vec<u8>>, Step> {
+        let mut uri = if self.uri.is_some() || !self.regex_uri.is_empty() || self.real_uri {
+            self.new_uri(x, captures)?
+        } else if self.merge_slashes || self.query.is_some() {
+            let mut uri = Vec::new();
+            x.upstream_uri(&mut uri);
+            uri
+        } else {
+            return Ok(None);
+        };
+        if self.merge_slashes {
+            merge_slashes(&mut uri);
+        }
+        if let Some(query) = &self.query {
+            let end = uri.iter().position(|&byte| byte == b'?').unwrap_or(uri.len());
+            let Some(query) = query.apply(x, uri.get(end + 1..).unwrap_or_default()) else {
+                return Err(refusal("the query for the upstream"));
+            };
+            uri.truncate(end);
+            if !query.is_empty() {
+                uri.push(b'?');
+                uri.extend_from_slice(&query);
+            }
+        }
+        Ok(Some(uri))
+    }
+
     /// Path and query for the upstream, encoded, or the answer where they cannot be sent.
     fn new_uri(&self, x: &Exchange<'_>, captures: &mut Vec<Vec<u8>>) -> Result<Vec<u8>, Step> {
         let mut uri = if self.real_uri { x.request().target().to_vec() } else { x.path().to_vec() };
@@ -298,16 +304,12 @@ fn refusal(what: &str) -> Step {
     Step::Reply(reply.because("a rewritten value holds characters that cannot be sent on"))
 }
 
-/// Makes one of repeated slashes in the path. Returns whether there were any.
-fn merge_slashes(uri: &mut Vec<u8>) -> bool {
+/// Makes one of repeated slashes in the path.
+fn merge_slashes(uri: &mut Vec<u8>) {
     let end = uri.iter().position(|&byte| byte == b'?').unwrap_or(uri.len());
-    if !uri[..end].windows(2).any(|pair| pair == b"//") {
-        return false;
-    }
     let query = uri.split_off(end);
     uri.dedup_by(|next, before| *next == b'/' && *before == b'/');
     uri.extend_from_slice(&query);
-    true
 }
 
 fn query_of(uri: &[u8]) -> Option<&[u8]> {
@@ -353,6 +355,16 @@ mod tests {
         assert_eq!(merged(real.clone(), "//a///b/?c=//d"), "/a/b/?c=//d");
         assert_eq!(uri_of(real, "//a///b/?c=//d"), "//a///b/?c=//d");
         assert_eq!(merged(json!({"regex_uri": ["^/a(.*)$", "/b//$1"]}), "/a/c"), "/b/c");
+    }
+
+    #[test]
+    fn path_slashes_and_query_change_together() {
+        let all = json!({
+            "regex_uri": ["^/a/(.*)$", "/b//$1?c=1"], "merge_slashes": true, "query": {"set": {"d": "2"}},
+        });
+        assert_eq!(uri_of(all, "/a/x?e=//"), "/b/x?c=1&e=//&d=2");
+        assert_eq!(uri_of(json!({"query": {"remove": ["a"]}}), "/x?a=1"), "/x");
+        assert_eq!(uri_of(json!({"method": "PUT"}), "/x//y?a=1"), "/x//y?a=1");
     }
 
     #[test]
