@@ -539,8 +539,7 @@ fn before_consumers() -> Invalid {
 static UNOWNED: Owner = Owner { collection: "", id: String::new() };
 
 /// Nothing is looked up while a configuration is only checked.
-const CHECK: Scope<'static> =
-    Scope { names: &NoNames, upstreams: None, metadata: &|_| None, protos: &|_| None, enabled: None };
+const CHECK: Scope<'static> = Scope::of_names(&NoNames);
 
 /// No name is looked up while a configuration is only checked.
 struct NoNames;

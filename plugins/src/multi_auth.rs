@@ -144,8 +144,7 @@ mod tests {
     fn chain(config: &Value) -> Arc<Chain> {
         let owner = Owner { collection: "routes", id: "1".into() };
         let names = FixedNames::default();
-        let scope =
-            Scope { names: &names, upstreams: None, metadata: &|_| None, protos: &|_| None, enabled: None };
+        let scope = Scope::of_names(&names);
         catalog().chain(&[Configured { name: "multi-auth", config, owner: &owner }], &scope).unwrap()
     }
 
@@ -254,13 +253,8 @@ mod tests {
         let catalog = catalog();
         catalog.register(Box::new(sdk::instance::Linked::<Slow>::NEW)).unwrap();
         let owner = Owner { collection: "routes", id: "1".into() };
-        let scope = Scope {
-            names: &FixedNames::default(),
-            upstreams: None,
-            metadata: &|_| None,
-            protos: &|_| None,
-            enabled: None,
-        };
+        let names = FixedNames::default();
+        let scope = Scope::of_names(&names);
         let config = &json!({"auth_plugins": [{"slow-auth": {}}, {"key-auth": {}}, {"slow-auth": {}}]});
         let chain =
             catalog.chain(&[Configured { name: "multi-auth", config, owner: &owner }], &scope).unwrap();

@@ -83,13 +83,8 @@ mod tests {
     /// Whether a plugin answers the request, in this phase's two forms.
     fn answers(config: &Value, method: &str, path: &str) -> [bool; 2] {
         let owner = Owner { collection: "routes", id: "1".into() };
-        let scope = Scope {
-            names: &FixedNames::default(),
-            upstreams: None,
-            metadata: &|_| None,
-            protos: &|_| None,
-            enabled: None,
-        };
+        let names = FixedNames::default();
+        let scope = Scope::of_names(&names);
         let chain =
             catalog().chain(&[Configured { name: "public-api", config, owner: &owner }], &scope).unwrap();
         let mut probe = Probe::request(method, path, &[]);

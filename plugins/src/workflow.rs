@@ -218,8 +218,7 @@ mod tests {
         let config = json!({ "rules": rules });
         let entries = [Configured { name: "workflow", config: &config, owner: &owner }];
         let names = FixedNames::default();
-        let scope =
-            Scope { names: &names, upstreams: None, metadata: &|_| None, protos: &|_| None, enabled: None };
+        let scope = Scope::of_names(&names);
         Catalog::new(probe.services.clone(), Default::default()).chain(&entries, &scope).unwrap()
     }
 

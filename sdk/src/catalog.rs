@@ -37,6 +37,13 @@ pub struct Scope<'a> {
     pub enabled: Option<&'a dyn Fn(&str) -> bool>,
 }
 
+impl<'a> Scope<'a> {
+    /// Returns a scope with the names of variables alone; all plugins are enabled.
+    pub const fn of_names(names: &'a dyn Names) -> Scope<'a> {
+        Scope { names, upstreams: None, metadata: &|_| None, protos: &|_| None, enabled: None }
+    }
+}
+
 /// The kind of resource that contains a plugin's configuration; schemas differ between kinds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SchemaType {

@@ -20,8 +20,5 @@ fn chain(catalog: &Catalog, entries: &[(&str, Value)]) -> Result<Arc<Chain>, Inv
     let entries: Vec<_> =
         entries.iter().map(|(name, config)| Configured { name, config, owner: &owner }).collect();
     let names = FixedNames::default();
-    catalog.chain(
-        &entries,
-        &Scope { names: &names, upstreams: None, metadata: &|_| None, protos: &|_| None, enabled: None },
-    )
+    catalog.chain(&entries, &Scope::of_names(&names))
 }

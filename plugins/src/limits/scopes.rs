@@ -35,8 +35,7 @@ fn scope(plugin: &str, config: &Value, collection: &'static str, id: &str) -> (S
         Services { extensions: Extensions::default().with(Arc::new(limits)), ..Services::for_tests() };
     let owner = Owner { collection, id: id.to_owned() };
     let names = FixedNames::default();
-    let place =
-        Place { names: &names, upstreams: None, metadata: &|_| None, protos: &|_| None, enabled: None };
+    let place = Place::of_names(&names);
     let entry = Configured { name: plugin, config, owner: &owner };
     let invalid = Catalog::new(services, IndexMap::new()).chain(&[entry], &place).unwrap_err();
     assert!(invalid.reason.ends_with("only the scope matters"), "{invalid}");

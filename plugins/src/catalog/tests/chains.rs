@@ -7,13 +7,7 @@ fn nothing_is_made_without_a_plugin_it_names() {
     let catalog = catalog();
     let owner = Owner { collection: "routes", id: "1".into() };
     let names = FixedNames::default();
-    let scope = Scope {
-        names: &names,
-        upstreams: None,
-        metadata: &|_| None,
-        protos: &|_| None,
-        enabled: Some(&|name| name != "key-auth"),
-    };
+    let scope = Scope { enabled: Some(&|name| name != "key-auth"), ..Scope::of_names(&names) };
     let chain = |name, config: &Value| {
         let chain = catalog.chain(&[Configured { name, config, owner: &owner }], &scope);
         chain.map(|chain| chain.names().len())
@@ -75,8 +69,7 @@ fn the_same_settings_share_what_leaves_no_trace() {
         let owner = Owner { collection: "routes", id: id.to_owned() };
         let (names, config) = (FixedNames::default(), config.clone());
         let metadata = |_: &'static str| Some(&metadata);
-        let scope =
-            Scope { names: &names, upstreams: None, metadata: &metadata, protos: &|_| None, enabled: None };
+        let scope = Scope { metadata: &metadata, ..Scope::of_names(&names) };
         let chain = catalog.chain(&[Configured { name, config: &config, owner: &owner }], &scope).unwrap();
         let stage = std::ptr::from_ref(chain.stages().next().unwrap()).addr();
         (stage, chain)
@@ -119,13 +112,7 @@ fn streams_have_plugins_of_their_own() {
     let owner = Owner { collection: "stream_routes", id: "1".into() };
     let names = FixedNames::default();
     let listed = |name: &str| name == "ip-restriction";
-    let scope = Scope {
-        names: &names,
-        upstreams: None,
-        metadata: &|_| None,
-        protos: &|_| None,
-        enabled: Some(&listed),
-    };
+    let scope = Scope { enabled: Some(&listed), ..Scope::of_names(&names) };
     let chain = |name, config: &Value| {
         let chain = catalog.stream_chain(&[Configured { name, config, owner: &owner }], &scope);
         chain.map(|chain| chain.stages().count()).map_err(|invalid| invalid.pointer)
@@ -143,8 +130,7 @@ fn what_a_consumer_carries_is_a_credential_or_a_stage() {
     let catalog = catalog();
     let limit = json!({"count": 2, "time_window": 60});
     let names = FixedNames::default();
-    let scope =
-        Scope { names: &names, upstreams: None, metadata: &|_| None, protos: &|_| None, enabled: None };
+    let scope = Scope::of_names(&names);
     for (collection, auth) in [("consumers", 0), ("credentials", 0), ("routes", 1)] {
         let owner = Owner { collection, id: "1".into() };
         for (name, config, stages) in [("key-auth", &json!({}), auth), ("limit-count", &limit, 1)] {
@@ -160,8 +146,7 @@ fn what_a_consumer_carries_is_a_credential_or_a_stage() {
 fn a_consumer_may_carry_what_another_version_checks() {
     let catalog = catalog();
     let names = FixedNames::default();
-    let scope =
-        Scope { names: &names, upstreams: None, metadata: &|_| None, protos: &|_| None, enabled: None };
+    let scope = Scope::of_names(&names);
     // On a consumer it is a credential; on a route it would have to be asked.
     for (collection, config, fits) in [
         ("consumers", json!({"user_dn": "cn=a"}), true),

@@ -7,13 +7,7 @@ fn plugins_ask_other_plugins_and_get_their_answer() {
     let catalog = catalog();
     let owner = Owner { collection: "routes", id: "1".into() };
     let (names, services) = (FixedNames::default(), Services::for_tests());
-    let scope = Scope {
-        names: &names,
-        upstreams: None,
-        metadata: &|_| None,
-        protos: &|_| None,
-        enabled: Some(&|name| name != "cors"),
-    };
+    let scope = Scope { enabled: Some(&|name| name != "cors"), ..Scope::of_names(&names) };
     let others = Within { catalog: &catalog, scope: &scope, depth: 0 };
     let cx = Build::new(&owner, &services, &names).with_plugin_builder(&others);
     let chain = cx.plugin("key-auth", &json!({}), "0").unwrap();
@@ -34,13 +28,7 @@ fn plugins_ask_other_plugins_and_get_their_answer() {
     // A plugin with a path of its own is there for others if it is in the list.
     let paths = |listed: bool| {
         let listed = move |_: &str| listed;
-        let scope = Scope {
-            names: &names,
-            upstreams: None,
-            metadata: &|_| None,
-            protos: &|_| None,
-            enabled: Some(&listed),
-        };
+        let scope = Scope { enabled: Some(&listed), ..Scope::of_names(&names) };
         let others = Within { catalog: &catalog, scope: &scope, depth: 0 };
         others.endpoints(&owner).into_iter().map(|served| served.endpoint.path).collect::<Vec<_>>()
     };
