@@ -16,6 +16,7 @@ use sdk::limit::{Decision, Hit, Kind, Limit, Rule as Counted, Unavailable};
 use sdk::{Build, Exchange, Plugin, Reply, Step};
 use serde_json::Value;
 
+use crate::limits::fields::{Fields, Shown};
 use crate::limits::policy::Degradation;
 use crate::limits::{Amount, By, Scratch};
 pub use config::Config;
@@ -31,6 +32,7 @@ pub struct LimitConn {
     ttl_s: u64,
     degradation: Degradation,
     rejected: Reply,
+    show_fields: bool,
     scratch: Scratch,
 }
 
@@ -40,6 +42,7 @@ struct Rule {
     by: By,
     conn: Amount,
     burst: Amount,
+    fields: Fields,
 }
 
 /// How far the rules have let a request in.
@@ -58,6 +61,8 @@ enum Verdict {
         key: Vec<u8>,
         most: u64,
         conn: u64,
+        /// Its place in the list.
+        rule: usize,
     },
 }
 
@@ -79,7 +84,7 @@ impl Plugin for LimitConn {
         config.check()?;
         config.policy.settle(Kind::Concurrency);
         let ttl_s = config.ttl_s();
-        let Config { rules, policy } = config;
+        let Config { rules, policy, show_ratelimit_fields } = config;
         let settings = serde_json::to_value(&rules).map_err(|error| Invalid::new(error.to_string()))?;
         Ok(LimitConn {
             limit: policy.limit(Self::NAME, Kind::Concurrency, &settings, None, cx)?,
@@ -87,6 +92,7 @@ impl Plugin for LimitConn {
             ttl_s,
             degradation: policy.degradation(),
             rejected: crate::refusal(rules.rejected_code, rules.rejected_msg.as_deref(), TOO_MANY),
+            show_fields: show_ratelimit_fields,
             scratch: cx.shared_worker_state("scratch"),
             listed: rules.rules.is_some(),
             rules: rules.in_force(),
@@ -113,11 +119,11 @@ impl Plugin for LimitConn {
                     x.world().sleep(delay).await;
                     self.go_on(&mut progress, x)
                 }
-                Verdict::Ask { key, most, conn } => {
+                Verdict::Ask { key, most, conn, rule } => {
                     let Limit::Shared(limiter) = &self.limit else { return Step::Next };
                     let hit = Hit { key: &key, cost: 1, rule: self.rule(most) };
                     let decision = limiter.take(x.world(), hit).await;
-                    match self.enter(decision, most, conn, x) {
+                    match self.enter(decision, (most, conn), &self.rules[rule], x) {
                         Some(verdict) => verdict,
                         None => self.go_on(&mut progress, x),
                     }
@@ -140,17 +146,18 @@ impl LimitConn {
                 }
                 return Verdict::Done(self.degradation.step("`conn` or `burst` is not an integer"));
             };
+            let index = progress.next - 1;
             let most = conn.saturating_add(burst);
             let verdict = match &self.limit {
                 Limit::Local(local) => {
                     let key = rule.by.value(x, &self.scratch, |value| local.key(value));
                     let Some(key) = key else { continue };
-                    self.enter(local.take(key, 1, self.rule(most), 0), most, conn, x)
+                    self.enter(local.take(key, 1, self.rule(most), 0), (most, conn), rule, x)
                 }
                 Limit::Shared(_) => {
                     let key = rule.by.value(x, &self.scratch, |value| value.to_vec());
                     let Some(key) = key else { continue };
-                    Some(Verdict::Ask { key, most, conn })
+                    Some(Verdict::Ask { key, most, conn, rule: index })
                 }
             };
             progress.applied = true;
@@ -172,10 +179,16 @@ impl LimitConn {
     fn enter(
         &self,
         decision: Result<Decision, Unavailable>,
-        most: u64,
-        conn: u64,
+        (most, conn): (u64, u64),
+        rule: &Rule,
         x: &mut Exchange<'_>,
     ) -> Option<Verdict> {
+        if self.show_fields
+            && let Ok(Decision { allowed, remaining, .. }) = &decision
+        {
+            let remaining = if *allowed { *remaining } else { 0 };
+            rule.fields.add(x, Shown { quota: most, is_concurrent: true, remaining, ..Shown::default() });
+        }
         let decision = match decision {
             Ok(decision) if decision.allowed => decision,
             Ok(_) => return Some(Verdict::Done(Step::Reply(self.rejected.clone()))),

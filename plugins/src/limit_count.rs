@@ -7,7 +7,6 @@
 //! the resource the plugin stands in and to its settings, so changing them
 //! resets it; a `group` is counted together wherever it stands.
 
-mod fields;
 mod rule;
 mod schema;
 
@@ -20,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use smallvec::SmallVec;
 
+use crate::limits::fields::Shown;
 use crate::limits::policy::{Degradation, Policy};
 use crate::limits::{Amount, Scratch};
 use rule::{Rule, Window};
@@ -221,7 +221,15 @@ impl LimitCount {
             rule.headers.set(x, window.count, &decision);
         }
         if self.show_fields {
-            rule.fields.add(x, window, &decision);
+            let seconds = |ms: u64| Some(ms.div_ceil(1000));
+            let shown = Shown {
+                quota: window.count,
+                window: seconds(window.ms),
+                remaining: if decision.allowed { decision.remaining } else { 0 },
+                reset: seconds(decision.reset_ms),
+                ..Shown::default()
+            };
+            rule.fields.add(x, shown);
         }
         (!decision.allowed).then(|| Step::Reply(self.rejected.clone()))
     }

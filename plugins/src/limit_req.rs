@@ -16,6 +16,7 @@ use sdk::{Build, Exchange, Plugin, Reply, Step};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::limits::fields::{Fields, Shown};
 use crate::limits::policy::{Degradation, Policy, with_policies};
 use crate::limits::{By, Scratch};
 
@@ -23,10 +24,14 @@ use crate::limits::{By, Scratch};
 pub struct LimitReq {
     limit: Limit,
     pace: Pace,
+    rate: f64,
+    burst: f64,
     by: By,
     nodelay: bool,
     degradation: Degradation,
     rejected: Reply,
+    /// With `show_ratelimit_fields`.
+    fields: Option<Fields>,
     scratch: Scratch,
 }
 
@@ -36,6 +41,8 @@ pub struct Config {
     rate: Rate,
     #[serde(flatten)]
     policy: Policy,
+    #[serde(default)]
+    show_ratelimit_fields: bool,
 }
 
 /// The settings that decide what is counted.
@@ -74,6 +81,7 @@ impl Plugin for LimitReq {
                 "rejected_code": {"type": "integer", "minimum": 200, "maximum": 599, "default": 503},
                 "rejected_msg": {"type": "string", "minLength": 1},
                 "nodelay": {"type": "boolean", "default": false},
+                "show_ratelimit_fields": {"type": "boolean"},
             },
             "required": ["rate", "burst", "key"],
         });
@@ -82,15 +90,18 @@ impl Plugin for LimitReq {
 
     fn build(mut config: Config, cx: &mut Build<'_>) -> Result<LimitReq, Invalid> {
         config.policy.settle(Kind::Paces);
-        let Config { rate, policy } = config;
+        let Config { rate, policy, show_ratelimit_fields } = config;
         let settings = serde_json::to_value(&rate).map_err(|error| Invalid::new(error.to_string()))?;
         Ok(LimitReq {
             limit: policy.limit(Self::NAME, Kind::Paces, &settings, None, cx)?,
             pace: Pace::new(rate.rate, rate.burst),
+            rate: rate.rate,
+            burst: rate.burst,
             by: By::configured(&rate.key, &rate.key_type),
             nodelay: rate.nodelay,
             degradation: policy.degradation(),
             rejected: crate::refusal(rate.rejected_code, rate.rejected_msg.as_deref(), TOO_FAST),
+            fields: show_ratelimit_fields.then(|| Fields::new("default")),
             scratch: cx.shared_worker_state("scratch"),
         })
     }
@@ -101,7 +112,7 @@ impl Plugin for LimitReq {
         let Some(key) = self.by.value(x, &self.scratch, |value| local.key(value)) else { return Step::Next };
         // Paces on this node never fail.
         let decision = local.take(key, 1, self.rule(), x.world().steady_ms()).unwrap_or_default();
-        match self.turn(&decision) {
+        match self.turn(&decision, x) {
             Ok(None) => Step::Next,
             Ok(Some(turn)) => {
                 x.set_note(Turn(turn));
@@ -118,7 +129,7 @@ impl Plugin for LimitReq {
             (Limit::Shared(limiter), None) => {
                 let key = self.by.value(x, &self.scratch, |value| value.to_vec()).unwrap_or_default();
                 match limiter.take(x.world(), Hit { key: &key, cost: 1, rule: self.rule() }).await {
-                    Ok(decision) => match self.turn(&decision) {
+                    Ok(decision) => match self.turn(&decision, x) {
                         Ok(turn) => turn,
                         Err(step) => return step,
                     },
@@ -139,18 +150,38 @@ impl LimitReq {
     }
 
     /// How long the request waits for its turn, or the step that rejects it.
-    fn turn(&self, decision: &Decision) -> Result<Option<Duration>, Step> {
+    fn turn(&self, decision: &Decision, x: &mut Exchange<'_>) -> Result<Option<Duration>, Step> {
+        if let Some(fields) = &self.fields {
+            fields.add(x, self.shown(decision));
+        }
         if !decision.allowed {
             return Err(Step::Reply(self.rejected.clone()));
         }
         let waits = decision.delay_us >= 1000 && !self.nodelay;
         Ok(waits.then(|| Duration::from_micros(decision.delay_us)))
     }
+
+    /// The limit as a window: as many as may come at once, and the time after which as many may come again.
+    fn shown(&self, decision: &Decision) -> Shown {
+        let ahead = decision.delay_us as f64 * self.rate / 1e6;
+        // The delay is rounded down to microseconds.
+        let remaining = if decision.allowed { (self.burst - ahead + 1e-3).max(0.0) as u64 } else { 0 };
+        let quota = self.burst as u64 + 1;
+        let seconds = |requests: f64| (requests / self.rate).ceil().max(1.0) as u64;
+        Shown {
+            quota,
+            window: Some(seconds(quota as f64)),
+            remaining,
+            // At most until one more has gone ahead.
+            reset: (remaining == 0).then(|| seconds(1.0)),
+            ..Shown::default()
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use sdk::testing::{Probe, now};
+    use sdk::testing::{Probe, now, respond};
 
     use super::*;
 
@@ -187,6 +218,27 @@ mod tests {
         assert_eq!((hit(&stage, &mut probe), hit(&stage, &mut probe)), (Ok(500), Err(503)));
         let mut other = Probe { services: probe.services.clone(), ..Probe::default() }.from_ip("10.0.0.9");
         assert_eq!(hit(&stage, &mut other), Ok(0));
+    }
+
+    #[test]
+    fn standard_fields_show_the_burst_and_the_time_for_it() {
+        let mut probe = Probe::default();
+        let mut config = config(0.5, 2.0);
+        config["show_ratelimit_fields"] = json!(true);
+        config["nodelay"] = json!(true);
+        let stage: LimitReq = probe.stage(config).unwrap();
+        for (state, allowed) in [("r=2", true), ("r=1", true), ("r=0;t=2", true), ("r=0;t=2", false)] {
+            let mut x = probe.exchange();
+            assert_eq!(matches!(stage.access(&mut x), Step::Next), allowed);
+            respond(&mut x, 200, &[]);
+            let shown = crate::limits::fields::tests::shown(&x);
+            assert_eq!(
+                shown,
+                [vec![r#""default";q=3;w=6"#.to_owned()], vec![format!(r#""default";{state}"#)]]
+            );
+            drop(x);
+            probe.messages.clear();
+        }
     }
 
     #[test]

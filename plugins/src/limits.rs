@@ -3,6 +3,7 @@
 //! Code shared by the plugins that limit requests: keys to count by, amounts that may
 //! come from the request, and where it is counted ([`policy`]).
 
+pub(crate) mod fields;
 pub(crate) mod policy;
 #[cfg(test)]
 mod scopes;

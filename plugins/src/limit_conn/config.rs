@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::Rule;
+use crate::limits::fields::Fields;
 use crate::limits::policy::{Policy, with_policies};
 use crate::limits::{Amount, By};
 
@@ -16,6 +17,8 @@ pub struct Config {
     pub(super) rules: Rules,
     #[serde(flatten)]
     pub(super) policy: Policy,
+    #[serde(default)]
+    pub(super) show_ratelimit_fields: bool,
 }
 
 /// The settings that decide what is counted.
@@ -55,6 +58,7 @@ pub(super) fn schema() -> Value {
             "key_type": {"type": "string", "enum": ["var", "var_combination"], "default": "var"},
             "rejected_code": {"type": "integer", "minimum": 200, "maximum": 599, "default": 503},
             "rejected_msg": {"type": "string", "minLength": 1},
+            "show_ratelimit_fields": {"type": "boolean"},
             "rules": {
                 "type": "array",
                 "items": {
@@ -95,7 +99,7 @@ impl Config {
     pub(crate) fn of_stream(mut stream: Value) -> Result<Config, Invalid> {
         stream["rejected_code"] = 503.into();
         let rules = serde_json::from_value(stream).map_err(|error| Invalid::new(error.to_string()))?;
-        Ok(Config { rules, policy: Policy::local() })
+        Ok(Config { rules, policy: Policy::local(), show_ratelimit_fields: false })
     }
 
     /// How long a node that died keeps its requests counted, in seconds.
@@ -108,16 +112,17 @@ impl Rules {
     /// The rules in force: those written, or the one that the settings make.
     pub(super) fn in_force(self) -> Vec<Rule> {
         if let Some(rules) = self.rules {
-            let rule = |rule: RuleConfig| Rule {
+            let rule = |(index, rule): (usize, RuleConfig)| Rule {
                 by: By::Combination { template: Template::parse(&rule.key), optional: true },
                 conn: rule.conn,
                 burst: rule.burst,
+                fields: Fields::new(&(index + 1).to_string()),
             };
-            return rules.into_iter().map(rule).collect();
+            return rules.into_iter().enumerate().map(rule).collect();
         }
         // The schema sees to it that both are there when there are no rules.
         let amount = |amount: Option<Amount>| amount.unwrap_or(Amount::Fixed(0));
         let by = By::configured(&self.key, &self.key_type);
-        vec![Rule { by, conn: amount(self.conn), burst: amount(self.burst) }]
+        vec![Rule { by, conn: amount(self.conn), burst: amount(self.burst), fields: Fields::new("default") }]
     }
 }

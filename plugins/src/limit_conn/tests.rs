@@ -1,6 +1,6 @@
 //! Tests of limit-conn.
 
-use sdk::testing::{Probe, now};
+use sdk::testing::{Probe, now, respond};
 use serde_json::json;
 
 use super::*;
@@ -45,6 +45,41 @@ fn so_many_are_in_and_some_more_wait() {
     assert_eq!(hit(&stage, &mut client(&first, &[])), Ok(0));
     let Limit::Local(local) = &stage.limit else { panic!("not local") };
     assert_eq!(local.within(b"127.0.0.1"), 0);
+}
+
+#[test]
+fn standard_fields_show_each_rule() {
+    let first = Probe::default();
+    let mut config = json!({"default_conn_delay": 0.1, "show_ratelimit_fields": true, "rules": [
+        {"conn": 1, "burst": 1, "key": "$remote_addr"}, {"conn": 4, "burst": 0, "key": "$host $remote_addr"},
+    ]});
+    let policy = [r#""1";q=2;qu="concurrent-requests""#, r#""2";q=4;qu="concurrent-requests""#];
+    for is_shown in [true, false] {
+        config["show_ratelimit_fields"] = json!(is_shown);
+        let stage: LimitConn = first.stage(config.clone()).unwrap();
+        let mut clients: Vec<_> = (0..3).map(|_| client(&first, &[])).collect();
+        let got: Vec<_> = clients
+            .iter_mut()
+            .map(|probe| {
+                let mut x = probe.exchange();
+                if matches!(stage.access(&mut x), Step::Wait) {
+                    now(stage.wait(Phase::Access, &mut x));
+                }
+                respond(&mut x, 200, &[]);
+                crate::limits::fields::tests::shown(&x)
+            })
+            .collect();
+        // The first rule refuses the third request.
+        let rows = [
+            (&policy[..], &["\"1\";r=1", "\"2\";r=3"][..]),
+            (&policy, &["\"1\";r=0", "\"2\";r=2"]),
+            (&policy[..1], &["\"1\";r=0"]),
+        ];
+        for (got, (policy, state)) in got.iter().zip(rows) {
+            let expected = [policy, state].map(|row| if is_shown { row } else { &[] });
+            assert_eq!(*got, expected);
+        }
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use sdk::HeaderName;
 use sdk::limit::{self, Decision};
 use serde_json::Value;
 
-use super::fields::Fields;
+use crate::limits::fields::Fields;
 use crate::limits::{Amount, By};
 
 /// A limit and how it shows.

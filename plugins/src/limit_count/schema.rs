@@ -6,9 +6,9 @@ use sdk::limit::{Group, Kind};
 use sdk::template::Template;
 use serde_json::{Value, json};
 
-use super::fields::Fields;
 use super::rule::{Headers, Rule};
 use super::{Config, Rules};
+use crate::limits::fields::Fields;
 use crate::limits::policy::with_policies;
 use crate::limits::{Amount, By};
 

@@ -287,12 +287,7 @@ fn standard_fields_are_added_for_each_limit() {
             let mut x = probe.exchange();
             let _ = stage.access(&mut x);
             respond(&mut x, 200, &[]);
-            let fields = &x.response().fields;
-            let values = |wanted: &[u8]| {
-                let values = fields.iter().filter(|(name, ..)| name.eq_ignore_ascii_case(wanted));
-                values.map(|(_, value, _)| String::from_utf8_lossy(value).into_owned()).collect::<Vec<_>>()
-            };
-            found = vec![values(b"RateLimit-Policy"), values(b"RateLimit")];
+            found = crate::limits::fields::tests::shown(&x).to_vec();
         }
         found
     };
