@@ -276,6 +276,17 @@ mod tests {
     }
 
     #[test]
+    fn the_pages_for_users_count_the_plugins() {
+        let count = ROWS.len();
+        assert!(
+            include_str!("../../README.md").contains(&format!(" {count} plugins;")),
+            "README.md: {count}"
+        );
+        let changes = include_str!("../../CHANGELOG.md");
+        assert!(changes.contains(&format!("[{count} plugins of routes")), "CHANGELOG.md: {count}");
+    }
+
+    #[test]
     fn every_plugin_states_its_order_as_apisix_has_it() {
         for row in ROWS.iter().filter(|row| !apisix_plugins::OWN.contains(&row.name())) {
             let known = apisix_plugins::find(apisix_plugins::Subsystem::Http, row.name())
