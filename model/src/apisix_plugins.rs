@@ -181,7 +181,7 @@ static HTTP: &[ApisixPlugin] = table! { "http":
     "authz-casdoor" 2559 on;
     "wolf-rbac" 2555 on unseen CREDENTIALS;
     "ldap-auth-advanced" 2541 on unseen CREDENTIALS;
-    "ldap-auth" 2540 on unseen CREDENTIALS;
+    "ldap-auth" 2540 on;
     "hmac-auth" 2530 on;
     "basic-auth" 2520 on;
     "jwt-auth" 2510 on;
@@ -247,7 +247,7 @@ static HTTP: &[ApisixPlugin] = table! { "http":
     "loggly" 411 on unseen LOGS;
     "http-logger" 410 on;
     "splunk-hec-logging" 409 on;
-    "skywalking-logger" 408 on unseen LOGS;
+    "skywalking-logger" 408 on;
     "google-cloud-logging" 407 on unseen LOGS;
     "sls-logger" 406 on unseen LOGS;
     "tcp-logger" 405 on;

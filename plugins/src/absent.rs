@@ -153,10 +153,10 @@ mod tests {
             hint("azure-functions", SchemaType::Route).expect("it says what correct settings would meet");
         assert!(text.contains("this version does not have the plugin azure-functions"), "{text}");
         assert_eq!(hint("loggly", SchemaType::Route), None, "which is accepted once it fits");
-        assert_eq!(check("ldap-auth", json!({"user_dn": "cn=a"}), SchemaType::Consumer), Ok(()));
+        assert_eq!(check("ldap-auth-advanced", json!({"user_dn": "cn=a"}), SchemaType::Consumer), Ok(()));
         let wrong = json!({"user_dn": 1});
         assert!(
-            check("ldap-auth", wrong, SchemaType::Consumer)
+            check("ldap-auth-advanced", wrong, SchemaType::Consumer)
                 .unwrap_err()
                 .contains("expected string, got number")
         );

@@ -116,6 +116,16 @@ pub(crate) fn base64(text: &[u8]) -> Option<Decoded> {
     decode(&STANDARD, text)
 }
 
+/// Decodes `Basic …` to `name:password`.
+pub(crate) fn basic(header: &[u8]) -> Option<Decoded> {
+    let (scheme, rest) = header.split_at_checked(5)?;
+    let (space, text) = rest.split_first()?;
+    if !scheme.eq_ignore_ascii_case(b"basic") || !space.is_ascii_whitespace() || text.is_empty() {
+        return None;
+    }
+    base64(text)
+}
+
 /// Decodes base64url (RFC 4648 section 5), which JSON web tokens use.
 pub(crate) fn base64url(text: &[u8]) -> Option<Decoded> {
     const URL_SAFE: GeneralPurpose = GeneralPurpose::new(&alphabet::URL_SAFE, LENIENT);

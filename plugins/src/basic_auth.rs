@@ -185,7 +185,7 @@ impl Plugin for BasicAuth {
 fn identify(x: &Exchange<'_>) -> Result<Identity, &'static str> {
     const INVALID: &str = "Invalid authorization in request";
     let header = x.header("Authorization").ok_or("Missing authorization in request")?;
-    let sent = decode(header).ok_or(INVALID)?;
+    let sent = auth::basic(header).ok_or(INVALID)?;
     let colon = sent.iter().position(|&byte| byte == b':').ok_or(INVALID)?;
     let (name, password) = (&sent[..colon], &sent[colon + 1..]);
 
@@ -195,16 +195,6 @@ fn identify(x: &Exchange<'_>) -> Result<Identity, &'static str> {
     let secret = found.and_then(Identity::secret).unwrap_or(Secret::NONE);
     let right = secret.is(password) | without_spaces(password).is_some_and(|rest| secret.is(&rest));
     found.filter(|_| right).cloned().ok_or("Invalid user authorization")
-}
-
-/// Decodes `Basic …` to `name:password`.
-fn decode(header: &[u8]) -> Option<Decoded> {
-    let (scheme, rest) = header.split_at_checked(5)?;
-    let (space, text) = rest.split_first()?;
-    if !scheme.eq_ignore_ascii_case(b"basic") || !space.is_ascii_whitespace() || text.is_empty() {
-        return None;
-    }
-    auth::base64(text)
 }
 
 /// The text without its white space; `None` if it has none.

@@ -54,6 +54,7 @@ pub mod jwks_auth;
 pub mod jwt_auth;
 pub mod kafka_logger;
 pub mod key_auth;
+pub mod ldap_auth;
 pub mod limit_conn;
 pub mod limit_count;
 pub mod limit_req;
@@ -86,6 +87,7 @@ pub mod request_validation;
 pub mod response_rewrite;
 mod rules;
 pub mod server_info;
+pub mod skywalking_logger;
 pub mod splunk_hec_logging;
 pub mod static_files;
 pub mod stream;
@@ -144,6 +146,7 @@ plugins! {
     request_validation::RequestValidation,
     multi_auth::MultiAuth,
     openid_connect::OpenidConnect,
+    ldap_auth::LdapAuth,
     hmac_auth::HmacAuth,
     basic_auth::BasicAuth,
     jwt_auth::JwtAuth,
@@ -182,6 +185,7 @@ plugins! {
     echo::Echo,
     http_logger::HttpLogger,
     splunk_hec_logging::SplunkHecLogging,
+    skywalking_logger::SkywalkingLogger,
     tcp_logger::TcpLogger,
     kafka_logger::KafkaLogger,
     syslog::Syslog,

@@ -55,6 +55,7 @@ pub fn install() -> Result<()> {
     npm()?;
     go()?;
     etcd()?;
+    slapd()?;
     faketime()
 }
 
@@ -167,6 +168,19 @@ pub fn prometheus() -> Result<PathBuf> {
     Ok(root().join("target/tools/prometheus"))
 }
 
+/// OpenLDAP's server, with the libraries of its own; its package would start one.
+fn slapd() -> Result<()> {
+    let libraries = format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH);
+    let files = [
+        ("usr/sbin", "slapd"),
+        ("etc/ldap/schema", "core.schema"),
+        (&libraries, "libslapi-2.5.so.0"),
+        (&libraries, "libltdl.so.7"),
+        (&libraries, "libwrap.so.0"),
+    ];
+    unpacked("slapd", &["slapd", "libltdl7", "libwrap0"], &files)
+}
+
 /// A library that gives a process another clock, for the goal `clock`.
 fn faketime() -> Result<()> {
     let place = format!("usr/lib/{}-linux-gnu/faketime", std::env::consts::ARCH);
@@ -198,7 +212,8 @@ fn unpacked(what: &str, packages: &[&str], files: &[(&str, &str)]) -> Result<()>
         }
     }
     for (place, name) in files {
-        std::fs::rename(folder.join("all").join(place).join(name), tools.join(name))?;
+        // Some are links to a file whose name has the whole version.
+        std::fs::copy(folder.join("all").join(place).join(name), tools.join(name))?;
     }
     std::fs::remove_dir_all(folder)?;
     Ok(())

@@ -155,7 +155,7 @@ fn a_consumer_may_carry_what_another_version_checks() {
         ("routes", json!({"base_dn": "o", "ldap_uri": "h"}), false),
     ] {
         let owner = Owner { collection, id: "1".into() };
-        let entry = Configured { name: "ldap-auth", config: &config, owner: &owner };
+        let entry = Configured { name: "ldap-auth-advanced", config: &config, owner: &owner };
         assert_eq!(catalog.chain(&[entry], &scope).is_ok(), fits, "{collection} {config}");
     }
 }

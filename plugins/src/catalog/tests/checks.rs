@@ -27,8 +27,8 @@ fn checks_speak_as_apisix_does() {
     assert_eq!(invalid.reason, "unknown plugin [key-auht]");
     assert_eq!(invalid.hint.as_deref(), Some("did you mean `key-auth`?"));
     assert!(
-        reason("ldap-auth", json!({"base_dn": "o", "ldap_uri": "h"}), SchemaType::Route)
-            .starts_with("unknown plugin [ldap-auth]: it exists")
+        reason("ldap-auth-advanced", json!({"base_dn": "o", "ldap_uri": "h"}), SchemaType::Route)
+            .starts_with("unknown plugin [ldap-auth-advanced]: it exists")
     );
     let all = IndexMap::from([("key-auth".to_owned(), json!({"header": 1}))]);
     assert_eq!(catalog.check_all(&all, SchemaType::Route).unwrap_err().pointer, "/key-auth/header");
@@ -39,7 +39,7 @@ fn what_is_switched_off_may_be_wrong() {
     let catalog = catalog();
     let off = json!({"header": 1, "_meta": {"disable": true}});
     assert_eq!(catalog.check("key-auth", &off, SchemaType::Route), Ok(()));
-    assert_eq!(catalog.check("ldap-auth", &off, SchemaType::Route), Ok(()));
+    assert_eq!(catalog.check("ldap-auth-advanced", &off, SchemaType::Route), Ok(()));
     assert!(catalog.check("no-such", &off, SchemaType::Route).is_err());
     // As may one that is not in this build, and settings of which nothing is known.
     let unknown = model::apisix_plugins::Subsystem::Http.plugins().iter().find(|known| {
@@ -50,7 +50,7 @@ fn what_is_switched_off_may_be_wrong() {
     let unknown = unknown.expect("APISIX has more plugins").name;
     assert_eq!(catalog.check(unknown, &off, SchemaType::Route), Ok(()));
     assert_eq!(catalog.check("mqtt-proxy", &off, SchemaType::Route), Ok(()), "one of streams");
-    let names = ["key-auth", "ldap-auth", unknown, "mqtt-proxy"];
+    let names = ["key-auth", "ldap-auth-advanced", unknown, "mqtt-proxy"];
     let entries = names.map(|name| (name, off.clone()));
     let chain = chain(&catalog, &entries).unwrap();
     assert_eq!(chain.names(), [""; 0]);
@@ -119,7 +119,10 @@ fn an_unlisted_plugin_is_distinguished_from_an_unknown_one() {
     for (name, reason) in [
         ("key-auth", "unknown plugin [key-auth]: the list of plugins does not have it"),
         ("loggly", "unknown plugin [loggly]: it exists in APISIX but not in this version of Sluice"),
-        ("ldap-auth", "unknown plugin [ldap-auth]: it exists in APISIX but not in this version of Sluice"),
+        (
+            "ldap-auth-advanced",
+            "unknown plugin [ldap-auth-advanced]: it exists in APISIX but not in this version of Sluice",
+        ),
         ("no-such", "unknown plugin [no-such]"),
     ] {
         assert_eq!(not_listed(name).reason, reason);
