@@ -115,7 +115,7 @@ fn element(tag: u8, content: &[u8]) -> Vec<u8> {
     out
 }
 
-/// What an answer says. Its first two bytes are its tag and a part of its length.
+/// Returns the result of an answer, whose first two bytes are its tag and a part of its length.
 fn outcome(answer: &[u8]) -> Result<(), Failure> {
     let (start, mut rest) = answer.split_at_checked(2).ok_or(INVALID)?;
     let id = read(&mut rest, 0x02);
