@@ -113,6 +113,17 @@ describe("nodes", () => {
     expect(through({})).toBeUndefined();
   });
 
+  it("keep the port of an IPv6 address", () => {
+    expect(toRows([{ host: "::1", port: 80, weight: 2 }])).toEqual([{ address: "[::1]:80", weight: 2, more: {} }]);
+    expect(through([{ host: "::1", port: 80, weight: 2 }])).toEqual([{ host: "[::1]", port: 80, weight: 2 }]);
+    expect(through([{ host: "[::1]", port: 80, weight: 2 }])).toEqual([{ host: "[::1]", port: 80, weight: 2 }]);
+  });
+
+  it("use the port in the host before the one beside it", () => {
+    expect(through([{ host: "a.test:81", port: 82, weight: 1 }])).toEqual([{ host: "a.test", port: 81, weight: 1 }]);
+    expect(through([{ host: "[::1]:81", port: 82, weight: 1 }])).toEqual([{ host: "[::1]", port: 81, weight: 1 }]);
+  });
+
   it("become a list where an object would lose one", () => {
     const rows = [{ address: "a:1", weight: 1, more: {} }, { address: "a:1", weight: 2, more: {} }];
     expect(fromRows(rows, false)).toEqual([{ host: "a", port: 1, weight: 1 }, { host: "a", port: 1, weight: 2 }]);

@@ -334,15 +334,17 @@ pub enum EtcdCommand {
 #[cfg(feature = "lua")]
 #[derive(Debug, Subcommand)]
 pub enum ScriptCommand {
-    /// Runs a plugin file against a described request, in a gateway of its own on loopback, and prints what it did
+    /// Runs a plugin file against a described request, in a gateway of its own on loopback, and prints its
+    /// requests, response and log lines
     ///
-    /// The exit code is 1 if the plugin does not load, fails, or does not do what the description expects.
+    /// The exit code is 1 if the plugin does not load, its settings are invalid, it fails, or the result is not as
+    /// expected.
     #[command(after_help = "Example:\n  \
         sluice script test apisix/plugins/our-check.lua    with our-check.yaml beside it")]
     Test {
         /// The file of the plugin, NAME.lua
         file: PathBuf,
-        /// The request and what is expected, in YAML or JSON; NAME.yaml, NAME.yml or NAME.json beside the file otherwise
+        /// The request and the expected result, in YAML or JSON; NAME.yaml, NAME.yml or NAME.json beside the file otherwise
         description: Option<PathBuf>,
     },
 }

@@ -71,10 +71,12 @@ pub async fn preview(
         .into_iter()
         .map(|question| Ok([explain_by(&before, question.clone())?, explain_by(&after, question)?]))
         .collect::<Result<_, String>>()?;
-    let is_new = |rejected: &&Rejected| before.rejected.iter().all(|known| known.key != rejected.key);
-    let new = after.rejected.iter().filter(is_new);
-    let (not_asked, rejected): (Vec<_>, Vec<_>) = new.partition(|one| is_not_asked(one));
-    let rejected = rejected.into_iter().map(|one| (one.key.clone(), one.invalid.clone()));
+    let (not_asked, rejected): (Vec<_>, Vec<_>) = after.rejected.iter().partition(|one| is_not_asked(one));
+    // A resource whose secret was not looked up before may have been valid.
+    let is_new = |rejected: &&Rejected| {
+        before.rejected.iter().all(|known| known.key != rejected.key || is_not_asked(known))
+    };
+    let rejected = rejected.into_iter().filter(is_new).map(|one| (one.key.clone(), one.invalid.clone()));
     Ok(Preview {
         explained,
         rejected: rejected.take(MOST_REJECTED).collect(),

@@ -17,11 +17,15 @@ use model::yaml::{self, Variables};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Map, Value, json};
 
-use crate::say;
+use crate::{files, say};
 
 /// Waits for the gateway to start, and for its response.
 const START: Duration = Duration::from_secs(20);
 const RESPONSE: Duration = Duration::from_secs(60);
+
+/// The log is complete once it is unchanged for `QUIET`, or after `LOG`.
+const QUIET: Duration = Duration::from_millis(300);
+const LOG: Duration = Duration::from_secs(5);
 
 /// Bytes of a message that are read.
 const LONGEST: u64 = 4 << 20;
@@ -30,13 +34,26 @@ const LONGEST: u64 = 4 << 20;
 const FIELDS: [&str; 8] =
     ["conf", "plugins", "consumers", "metadata", "attr", "request", "response", "expect"];
 
-/// Runs the test of a plugin file and prints what it did. Returns whether the expectations of the description hold.
+/// Log texts of plugins that do not load, of rejected resources, and of scripts that fail.
+const BROKEN: [&str; 5] = [
+    "plugin not loaded",
+    "resource is not served as written",
+    "lua script failed",
+    "failed to run lua code",
+    "pre_function execution",
+];
+
+/// Runs the test of a plugin file and prints its requests, response and log lines. Returns whether the expectations
+/// of the description hold.
 ///
 /// # Errors
-/// An unreadable file or description, or a gateway that does not start.
+/// An unreadable file or description, the name of a built-in plugin, or a gateway that does not start.
 pub fn test(file: &Path, description: Option<&Path>) -> anyhow::Result<bool> {
     let file = fs::canonicalize(file).with_context(|| format!("cannot read {}", file.display()))?;
     let name = file.file_stem().and_then(|name| name.to_str()).context("the file's name is not UTF-8")?;
+    if files::built_plugins().contains(&name) {
+        bail!("plugin name is built in name={name}; rename the file");
+    }
     let described = described(&file, description)?;
     let folder = Folder::new()?;
     let upstream = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
@@ -47,20 +64,23 @@ pub fn test(file: &Path, description: Option<&Path>) -> anyhow::Result<bool> {
     let response = response_of(&described);
     // It ends with the process.
     std::thread::spawn(move || {
-        for stream in upstream.incoming().flatten() {
-            if let Ok(request) = serve(stream, &response) {
+        for mut stream in upstream.incoming().flatten() {
+            if let Ok(request) = read_request(&mut stream) {
+                // First, so that the request is in the channel once the client has the response.
                 let _ = seen.send(request);
+                let _ = stream.write_all(&response);
             }
         }
     });
-    let gateway = Gateway::start(&folder.0)?;
+    let mut gateway = Gateway::start(&folder.0)?;
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let answered = gateway.ask(address, &request_of(&described));
-    // Lines of the log phase are written beside the response.
-    std::thread::sleep(Duration::from_millis(300));
+    if answered.is_ok() {
+        folder.wait_for_log();
+    }
     drop(gateway);
     let log = folder.log();
-    let answered = answered.with_context(|| format!("no response; the gateway wrote:\n{log}"))?;
+    let answered = answered.map_err(|error| anyhow::anyhow!("{error:#}; log of the gateway:\n{log}"))?;
     Ok(report(&described, &answered, &requests, &log))
 }
 
@@ -76,7 +96,7 @@ fn described(file: &Path, description: Option<&Path>) -> anyhow::Result<Value> {
     };
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let document = yaml::parse(&text, Variables::Keep)
-        .map_err(|error| anyhow::anyhow!("{} is no YAML: {error:?}", path.display()))?;
+        .map_err(|error| anyhow::anyhow!("invalid YAML file={} error={error:?}", path.display()))?;
     let Some(fields) = document.value.as_object() else {
         bail!("{} must be an object with some of: {}", path.display(), FIELDS.join(", "))
     };
@@ -96,6 +116,20 @@ impl Folder {
         let path = std::env::temp_dir().join(unique);
         fs::DirBuilder::new().mode(0o700).create(&path)?;
         Ok(Folder(path))
+    }
+
+    /// Waits for the lines of the log phase: a thread of the gateway writes them, and its end does not flush them.
+    fn wait_for_log(&self) {
+        let length = || fs::metadata(self.0.join("log")).map_or(0, |log| log.len());
+        let end = Instant::now() + LOG;
+        let (mut known, mut since) = (length(), Instant::now());
+        while since.elapsed() < QUIET && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(20));
+            let now = length();
+            if now != known {
+                (known, since) = (now, Instant::now());
+            }
+        }
     }
 
     fn log(&self) -> String {
@@ -208,8 +242,8 @@ fn response_of(described: &Value) -> Vec<u8> {
         .into_bytes()
 }
 
-/// Answers one request of the gateway; returns the request.
-fn serve(mut stream: TcpStream, response: &[u8]) -> std::io::Result<Vec<u8>> {
+/// Reads one request of the gateway.
+fn read_request(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
     stream.set_read_timeout(Some(RESPONSE))?;
     let mut request = Vec::new();
     let mut piece = [0; 8192];
@@ -219,7 +253,6 @@ fn serve(mut stream: TcpStream, response: &[u8]) -> std::io::Result<Vec<u8>> {
             count => request.extend_from_slice(&piece[..count]),
         }
     }
-    stream.write_all(response)?;
     Ok(request)
 }
 
@@ -249,27 +282,37 @@ impl Gateway {
     }
 
     /// Sends a request once the gateway listens, and returns the whole response.
-    fn ask(&self, address: SocketAddr, request: &[u8]) -> anyhow::Result<Vec<u8>> {
+    fn ask(&mut self, address: SocketAddr, request: &[u8]) -> anyhow::Result<Vec<u8>> {
+        let mut stream = self.connect(address)?;
+        stream.set_read_timeout(Some(RESPONSE))?;
+        stream.write_all(request).context("cannot send the request")?;
+        let mut response = Vec::new();
+        stream.take(LONGEST).read_to_end(&mut response).context("no response")?;
+        Ok(response)
+    }
+
+    /// Connects once the gateway listens.
+    fn connect(&mut self, address: SocketAddr) -> anyhow::Result<TcpStream> {
         let end = Instant::now() + START;
-        let mut stream = loop {
+        loop {
+            if let Some(status) = self.0.try_wait()? {
+                bail!("gateway ended at its start status={status}");
+            }
             match TcpStream::connect_timeout(&address, START) {
-                Ok(stream) => break stream,
-                Err(error) if Instant::now() > end => return Err(error.into()),
+                Ok(stream) => return Ok(stream),
+                Err(error) if Instant::now() > end => return Err(error).context("gateway does not listen"),
                 Err(_) => std::thread::sleep(Duration::from_millis(20)),
             }
-        };
-        stream.set_read_timeout(Some(RESPONSE))?;
-        stream.write_all(request)?;
-        let mut response = Vec::new();
-        stream.take(LONGEST).read_to_end(&mut response)?;
-        Ok(response)
+        }
     }
 }
 
 impl Drop for Gateway {
     fn drop(&mut self) {
+        // The process ID of an ended gateway may be that of another process.
+        let is_running = matches!(self.0.try_wait(), Ok(None));
         let pid = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw);
-        if let Some(pid) = pid {
+        if let Some(pid) = pid.filter(|_| is_running) {
             let _ = kill_process(pid, Signal::TERM);
         }
         let _ = self.0.wait();
@@ -295,7 +338,7 @@ fn report(described: &Value, answered: &[u8], requests: &Receiver<Vec<u8>>, log:
     for failure in &failures {
         say::out(format_args!("not as expected: {failure}"));
     }
-    let is_broken = ["plugin not loaded", "lua script failed"].iter().any(|words| log.contains(words));
+    let is_broken = BROKEN.iter().any(|words| log.contains(words));
     failures.is_empty() && !is_broken
 }
 

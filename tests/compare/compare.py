@@ -282,7 +282,7 @@ def compare(original, path, args, ports):
     checked = subprocess.run([args.sluice, "check", "--json", str(site.file)] + options(site, args), capture_output=True, text=True)
     try:
         findings = (json.loads(checked.stdout)["import"] or {}).get("findings", [])
-        # A profile of the comparison is no part of what is compared.
+        # A profile of the comparison is not compared.
         findings = [one for one in findings if "application-compare" not in str(one.get("file"))]
     except (ValueError, KeyError):
         findings = []

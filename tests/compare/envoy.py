@@ -168,17 +168,18 @@ class Site:
         # Routes of which some requests are drawn, and those that get the others.
         starts = tuple(path for route in items(host, "routes") if get(route, "match", "runtime_fraction") is not None
                        if (path := text_of(route, "match", "prefix")))
+        weighted = set()
         for route in items(host, "routes"):
             match = get(route, "match")
             for target, headers in of_match(match):
                 targets.append((target, outside | lines(route), headers, "route in line " + str(route.start_mark.line + 1)))
                 if get(route, "route", "weighted_clusters") is not None:
-                    starts += (target,)
+                    weighted.add(target)
         for at, (target, where, more, about) in enumerate(targets):
             def make(method, host=None, extra=(), body=b"", where=where, about=about, target=target, more=more):
                 base = [("Host", host or domains[0]), ("User-Agent", "compare"), ("X-Forwarded-For", "192.0.2.7")]
                 made = Request(port, tls, method, target, base + list(more) + list(extra), body, where, about)
-                made.drawn = target.startswith(starts)
+                made.drawn = target in weighted or target.startswith(starts)
                 return made
 
             yield make("GET")

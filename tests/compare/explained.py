@@ -24,7 +24,9 @@ def explains(finding, difference, target):
             return True
         return finding["severity"] == "guard" and any(status in REFUSALS for status in statuses)
     if difference.startswith(("the upstream is", "upstream port")):
-        return speaks_of("upstreams?", "servers?", "clusters?", "upgraded", r"50\d", r"40\d", "auth_request", "error_page")
+        return speaks_of("upstreams?", "servers?", "clusters?", "upgraded", r"50\d", r"40\d") or (
+            (speaks_of("auth_request") and any(status in REFUSALS or status == 500 for status in statuses))
+            or (speaks_of("error_page") and any(status >= 400 for status in statuses)))
     if difference.startswith("upstream target"):
         return speaks_of("paths?", "query", "normal form")
     if difference.startswith("upstream attempt"):
@@ -48,18 +50,18 @@ def explains(finding, difference, target):
     return False
 
 
-# Findings with an effect that no request of the comparison can show: what the construct or the effect says, and why.
+# Findings with an effect that no request of the comparison can show: a pattern of the construct or the effect, and the reason.
 UNTRIGGERABLE = [
     (r"X-Envoy-|gateway's own (bodies|error|way)", "forwarded headers, X-Envoy-* and bodies of errors are not compared"),
     (r"registry|services? that the file (does not )?names?", "needs services that only a registry knows"),
     (r"Java code", "the code of the application is not there"),
     (r"token that these keys verify|scopes and roles", "needs a token that the issuer has signed"),
-    (r"X-RateLimit|counted", "needs Redis, or depends on time"),
+    (r"X-RateLimit|counted in|requests are counted", "needs Redis, or depends on time"),
     (r"but not with nginx's", "servers of one upstream count as equal"),
     (r"second Content-Type", "two fields of one value count as one"),
     (r"versions? from", "depends on the version of the original"),
     (r"listeners on other than|connections are bounded", "concerns connections, not requests"),
-    (r"rate of failures|count as failures|ejected|outlier", "depends on time and on many failures"),
+    (r"rate of failures|count as failures|nodes are not ejected|outlier", "depends on time and on many failures"),
 ]
 
 

@@ -113,7 +113,9 @@ impl Plugin {
     /// The page's description of a field.
     fn meaning(&self, heading: &str, field: &str) -> Option<&str> {
         if field == "_meta" {
-            return Some("common to all plugins: `disable`, `priority`, `filter`, `error_response`");
+            return Some(
+                "common to all plugins: `disable`, `priority`, `filter`, `error_response`, `pre_function`",
+            );
         }
         let start = format!("- `{field}`: ");
         let pages = [Some(self.words.as_str()), self.of_routes.as_deref()];

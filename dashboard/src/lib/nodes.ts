@@ -17,7 +17,7 @@ export function toRows(nodes: unknown): Row[] | undefined {
       if (typeof node !== "object" || node === null || Array.isArray(node)) return undefined;
       const { host, port, weight, ...more } = node as Record<string, unknown>;
       if (typeof host !== "string" || ![port, weight].every((one) => one === undefined || typeof one === "number")) return undefined;
-      rows.push({ address: port === undefined ? host : `${host}:${port as number}`, weight: (weight as number | undefined) ?? 1, more });
+      rows.push({ address: joined(host, port as number | undefined), weight: (weight as number | undefined) ?? 1, more });
     }
     return rows;
   }
@@ -26,6 +26,12 @@ export function toRows(nodes: unknown): Row[] | undefined {
     rows.push({ address, weight, more: {} });
   }
   return rows;
+}
+
+/** One text of both, with brackets around an IPv6 address. A port in the host wins, as in the gateway. */
+function joined(host: string, port?: number): string {
+  if (port === undefined || parted(host).port !== undefined) return host;
+  return `${host.includes(":") && !host.startsWith("[") ? `[${host}]` : host}:${port}`;
 }
 
 /** Host and port. An IPv6 address has a port only behind brackets. */

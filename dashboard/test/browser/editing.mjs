@@ -66,8 +66,8 @@ export async function editing({ page, step, at, click, editor, inspect, fresh })
     await click("Review and save");
     await dialog.getByText("What would this change?").click();
     await click("Explain before and after");
-    await dialog.getByText("whether it would be served is not known").waitFor();
-    await dialog.locator("td .add", { hasText: "not known: routes/r1 needs a secret" }).waitFor();
+    await dialog.getByText("whether it would be served is unknown").waitFor();
+    await dialog.locator("td .add", { hasText: "unknown: routes/r1 needs a secret" }).waitFor();
     await dialog.getByText("note: host names and secrets were not looked up").first().waitFor();
     await click("Back");
     await editor("route").fill(good);

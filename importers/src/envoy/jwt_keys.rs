@@ -23,11 +23,7 @@ pub(super) fn read(
     if let Some(local) = node.some("local_jwks") {
         let text = context.data(&local).ok()?;
         let keys: Value = serde_json::from_str(text.trim()).ok()?;
-        let keys = keys.get("keys").and_then(Value::as_array).filter(|keys| !keys.is_empty())?;
-        // jwks-auth refuses shared secrets.
-        if keys.iter().any(|key| key["kty"] == "oct") {
-            return None;
-        }
+        keys.get("keys").and_then(Value::as_array).filter(|keys| !keys.is_empty())?;
         set("jwks", json!(text.trim()));
     } else {
         remote(&node.some("remote_jwks")?, clusters, &mut set, report)?;

@@ -158,7 +158,7 @@ impl Map<'_> {
 
     /// Shares by the first digits of the request's own identifier, which is random.
     fn drawn(&self) -> Result<Values, String> {
-        let shares = self.shares().ok_or("its shares are no percentages")?;
+        let shares = self.shares().ok_or("invalid percentages")?;
         let mut values = Values::new();
         let mut before = 0;
         for (share, value) in shares {
@@ -246,28 +246,24 @@ impl Map<'_> {
     }
 }
 
-/// How many numbers the first three hexadecimal digits of an identifier are.
-const DRAWN: u64 = 0x1000;
+/// Hexadecimal digits of an identifier that choose a share.
+const DIGITS: u32 = 4;
 
-/// A pattern of the identifiers whose first three digits are a number below this one.
+/// The number of their values.
+const DRAWN: u64 = 1 << (4 * DIGITS);
+
+/// A pattern of the identifiers whose first digits are a number below this one.
 fn below(number: u64) -> String {
     let class = |end: u64| match end {
         1..=10 => format!("[0-{}]", end - 1),
         11.. => format!("[0-9a-{:x}]", end - 1),
         0 => String::new(),
     };
-    let (high, middle, low) = (number >> 8, number >> 4 & 15, number & 15);
-    let mut parts = Vec::new();
-    if high > 0 {
-        parts.push(class(high));
-    }
-    if middle > 0 {
-        parts.push(format!("{high:x}{}", class(middle)));
-    }
-    if low > 0 {
-        parts.push(format!("{high:x}{middle:x}{}", class(low)));
-    }
-    format!("^(?:{})", parts.join("|"))
+    let digits = format!("{number:0width$x}", width = DIGITS as usize);
+    let digit = |at: u32| number >> (4 * (DIGITS - 1 - at)) & 15;
+    let parts = (0..DIGITS).filter(|at| digit(*at) > 0);
+    let parts = parts.map(|at| format!("{}{}", &digits[..at as usize], class(digit(at))));
+    format!("^(?:{})", parts.collect::<Vec<_>>().join("|"))
 }
 
 /// A mask of host names as a regular expression.
@@ -287,10 +283,10 @@ mod tests {
 
     #[test]
     fn shares_are_ranges_of_the_first_digits() {
-        for end in [1, 9, 10, 11, 16, 0x0a0, 0x123, 0x800, DRAWN - 1] {
+        for end in [1, 9, 10, 11, 16, 0x00a0, 0x0123, 0x8000, 0xa0b0, DRAWN - 1] {
             let pattern = regex::Regex::new(&below(end)).unwrap();
             let matched =
-                (0..DRAWN).filter(|number| pattern.is_match(&format!("{number:03x}0"))).collect::<Vec<_>>();
+                (0..DRAWN).filter(|number| pattern.is_match(&format!("{number:04x}0"))).collect::<Vec<_>>();
             assert_eq!(matched, (0..end).collect::<Vec<_>>(), "{end:x}");
         }
     }

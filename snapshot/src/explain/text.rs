@@ -29,7 +29,7 @@ impl fmt::Display for Explanation {
             writeln!(f, "consumer   {consumer}")?;
         }
         if let Some(key) = &self.not_asked {
-            writeln!(f, "answer     not known: {key} needs a secret, and no secret manager was asked")?;
+            writeln!(f, "answer     unknown: {key} needs a secret, and no secret manager was asked")?;
         }
         match (&self.answer, &self.upstream) {
             (Some(answer), _) => {

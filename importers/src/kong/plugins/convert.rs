@@ -82,11 +82,13 @@ impl<'k> Context<'k> {
     /// would be too long.
     pub(super) fn members(&self, groups: &[String]) -> Option<Vec<&'k String>> {
         let of = |group: &String| self.members.get(group.as_str()).map_or(&[][..], Vec::as_slice);
-        let count = groups.iter().map(|group| of(group).len()).sum();
-        self.names_left.set(self.names_left.get().checked_sub(count)?);
+        if groups.iter().map(|group| of(group).len()).sum::<usize>() > MAX_NAMES {
+            return None;
+        }
         let mut found: Vec<usize> = groups.iter().flat_map(of).copied().collect();
         found.sort_unstable();
         found.dedup();
+        self.names_left.set(self.names_left.get().checked_sub(found.len())?);
         Some(found.into_iter().map(|index| &self.usernames[index]).collect())
     }
 
