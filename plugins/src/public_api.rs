@@ -52,7 +52,11 @@ impl Plugin for PublicApi {
 
     async fn wait(&self, phase: Phase, x: &mut Exchange<'_>) -> Step {
         match self.served(x).and_then(|served| served.chain.stages().next()) {
-            Some(stage) => stage.instance().wait(phase, x).await,
+            // Requests for endpoints never reach the upstream of the route.
+            Some(stage) => match stage.instance().wait(phase, x).await {
+                Step::Next => Step::Reply(Reply::status(404)),
+                step => step,
+            },
             None => Step::Reply(Reply::status(404)),
         }
     }

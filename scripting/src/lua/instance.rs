@@ -62,7 +62,9 @@ impl Script {
                 Poll::Ready(Step::Next)
             }
             Poll::Ready(Ok(End::Exited | End::Returned)) => {
-                Poll::Ready(session::reply(x).map_or(Step::Next, Step::Reply))
+                let is_endpoint = x.note::<Called>().is_some();
+                let silent = if is_endpoint { Step::Reply(Reply::status(200)) } else { Step::Next };
+                Poll::Ready(session::reply(x).map_or(silent, Step::Reply))
             }
             Poll::Ready(Err(error)) => Poll::Ready(self.failed(&error, x)),
         }

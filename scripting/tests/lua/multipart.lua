@@ -36,4 +36,12 @@ function test.what_is_no_form_has_no_parts()
     eq(multipart(nil, "multipart/form-data; boundary=x"):get_all(), {})
 end
 
+function test.long_boundaries_and_lists_are_refused()
+    local form, err = multipart(body, "multipart/form-data; boundary=" .. ("-"):rep(71))
+    eq({ form, err }, { nil, "the boundary is too long" })
+    local parts = ("--x\r\nContent-Disposition: form-data; name=a\r\n\r\n1\r\n"):rep(1001) .. "--x--"
+    form, err = multipart(parts, "multipart/form-data; boundary=x")
+    eq({ form, err }, { nil, "the form has too many parts" })
+end
+
 return test

@@ -20,11 +20,15 @@ Processor.__index = Processor
 
 local deliver
 
+-- Entries that one processor holds at most.
+local MOST = 65536
+
 local function later(time, call, ...)
     local ok, err = ngx.timer.at(time, call, ...)
     if not ok then
         core.log.error("failed to create a timer of a batch processor: ", err)
     end
+    return ok
 end
 
 -- Hands a list to the function, and what failed again after a while.
@@ -37,9 +41,11 @@ function deliver(premature, self, batch)
         ok, err = false, ok
     end
     if ok then
+        self.pending = self.pending - #batch.entries
         return
     end
     if first_fail and first_fail > 1 then
+        self.pending = self.pending - (first_fail - 1)
         local rest = {}
         for at = first_fail, #batch.entries do
             rest[#rest + 1] = batch.entries[at]
@@ -48,19 +54,23 @@ function deliver(premature, self, batch)
     end
     batch.tries = batch.tries + 1
     if batch.tries > self.max_retry_count then
+        self.pending = self.pending - #batch.entries
         core.log.error("Batch Processor[", self.name, "] exceeded the max_retry_count[", batch.tries,
             "] dropping the entries, err: ", tostring(err))
         return
     end
     core.log.warn("Batch Processor[", self.name, "] failed to process entries: ", tostring(err))
-    later(self.retry_delay, deliver, self, batch)
+    if not later(self.retry_delay, deliver, self, batch) then
+        self.pending = self.pending - #batch.entries
+    end
 end
 
 local function flush(self)
     if #self.entries > 0 then
         local batch = { entries = self.entries, tries = 0 }
-        self.entries = {}
-        later(0, deliver, self, batch)
+        if later(0, deliver, self, batch) then
+            self.entries = {}
+        end
     end
 end
 
@@ -75,9 +85,12 @@ local function tick(premature, self)
     end
     if #self.entries == 0 then
         self.ticking = false
+        if self.on_idle then
+            self.on_idle()
+        end
         return
     end
-    later(1, tick, self)
+    self.ticking = later(1, tick, self)
 end
 
 function Processor.new(_, func, config)
@@ -94,12 +107,19 @@ function Processor.new(_, func, config)
             self[name] = field.default
         end
     end
+    -- Entries that are gathered, on their way or tried again.
+    self.pending = 0
     self.func, self.entries, self.first, self.last, self.ticking = func, {}, 0, 0, false
     return setmetatable(self, Processor)
 end
 
 function Processor:push(entry)
     local entries, now = self.entries, ngx.now()
+    if self.pending >= MOST then
+        core.log.error("max pending entries limit exceeded. discarding entry.")
+        return
+    end
+    self.pending = self.pending + 1
     entries[#entries + 1] = entry
     self.last = now
     if #entries == 1 then
@@ -108,8 +128,7 @@ function Processor:push(entry)
     if #entries >= self.batch_max_size then
         flush(self)
     elseif not self.ticking then
-        self.ticking = true
-        later(1, tick, self)
+        self.ticking = later(1, tick, self)
     end
 end
 

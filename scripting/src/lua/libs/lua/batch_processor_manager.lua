@@ -28,7 +28,7 @@ function Manager.wrap_metadata_schema(_, schema)
 end
 
 local function is_full(buffer, most)
-    if most and #buffer.entries >= most then
+    if most and buffer.pending >= most then
         core.log.error("max pending entries limit exceeded. discarding entry.")
         return true
     end
@@ -60,6 +60,10 @@ function Manager:add_entry_to_new_processor(conf, entry, _, func)
     end
     buffer:push(entry)
     self.buffers[conf] = buffer
+    -- The function of a logger often holds the configuration, so the table would keep both.
+    buffer.on_idle = function()
+        self.buffers[conf] = nil
+    end
     return true
 end
 

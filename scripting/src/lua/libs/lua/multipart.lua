@@ -5,17 +5,20 @@ local concat, find, gmatch, lower, setmetatable, sub, tostring =
 local Form = {}
 Form.__index = Form
 
--- Parts of one form.
-local MOST = 1000
+-- Parts of one form, and characters of a boundary (RFC 2046 section 5.1.1): the client chooses both.
+local MOST, LONGEST = 1000, 70
 
 -- The texts between two delimiters, in order.
 local function split(body, delimiter)
     local parts = {}
     local _, last = find(body, delimiter, 1, true)
-    while last and #parts < MOST do
+    while last do
         local first, next_last = find(body, "\r\n" .. delimiter, last + 1, true)
         if not first then
             break
+        end
+        if #parts == MOST then
+            return nil
         end
         parts[#parts + 1] = sub(body, last + 1, first - 1)
         last = next_last
@@ -45,8 +48,14 @@ local function new(_, body, content_type)
     local form = { parts = {} }
     local kind = content_type or ""
     form.boundary = kind:match('boundary="([^"]+)"') or kind:match("boundary=([^;]+)")
+    if form.boundary and #form.boundary > LONGEST then
+        return nil, "the boundary is too long"
+    end
     if form.boundary and body then
         local parts = split(body, "--" .. form.boundary)
+        if not parts then
+            return nil, "the form has too many parts"
+        end
         for at = 1, #parts do
             form.parts[#form.parts + 1] = part_of(parts[at])
         end
