@@ -122,6 +122,10 @@ impl Plugin for LdapAuth {
     async fn wait(&self, _phase: Phase, x: &mut Exchange<'_>) -> Step {
         let Ok((name, password)) = sent(x) else { return self.challenge.refuse(INVALID) };
         let dn = format!("{}={},{}", self.uid, escaped(&name), self.base_dn);
+        // First, so that names of no consumer cost no bind and lock no account of the directory.
+        let Some(identity) = x.consumers().find(Self::NAME, dn.as_bytes()).cloned() else {
+            return self.challenge.refuse(REFUSED);
+        };
         match bind::bind(x.world(), &self.connect, TIMEOUT, &dn, &password).await {
             Ok(()) => {}
             Err(Failure::Refused) => return self.challenge.refuse(REFUSED),
@@ -131,9 +135,6 @@ impl Plugin for LdapAuth {
                 return self.challenge.refuse(REFUSED);
             }
         }
-        let Some(identity) = x.consumers().find(Self::NAME, dn.as_bytes()).cloned() else {
-            return self.challenge.refuse(REFUSED);
-        };
         x.authenticate(identity);
         if self.hide_credentials {
             x.remove_header("Authorization");
@@ -148,7 +149,8 @@ fn sent(x: &Exchange<'_>) -> Result<(String, Vec<u8>), &'static str> {
     let sent = auth::basic(header).ok_or(INVALID)?;
     let colon = sent.iter().position(|&byte| byte == b':').ok_or(INVALID)?;
     let (name, password) = (&sent[..colon], &sent[colon + 1..]);
-    if name.len() > LONGEST || password.len() > LONGEST {
+    // A zero byte would end the password for a directory that reads it as a text of C: an anonymous bind.
+    if name.len() > LONGEST || password.len() > LONGEST || password.contains(&0) {
         return Err(INVALID);
     }
     let name = std::str::from_utf8(name).map_err(|_| INVALID)?;

@@ -52,6 +52,10 @@ pub(super) async fn bind(
             Err(_) => return Err(BROKEN),
             Ok(answer) => {
                 let result = outcome(&answer);
+                // An answer from before, such as the notice of a disconnection (RFC 4511 section 4.4.1).
+                if was_used && result == Err(INVALID) {
+                    continue;
+                }
                 if matches!(result, Ok(()) | Err(Failure::Refused)) {
                     connection.keep(IDLE);
                 }
@@ -103,12 +107,15 @@ fn request(dn: &str, password: &[u8]) -> Vec<u8> {
 /// A value in BER, behind its tag and length.
 fn element(tag: u8, content: &[u8]) -> Vec<u8> {
     let mut out = vec![tag];
-    match u16::try_from(content.len()) {
-        Ok(short @ 0..0x80) => out.push(short as u8),
-        // Names and passwords are short.
-        length => {
+    match content.len() {
+        short @ 0..0x80 => out.push(short as u8),
+        length @ 0x80..0x1_0000 => {
             out.push(0x82);
-            out.extend(length.unwrap_or(u16::MAX).to_be_bytes());
+            out.extend((length as u16).to_be_bytes());
+        }
+        length => {
+            out.push(0x84);
+            out.extend((length as u32).to_be_bytes());
         }
     }
     out.extend_from_slice(content);

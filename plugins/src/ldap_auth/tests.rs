@@ -66,8 +66,6 @@ fn a_bind_decides() {
         ("jack:se:cret ", Some(answer(0)), Ok("jack")),
         ("ja ck:se:cret ", Some(answer(0)), Ok("jack")),
         ("a,dc=b:se:cret ", Some(answer(0)), Ok("odd")),
-        // In the directory, but no consumer.
-        ("rose:se:cret ", Some(answer(0)), Err(REFUSED)),
         ("jack:se:cret ", Some(answer(49)), Err(REFUSED)),
         ("jack:se:cret ", Some(answer(51)), Err(REFUSED)),
         ("jack:se:cret ", Some(vec![0x30, 0x84, 0xff, 0xff, 0xff, 0xff]), Err(REFUSED)),
@@ -93,7 +91,7 @@ fn a_bind_decides() {
 }
 
 #[test]
-fn requests_without_a_password_do_not_reach_the_directory() {
+fn requests_without_a_password_or_a_consumer_do_not_reach_the_directory() {
     for (header, message) in [
         (None, MISSING),
         (Some("Bearer x".to_owned()), INVALID),
@@ -102,6 +100,9 @@ fn requests_without_a_password_do_not_reach_the_directory() {
         (Some(basic("jack:")), REFUSED),
         (Some(basic(":secret")), REFUSED),
         (Some(basic(" :secret")), REFUSED),
+        (Some(basic("jack:\0secret")), INVALID),
+        // Maybe in the directory, but no consumer.
+        (Some(basic("rose:secret")), REFUSED),
         (Some(basic(&format!("jack:{}", "x".repeat(LONGEST + 1)))), INVALID),
     ] {
         let mut probe = probe();
