@@ -166,7 +166,7 @@ impl LimitReq {
         let ahead = decision.delay_us as f64 * self.rate / 1e6;
         // The delay is rounded down to microseconds.
         let remaining = if decision.allowed { (self.burst - ahead + 1e-3).max(0.0) as u64 } else { 0 };
-        let quota = self.burst as u64 + 1;
+        let quota = (self.burst as u64).saturating_add(1);
         let seconds = |requests: f64| (requests / self.rate).ceil().max(1.0) as u64;
         Shown {
             quota,

@@ -87,7 +87,8 @@ impl FileResolver for Text {
 fn set(content: &str) -> Result<Option<DescriptorPool>, &'static str> {
     let Ok(bytes) = STANDARD.decode(content.trim()) else { return Ok(None) };
     let decoded = catch_unwind(AssertUnwindSafe(|| {
-        if has_text_options(&bytes) {
+        let Some(text) = has_text_options(&bytes) else { return Ok(None) };
+        if text {
             return Err("options of the descriptor set are still text (uninterpreted_option)");
         }
         Ok(DescriptorPool::decode(bytes.as_slice()).ok())
@@ -96,11 +97,11 @@ fn set(content: &str) -> Result<Option<DescriptorPool>, &'static str> {
 }
 
 /// Whether an option anywhere in a set of descriptors is still the text of a proto. Compilers resolve all options
-/// before they write a set.
-fn has_text_options(set: &[u8]) -> bool {
+/// before they write a set. `None` if it is no set, or nests too deep to tell.
+fn has_text_options(set: &[u8]) -> Option<bool> {
     let of = DescriptorPool::global().get_message_by_name("google.protobuf.FileDescriptorSet");
     // Decoding has a limit of depth, and so has the search in its result.
-    of.and_then(|of| DynamicMessage::decode(of, set).ok()).is_some_and(|set| has_text_option(&set))
+    of.and_then(|of| DynamicMessage::decode(of, set).ok()).map(|set| has_text_option(&set))
 }
 
 fn has_text_option(message: &DynamicMessage) -> bool {
