@@ -1,6 +1,7 @@
 //! The list of plugins as the control plane asks it: checks, chains, credentials.
 
 mod hosted;
+mod nested;
 mod shared;
 
 use std::cell::Cell;
@@ -13,12 +14,11 @@ use hashbrown::HashMap;
 use indexmap::IndexMap;
 use model::apisix_plugins::{self, ApisixPlugin, Facts, Subsystem, is_apisix};
 use model::{Invalid, Schema};
-use sdk::build::{Build, Names, Owner, PluginBuilder, Services};
+use sdk::build::{Build, Names, Owner, Services};
 use sdk::catalog::{About, Configured, SchemaType, Scope};
 use sdk::chain::{Chain, Fitting, Stage};
 use sdk::condition::Condition;
 use sdk::consumers::Credential;
-use sdk::endpoint::Served;
 use sdk::instance::Factory;
 use sdk::scripts::{self, Scripts};
 use serde_json::{Value, json};
@@ -28,6 +28,7 @@ use crate::absent::Absent;
 use crate::meta::{self, Parts};
 use crate::preceded::Preceded;
 use hosted::Hosted;
+use nested::Within;
 use shared::Shared;
 
 /// All plugins: those that are linked in, and hosted ones ([`hosted`]), which come and go while the program
@@ -464,68 +465,6 @@ impl fmt::Debug for Catalog {
         let hosted = self.hosted.all();
         let all = self.linked.iter().chain(hosted.values());
         f.debug_list().entries(all.map(|plugin| plugin.row.name())).finish()
-    }
-}
-
-/// Plugins may stand in plugins, but not without end.
-const MOST_NESTED: usize = 3;
-
-/// The other plugins, as one sees them that is built with this scope.
-struct Within<'a, 's> {
-    catalog: &'a Catalog,
-    scope: &'a Scope<'s>,
-    /// How many plugins stand around what is built here.
-    depth: usize,
-}
-
-impl PluginBuilder for Within<'_, '_> {
-    fn plugin(&self, name: &str, config: &Value, owner: &Owner) -> Result<Arc<Chain>, Invalid> {
-        let Within { catalog, scope, depth } = *self;
-        let plugin = catalog.find(name)?;
-        if depth == MOST_NESTED {
-            return Err(Invalid::new("plugins are nested too deeply")
-                .expected(format!("at most {MOST_NESTED} levels"))
-                .got(name));
-        }
-        if meta::disabled(config) {
-            return Ok(Arc::default());
-        }
-        if !catalog.is_listed(name, scope) {
-            return Err(not_listed(name));
-        }
-        if plugin.row.phases().is_empty() {
-            return Err(Invalid::new("it has to run before any other plugin")
-                .got(name)
-                .expected("a plugin of its own in the same resource"));
-        }
-        let stage = catalog.stage(&plugin, config, owner, scope, depth + 1)?;
-        Ok(stage.map(|stage| Arc::new(Chain::of(stage))).unwrap_or_default())
-    }
-
-    fn endpoints(&self, owner: &Owner) -> Vec<Served> {
-        let Within { catalog, scope, depth } = *self;
-        let mut served = Vec::new();
-        let hosted = catalog.hosted.all();
-        for plugin in catalog.linked.iter().chain(hosted.values()) {
-            let name = plugin.row.name();
-            let endpoints = plugin.row.endpoints(catalog.attrs.get(name));
-            if endpoints.is_empty() || !catalog.is_listed(name, scope) {
-                continue;
-            }
-            // Its settings are those of its metadata; a route gives it none.
-            let stage = match plugin.row.server() {
-                Some(stage) => Some(stage),
-                None => catalog.stage(plugin, &json!({}), owner, scope, depth + 1).ok().flatten(),
-            };
-            let Some(chain) = stage.map(|stage| Arc::new(Chain::of(stage))) else { continue };
-            let endpoints = endpoints.into_iter().enumerate();
-            served.extend(endpoints.map(|(at, endpoint)| Served { endpoint, at, chain: chain.clone() }));
-        }
-        served
-    }
-
-    fn is_auth(&self, name: &str) -> Option<bool> {
-        self.catalog.find(name).ok().map(|plugin| plugin.row.is_auth())
     }
 }
 

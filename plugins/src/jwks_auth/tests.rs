@@ -219,15 +219,7 @@ fn keys_are_fetched_once_and_again_for_unknown_keys() {
     let run = |probe: &mut Probe, token: &str| {
         let mut x = probe.exchange();
         x.set_header("Authorization", token.as_bytes()).unwrap();
-        let step = match stage.rewrite(&mut x) {
-            Step::Wait => now(stage.wait(Phase::Rewrite, &mut x)),
-            step => step,
-        };
-        match step {
-            Step::Next => 200,
-            Step::Reply(reply) => reply.status,
-            step => panic!("{step:?}"),
-        }
+        status_of(&stage, &mut x)
     };
     world_time(&probe, 0);
     probe.world.answers.borrow_mut().push(Err(FetchError::Refused));
@@ -258,9 +250,12 @@ fn keys_are_fetched_once_and_again_for_unknown_keys() {
 
 /// Runs the plugin once; returns the status.
 fn run(stage: &JwksAuth, probe: &mut Probe) -> u16 {
-    let mut x = probe.exchange();
-    let step = match stage.rewrite(&mut x) {
-        Step::Wait => now(stage.wait(Phase::Rewrite, &mut x)),
+    status_of(stage, &mut probe.exchange())
+}
+
+fn status_of(stage: &JwksAuth, x: &mut Exchange<'_>) -> u16 {
+    let step = match stage.rewrite(x) {
+        Step::Wait => now(stage.wait(Phase::Rewrite, x)),
         step => step,
     };
     match step {

@@ -1,6 +1,9 @@
 //! Plugins within plugins, and plugins that a host adds and removes.
 
+use sdk::build::PluginBuilder as _;
+
 use super::*;
+use crate::catalog::nested::{MOST_NESTED, Within};
 
 #[test]
 fn plugins_ask_other_plugins_and_get_their_answer() {
