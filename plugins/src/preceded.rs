@@ -78,10 +78,18 @@ impl Instance for Preceded {
     }
 
     fn header_filter(&self, x: &mut Exchange<'_>) -> Step {
+        let length = x.response_header("Content-Length").map(<[u8]>::to_vec);
         match self.before.header_filter(x) {
-            Step::Next => self.stage.instance().header_filter(x),
-            step => step,
+            Step::Next => {}
+            step => return step,
         }
+        // Code that may filter the body removes the length, but runs only where the instance filters it.
+        if let Some(length) = length
+            && !self.filters_body(x)
+        {
+            let _ = x.set_response_header("Content-Length", &length);
+        }
+        self.stage.instance().header_filter(x)
     }
 
     fn filters_body(&self, x: &Exchange<'_>) -> bool {
