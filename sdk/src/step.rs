@@ -55,6 +55,8 @@ pub struct Reply {
     /// Why the request is refused, for the operator (`$sluice_reason`, explain); empty in an ordinary
     /// response. The client does not see it.
     pub reason: &'static str,
+    /// Exit callbacks ([`crate::Exchange::filter_replies`]) leave it as it is: a script made it and has called them.
+    pub is_final: bool,
 }
 
 impl Reply {

@@ -177,7 +177,7 @@ pub(crate) async fn drive(
 /// Passes a reply through the filter that a plugin has set ([`Exchange::filter_replies`]).
 #[inline]
 fn filtered(worker: &Worker, x: &mut Exchange<'_>, reply: Reply, is_exit: bool) -> Reply {
-    match x.engine_mut().reply_filter.take().filter(|_| is_exit) {
+    match x.engine_mut().reply_filter.take().filter(|_| is_exit && !reply.is_final) {
         None => reply,
         Some(filter) => phases::guarded(worker, || filter(x, reply)).unwrap_or_else(answer::of_fault),
     }

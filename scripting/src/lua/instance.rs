@@ -120,10 +120,10 @@ impl Script {
             format!("lua script failed plugin={} route={route} error={error:?}", self.name),
         );
         if let Some(session) = x.note_mut::<Session>() {
-            (session.wrote, session.exit, session.replied) = (false, None, true);
+            (session.wrote, session.exit) = (false, None);
             session.output.clear();
         }
-        Step::Reply(Reply::status(500).because("a script failed"))
+        Step::Reply(Reply { is_final: true, ..Reply::status(500).because("a script failed") })
     }
 }
 

@@ -26,8 +26,6 @@ pub(super) struct Session {
     pub output: Vec<u8>,
     /// Whether one of them was called.
     pub wrote: bool,
-    /// Whether the reply that is sent is a script's.
-    pub replied: bool,
     /// Response headers that scripts have set before there is a response.
     pub headers: Vec<(Vec<u8>, Vec<u8>)>,
     /// Bytes of the headers that scripts have added.
@@ -67,7 +65,6 @@ impl Session {
             exit: None,
             output: Vec::new(),
             wrote: false,
-            replied: false,
             headers: Vec::new(),
             added: 0,
             piece: None,
@@ -86,10 +83,8 @@ pub(super) fn has_written(x: &Exchange<'_>) -> bool {
 
 /// The reply to which a script has exited or that it has written, if any.
 pub(super) fn reply(x: &mut Exchange<'_>) -> Option<Reply> {
-    let session = x.note_mut::<Session>()?;
-    let reply = session.taken_reply();
-    session.replied = reply.is_some();
-    reply
+    let reply = x.note_mut::<Session>()?.taken_reply()?;
+    Some(Reply { is_final: true, ..reply })
 }
 
 impl Session {

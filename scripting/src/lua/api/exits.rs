@@ -11,7 +11,6 @@ use super::super::access::{self, Place, exchange};
 use super::super::host::Level;
 use super::super::machine::{self, Machine};
 use super::super::native::Natives;
-use super::super::session::Session;
 use super::super::text;
 
 pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
@@ -24,10 +23,6 @@ pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
 /// Passes a reply through the callbacks.
 fn changed(x: &mut Exchange<'_>, reply: Reply) -> Reply {
     let Some(machine) = machine::current() else { return reply };
-    let is_own = x.note_mut::<Session>().is_some_and(|session| std::mem::take(&mut session.replied));
-    if is_own {
-        return reply;
-    }
     match called(&machine, x, &reply) {
         Ok(outcome) => outcome.over(reply),
         Err(error) => {
