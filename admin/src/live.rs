@@ -117,6 +117,7 @@ impl Live {
         json!({
             "time": now,
             "gateway": history.gateway().shown(),
+            "latencies": history.octaves(),
             "workers": workers.collect::<Vec<_>>(),
             "routes": listed(history.busiest(Subject::Route, SHOWN)),
             "nodes": nodes(history),

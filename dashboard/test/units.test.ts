@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { bytes, count, duration, ms, percent } from "../src/lib/format";
 import { credentialsOf, exampleOf, idOf, kindOf, linkOf, pathOf, summary } from "../src/lib/kinds";
-import { appended, last, NO_COLUMNS, type Point } from "../src/lib/columns";
+import { appended, columns, last, NO_COLUMNS, type Point } from "../src/lib/columns";
 import { stateOf } from "../src/lib/live.svelte";
 import { fromRows, toRows } from "../src/lib/nodes";
 import { fits, shapeOf, skeleton, valueOf } from "../src/lib/schema";
@@ -145,7 +145,7 @@ describe("nodes", () => {
 
 describe("columns of charts", () => {
   const sample = { requests: 1, errors: 0, classes: [], p50: 2, p90: null, p99: null, received: 0, sent: 0 };
-  const points: Point[] = [5, 6, 7].map((time) => ({ time, sample, connections: 3, cpu: 0.5 }));
+  const points: Point[] = [5, 6, 7].map((time) => ({ time, sample, connections: 3, cpu: 0.5, latencies: [{ below: 4.096, counts: [7] }] }));
 
   it("take each live second once, after the past", () => {
     const past = appended(NO_COLUMNS, points.slice(0, 2), 10);
@@ -157,6 +157,15 @@ describe("columns of charts", () => {
     expect(appended(all, points, 10)).toBe(all);
     expect(appended(all, [{ ...points[0], time: 8 } as Point], 2).times).toEqual([7, 8]);
     expect(last(all, 1).p50).toEqual([2]);
+    expect(last(all, 1).latencies).toEqual([[[4.096, 7]]]);
+  });
+
+  it("have the durations of each step", () => {
+    const one = [1, 1];
+    const octaves = [{ below: 1.024, counts: [0, 4] }, { below: 2.048, counts: [3, 0] }];
+    const past = { of: "gateway", step: 10, from: 10, until: 20, requests: one, errors: one, classes: [], p50: one, p90: one, p99: one, received: one, sent: one };
+    expect(columns({ ...past, latencies: octaves }).latencies).toEqual([[[2.048, 3]], [[1.024, 4]]]);
+    expect(columns(past).latencies).toEqual([[], []]);
   });
 });
 

@@ -1,7 +1,7 @@
 //! Rings of samples, in memory whose size is fixed at the start.
 //!
 //! The whole gateway and each worker: seconds of 15 minutes, ten-second steps of an hour, minutes of
-//! 24 hours. The busiest 20 routes and nodes: seconds. The busiest 200 of each: ten-second steps and minutes.
+//! 24 hours; of the gateway with a histogram of durations. The busiest 20 routes and nodes: seconds. The busiest 200 of each: ten-second steps and minutes.
 
 mod ring;
 mod subjects;
@@ -12,7 +12,7 @@ use sdk::meters::live::{Counts, Subject};
 use serde_json::{Value, json};
 
 use super::Sample;
-use super::sample::{Gauge, Packed, ms};
+use super::sample::{Gauge, Octaves, Packed, ms};
 use ring::Ring;
 pub(crate) use subjects::Tracked;
 use subjects::{Most, Subjects};
@@ -21,6 +21,7 @@ use subjects::{Most, Subjects};
 const SECONDS: usize = 900;
 const TENS: usize = 360;
 const MINUTES: usize = 1440;
+const SIZES: [usize; 3] = [SECONDS, TENS, MINUTES];
 
 /// Workers with rings of their own; the gateway's counts have all.
 const MOST_WORKERS: usize = 32;
@@ -33,7 +34,8 @@ const OF_STREAMS: Most = Most { tracked: 224, seconds: 20, long: 20 };
 const MOST_BYTES: usize = (1 + MOST_WORKERS)
     * ((SECONDS + TENS + MINUTES) * (size_of::<Packed>() + size_of::<Gauge>()) + size_of::<Whole>())
     + 2 * OF_EACH.bytes()
-    + OF_STREAMS.bytes();
+    + OF_STREAMS.bytes()
+    + (SECONDS + TENS + MINUTES) * size_of::<Octaves>();
 
 const _: () = assert!(MOST_BYTES <= 16 << 20);
 
@@ -65,18 +67,16 @@ impl Steps {
         }
     }
 
-    fn end(&mut self, now: &Counts, ends: Ends) {
+    /// Ends a second. Returns the counts of the ten seconds and of the minute that end with it.
+    fn end(&mut self, now: &Counts, ends: Ends) -> [Option<Counts>; 2] {
         self.seconds.push(|| Sample::of(now).into());
         self.ten.add(now);
         self.minute.add(now);
-        if ends.ten {
-            let ten = std::mem::take(&mut self.ten);
-            self.tens.push(|| Sample::of(&ten).into());
-        }
-        if ends.minute {
-            let minute = std::mem::take(&mut self.minute);
-            self.minutes.push(|| Sample::of(&minute).into());
-        }
+        let ten = ends.ten.then(|| std::mem::take(&mut self.ten));
+        let minute = ends.minute.then(|| std::mem::take(&mut self.minute));
+        ten.iter().for_each(|ten| self.tens.push(|| Sample::of(ten).into()));
+        minute.iter().for_each(|minute| self.minutes.push(|| Sample::of(minute).into()));
+        [ten, minute]
     }
 
     fn clear(&mut self) {
@@ -133,26 +133,31 @@ struct Whole {
     minute: GaugeSum,
     /// By step: 1, 10 and 60 seconds.
     gauges: [Ring<Gauge>; 3],
+    /// As `gauges`. Of the gateway alone: workers have no room.
+    octaves: [Ring<Octaves>; 3],
 }
 
 impl Whole {
-    fn new() -> Whole {
-        let sizes = [SECONDS, TENS, MINUTES];
+    fn new(octaves: [usize; 3]) -> Whole {
         Whole {
             now: Counts::default(),
             last: Sample::default(),
-            steps: Steps::new(sizes),
+            steps: Steps::new(SIZES),
             gauge: Gauge::default(),
             ten: GaugeSum::default(),
             minute: GaugeSum::default(),
-            gauges: sizes.map(Ring::new),
+            gauges: SIZES.map(Ring::new),
+            octaves: octaves.map(Ring::new),
         }
     }
 
     fn end(&mut self, ends: Ends) {
         let (now, gauge) = (std::mem::take(&mut self.now), std::mem::take(&mut self.gauge));
         self.last = Sample::of(&now);
-        self.steps.end(&now, ends);
+        let [ten, minute] = self.steps.end(&now, ends);
+        for (octaves, counts) in self.octaves.iter_mut().zip([Some(now), ten, minute]) {
+            counts.iter().for_each(|counts| octaves.push(|| Octaves::of(counts)));
+        }
         self.gauges[0].push(|| gauge);
         self.ten.add(gauge);
         self.minute.add(gauge);
@@ -166,7 +171,8 @@ impl Whole {
 
     #[cfg(test)]
     fn bytes(&self) -> usize {
-        self.steps.bytes() + self.gauges.iter().map(Ring::bytes).sum::<usize>()
+        let octaves: usize = self.octaves.iter().map(Ring::bytes).sum();
+        self.steps.bytes() + self.gauges.iter().map(Ring::bytes).sum::<usize>() + octaves
     }
 }
 
@@ -186,8 +192,8 @@ impl History {
     pub fn new(workers: usize) -> History {
         History {
             now: 0,
-            gateway: Whole::new(),
-            workers: (0..workers.min(MOST_WORKERS)).map(|_| Whole::new()).collect(),
+            gateway: Whole::new(SIZES),
+            workers: (0..workers.min(MOST_WORKERS)).map(|_| Whole::new([0; 3])).collect(),
             routes: Subjects::new(OF_EACH),
             nodes: Subjects::new(OF_EACH),
             streams: Subjects::new(OF_STREAMS),
@@ -238,6 +244,11 @@ impl History {
 
     pub fn gateway(&self) -> &Sample {
         &self.gateway.last
+    }
+
+    /// The durations of the last second's requests.
+    pub fn octaves(&self) -> Value {
+        Octaves::shown(self.gateway.octaves[0].last().as_slice())
     }
 
     pub fn workers(&self) -> impl Iterator<Item = &Sample> {
@@ -301,6 +312,9 @@ impl History {
             let gauges = || whole.gauges[at].iter();
             columns["connections"] = gauges().map(|gauge| Value::from(gauge.connections)).collect();
             columns["cpu"] = gauges().map(|gauge| Value::from(f64::from(gauge.cpu) / 1000.0)).collect();
+            if of == "gateway" {
+                columns["latencies"] = Octaves::shown(&whole.octaves[at].iter().collect::<Vec<_>>());
+            }
         }
         Ok(columns)
     }

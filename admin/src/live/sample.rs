@@ -1,6 +1,6 @@
 //! The numbers of one second, or of a longer step.
 
-use sdk::meters::live::Counts;
+use sdk::meters::live::{Counts, OCTAVES, octave_end_us};
 use serde_json::{Value, json};
 
 /// Counts of a step, with quantiles in place of the histogram.
@@ -111,6 +111,28 @@ fn unpack(packed: u16, bits: u32) -> u64 {
     match size {
         0 | 1 => packed,
         _ => ((1 << bits) + (packed & ((1 << bits) - 1))) << (size - 1),
+    }
+}
+
+/// The durations of a step's timed requests by powers of two. Counts are exact up to 15, then within 1/16.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Octaves([u8; OCTAVES]);
+
+impl Octaves {
+    pub fn of(counts: &Counts) -> Octaves {
+        let packed = |count| u8::try_from(pack(u64::from(count), BYTE)).unwrap_or(u8::MAX);
+        Octaves(counts.octaves().map(packed))
+    }
+
+    /// A list of the octaves that have requests in any of these steps: `below`, the end in milliseconds, and the counts
+    /// of the steps.
+    pub fn shown(steps: &[Octaves]) -> Value {
+        let used = (0..OCTAVES).filter(|at| steps.iter().any(|step| step.0[*at] > 0));
+        let shown = used.map(|at| {
+            let counts = steps.iter().map(|step| unpack(u16::from(step.0[at]), BYTE));
+            json!({ "below": ms(octave_end_us(at)), "counts": counts.collect::<Vec<_>>() })
+        });
+        shown.collect()
     }
 }
 

@@ -37,7 +37,10 @@ async fn clients_get_an_event_each_second() {
     );
     let median = event["gateway"]["p50"].as_f64().unwrap();
     assert!((1.0..3.1).contains(&median), "{median}");
-    assert_eq!(live.columns("gateway", 1).unwrap()["requests"], json!([1, 4]));
+    assert_eq!(event["latencies"], json!([{ "below": 2.048, "counts": [4] }]));
+    let columns = live.columns("gateway", 1).unwrap();
+    assert_eq!(columns["requests"], json!([1, 4]));
+    assert_eq!(columns["latencies"], json!([{ "below": 2.048, "counts": [1, 4] }]));
 }
 
 #[tokio::test(start_paused = true)]

@@ -98,12 +98,16 @@ fn live(add: &mut dyn FnMut(&str, Value) -> Option<Value>) {
     add("busy", object(&[&sample[..], &busy].concat()));
     add("busy_node", object(&[&sample[..], &busy, &[("in_flight", integer())]].concat()));
     add("worker", object(&[&sample[..], &[("cpu", quantile())]].concat()));
+    // The end in milliseconds, and the requests of each step.
+    add("octave", object(&[("below", number()), ("counts", list(&integer()))]));
+    let octaves = || list(&reference("octave"));
     let busiest = || list(&reference("busy"));
     add(
         "live_event",
         object(&[
             ("time", integer()),
             ("gateway", reference("sample")),
+            ("latencies", octaves()),
             ("workers", list(&reference("worker"))),
             ("routes", busiest()),
             ("nodes", list(&reference("busy_node"))),
@@ -135,6 +139,7 @@ fn live(add: &mut dyn FnMut(&str, Value) -> Option<Value>) {
             ("sent", counts.clone()),
             ("connections?", counts),
             ("cpu?", list(&number())),
+            ("latencies?", octaves()),
         ]),
     );
 }

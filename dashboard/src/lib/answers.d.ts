@@ -55,9 +55,14 @@ export interface components {
             sent: number;
             cpu: number | null;
         };
+        octave: {
+            below: number;
+            counts: number[];
+        };
         live_event: {
             time: number;
             gateway: components["schemas"]["sample"];
+            latencies: components["schemas"]["octave"][];
             workers: components["schemas"]["worker"][];
             routes: components["schemas"]["busy"][];
             nodes: components["schemas"]["busy_node"][];
@@ -89,6 +94,7 @@ export interface components {
             sent: number[];
             connections?: number[];
             cpu?: number[];
+            latencies?: components["schemas"]["octave"][];
         };
         revision_change: {
             key: string;
@@ -312,6 +318,7 @@ export type Sample = components['schemas']['sample'];
 export type Busy = components['schemas']['busy'];
 export type BusyNode = components['schemas']['busy_node'];
 export type Worker = components['schemas']['worker'];
+export type Octave = components['schemas']['octave'];
 export type LiveEvent = components['schemas']['live_event'];
 export type LiveHistory = components['schemas']['live_history'];
 export type RevisionChange = components['schemas']['revision_change'];

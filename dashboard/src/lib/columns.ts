@@ -1,6 +1,9 @@
 // The lines of the charts: the past, and the live seconds behind it.
 
-import type { LiveHistory, Sample } from "./answers";
+import type { LiveHistory, Octave, Sample } from "./answers";
+
+/** Requests whose duration is in one octave: its end in milliseconds, and their number. */
+export type Slice = [below: number, requests: number];
 
 /** Columns of the charts: times, then one column for each line. Counts are for one second. */
 export interface Columns {
@@ -14,10 +17,12 @@ export interface Columns {
   sent: number[];
   connections: number[];
   cpu: number[];
+  /** Durations; of the gateway alone. */
+  latencies: Slice[][];
 }
 
 export const NO_COLUMNS: Columns = {
-  times: [], rate: [], errors: [], p50: [], p90: [], p99: [], received: [], sent: [], connections: [], cpu: [],
+  times: [], rate: [], errors: [], p50: [], p90: [], p99: [], received: [], sent: [], connections: [], cpu: [], latencies: [],
 };
 
 /** The last `most` points. */
@@ -32,6 +37,7 @@ export interface Point {
   /** Of the whole gateway. */
   connections: number;
   cpu: number;
+  latencies: Octave[];
 }
 
 /** The last `most` seconds with those points that are newer than the columns. */
@@ -50,6 +56,7 @@ export function appended(to: Columns, points: Point[], most: number): Columns {
     sent: added.map((point) => point.sample.sent),
     connections: added.map((point) => point.connections),
     cpu: added.map((point) => point.cpu),
+    latencies: added.map((point) => slices(point.latencies, 0)),
   };
   const joined = Object.entries(to).map(([name, list]) => [name, [...(list as unknown[]), ...more[name as keyof Columns]]]);
   return last(Object.fromEntries(joined) as unknown as Columns, most);
@@ -69,5 +76,11 @@ export function columns(from: LiveHistory): Columns {
     sent: each(from.sent),
     connections: from.connections ?? none(),
     cpu: from.cpu ?? none(),
+    latencies: from.requests.map((_, at) => slices(from.latencies ?? [], at)),
   };
+}
+
+/** The octaves that have requests in a step. */
+function slices(octaves: Octave[], step: number): Slice[] {
+  return octaves.map(({ below, counts }): Slice => [below, counts[step] ?? 0]).filter(([, requests]) => requests > 0);
 }

@@ -24,6 +24,9 @@ pub const BUCKETS: usize = 42;
 /// The lowest power of two that has its own buckets.
 const LOWEST: u32 = 5;
 
+/// Buckets of a coarse histogram: one for each power of two.
+pub const OCTAVES: usize = BUCKETS / 2;
+
 /// Routes, and nodes, that each worker counts by themselves; others share a cell.
 pub const MOST: usize = 10_000;
 
@@ -156,6 +159,11 @@ impl Counts {
         self.statuses.iter().map(|count| u64::from(*count)).sum()
     }
 
+    /// Timed requests by powers of two of their duration; see [`octave_end_us`].
+    pub fn octaves(&self) -> [u32; OCTAVES] {
+        std::array::from_fn(|at| self.times[2 * at].saturating_add(self.times[2 * at + 1]))
+    }
+
     /// The duration in microseconds within which this share of the timed requests ended, interpolated
     /// within its bucket; 0 if none was timed.
     pub fn quantile_us(&self, share: f64) -> u64 {
@@ -190,6 +198,11 @@ fn least(bucket: usize) -> u64 {
         0 => 0,
         _ => (1u64 << power) + (bucket as u64 % 2) * (1u64 << (power - 1)),
     }
+}
+
+/// The end of an octave in microseconds: durations in it are shorter. The last one has all longer ones, too.
+pub fn octave_end_us(octave: usize) -> u64 {
+    least(2 * octave + 2)
 }
 
 /// A place of a memo: a key and its cell.

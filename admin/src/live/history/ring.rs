@@ -25,6 +25,12 @@ impl<T: Copy + Default> Ring<T> {
         self.len = 0;
     }
 
+    /// The newest one.
+    pub fn last(&self) -> Option<T> {
+        let at = (self.next + self.samples.len()).checked_sub(1)? % self.samples.len();
+        (self.len > 0).then(|| self.samples[at])
+    }
+
     /// From the oldest to the newest.
     pub fn iter(&self) -> impl Iterator<Item = T> {
         let size = self.samples.len();

@@ -3,6 +3,7 @@ use super::*;
 fn counts(ok: u32, failed: u32) -> Counts {
     let mut counts = Counts { received: 10, sent: 100, ..Counts::default() };
     (counts.statuses[2], counts.statuses[5]) = (ok, failed);
+    counts.times[11] = ok;
     counts
 }
 
@@ -41,6 +42,8 @@ fn steps_add_up_and_have_their_times() {
     }
     let columns = history.columns("gateway", 10).unwrap();
     assert_eq!((columns["from"].as_u64(), columns["until"].as_u64()), (Some(1010), Some(1130)));
+    assert_eq!(columns["latencies"], json!([{ "below": 1.024, "counts": vec![30; 13] }]));
+    assert_eq!(history.columns("worker:1", 10).unwrap()["latencies"], Value::Null);
     assert!(column(&history, "route:unknown", 1, "requests").is_empty());
     for (of, step) in [("gateway", 7), ("worker:2", 1), ("worker:x", 1), ("x", 1)] {
         assert!(history.columns(of, step).is_err(), "{of} {step}");
