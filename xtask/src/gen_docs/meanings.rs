@@ -31,7 +31,7 @@ pub fn of(plugins: &BTreeMap<String, Plugin>) -> Result<String> {
 }
 
 /// Instructions that plugins add to a request, as `cargo x bench instructions` measured them last; empty before.
-fn prices() -> Result<BTreeMap<String, u64>> {
+pub(super) fn prices() -> Result<BTreeMap<String, u64>> {
     let path = root().join("bench/instructions.json");
     let text = match std::fs::read_to_string(&path) {
         Ok(text) => text,
