@@ -3,8 +3,6 @@
 //! Settings, messages and statuses as in APISIX 3.18. A user from elsewhere is one that openid-connect has verified: its
 //! claims take the place of those that APISIX has of its plugins for SAML, DingTalk and Feishu.
 
-mod path;
-
 use indexmap::IndexMap;
 use model::Invalid;
 use sdk::chain::Phases;
@@ -14,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::auth::ExternalUser;
-use path::Path;
+use crate::json_path::Path;
 
 /// The configured plugin.
 pub struct Acl {

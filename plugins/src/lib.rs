@@ -32,6 +32,7 @@ pub mod client_control;
 pub mod consumer_restriction;
 pub mod cors;
 pub mod csrf;
+pub mod data_mask;
 mod decode;
 pub mod echo;
 mod edits;
@@ -48,6 +49,7 @@ pub mod gzip;
 pub mod hmac_auth;
 pub mod http_logger;
 pub mod ip_restriction;
+mod json_path;
 pub mod jwe_decrypt;
 mod jwks;
 pub mod jwks_auth;
@@ -159,6 +161,7 @@ plugins! {
     ext_authz::ExtAuthz,
     forward_auth::ForwardAuth,
     opa::Opa,
+    data_mask::DataMask,
     proxy_cache::ProxyCache,
     body_transformer::BodyTransformer,
     proxy_mirror::ProxyMirror,
@@ -206,6 +209,11 @@ fn apisix_schema(name: &str) -> Value {
     apisix_plugins::find(Subsystem::Http, name)
         .map(|known| ApisixPlugin::facts(known).schema)
         .unwrap_or_default()
+}
+
+/// The schema of its metadata.
+fn apisix_metadata_schema(name: &str) -> Option<Value> {
+    apisix_plugins::find(Subsystem::Http, name).and_then(|known| ApisixPlugin::facts(known).metadata_schema)
 }
 
 /// Reads a status that a schema without an upper bound lets through. An invalid one becomes a status

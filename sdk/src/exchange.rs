@@ -5,6 +5,7 @@
 
 mod bodies;
 mod facts;
+mod masks;
 mod onward;
 mod response;
 

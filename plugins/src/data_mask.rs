@@ -1,0 +1,240 @@
+//! data-mask: masks parts of the query, the headers and the body of a request for the logs.
+//!
+//! Settings as in APISIX 3.18. The masks apply when the request has ended, before entries of loggers and lines of the
+//! access log are written; the upstream gets the request as it was. Where a mask cannot be applied, APISIX logs the
+//! plain text. Here it is left out: a body that is too long, is not what its rules expect, or was buffered in part; and
+//! a value in which the search of a regular expression is not decided. The query of a rewritten URI is masked, too.
+//!
+//! Bodies are buffered, and masked, only where another plugin has them buffered, such as a logger.
+
+mod body;
+mod rules;
+
+use std::sync::Arc;
+
+use model::Invalid;
+use sdk::budget::Reservation;
+use sdk::chain::Phases;
+use sdk::exchange::Body;
+use sdk::pattern::Searches;
+use sdk::{Build, Exchange, HeaderName, Phase, Plugin, Step};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::tree;
+use body::BodyRules;
+use rules::{Action, Arguments, Masked};
+
+/// The plugin instance.
+pub struct DataMask {
+    query: Arguments,
+    headers: Vec<(HeaderName, Action)>,
+    /// Shared with the masking of a long body, on a background thread.
+    body: Option<Arc<BodyRules>>,
+    max_body: usize,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Config {
+    #[serde(default)]
+    request: Vec<Rule>,
+    max_body_size: usize,
+    max_req_post_args: usize,
+}
+
+#[derive(Debug, Deserialize)]
+struct Rule {
+    r#type: Place,
+    body_format: Option<BodyFormat>,
+    name: String,
+    action: Kind,
+    regex: Option<String>,
+    value: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Place {
+    Query,
+    Header,
+    Body,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum BodyFormat {
+    Json,
+    Urlencoded,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    Regex,
+    Replace,
+    Remove,
+}
+
+/// The masked body, made before the request went to the upstream; `None` withholds it.
+struct Made(Option<Vec<u8>>, Reservation);
+
+/// Bytes of a body that a worker masks itself.
+const ON_WORKER: usize = 32 << 10;
+
+impl Plugin for DataMask {
+    const NAME: &'static str = "data-mask";
+    const PRIORITY: i32 = 1500;
+    const PHASES: Phases = Phases::BEFORE_PROXY.with(Phases::LOG);
+
+    type Config = Config;
+
+    fn schema() -> Value {
+        crate::apisix_schema(Self::NAME)
+    }
+
+    fn build(config: Config, _cx: &mut Build<'_>) -> Result<DataMask, Invalid> {
+        let mut query = Arguments::new(0);
+        let mut headers = Vec::new();
+        let mut body = BodyRules::new(config.max_req_post_args);
+        for (at, rule) in config.request.iter().enumerate() {
+            let pointer = |field: &str| format!("/request/{at}/{field}");
+            let action = Action::new(rule).map_err(|invalid| invalid.under(&format!("/request/{at}")))?;
+            match (rule.r#type, rule.body_format) {
+                (Place::Query, _) => query.add(&rule.name, action),
+                (Place::Header, _) => {
+                    let name = HeaderName::new(&rule.name);
+                    let name =
+                        name.map_err(|_| Invalid::new("this is no name of a header").at(pointer("name")))?;
+                    headers.push((name, action));
+                }
+                (Place::Body, Some(BodyFormat::Json)) => {
+                    body.add_path(&rule.name, action).map_err(|why| {
+                        Invalid::new(format!("invalid JSONPath: {why}"))
+                            .at(pointer("name"))
+                            .got(rule.name.as_str())
+                    })?;
+                }
+                (Place::Body, Some(BodyFormat::Urlencoded)) => body.form.add(&rule.name, action),
+                (Place::Body, None) => {
+                    return Err(
+                        Invalid::new("property \"body_format\" is required").at(pointer("body_format"))
+                    );
+                }
+            }
+        }
+        let max_body = config.max_body_size;
+        Ok(DataMask { query, headers, body: (!body.is_empty()).then(|| Arc::new(body)), max_body })
+    }
+
+    fn phases(&self) -> Phases {
+        if self.body.is_some() { Self::PHASES } else { Phases::LOG }
+    }
+
+    /// Has the whole body buffered where another plugin wants some of it: a part of it cannot be masked.
+    fn before_proxy(&self, x: &mut Exchange<'_>) -> Step {
+        if x.body_asked() == 0 {
+            return Step::Next;
+        }
+        match x.ask_for_optional_body(self.max_body) {
+            Some(step) => step,
+            None if x.body().len() > ON_WORKER && x.body().len() <= self.max_body => Step::Wait,
+            None => Step::Next,
+        }
+    }
+
+    /// Masks a long body on a background thread.
+    async fn wait(&self, _phase: Phase, x: &mut Exchange<'_>) -> Step {
+        let (Some(rules), world) = (self.body.clone(), x.world()) else { return Step::Next };
+        let mut held = Reservation::default();
+        let made = match held.resize(world.budget(), tree::weight(x.body()) + x.body().len()) {
+            Ok(()) => {
+                let text = x.body().to_vec();
+                let masking = world.offload(held, move |_| match rules.mask(&text, &Searches::default()) {
+                    // Not copied again.
+                    Masked::Same => Some(text),
+                    Masked::Text(masked) => Some(masked),
+                    Masked::Withheld => None,
+                });
+                let (masked, mut held) = masking.await;
+                let size = masked.as_ref().map_or(0, Vec::capacity);
+                // It shrinks, which does not fail.
+                let _ = held.resize(world.budget(), size);
+                Made(masked, held)
+            }
+            Err(_) => Made(None, held),
+        };
+        x.set_note(made);
+        Step::Next
+    }
+
+    fn log(&self, x: &mut Exchange<'_>) {
+        self.mask_query(x);
+        for (name, action) in &self.headers {
+            let masked = match x.header(name).map(|value| action.apply(value, x.searches())) {
+                None | Some(Masked::Same) => continue,
+                Some(Masked::Text(text)) => Some(text),
+                Some(Masked::Withheld) => None,
+            };
+            // A value that no header can have is left out.
+            match masked {
+                Some(text) if x.set_header(name, &text).is_ok() => {}
+                _ => x.remove_header(name),
+            }
+        }
+        if let Some(rules) = &self.body {
+            self.mask_body(rules, x);
+        }
+    }
+}
+
+impl DataMask {
+    fn mask_query(&self, x: &mut Exchange<'_>) {
+        if self.query.is_empty() {
+            return;
+        }
+        if let Some(masked) = self.query.mask(x.query(), x.searches()) {
+            x.mask_query(&masked);
+        }
+        let rewritten = x.rewritten_uri().and_then(|uri| {
+            let at = uri.iter().position(|&byte| byte == b'?')?;
+            let masked = self.query.mask(&uri[at + 1..], x.searches())?;
+            let mark: &[u8] = if masked.is_empty() { b"" } else { b"?" };
+            Some([&uri[..at], mark, &masked].concat())
+        });
+        if let Some(uri) = rewritten {
+            x.set_upstream_uri(&uri);
+        }
+    }
+
+    fn mask_body(&self, rules: &BodyRules, x: &mut Exchange<'_>) {
+        let made = x.take_note::<Made>();
+        if x.body_prefix().is_empty() {
+            return;
+        }
+        let masked = match made {
+            Some(Made(Some(masked), held)) => {
+                drop(held);
+                Masked::Text(masked)
+            }
+            None if x.body_state() == Body::Whole && x.body().len() <= ON_WORKER.min(self.max_body) => {
+                let mut held = Reservation::default();
+                match held.resize(x.world().budget(), tree::weight(x.body())) {
+                    Ok(()) => rules.mask(x.body(), x.searches()),
+                    Err(_) => Masked::Withheld,
+                }
+            }
+            _ => Masked::Withheld,
+        };
+        match masked {
+            Masked::Same => {}
+            Masked::Text(text) => x.mask_body(text),
+            Masked::Withheld => {
+                x.complain(Self::NAME, "the request's body cannot be masked, so it is not logged");
+                x.mask_body(Vec::new());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
