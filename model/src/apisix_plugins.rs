@@ -238,7 +238,7 @@ static HTTP: &[ApisixPlugin] = table! { "http":
     "http-dubbo" 504 on;
     "public-api" 501 on;
     "prometheus" 500 on;
-    "datadog" 495 on unseen LOGS;
+    "datadog" 495 on;
     "error-page" 450 off;
     "lago" 415 on unseen LOGS;
     "loki-logger" 414 on;

@@ -165,8 +165,8 @@ mod tests {
 
     #[test]
     fn metadata_of_any_of_them_may_stand_there() {
-        assert_eq!(check("datadog", json!({"port": 8125}), SchemaType::Metadata), Ok(()));
-        assert!(check("datadog", json!({"port": "x"}), SchemaType::Metadata).is_err());
+        assert_eq!(check("loggly", json!({"port": 8125}), SchemaType::Metadata), Ok(()));
+        assert!(check("loggly", json!({"port": "x"}), SchemaType::Metadata).is_err());
         assert_eq!(check("azure-functions", json!({}), SchemaType::Metadata), Ok(()));
     }
 

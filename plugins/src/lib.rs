@@ -33,6 +33,7 @@ pub mod consumer_restriction;
 pub mod cors;
 pub mod csrf;
 pub mod data_mask;
+pub mod datadog;
 mod decode;
 pub mod echo;
 mod edits;
@@ -182,6 +183,7 @@ plugins! {
     grpc_web::GrpcWeb,
     public_api::PublicApi,
     prometheus::Prometheus,
+    datadog::Datadog,
     error_page::ErrorPage,
     loki_logger::LokiLogger,
     elasticsearch_logger::ElasticsearchLogger,
