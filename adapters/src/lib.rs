@@ -21,6 +21,7 @@ mod polls;
 #[cfg(feature = "redis")]
 mod redis;
 pub mod secrets;
+mod service_account;
 pub mod sinks;
 pub mod stream;
 #[cfg(test)]

@@ -12,6 +12,7 @@ use model::secret::SecretManager;
 use serde_json::Value;
 
 use crate::http::{Server, Timeouts, Trust};
+use crate::service_account::Tokens;
 
 /// The largest answer of a manager that is taken.
 const MOST: usize = 4 << 20;
@@ -21,7 +22,7 @@ const MOST: usize = 4 << 20;
 pub struct Secrets {
     trust: Trust,
     /// Google's access tokens, which hold for an hour.
-    tokens: Arc<gcp::Tokens>,
+    tokens: Arc<Tokens>,
 }
 
 impl Secrets {
@@ -50,9 +51,7 @@ fn timeouts() -> Timeouts {
 }
 
 fn server(uri: &str, verify: bool, trust: &Trust) -> Result<Server, Failure> {
-    let tls = if verify { &trust.verifying } else { &trust.trusting };
-    let server = Server::parse(uri, tls).map_err(Failure::Unavailable)?;
-    Ok(server.resolved_by(trust.names.clone()))
+    crate::service_account::server(uri, verify, trust).map_err(Failure::Unavailable)
 }
 
 /// Parses an answer as JSON. The error does not repeat the text, which may hold a secret.

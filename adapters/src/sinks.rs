@@ -7,6 +7,7 @@ mod api;
 pub mod elasticsearch;
 pub mod file;
 mod folders;
+pub mod google;
 pub mod http;
 pub mod kafka;
 pub mod loki;
@@ -284,6 +285,7 @@ mod tests {
         for kind in [
             file::KIND,
             http::KIND,
+            google::KIND,
             loki::KIND,
             kafka::KIND,
             otlp::KIND,

@@ -29,6 +29,7 @@ use wire::target::{Doubtful, PathRules};
 /// The sinks of log entries, by the names that plugins use.
 pub const SINKS: &[adapters::sinks::Kind] = &[
     adapters::sinks::file::KIND,
+    adapters::sinks::google::KIND,
     adapters::sinks::http::KIND,
     adapters::sinks::kafka::KIND,
     adapters::sinks::loki::KIND,

@@ -248,7 +248,7 @@ static HTTP: &[ApisixPlugin] = table! { "http":
     "http-logger" 410 on;
     "splunk-hec-logging" 409 on;
     "skywalking-logger" 408 on;
-    "google-cloud-logging" 407 on unseen LOGS;
+    "google-cloud-logging" 407 on;
     "sls-logger" 406 on unseen LOGS;
     "tcp-logger" 405 on;
     "kafka-logger" 403 on;

@@ -44,6 +44,7 @@ pub mod ext_authz;
 pub mod fault_injection;
 pub mod file_logger;
 pub mod forward_auth;
+pub mod google_cloud_logging;
 pub mod grpc_transcode;
 pub mod grpc_web;
 pub mod gzip;
@@ -191,6 +192,7 @@ plugins! {
     http_logger::HttpLogger,
     splunk_hec_logging::SplunkHecLogging,
     skywalking_logger::SkywalkingLogger,
+    google_cloud_logging::GoogleCloudLogging,
     tcp_logger::TcpLogger,
     kafka_logger::KafkaLogger,
     syslog::Syslog,

@@ -1,75 +1,25 @@
-//! Google Cloud Secret Manager: a service account's key signs a token request (RFC 7523), and the access
-//! token reads the latest version of a secret.
+//! Google Cloud Secret Manager: the access token of a service account reads the latest version of a secret.
 //!
 //! A key is the name of a secret, and behind its first slash a field where the secret is a JSON object.
 
-use std::collections::HashMap;
-use std::io::{self, Read};
-use std::path::Path;
-use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use aws_lc_rs::rand::SystemRandom;
-use aws_lc_rs::signature::{RSA_PKCS1_SHA256, RsaKeyPair};
 use base64::Engine;
-use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use control::secrets::Failure;
 use hyper::Method;
 use model::secret::{Gcp, GcpAuth};
-use serde::Deserialize;
-use serde_json::{Value, json};
-use tokio::sync::Mutex;
-use tokio_rustls::rustls::pki_types::PrivateKeyDer;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
+use serde_json::Value;
 
 use super::{MOST, field_of, server, timeouts};
 use crate::http::{Question, Trust, encoded};
+use crate::service_account::{self, Defaults, Tokens};
 
-const GRANT: &str = "urn:ietf:params:oauth:grant-type:jwt-bearer";
-/// Seconds before its end from which on a token is not used.
-const MARGIN: u64 = 60;
-/// Accounts whose tokens are kept.
-const MOST_ACCOUNTS: usize = 64;
-/// The longest file of an account, in bytes.
-const LONGEST_FILE: u64 = 64 << 10;
-
-/// Access tokens of service accounts, by everything they were asked for with. Each has a lock of its own, so that
-/// an account whose server hangs holds up no other.
-#[derive(Debug, Default)]
-pub struct Tokens(std::sync::Mutex<HashMap<Account, Slot>>);
-
-type Account = (String, String, String, String);
-/// Locked while a token is asked for.
-type Slot = Arc<Mutex<Option<Token>>>;
-
-impl Tokens {
-    /// The token of an account. It is kept if there is room.
-    fn of(&self, account: Account) -> Slot {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let holds = |slot: &Slot| match slot.try_lock() {
-            Ok(token) => token.as_ref().is_some_and(|token| token.until > Instant::now()),
-            Err(_) => true,
-        };
-        kept.retain(|_, slot| Arc::strong_count(slot) > 1 || holds(slot));
-        if kept.len() >= MOST_ACCOUNTS && !kept.contains_key(&account) {
-            return Slot::default();
-        }
-        kept.entry(account).or_default().clone()
-    }
-}
-
-struct Token {
-    /// As `Authorization` has it.
-    value: String,
-    until: Instant,
-}
-
-impl std::fmt::Debug for Token {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Token").field("until", &self.until).finish_non_exhaustive()
-    }
-}
+const DEFAULTS: Defaults = Defaults {
+    scope: "https://www.googleapis.com/auth/cloud-platform",
+    entries_uri: "https://secretmanager.googleapis.com/v1",
+};
 
 pub(super) async fn fetch(gcp: &Gcp, key: &str, trust: &Trust, tokens: &Tokens) -> Result<String, Failure> {
     let (name, field) = match key.split_once('/') {
@@ -80,10 +30,9 @@ pub(super) async fn fetch(gcp: &Gcp, key: &str, trust: &Trust, tokens: &Tokens) 
         return Err(Failure::Missing(format!("can't find main key, key: {key}")));
     }
     let account = account(gcp).await?;
-    let scope = account.scope.join(" ");
-    let id = (account.client_email.clone(), account.private_key.clone(), account.token_uri.clone(), scope);
-    let slot = tokens.of(id);
-    let token = token(&account, gcp.ssl_verify, trust, &slot).await?;
+    let slot = tokens.of(&account);
+    let token = service_account::token(&account, gcp.ssl_verify, trust, &slot, timeouts()).await;
+    let token = token.map_err(Failure::Unavailable)?;
     let server = server(&account.entries_uri, gcp.ssl_verify, trust)?;
     let (project, secret) = (encoded(&account.project_id), encoded(name));
     let path = format!("/projects/{project}/secrets/{secret}/versions/latest:access");
@@ -96,7 +45,7 @@ pub(super) async fn fetch(gcp: &Gcp, key: &str, trust: &Trust, tokens: &Tokens) 
         404 => return Err(Failure::Missing("there is no secret of that name (status 404)".to_owned())),
         status => {
             if status == 401 {
-                slot.lock().await.take_if(|kept| kept.value == token);
+                service_account::forget(&slot, &token).await;
             }
             return Err(Failure::Unavailable(format!("{}: status {status}", server.authority)));
         }
@@ -115,133 +64,9 @@ pub(super) async fn fetch(gcp: &Gcp, key: &str, trust: &Trust, tokens: &Tokens) 
 
 /// The service account, which may stand in a file of its own.
 async fn account(gcp: &Gcp) -> Result<GcpAuth, Failure> {
-    let Some(path) = &gcp.auth_file else {
-        let missing = || Failure::Missing("the manager has neither auth_config nor auth_file".to_owned());
-        return gcp.auth_config.clone().ok_or_else(missing);
-    };
-    let failed = |why: String| Failure::Unavailable(format!("auth_file {path}: {why}"));
-    let file = path.clone();
-    // The disk may be slow.
-    let read = tokio::task::spawn_blocking(move || read(Path::new(&file))).await;
-    let text = read.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))?;
-    let found: FileAccount =
-        serde_json::from_slice(&text).map_err(|_| failed("it is no service account".to_owned()))?;
-    let default = |text: Option<String>, default: &str| text.unwrap_or_else(|| default.to_owned());
-    Ok(GcpAuth {
-        client_email: found.client_email,
-        private_key: found.private_key,
-        project_id: found.project_id,
-        token_uri: default(found.token_uri, "https://oauth2.googleapis.com/token"),
-        scope: match found.scope {
-            Some(Value::String(one)) => vec![one],
-            Some(Value::Array(all)) => all.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
-            _ => vec!["https://www.googleapis.com/auth/cloud-platform".to_owned()],
-        },
-        entries_uri: default(found.entries_uri, "https://secretmanager.googleapis.com/v1"),
-    })
-}
-
-/// Reads the file of an account: a small regular one, since a holder of the admin key names it.
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut text = Vec::new();
-    // Opening a FIFO would wait for a writer.
-    if !std::fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("it is not a regular file"));
-    }
-    std::fs::File::open(path)?.take(LONGEST_FILE + 1).read_to_end(&mut text)?;
-    if text.len() as u64 > LONGEST_FILE {
-        return Err(io::Error::other(format!("it is longer than {LONGEST_FILE} bytes")));
-    }
-    Ok(text)
-}
-
-/// The file of an account: Google's fields, and those that APISIX reads besides.
-#[derive(Deserialize)]
-struct FileAccount {
-    client_email: String,
-    private_key: String,
-    project_id: String,
-    token_uri: Option<String>,
-    scope: Option<Value>,
-    entries_uri: Option<String>,
-}
-
-/// An access token, from before or asked for now.
-async fn token(
-    account: &GcpAuth,
-    verify: bool,
-    trust: &Trust,
-    slot: &Mutex<Option<Token>>,
-) -> Result<String, Failure> {
-    // One account is asked for once, however many of its secrets wait.
-    let mut kept = slot.lock().await;
-    if let Some(token) = kept.as_ref().filter(|token| token.until > Instant::now()) {
-        return Ok(token.value.clone());
-    }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let assertion = assertion(account, &account.scope.join(" "), now)?;
-    let server = server(&account.token_uri, verify, trust)?;
-    let body = format!("grant_type={}&assertion={assertion}", encoded(GRANT));
-    let headers = [("content-type", "application/x-www-form-urlencoded")];
-    let question = Question { method: Method::POST, path: "", headers: &headers, body: Bytes::from(body) };
-    let answer =
-        server.send(question, timeouts(), Duration::ZERO, MOST).await.map_err(Failure::Unavailable)?;
-    if answer.status != 200 {
-        return Err(Failure::Unavailable(format!(
-            "{}: no token, status {}",
-            server.authority, answer.status
-        )));
-    }
-    let body = super::json(&answer.body)?;
-    let Some(value) = body.get("access_token").and_then(Value::as_str) else {
-        return Err(Failure::Unavailable(format!("{}: the answer has no access_token", server.authority)));
-    };
-    let kind = body.get("token_type").and_then(Value::as_str).unwrap_or("Bearer");
-    let lives = body.get("expires_in").and_then(Value::as_u64).unwrap_or(0);
-    let value = format!("{kind} {value}");
-    // A token is kept for a day at most, even if the answer grants more.
-    let until = Instant::now() + Duration::from_secs(lives.saturating_sub(MARGIN).min(86_400));
-    *kept = Some(Token { value: value.clone(), until });
-    Ok(value)
-}
-
-/// A token request, signed by the account (JWT, RS256).
-fn assertion(account: &GcpAuth, scope: &str, now: u64) -> Result<String, Failure> {
-    let wrong = |what: &str| Failure::Unavailable(format!("private_key of the account: {what}"));
-    let der = PrivateKeyDer::from_pem_slice(account.private_key.as_bytes())
-        .map_err(|_| wrong("it is no PEM of a private key"))?;
-    let pair = match &der {
-        PrivateKeyDer::Pkcs8(der) => RsaKeyPair::from_pkcs8(der.secret_pkcs8_der()),
-        PrivateKeyDer::Pkcs1(der) => RsaKeyPair::from_der(der.secret_pkcs1_der()),
-        _ => return Err(wrong("it is no RSA key")),
-    };
-    let pair = pair.map_err(|_| wrong("it is no RSA key"))?;
-    let claims = json!({
-        "iss": account.client_email, "aud": account.token_uri, "scope": scope, "iat": now, "exp": now + 3600,
-    });
-    let header = json!({"alg": "RS256", "typ": "JWT"});
-    let encode = |value: Value| URL_SAFE_NO_PAD.encode(value.to_string());
-    let text = format!("{}.{}", encode(header), encode(claims));
-    let mut signature = vec![0; pair.public_modulus_len()];
-    pair.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), text.as_bytes(), &mut signature)
-        .map_err(|_| wrong("signing with it failed"))?;
-    Ok(format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_small_regular_file_is_read() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("account.json");
-        std::fs::write(&file, "{}").unwrap();
-        assert_eq!(read(&file).unwrap(), b"{}");
-        std::fs::write(&file, vec![b' '; LONGEST_FILE as usize + 1]).unwrap();
-        assert_eq!(read(&file).unwrap_err().to_string(), "it is longer than 65536 bytes");
-        for other in [folder.path(), Path::new("/dev/zero")] {
-            assert_eq!(read(other).unwrap_err().to_string(), "it is not a regular file");
-        }
+    match (&gcp.auth_file, &gcp.auth_config) {
+        (Some(path), _) => service_account::of_file(path, &DEFAULTS).await.map_err(Failure::Unavailable),
+        (None, Some(account)) => Ok(account.clone()),
+        (None, None) => Err(Failure::Missing("the manager has neither auth_config nor auth_file".to_owned())),
     }
 }

@@ -24,7 +24,7 @@ const AT_ONCE: usize = 8;
 pub(super) const ANSWER: usize = 64 << 10;
 
 /// Ends loops of entries that are sent to this gateway (`nginx_config.http.max_hops`).
-const HOPS: &str = "sluice-hops";
+pub(super) const HOPS: &str = "sluice-hops";
 
 /// Bytes of an answer that a message repeats.
 const REPEATED: usize = 200;
@@ -116,6 +116,28 @@ pub(super) fn make<A: Api + 'static>(
     Ok(Box::new(Posts { client: Client::new(to, context)?, api }))
 }
 
+/// The beginning of an answer for a message, without these values, which may be secrets.
+pub(super) fn repeated<'v>(body: &[u8], values: impl Iterator<Item = &'v str>) -> String {
+    let mut text = String::from_utf8_lossy(body).into_owned();
+    // A scheme such as `Basic` is no secret; the rest of the value is.
+    for part in values.flat_map(|value| value.split(' ')).filter(|part| part.len() >= SECRET) {
+        text = text.replace(part, "***");
+    }
+    // An answer must not begin a line of the log.
+    let mut text = text.replace(char::is_control, " ");
+    let mut end = text.len().min(REPEATED);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.truncate(end);
+    text
+}
+
+/// The most gateways that a request of these entries has passed through.
+pub(super) fn most_hops(records: &[Taken]) -> u16 {
+    records.iter().filter_map(hops).max().unwrap_or(1)
+}
+
 /// Gateways that an entry's request has passed through.
 fn hops(record: &Taken) -> Option<u16> {
     std::str::from_utf8(record.field(sink::HOPS)?).ok()?.parse().ok()
@@ -165,24 +187,8 @@ impl Client {
 
     /// The beginning of an answer for a message, without the values of our own fields, which may be secrets.
     pub(super) fn repeated(&self, answer: &Answer) -> String {
-        let mut text = String::from_utf8_lossy(&answer.body).into_owned();
-        for (_, value) in
-            self.headers.iter().filter(|(name, _)| ![HOST, CONTENT_TYPE, ACCEPT].contains(*name))
-        {
-            let Ok(value) = value.to_str() else { continue };
-            // A scheme such as `Basic` is no secret; the rest of the value is.
-            for part in value.split(' ').filter(|part| part.len() >= SECRET) {
-                text = text.replace(part, "***");
-            }
-        }
-        // An answer must not begin a line of the log.
-        let mut text = text.replace(char::is_control, " ");
-        let mut end = text.len().min(REPEATED);
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        text.truncate(end);
-        text
+        let ours = self.headers.iter().filter(|(name, _)| ![HOST, CONTENT_TYPE, ACCEPT].contains(*name));
+        repeated(&answer.body, ours.filter_map(|(_, value)| value.to_str().ok()))
     }
 
     /// Asks the batch's server for the resource at the root.
@@ -196,7 +202,7 @@ impl Client {
             method: Method::POST,
             uri: &self.servers[batch.server].uri,
             body: Bytes::from(body),
-            hops: batch.records.iter().filter_map(hops).max().unwrap_or(1),
+            hops: most_hops(batch.records),
             bound,
         };
         self.send(batch, &asked).await
