@@ -22,6 +22,7 @@ mod agree;
 pub mod api_breaker;
 pub mod attach_consumer_label;
 mod auth;
+pub mod authz_casbin;
 pub mod basic_auth;
 pub mod batch_requests;
 pub mod body_transformer;
@@ -150,6 +151,7 @@ plugins! {
     request_validation::RequestValidation,
     multi_auth::MultiAuth,
     openid_connect::OpenidConnect,
+    authz_casbin::AuthzCasbin,
     ldap_auth::LdapAuth,
     hmac_auth::HmacAuth,
     basic_auth::BasicAuth,
