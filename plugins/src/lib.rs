@@ -23,6 +23,7 @@ pub mod api_breaker;
 pub mod attach_consumer_label;
 mod auth;
 pub mod authz_casbin;
+pub mod authz_keycloak;
 pub mod basic_auth;
 pub mod batch_requests;
 pub mod body_transformer;
@@ -44,6 +45,7 @@ pub mod error_page;
 pub mod ext_authz;
 pub mod fault_injection;
 pub mod file_logger;
+mod form;
 pub mod forward_auth;
 pub mod google_cloud_logging;
 pub mod grpc_transcode;
@@ -165,6 +167,7 @@ plugins! {
     ext_authz::ExtAuthz,
     forward_auth::ForwardAuth,
     opa::Opa,
+    authz_keycloak::AuthzKeycloak,
     data_mask::DataMask,
     proxy_cache::ProxyCache,
     body_transformer::BodyTransformer,

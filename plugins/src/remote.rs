@@ -62,6 +62,14 @@ impl Remote {
         })
     }
 
+    /// The same with a further argument in its query.
+    #[must_use]
+    pub fn with_query(&self, form: Vec<u8>) -> Remote {
+        let mark = if self.uri.contains('?') { '&' } else { '?' };
+        let form = String::from_utf8(form).unwrap_or_default();
+        Remote { uri: format!("{}{mark}{form}", self.uri), ..self.clone() }
+    }
+
     pub fn is_https(&self) -> bool {
         self.tls
     }
@@ -117,6 +125,8 @@ mod tests {
         assert_eq!(parsed("http://a.test"), it("a.test", 80, false, "/"));
         assert_eq!(parsed("https://a.test/x?y#z"), it("a.test", 443, true, "/x?y"));
         assert_eq!(parsed("https://[::1]:8443?y"), it("::1", 8443, true, "/?y"));
+        let both = |url: &str| Remote::parse(url).unwrap().with_query(b"a=%20".to_vec()).uri;
+        assert_eq!([both("http://a"), both("http://a/x?y")], ["/?a=%20", "/x?y&a=%20"]);
         for wrong in
             ["ftp://a/", "a.test", "http://", "http://a:0/", "http://u:p@a/", "http://a/b c", "http://a\\b/"]
         {

@@ -8,15 +8,12 @@ use aws_lc_rs::{hmac, rand};
 use base64::Engine;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
 use model::Invalid;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use sdk::budget::Reservation;
 use sdk::{Exchange, Fields};
 use serde_json::json;
 
 use super::config::Config;
-
-/// All but the characters that are never escaped (RFC 3986 section 2.3).
-const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+pub(super) use crate::form::{Form, escape};
 
 /// The client, and its keys.
 pub(super) struct Client {
@@ -34,42 +31,6 @@ enum SigningKey {
     Rsa(RsaKeyPair),
     P256(EcdsaKeyPair),
     P521(EcdsaKeyPair),
-}
-
-/// The arguments of a form, encoded.
-#[derive(Default)]
-pub(super) struct Form(Vec<u8>);
-
-impl Form {
-    pub fn with(mut self, name: &str, value: &str) -> Form {
-        self.add(name, value);
-        self
-    }
-
-    pub fn add(&mut self, name: &str, value: &str) {
-        if !self.0.is_empty() {
-            self.0.push(b'&');
-        }
-        self.0.extend_from_slice(escape(name).as_bytes());
-        self.0.push(b'=');
-        self.0.extend_from_slice(escape(value).as_bytes());
-    }
-
-    /// Whether it has this argument, whose name needs no escape.
-    fn has(&self, name: &str) -> bool {
-        let pairs = self.0.split(|byte| *byte == b'&');
-        pairs
-            .into_iter()
-            .any(|pair| pair.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.starts_with(b"=")))
-    }
-
-    pub fn bytes(self) -> Vec<u8> {
-        self.0
-    }
-}
-
-pub(super) fn escape(text: &str) -> String {
-    utf8_percent_encode(text, ESCAPED).to_string()
 }
 
 /// This many random bytes, in base64url.

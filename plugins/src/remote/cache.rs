@@ -62,6 +62,11 @@ impl<T> Cache<T> {
         if is_current || self.asks || failed { Next::Use(document.clone()) } else { Next::Ask }
     }
 
+    /// The document as it came last, however old.
+    pub fn last(&self) -> Option<Rc<T>> {
+        self.document.clone()
+    }
+
     /// A request begins to ask. If it is given up, as when its client disconnects, the server is spared for a moment:
     /// clients must not make the gateway ask as often as they connect. Without a document the next request asks.
     fn begin(&mut self, now: u64) {
