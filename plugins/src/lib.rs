@@ -37,6 +37,7 @@ pub mod csrf;
 pub mod data_mask;
 pub mod datadog;
 mod decode;
+pub mod degraphql;
 pub mod echo;
 mod edits;
 pub mod elasticsearch_logger;
@@ -185,6 +186,7 @@ plugins! {
     traffic_split::TrafficSplit,
     redirect::Redirect,
     response_rewrite::ResponseRewrite,
+    degraphql::Degraphql,
     grpc_transcode::GrpcTranscode,
     grpc_web::GrpcWeb,
     public_api::PublicApi,

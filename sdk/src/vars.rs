@@ -28,6 +28,7 @@ use std::sync::LazyLock;
 use crate::escape::json_text;
 use crate::exchange::{Exchange, Source};
 use crate::verdict::ReadError;
+pub use graphql::operations as graphql_operations;
 use lookups::Lookups;
 use parsed::Parsed;
 use plain::{HOSTNAME, NAMES, Plain, method, write};

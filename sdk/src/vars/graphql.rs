@@ -73,6 +73,29 @@ impl Operation {
     }
 }
 
+/// The number of operations in a document.
+///
+/// # Errors
+/// The line at which it is no GraphQL, or at whose end it lacks an operation.
+pub fn operations(document: &[u8]) -> Result<usize, usize> {
+    let mut lexer = Lexer { rest: document };
+    let mut operations = 0;
+    while let Some(token) = lexer.next() {
+        match lexer.definition(token) {
+            Some(operation) => operations += usize::from(operation.is_some()),
+            None => {
+                let read = &document[..document.len() - lexer.rest.len()];
+                return Err(1 + read.iter().filter(|byte| **byte == b'\n').count());
+            }
+        }
+    }
+    if operations > 0 {
+        Ok(operations)
+    } else {
+        Err(1 + document.iter().filter(|byte| **byte == b'\n').count())
+    }
+}
+
 /// The operation of a GET's `query` argument or a POST's body. Unreadable if it is not GraphQL; of
 /// several operations, the request's `operationName` selects one, else the first is used.
 pub(super) fn operation(x: &Exchange<'_>) -> Result<Option<Operation>, ReadError> {
@@ -400,6 +423,20 @@ mod tests {
                 (operation.kind, operation.name.as_str(), fields.iter().filter_map(Json::as_str).collect())
             });
             assert_eq!(found, expected, "{document}");
+        }
+    }
+
+    #[test]
+    fn operations_are_counted() {
+        for (document, expected) in [
+            ("{ a }", Ok(1)),
+            ("query A { a } query B { b } fragment F on T { c }", Ok(2)),
+            ("fragment F on T { c }", Err(1)),
+            ("", Err(1)),
+            ("uery {}", Err(1)),
+            ("{ a }\n\n{ b", Err(3)),
+        ] {
+            assert_eq!(operations(document.as_bytes()), expected, "{document}");
         }
     }
 
