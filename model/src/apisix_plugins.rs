@@ -129,7 +129,6 @@ impl ApisixPlugin {
     }
 }
 
-const TRACES: &str = "no traces are sent";
 const LOGS: &str = "its log entries are not sent";
 
 macro_rules! table {
@@ -158,7 +157,7 @@ static HTTP: &[ApisixPlugin] = table! { "http":
     "proxy-control" 21990 on unseen "request bodies are always streamed";
     "request-id" 12015 on;
     "zipkin" 12011 on;
-    "skywalking" 12010 off unseen TRACES;
+    "skywalking" 12010 off;
     "opentelemetry" 12009 off;
     "ext-plugin-pre-req" 12000 on;
     "fault-injection" 11000 on;

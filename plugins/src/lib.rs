@@ -95,6 +95,7 @@ pub mod request_validation;
 pub mod response_rewrite;
 mod rules;
 pub mod server_info;
+pub mod skywalking;
 pub mod skywalking_logger;
 pub mod splunk_hec_logging;
 pub mod static_files;
@@ -141,6 +142,7 @@ plugins! {
     client_control::ClientControl,
     request_id::RequestId,
     zipkin::Zipkin,
+    skywalking::Skywalking,
     opentelemetry::Opentelemetry,
     fault_injection::FaultInjection,
     mocking::Mocking,
