@@ -11,6 +11,7 @@ mod analysis;
 mod backup;
 mod check;
 mod cli;
+mod error_log;
 mod etcd;
 mod expiry;
 mod explain;

@@ -13,7 +13,7 @@ use anyhow::Context;
 use model::boot::{Boot, LogLevel};
 use proxy::{Blame, Fault, FaultKind, FaultRecord};
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt::writer::BoxMakeWriter;
+use tracing_subscriber::fmt::writer::{BoxMakeWriter, MakeWriterExt};
 
 /// Lines about single requests, which clients cause and which no level but theirs shows.
 pub(crate) const REQUEST: &str = "request";
@@ -51,6 +51,7 @@ pub fn start(boot: &Boot, data: &Path) -> anyhow::Result<()> {
             (BoxMakeWriter::new(move || log), false)
         }
     };
+    let writer = writer.and(crate::error_log::Lines);
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_target(false);
     // A second start within one process (tests) keeps the first.
     let _ = match boot.error_log_json {

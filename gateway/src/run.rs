@@ -102,7 +102,8 @@ async fn serve(
     log_start(config.as_deref(), given.is_some(), &place);
     let logs = Logs::start(&boot, &data, folders.clone())?;
     let signals = Signals::new(logs.reopen()).context("cannot install signal handlers")?;
-    let services = Services { sinks: logs.deliveries.sinks(), ..wiring::services(&boot, &folders)? };
+    let mut services = Services { sinks: logs.deliveries.sinks(), ..wiring::services(&boot, &folders)? };
+    services.extensions = services.extensions.with(crate::error_log::log());
     let (catalog, reload_scripts) = wiring::catalog_with(&boot, services.clone());
     inherited.ask_for_store()?;
     // The certificates that the system trusts take as long to read as a store of ten thousand routes.

@@ -16,6 +16,8 @@ use sdk::sink::{Folders, Intake, Sinks};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinSet, LocalSet};
 
+use crate::error_log::{self, Quiet};
+
 /// How long an end waits for entries that are still to be delivered.
 const LAST_ENTRIES: Duration = Duration::from_secs(5);
 
@@ -81,9 +83,9 @@ impl Deliveries {
     }
 }
 
-/// Boxed for the reason that [`control::tasks`] gives.
+/// Boxed for the reason that [`control::tasks`] gives. The tasks of a quiet one are quiet.
 fn task(task: impl Future<Output = ()> + 'static) -> Pin<Box<dyn Future<Output = ()>>> {
-    Box::pin(task)
+    if error_log::is_quiet() { Box::pin(Quiet(Box::pin(task))) } else { Box::pin(task) }
 }
 
 /// Takes in sinks until the end, then waits for those that run.
@@ -112,7 +114,11 @@ async fn serve(
                         }
                     }
                     Some(kind) => match (kind.make)(to, &context) {
-                        Ok(sink) => _ = tasks.spawn_local(task(batches::run(intake, sink, stopping.clone()))),
+                        Ok(sink) => {
+                            let is_quiet = intake.spec().plugin == error_log::PLUGIN;
+                            let run = task(batches::run(intake, sink, stopping.clone()));
+                            _ = tasks.spawn_local(if is_quiet { Box::pin(Quiet(Box::pin(run))) } else { run });
+                        }
                         Err(why) => tracing::error!("entries for {to} are dropped: {why}"),
                     },
                 }

@@ -195,7 +195,7 @@ static HTTP: &[ApisixPlugin] = table! { "http":
     "opa" 2001 on;
     "authz-keycloak" 2000 on;
     "data-mask" 1500 on;
-    "error-log-logger" 1091 off unseen LOGS;
+    "error-log-logger" 1091 off;
     "proxy-cache" 1085 on;
     "body-transformer" 1080 on;
     "ai-request-rewrite" 1073 on;

@@ -447,6 +447,10 @@ impl sdk::Catalog for Catalog {
         }
     }
 
+    fn background(&self) -> &'static [&'static str] {
+        &[<crate::error_log_logger::ErrorLogLogger as sdk::Plugin>::NAME]
+    }
+
     fn condition(&self, route: &str, code: &str) -> Result<Arc<dyn Condition>, Invalid> {
         self.scripts("filter_func")?.condition(route, code)
     }

@@ -42,6 +42,7 @@ pub mod echo;
 mod edits;
 pub mod elasticsearch_logger;
 mod encoding;
+pub mod error_log_logger;
 pub mod error_page;
 pub mod ext_authz;
 pub mod fault_injection;
@@ -172,6 +173,7 @@ plugins! {
     opa::Opa,
     authz_keycloak::AuthzKeycloak,
     data_mask::DataMask,
+    error_log_logger::ErrorLogLogger,
     proxy_cache::ProxyCache,
     body_transformer::BodyTransformer,
     proxy_mirror::ProxyMirror,

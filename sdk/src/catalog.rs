@@ -98,6 +98,11 @@ pub trait Catalog: Send + Sync + fmt::Debug {
         }
     }
 
+    /// Plugins that work without a request, once there is metadata for them.
+    fn background(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// Compiles the `filter_func` of a route.
     ///
     /// # Errors

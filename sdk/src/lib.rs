@@ -27,6 +27,7 @@ mod cookies;
 pub mod counters;
 pub mod endpoint;
 pub mod engine;
+pub mod error_log;
 mod escape;
 pub mod exchange;
 pub mod expr;

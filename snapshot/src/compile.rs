@@ -8,6 +8,7 @@
 //! A resource that cannot be compiled keeps its last valid version, is listed in
 //! [`Compiled::rejected`], and never affects the others.
 
+mod background;
 mod certificate_table;
 mod certificates;
 mod chains;
@@ -164,6 +165,8 @@ pub struct Compiler {
     /// Services, plugin configs, consumer groups and global rules.
     shared: BTreeMap<Key, SharedUnit>,
     metadata: Metadata,
+    /// The chains of plugins that work without a request, by plugin.
+    background: BTreeMap<String, Arc<Chain>>,
     protos: Protos,
     consumers: ConsumerTable,
     global: Option<Arc<Chain>>,
@@ -208,6 +211,7 @@ impl Compiler {
             read: Vec::new(),
             shared: BTreeMap::new(),
             metadata: Metadata::default(),
+            background: BTreeMap::new(),
             protos: Protos::default(),
             consumers: ConsumerTable::default(),
             global: None,

@@ -143,11 +143,14 @@ impl Sink {
             // Only the first value is kept.
             let _ = shared.first.set((route, x.client().local.ip().to_canonical().to_string()));
         }
-        if !shared.has_room(1, record.size()) {
-            shared.lost(1);
-            return;
-        }
-        if self.put(Packet { record, entries: 1, back: None }).is_err() {
+        self.push_own(record);
+    }
+
+    /// Queues an entry of no exchange, or counts it as dropped if there is no room.
+    pub fn push_own(&self, record: Record) {
+        let shared = &self.0.shared;
+        if !shared.has_room(1, record.size()) || self.put(Packet { record, entries: 1, back: None }).is_err()
+        {
             shared.lost(1);
         }
     }

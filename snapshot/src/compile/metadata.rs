@@ -95,6 +95,7 @@ impl Compiler {
                     self.metadata.values.remove(&plugin);
                 }
             }
+            self.compile_background(&plugin, pass.names);
             self.touch_readers(&plugin, pass);
         }
     }
