@@ -11,8 +11,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use serde_json::{Value, json};
+use serde_json::json;
 
+use crate::gateways::alone::PRICED;
 use crate::gateways::tools::{Program, Tools};
 use crate::gateways::{self, Gateway, Place, Setup};
 use crate::load::{Call, Front};
@@ -108,24 +109,32 @@ pub fn run(count: &Count) -> Result<()> {
         }
         println!("{line}");
     }
+    println!("\nplugin alone: instructions over plain\n");
+    let plain = counted.get("plain").copied().unwrap_or_default();
+    let added = |counted: u64| counted.saturating_sub(plain);
+    let mut prices: BTreeMap<&str, u64> = OF_SCENARIOS.map(|name| (name, added(counted[name]))).into();
+    let (sluice, program) = programs.first().context("sluice is measured first")?;
+    for (index, plugin) in PRICED.into_iter().enumerate() {
+        let setup = Setup { plugin: Some(plugin), answer: Answer::Length4000, ..Setup::PLAIN };
+        let index = SCENARIOS.len() * GATEWAYS.len() + index;
+        let place = place(count, &folder, *sluice, index, &setup, &upstream);
+        let found = per_request(*sluice, program, &setup, &place, count.requests)
+            .with_context(|| plugin.name.to_owned())?;
+        prices.insert(plugin.name, added(found));
+        println!("{:<24}{:>8}", plugin.name, added(found));
+    }
     // The prices in the dashboard are those of this tree.
     if count.binary.is_none() {
         let path = tools.root().join("bench/instructions.json");
-        fs::write(&path, serde_json::to_string_pretty(&prices(&counted))? + "\n")?;
+        let written = json!({ "scenarios": counted, "plugins": prices });
+        fs::write(&path, serde_json::to_string_pretty(&written)? + "\n")?;
         println!("\nwritten to {}; `cargo x gen` takes the plugins into the dashboard", path.display());
     }
     Ok(())
 }
 
 /// The scenarios that are `plain` with one plugin.
-const PLUGINS: [&str; 3] = ["key-auth", "limit-count", "prometheus"];
-
-/// The counts, and the instructions that each plugin adds to a request.
-fn prices(counted: &BTreeMap<&str, u64>) -> Value {
-    let plain = counted.get("plain").copied().unwrap_or_default();
-    let added = PLUGINS.iter().filter_map(|name| Some((*name, counted.get(name)?.saturating_sub(plain))));
-    json!({ "scenarios": counted, "plugins": added.collect::<BTreeMap<_, _>>() })
-}
+const OF_SCENARIOS: [&str; 3] = ["key-auth", "limit-count", "prometheus"];
 
 fn place(
     count: &Count,
@@ -203,18 +212,4 @@ fn totals(pids: &[u32], folder: &Path) -> Result<u64> {
         bail!("callgrind counted nothing in {}", folder.display());
     }
     Ok(sum)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn prices_are_differences_to_plain_and_absent_where_nothing_was_counted() {
-        let counted = BTreeMap::from([("plain", 100), ("key-auth", 130), ("TLS", 500)]);
-        assert_eq!(
-            prices(&counted),
-            json!({"scenarios": {"TLS": 500, "key-auth": 130, "plain": 100}, "plugins": {"key-auth": 30}})
-        );
-    }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use minijinja::{Value, context};
 
-use super::{ADMIN_KEY, Gateway, KEY, Lua, Place, Setup};
+use super::{ADMIN_KEY, Gateway, KEY, Place, Setup};
 use crate::certificate;
 use crate::load::{Call, Front};
 use crate::mixture;
@@ -178,7 +178,11 @@ fn values(setup: &Setup, place: &Place) -> Result<Value> {
         admin => setup.admin,
         control => setup.admin || setup.tap.is_some(),
         access_log => setup.access_log,
-        lua => setup.lua.map(Lua::code).unwrap_or_default(),
+        plugin => setup.plugin.map(|plugin| context! {
+            name => plugin.name,
+            settings => plugin.settings,
+            consumer => plugin.consumer.map(|(settings, _)| settings),
+        }),
         admin_key => ADMIN_KEY,
         tls => setup.front.tls(),
         http2 => setup.front.http2(),
@@ -224,6 +228,7 @@ mod tests {
             Setup { admin: true, ..Setup::PLAIN },
             Setup { limit: true, redis: true, ..Setup::PLAIN },
             Setup { tap: Some(""), ..Setup::PLAIN },
+            Setup { plugin: Some(super::super::alone::LUA_HEADERS), ..Setup::PLAIN },
             Setup { front: Front::H2, call: Call::Grpc, answer: Answer::Grpc, ..Setup::PLAIN },
             Setup { front: Front::Http3, answer: Answer::Large1M, ..Setup::PLAIN },
             Setup { mixed: true, routes: 5, ..Setup::PLAIN },

@@ -1,6 +1,7 @@
 //! The measured gateways: the setups of scenarios, and the configuration and command of each
 //! gateway for a setup. The files are templates under `bench/sluice/` and `bench/rivals/`.
 
+pub mod alone;
 mod launch;
 pub mod tools;
 
@@ -13,6 +14,7 @@ use serde::{Serialize, Serializer};
 use crate::load::{Call, Front, Target};
 use crate::upstream::Answer;
 
+use alone::Alone;
 pub use launch::launch;
 
 /// The API key of every scenario with authentication, as in the seeds.
@@ -165,33 +167,10 @@ pub struct Setup {
     pub admin: bool,
     /// Log a line for every request to a file, in APISIX's format (Sluice only).
     pub access_log: bool,
-    /// A plugin in Lua on the route (Sluice only).
-    pub lua: Option<Lua>,
+    /// A plugin by itself (Sluice only).
+    pub plugin: Option<Alone>,
     /// The live view and a tap with these conditions are open during the load (Sluice only).
     pub tap: Option<&'static str>,
-}
-
-/// The work of a plugin in Lua in the access phase.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Lua {
-    Nothing,
-    /// Reads two headers, sets one and makes JSON.
-    Headers,
-}
-
-impl Lua {
-    /// The function of `serverless-pre-function`, on one line.
-    pub fn code(self) -> &'static str {
-        match self {
-            Lua::Nothing => "return function() end",
-            Lua::Headers => {
-                "local core = require('apisix.core') return function(_, ctx) \
-                 local host, agent = core.request.header(ctx, 'Host'), core.request.header(ctx, 'User-Agent') \
-                 core.request.set_header(ctx, 'X-Seen', core.json.encode({host = host, agent = agent})) end"
-            }
-        }
-    }
 }
 
 impl Setup {
@@ -215,7 +194,7 @@ impl Setup {
         workers: 1,
         admin: false,
         access_log: false,
-        lua: None,
+        plugin: None,
         tap: None,
     };
 
@@ -232,7 +211,11 @@ impl Setup {
             call: self.call,
             // The other half is changed during the load.
             paths: if self.mixed && self.admin { self.routes.div_ceil(2) } else { self.routes },
-            key: if self.consumers > 0 { Some("key-of-user-0") } else { self.key.then_some(KEY) },
+            key: match self.plugin.and_then(|plugin| plugin.consumer) {
+                Some((_, credential)) => Some(credential),
+                None if self.consumers > 0 => Some("key-of-user-0"),
+                None => self.key.then_some(KEY),
+            },
             body: self.answer.body(),
             mixed: self.mixed,
             hybrid: self.hybrid,

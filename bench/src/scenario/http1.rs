@@ -1,7 +1,7 @@
 //! HTTP/1.1 in plaintext: the cost of a request, alone and with plugins, routes and changes.
 
 use super::{BASE, Kind, Reference, Scenario};
-use crate::gateways::{Gateway, Lua, Setup};
+use crate::gateways::{Gateway, Setup, alone};
 use crate::load::Driver;
 use crate::upstream::Answer;
 
@@ -78,7 +78,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         id: "lua-nothing",
         also: &["lua"],
         title: "One route with a function in Lua that does nothing",
-        setup: Setup { lua: Some(Lua::Nothing), ..PLAIN },
+        setup: Setup { plugin: Some(alone::LUA_NOTHING), ..PLAIN },
         references: OWN_PLAIN,
         peers: &[],
         quick: Some(&[]),
@@ -88,7 +88,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         id: "lua-headers",
         also: &[],
         title: "One route with a function in Lua that reads two headers, sets one and makes JSON",
-        setup: Setup { lua: Some(Lua::Headers), ..PLAIN },
+        setup: Setup { plugin: Some(alone::LUA_HEADERS), ..PLAIN },
         references: OWN_PLAIN,
         peers: &[],
         quick: Some(&[]),
