@@ -30,12 +30,11 @@ pub const LUA_HEADERS: Alone = alone(
 
 /// Settings as people use them, which let every request pass. Plugins that answer, delay or ask another server are not
 /// here: their work is not a matter of instructions.
-pub const PRICED: [Alone; 22] = [
+pub const PRICED: [Alone; 21] = [
     alone("api-breaker", r#"{"break_response_code": 502, "unhealthy": {"http_statuses": [500]}}"#),
     alone("client-control", r#"{"max_body_size": 1000000}"#),
     alone("cors", "{}"),
     alone("csrf", r#"{"key": "bench-key-of-csrf-0123456789"}"#),
-    alone("echo", r#"{"headers": {"X-Echo": "1"}}"#),
     alone("gzip", r#"{"types": "*"}"#),
     alone("ip-restriction", r#"{"blacklist": ["10.0.0.0/8", "192.168.0.0/16"]}"#),
     Alone {
