@@ -10,7 +10,7 @@
 //!
 //! It never fetches a remote reference; `$ref` works inside one document.
 
-use std::sync::{LazyLock, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use serde_json::Value;
 
@@ -28,12 +28,16 @@ pub(crate) use check::has;
 pub use lua::type_name as lua_type;
 pub(crate) use lua::{json_name, quoted};
 
-use compile::Subschema;
+use compile::{Again, Subschema};
 
 /// A compiled schema.
 #[derive(Debug)]
 pub struct Schema {
     root: Subschema,
+    /// The schemas that contain themselves: references to them are weak.
+    _again: Vec<Arc<Again>>,
+    /// Values come from clients, see [`Schema::for_clients`].
+    of_clients: bool,
 }
 
 impl Schema {
@@ -43,7 +47,23 @@ impl Schema {
     /// A keyword of the wrong shape, a pattern that does not compile, or a
     /// `$ref` that leads nowhere or round in a circle; the pointer leads into the schema.
     pub fn new(schema: &Value) -> Result<Schema, Invalid> {
-        compile::compile(schema).map(|root| Schema { root })
+        Schema::at(schema, "")
+    }
+
+    /// As [`Schema::new`], the schema at a pointer of a document, to which its references are relative.
+    ///
+    /// # Errors
+    /// As for [`Schema::new`]; there is nothing at the pointer.
+    pub fn at(document: &Value, pointer: &str) -> Result<Schema, Invalid> {
+        let (root, _again) = compile::compile(document, pointer)?;
+        Ok(Schema { root, _again, of_clients: false })
+    }
+
+    /// Checks values of clients: a text that looks like a reference to a secret is a text like any other. In
+    /// configurations it is checked only when it is resolved.
+    #[must_use]
+    pub fn for_clients(self) -> Schema {
+        Schema { of_clients: true, ..self }
     }
 
     /// Checks `value`, as if absent properties had their defaults.
@@ -67,7 +87,7 @@ impl Schema {
     }
 
     fn walk(&self, value: &mut Value) -> Result<(), Invalid> {
-        pattern::begin();
+        pattern::begin(!self.of_clients);
         self.root.walk(value)?;
         match pattern::is_in_doubt() {
             false => Ok(()),
@@ -80,7 +100,7 @@ impl Schema {
     /// Fills defaults up to the first thing wrong, and says nothing about it.
     pub fn fill_defaults(&self, value: &mut Value) {
         // A refusal means the rest of the value is not known to fit; what was filled stays.
-        pattern::begin();
+        pattern::begin(!self.of_clients);
         let _ = self.root.walk::<misfit::Unsaid>(value);
     }
 }
@@ -499,6 +519,49 @@ mod tests {
                     .prop_map(|members| members.into_iter().collect()),
             ]
         })
+    }
+
+    #[test]
+    fn schemas_may_contain_themselves() {
+        let schema = |written: Value| Schema::new(&written);
+        let list = json!({"type": "object", "properties": {"v": {"type": "integer"}, "next": {"$ref": "#"}}, "required": ["v"]});
+        let list = schema(list).unwrap();
+        assert!(list.check(&json!({"v": 1, "next": {"v": 2, "next": {"v": 3}}})).is_ok());
+        assert!(list.check(&json!({"v": 1, "next": {"v": 2, "next": {"v": "x"}}})).is_err());
+        let both = json!({
+            "a": {"type": "object", "properties": {"b": {"$ref": "#/b"}}, "additionalProperties": false},
+            "b": {"type": "array", "items": {"$ref": "#/a"}},
+        });
+        let both = Schema::at(&both, "/a").unwrap();
+        assert!(both.check(&json!({"b": [{"b": [{}]}]})).is_ok());
+        assert!(both.check(&json!({"b": [{"b": [{"c": 1}]}]})).is_err());
+        for circle in [
+            json!({"$ref": "#"}),
+            json!({"allOf": [{"$ref": "#"}]}),
+            json!({"not": {"$ref": "#"}}),
+            json!({"anyOf": [{"type": "string"}, {"if": {"$ref": "#"}}]}),
+            json!({"properties": {"a": {"$ref": "#/definitions/a"}}, "definitions": {"a": {"oneOf": [{"$ref": "#/definitions/b"}]}, "b": {"$ref": "#/definitions/a"}}}),
+        ] {
+            assert_eq!(
+                schema(circle.clone()).unwrap_err().reason,
+                "the reference leads round in a circle",
+                "{circle}"
+            );
+        }
+        assert!(Schema::at(&json!({}), "/none").is_err());
+        let endless =
+            schema(json!({"type": "object", "properties": {"a": {"$ref": "#", "default": {}}}})).unwrap();
+        assert!(endless.check(&json!({})).is_ok(), "a default is not walked");
+        assert!(list.check(&json!({"v": 1})).is_ok());
+    }
+
+    #[test]
+    fn texts_of_clients_refer_to_nothing() {
+        let short = json!({"type": "string", "maxLength": 3});
+        let text = json!("$env://LONG");
+        assert!(Schema::new(&short).unwrap().check(&text).is_ok());
+        assert!(Schema::new(&short).unwrap().for_clients().check(&text).is_err());
+        assert!(Schema::new(&short).unwrap().check(&text).is_ok());
     }
 
     proptest! {

@@ -74,7 +74,7 @@ impl Plugin for RequestValidation {
     fn build(config: Config, _cx: &mut Build<'_>) -> Result<RequestValidation, Invalid> {
         // APISIX looks at the body's schema first.
         let body = config.body_schema.as_ref().map(Schema::new).transpose();
-        let body = body.map_err(|error| error.under("/body_schema"))?;
+        let body = body.map_err(|error| error.under("/body_schema"))?.map(Schema::for_clients);
         let headers = config.header_schema.as_ref().map(Headers::new).transpose();
         Ok(RequestValidation {
             headers: headers.map_err(|error| error.under("/header_schema"))?.map(Box::new),
@@ -188,7 +188,7 @@ impl Headers {
         let plain = |name: &String| name.to_ascii_lowercase();
         let spelled = names.into_iter().map(|name| (plain(&name), name));
         Ok(Headers {
-            schema: Schema::new(schema)?,
+            schema: Schema::new(schema)?.for_clients(),
             spelled: spelled.filter(|(plain, name)| plain != name).collect(),
         })
     }
@@ -316,6 +316,17 @@ mod tests {
         let function = json!({"body_schema": {"type": "function"}});
         assert!(outcome(function, &[], b"{}").is_err());
         assert!(outcome(person(), &[], "[".repeat(100_000).as_bytes()).is_err());
+    }
+
+    #[test]
+    fn a_text_of_a_client_refers_to_no_secret() {
+        let config = json!({"body_schema": {"properties": {"a": {"type": "string", "maxLength": 3}}}});
+        assert!(outcome(config.clone(), &[], b"{\"a\":\"abc\"}").is_ok());
+        for text in ["$env://LONG", "$secret://vault/1/a/b"] {
+            assert!(outcome(config.clone(), &[], format!("{{\"a\":\"{text}\"}}").as_bytes()).is_err());
+        }
+        let config = json!({"header_schema": {"properties": {"a": {"type": "string", "maxLength": 3}}}});
+        assert!(outcome(config, &[("A", "$env://LONG")], b"").is_err());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::compile::{Additional, ArrayRules, Branch, Dependency, ObjectRules, Subschema, Type};
 use super::lua;
 use super::misfit::{Misfit, Unsaid};
-use super::pattern;
+use super::pattern::{self, one_fits};
 use super::plain::{check_enum, check_format, check_number, check_string, check_unique};
 use crate::Invalid;
 use crate::invalid::nearest;
@@ -18,6 +18,15 @@ use crate::invalid::nearest;
 impl Subschema {
     /// Checks `value` and fills it in; stops at the first thing wrong.
     pub fn walk<R: Misfit>(&self, value: &mut Value) -> Result<(), R> {
+        if let Some(again) = &self.again {
+            // The schema keeps it.
+            let again = again.upgrade();
+            let Some(node) = again.as_ref().and_then(|again| again.get()) else { return Ok(()) };
+            let Some(_level) = pattern::Level::enter() else {
+                return Err(R::of(|| Invalid::new("it is nested too deeply for its schema")));
+            };
+            return node.walk(value);
+        }
         if self.is_reference(value) {
             return Ok(());
         }
@@ -48,6 +57,7 @@ impl Subschema {
     fn is_reference(&self, value: &Value) -> bool {
         let Value::String(text) = value else { return false };
         text.starts_with('$')
+            && pattern::has_references()
             && matches!(self.types[..], [] | [Type::String])
             && (text.starts_with("$secret://")
                 || text.get(..7).is_some_and(|start| start.eq_ignore_ascii_case("$env://")))
@@ -210,21 +220,6 @@ impl Subschema {
         *value = trial;
         Ok(())
     }
-}
-
-/// Whether one of several fits. If so, it does not matter which searches the others gave up.
-fn one_fits<T>(items: impl IntoIterator<Item = T>, mut fits: impl FnMut(T) -> bool) -> bool {
-    let before = pattern::is_in_doubt();
-    let mut doubt = before;
-    for item in items {
-        pattern::set_in_doubt(before);
-        if fits(item) {
-            return true;
-        }
-        doubt |= pattern::is_in_doubt();
-    }
-    pattern::set_in_doubt(doubt);
-    false
 }
 
 impl Type {

@@ -3,7 +3,9 @@
 //! Everything that can be decided once is decided here: patterns are compiled,
 //! references followed, messages that do not depend on the value are written.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock, Weak};
 
 use serde_json::{Map, Value};
 
@@ -11,7 +13,7 @@ use super::pattern::Pattern;
 use crate::Invalid;
 use crate::invalid::push_pointer;
 
-/// A `$ref` may not lead through more references than this; only a circle does.
+/// Schemas within schemas, and references that lead to references.
 const MAX_DEPTH: usize = 64;
 /// The most subschemas of a document, each counted wherever a `$ref` leads to it: it is compiled again there, so a
 /// few definitions that name each other several times would become billions.
@@ -42,7 +44,12 @@ pub struct Subschema {
     pub title: Option<String>,
     /// Walking may change the value: a default below, or a shape to normalise.
     pub writes: bool,
+    /// In the place of all others: a schema that contains this one.
+    pub again: Option<Weak<Again>>,
 }
+
+/// A schema that contains itself, once it is compiled.
+pub type Again = OnceLock<Subschema>;
 
 /// The types that `type` may name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,14 +158,22 @@ pub enum Format {
     Pattern(&'static str, Pattern),
 }
 
-/// Compiles a whole document.
-pub fn compile(document: &Value) -> Result<Subschema, Invalid> {
-    Compiler { document, subschemas: Cell::new(0) }.node(document, 0)
+/// Compiles the schema at a pointer of a document, and the schemas that contain themselves.
+pub fn compile(document: &Value, pointer: &str) -> Result<(Subschema, Vec<Arc<Again>>), Invalid> {
+    let open = RefCell::new(vec![pointer.to_owned()]);
+    let compiler = Compiler { document, subschemas: Cell::new(0), open, again: RefCell::default() };
+    let root = compiler.node(compiler.target(pointer)?, 0)?;
+    compiler.complete()?;
+    Ok((root, compiler.again.into_inner().into_values().collect()))
 }
 
 struct Compiler<'a> {
     document: &'a Value,
     subschemas: Cell<usize>,
+    /// The schemas that are being compiled, by their pointers, each within the one before.
+    open: RefCell<Vec<String>>,
+    /// The schemas that contain themselves.
+    again: RefCell<BTreeMap<String, Arc<Again>>>,
 }
 
 impl Compiler<'_> {
@@ -178,11 +193,8 @@ impl Compiler<'_> {
             _ => return Err(Invalid::new("a schema must be an object or a boolean")),
         };
         if let Some(reference) = map.get("$ref") {
-            let target = reference
-                .as_str()
-                .and_then(|reference| self.document.pointer(reference.strip_prefix('#')?))
-                .ok_or_else(|| Invalid::new("the reference leads nowhere in this schema").at("/$ref"))?;
-            return self.node(target, depth + 1).map_err(|invalid| invalid.at("/$ref"));
+            let pointer = reference.as_str().and_then(|reference| reference.strip_prefix('#')).unwrap_or("?");
+            return self.follow(pointer, depth).map_err(|invalid| invalid.at("/$ref"));
         }
 
         let mut node = Subschema {
@@ -204,9 +216,49 @@ impl Compiler<'_> {
             title: map.get("title").and_then(Value::as_str).map(str::to_owned),
             never: false,
             writes: false,
+            again: None,
         };
         node.writes = writes(&node);
         Ok(node)
+    }
+
+    fn target(&self, pointer: &str) -> Result<&Value, Invalid> {
+        let found = self.document.pointer(pointer);
+        found.ok_or_else(|| Invalid::new("the reference leads nowhere in this schema"))
+    }
+
+    /// Compiles the schema that a reference leads to. One that is being compiled is compiled once more, by itself.
+    fn follow(&self, pointer: &str, depth: usize) -> Result<Subschema, Invalid> {
+        let target = self.target(pointer)?;
+        if self.open.borrow().iter().any(|open| open == pointer) {
+            let again = self.again.borrow_mut().entry(pointer.to_owned()).or_default().clone();
+            let again = Some(Arc::downgrade(&again));
+            return Ok(Subschema { again, writes: true, ..Subschema::default() });
+        }
+        self.open.borrow_mut().push(pointer.to_owned());
+        let made = self.node(target, depth + 1)?;
+        self.open.borrow_mut().pop();
+        Ok(made)
+    }
+
+    /// Compiles the schemas that contain themselves.
+    fn complete(&self) -> Result<(), Invalid> {
+        let next = || {
+            let again = self.again.borrow();
+            let next = again.iter().find(|(_, again)| again.get().is_none());
+            next.map(|(pointer, again)| (pointer.clone(), again.clone()))
+        };
+        while let Some((pointer, again)) = next() {
+            *self.open.borrow_mut() = vec![pointer.clone()];
+            let node = self.node(self.target(&pointer)?, 0)?;
+            // It was empty.
+            let _ = again.set(node);
+        }
+        let again = self.again.borrow();
+        if again.values().any(leads_to_itself) {
+            return Err(Invalid::new("the reference leads round in a circle").at("/$ref"));
+        }
+        Ok(())
     }
 
     fn object_rules(&self, map: &Map<String, Value>, depth: usize) -> Result<Option<ObjectRules>, Invalid> {
@@ -357,6 +409,45 @@ impl Compiler<'_> {
             Some(_) => Err(wrong(keyword, "a list of schemas")),
         }
     }
+}
+
+/// Whether a schema contains itself without a step into the value: then no walk would end.
+fn leads_to_itself(start: &Arc<Again>) -> bool {
+    let (mut seen, mut left) = (Vec::new(), vec![start.clone()]);
+    while let Some(next) = left.pop() {
+        let mut found = Vec::new();
+        next.get().into_iter().for_each(|node| beside(node, &mut found));
+        for again in found.iter().filter_map(Weak::upgrade) {
+            if Arc::ptr_eq(&again, start) {
+                return true;
+            }
+            if !seen.iter().any(|seen| Arc::ptr_eq(seen, &again)) {
+                seen.push(again.clone());
+                left.push(again);
+            }
+        }
+    }
+    false
+}
+
+/// The schemas for the same value that contain this one.
+fn beside(node: &Subschema, found: &mut Vec<Weak<Again>>) {
+    found.extend(node.again.clone());
+    let branch = node.branch.as_deref().into_iter();
+    let branch =
+        branch.flat_map(|branch| [Some(&branch.condition), branch.then.as_ref(), branch.otherwise.as_ref()]);
+    let rules = node.object.as_deref().into_iter();
+    let dependencies = rules.flat_map(|rules| {
+        let of_properties = rules.properties.iter().filter_map(|property| property.dependency.as_ref());
+        rules.dependencies.iter().map(|(_, dependency)| dependency).chain(of_properties)
+    });
+    let dependencies = dependencies.filter_map(|dependency| match dependency {
+        Dependency::Schema(node) => Some(&**node),
+        Dependency::Names(_) => None,
+    });
+    let all = node.all_of.iter().chain(&node.one_of);
+    let all = all.chain(node.any_of.iter().flat_map(|any| &any.alternatives)).chain(node.not.as_deref());
+    all.chain(branch.flatten()).chain(dependencies).for_each(|node| beside(node, found));
 }
 
 /// Whether walking `node` may change a value.
