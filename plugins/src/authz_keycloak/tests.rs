@@ -109,6 +109,9 @@ fn without_permissions_the_mode_decides() {
     assert_eq!(redirected.run(vec![], b"").0, 307);
     let mut permissive = with_token(json!({"policy_enforcement_mode": "PERMISSIVE"}));
     assert_eq!(permissive.run(vec![answer(200, "")], b"").0, 0);
+    let two = [("Authorization", "Bearer t"), ("authorization", "Bearer u")];
+    let mut twice = Case::new(json!({"permissions": ["a"]}), ("GET", "/", &two));
+    assert_eq!(twice.run(vec![answer(200, "")], b"").0, 401);
     let mut missing = Case::new(json!({"permissions": ["a"]}), ("GET", "/", &[]));
     let (status, body, sent) = missing.run(vec![], b"");
     assert_eq!((status, &body[..], sent.len()), (401, "{\"message\":\"Missing JWT token in request\"}\n", 0));
