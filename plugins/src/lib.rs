@@ -74,6 +74,7 @@ mod lua;
 mod meta;
 pub mod mocking;
 pub mod multi_auth;
+pub mod oas_validator;
 pub mod ocsp_stapling;
 pub mod opa;
 pub mod openid_connect;
@@ -190,6 +191,7 @@ plugins! {
     traffic_split::TrafficSplit,
     redirect::Redirect,
     response_rewrite::ResponseRewrite,
+    oas_validator::OasValidator,
     degraphql::Degraphql,
     grpc_transcode::GrpcTranscode,
     grpc_web::GrpcWeb,
