@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::json;
 
-use crate::gateways::alone::PRICED;
+use crate::gateways::alone::{PRICED, UNSAMPLED};
 use crate::gateways::tools::{Program, Tools};
 use crate::gateways::{self, Gateway, Place, Setup};
 use crate::load::{Call, Front};
@@ -112,21 +112,24 @@ pub fn run(count: &Count) -> Result<()> {
     println!("\nplugin alone: instructions over plain\n");
     let plain = counted.get("plain").copied().unwrap_or_default();
     let added = |counted: u64| counted.saturating_sub(plain);
-    let mut prices: BTreeMap<&str, u64> = OF_SCENARIOS.map(|name| (name, added(counted[name]))).into();
+    let of_scenarios = OF_SCENARIOS.iter().filter_map(|name| Some((*name, added(*counted.get(name)?))));
+    let (mut prices, mut unsampled) = (of_scenarios.collect::<BTreeMap<_, _>>(), BTreeMap::new());
     let (sluice, program) = programs.first().context("sluice is measured first")?;
-    for (index, plugin) in PRICED.into_iter().enumerate() {
+    for (index, plugin) in PRICED.into_iter().chain(UNSAMPLED).enumerate() {
         let setup = Setup { plugin: Some(plugin), answer: Answer::Length4000, ..Setup::PLAIN };
-        let index = SCENARIOS.len() * GATEWAYS.len() + index;
-        let place = place(count, &folder, *sluice, index, &setup, &upstream);
+        let number = SCENARIOS.len() * GATEWAYS.len() + index;
+        let place = place(count, &folder, *sluice, number, &setup, &upstream);
         let found = per_request(*sluice, program, &setup, &place, count.requests)
             .with_context(|| plugin.name.to_owned())?;
-        prices.insert(plugin.name, added(found));
-        println!("{:<24}{:>8}", plugin.name, added(found));
+        let is_priced = index < PRICED.len();
+        let (into, how) = if is_priced { (&mut prices, "") } else { (&mut unsampled, " (not sampled)") };
+        into.insert(plugin.name, added(found));
+        println!("{:<24}{:>8}{how}", plugin.name, added(found));
     }
     // The prices in the dashboard are those of this tree.
     if count.binary.is_none() {
         let path = tools.root().join("bench/instructions.json");
-        let written = json!({ "scenarios": counted, "plugins": prices });
+        let written = json!({ "scenarios": counted, "plugins": prices, "unsampled": unsampled });
         fs::write(&path, serde_json::to_string_pretty(&written)? + "\n")?;
         println!("\nwritten to {}; `cargo x gen` takes the plugins into the dashboard", path.display());
     }

@@ -30,7 +30,7 @@ pub const LUA_HEADERS: Alone = alone(
 
 /// Settings as people use them, which let every request pass. Plugins that answer, delay or ask another server are not
 /// here: their work is not a matter of instructions.
-pub const PRICED: [Alone; 21] = [
+pub const PRICED: [Alone; 19] = [
     alone("api-breaker", r#"{"break_response_code": 502, "unhealthy": {"http_statuses": [500]}}"#),
     alone("client-control", r#"{"max_body_size": 1000000}"#),
     alone("cors", "{}"),
@@ -47,8 +47,6 @@ pub const PRICED: [Alone; 21] = [
     },
     alone("limit-conn", r#"{"conn": 10000, "burst": 0, "default_conn_delay": 0.1, "key": "remote_addr"}"#),
     alone("limit-req", r#"{"rate": 1000000, "burst": 0, "key": "remote_addr"}"#),
-    // One that samples nothing sends nothing.
-    alone("opentelemetry", r#"{"sampler": {"name": "always_off"}}"#),
     alone("proxy-rewrite", r#"{"headers": {"set": {"X-Api-Version": "1"}}}"#),
     alone("real-ip", r#"{"source": "http_x_forwarded_for", "trusted_addresses": ["127.0.0.0/24"]}"#),
     alone("referer-restriction", r#"{"bypass_missing": true, "whitelist": ["a.test"]}"#),
@@ -59,5 +57,10 @@ pub const PRICED: [Alone; 21] = [
     alone("traffic-split", r#"{"rules": [{"weighted_upstreams": [{"weight": 1}]}]}"#),
     alone("ua-restriction", r#"{"bypass_missing": true, "denylist": ["bad-agent"]}"#),
     alone("uri-blocker", r#"{"block_rules": ["\\.php$", "/admin/"]}"#),
+];
+
+/// Tracers whose requests are not sampled: the price of most requests, not that of a trace.
+pub const UNSAMPLED: [Alone; 2] = [
+    alone("opentelemetry", r#"{"sampler": {"name": "always_off"}}"#),
     alone("zipkin", r#"{"endpoint": "http://127.0.0.1:9/api/v2/spans", "sample_ratio": 0.00001}"#),
 ];
