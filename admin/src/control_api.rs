@@ -6,16 +6,17 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use control::health::Checker;
 use control::store::{Step, Store, Stored, View};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use model::upstream::CheckType;
 use model::{Invalid, Key, Kind, Served};
 use sdk::Catalog;
 use sdk::catalog::Subsystem;
+use sdk::endpoint::ControlRequest;
 use serde_json::{Map, Value, json};
 
 use crate::answer::{self, Answer, ErrorAnswer, said};
@@ -204,8 +205,35 @@ impl ControlApi {
             }
             // There is no garbage to collect; the path exists for APISIX's tools.
             (&Method::POST, ["v1", "gc"]) => Ok(answer::empty(StatusCode::OK)),
-            _ => Err(ErrorAnswer::bare(StatusCode::NOT_FOUND)),
+            _ => self.of_plugin(peer, request).await,
         }
+    }
+
+    /// Answers by the plugin that has the endpoint.
+    async fn of_plugin(&self, peer: IpAddr, request: &Request<Bytes>) -> Answer {
+        let headers = request.headers().iter();
+        let headers = headers.map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec()));
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let request = ControlRequest {
+            method: request.method().to_string(),
+            uri: request.uri().path_and_query().map(ToString::to_string).unwrap_or_default(),
+            headers: headers.collect(),
+            body: request.body().clone(),
+            peer,
+            now_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
+        };
+        let catalog = self.catalog.clone();
+        let done = control::tasks::blocking(move || catalog.control(&request)).await;
+        let Some(reply) = done.flatten() else { return Err(ErrorAnswer::bare(StatusCode::NOT_FOUND)) };
+        let mut response = Response::new(reply.body);
+        *response.status_mut() =
+            StatusCode::from_u16(reply.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        for (name, value) in reply.headers {
+            if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+                response.headers_mut().append(name, value);
+            }
+        }
+        Ok(response)
     }
 
     async fn all(&self, kind: Kind) -> Answer {

@@ -149,7 +149,7 @@ fn parse(file: &str, text: &str) -> Result<(Boot, Vec<Diagnostic>), Vec<Diagnost
     {
         let in_files = crate::scripts::listed_files(&parsed.0);
         if !in_files.is_empty() {
-            let names: Vec<&str> = names.into_iter().chain(in_files).collect();
+            let names: Vec<&str> = names.into_iter().chain(in_files.iter().map(String::as_str)).collect();
             return Boot::parse(file, text, &names, &env);
         }
     }

@@ -32,6 +32,7 @@ mod pool;
 mod process;
 mod program;
 mod run;
+mod runner;
 mod say;
 #[cfg(feature = "lua")]
 mod script_test;

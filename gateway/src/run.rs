@@ -24,8 +24,9 @@ use model::declarative::Format;
 use sdk::Catalog;
 use sdk::build::Services;
 use sdk::endpoint::MetricsPage;
-use snapshot::Publisher;
+use sdk::upstream::RuntimeUpstreams;
 use snapshot::compile::Compiler;
+use snapshot::{Maker, Publisher};
 use tokio::sync::mpsc;
 
 use self::apis::{ApiListeners, Apis};
@@ -38,6 +39,7 @@ use crate::handoff::AdminOnDataPort;
 use crate::imports::Job;
 use crate::lifecycle::Signals;
 use crate::program::{OneAtATime, Running};
+use crate::runner;
 use crate::server_info::ServerInfo;
 use crate::upgrade::{self, Inherited, Upgrade, notify};
 use crate::{
@@ -103,7 +105,8 @@ async fn serve(
     let logs = Logs::start(&boot, &data, folders.clone())?;
     let signals = Signals::new(logs.reopen()).context("cannot install signal handlers")?;
     let mut services = Services { sinks: logs.deliveries.sinks(), ..wiring::services(&boot, &folders)? };
-    services.extensions = services.extensions.with(crate::error_log::log());
+    let runner = runner::of(&boot, &data);
+    services.extensions = services.extensions.with(crate::error_log::log()).with(runner.clone());
     let (catalog, reload_scripts) = wiring::catalog_with(&boot, services.clone());
     inherited.ask_for_store()?;
     // The certificates that the system trusts take as long to read as a store of ten thousand routes.
@@ -139,7 +142,11 @@ async fn serve(
         control::tasks::spawn(tls::rotate(tickets.clone(), boot.tls.session_timeout));
     }
     let provider = tls.provider.clone();
-    let compiler = Compiler::new(catalog.clone(), wiring::compile_settings(&boot, tls));
+    let compile_settings = wiring::compile_settings(&boot, tls);
+    if let Some(upstreams) = services.extensions.get::<RuntimeUpstreams>() {
+        upstreams.set_maker(Box::new(Maker::new(catalog.clone(), compile_settings.clone())));
+    }
+    let compiler = Compiler::new(catalog.clone(), compile_settings);
     let (publisher, readers) = Publisher::new(compiler.snapshot(0), count);
     let observer = publisher.observer();
     let registries = adapters::registries(&boot.discovery, &trust, &files::env, &data)
@@ -194,6 +201,7 @@ async fn serve(
     // Set nowhere else.
     let _ = program.workers.set(workers.watch().clone());
 
+    let runner = runner::start(&boot, runner)?;
     // From here on this process is the one that serves.
     inherited.ready();
     notify::send_state("READY=1");
@@ -225,6 +233,7 @@ async fn serve(
     };
     control::tasks::spawn(reload_on_signal(program, reloads));
     let ended = signals.run(upgrade, boot.shutdown_timeout, async || _ = reload.try_send(())).await;
+    drop(runner);
     logs.finish();
     if let Some(etcd) = etcd {
         etcd.finish().await;

@@ -10,6 +10,9 @@ use std::time::Instant;
 
 use model::boot::{Boot, LogLevel};
 use scripting::lua::{Dictionaries, Host, Level, Log, Settings, Sources};
+use sdk::Catalog as _;
+use sdk::catalog::Subsystem;
+use sdk::upstream::RuntimeUpstreams;
 
 use crate::logging::REQUEST;
 
@@ -24,6 +27,8 @@ pub struct Scripts {
     catalog: Arc<plugins::Catalog>,
     /// `apisix.extra_lua_path`.
     paths: Vec<String>,
+    /// `stream_plugins`.
+    stream_names: Vec<String>,
     loaded: Mutex<Loaded>,
 }
 
@@ -33,11 +38,15 @@ struct Loaded {
     /// Of all files.
     digest: Option<u64>,
     /// The plugins that are in the catalog, and whether the newest version of each is.
-    plugins: BTreeMap<String, bool>,
+    plugins: BTreeMap<(Subsystem, String), bool>,
 }
 
 /// Adds the plugins that run Lua: those of APISIX that are built, and those in files that `plugins` names.
-pub fn register(boot: &Boot, catalog: &Arc<plugins::Catalog>) -> Option<Arc<Scripts>> {
+pub fn register(
+    boot: &Boot,
+    catalog: &Arc<plugins::Catalog>,
+    upstreams: Option<Arc<RuntimeUpstreams>>,
+) -> Option<Arc<Scripts>> {
     let settings = Settings {
         max_memory: usize::try_from(boot.lua.max_memory).unwrap_or(usize::MAX),
         max_time: boot.lua.max_time,
@@ -49,7 +58,7 @@ pub fn register(boot: &Boot, catalog: &Arc<plugins::Catalog>) -> Option<Arc<Scri
         dictionaries.map(|(name, size)| (name.as_str(), usize::try_from(*size).unwrap_or(usize::MAX))),
     );
     let lines = Lines { level: level(boot.log_level) };
-    let host = Host::new(settings, Box::new(lines), dictionaries);
+    let host = Host::new(settings, Box::new(lines), dictionaries, upstreams);
     for plugin in scripting::lua::plugins(&host) {
         let name = plugin.name();
         if let Err(error) = catalog.register(plugin) {
@@ -61,7 +70,8 @@ pub fn register(boot: &Boot, catalog: &Arc<plugins::Catalog>) -> Option<Arc<Scri
         return None;
     }
     let (paths, loaded) = (boot.lua.paths.clone(), Mutex::default());
-    let scripts = Scripts { host, catalog: catalog.clone(), paths, loaded };
+    let stream_names = boot.streams.plugins.clone().unwrap_or_default();
+    let scripts = Scripts { host, catalog: catalog.clone(), paths, stream_names, loaded };
     scripts.load(boot.plugins.as_deref().unwrap_or_default());
     Some(Arc::new(scripts))
 }
@@ -92,41 +102,54 @@ impl Scripts {
         };
         let is_same = loaded.digest.replace(digest) == Some(digest);
         let library = scripting::lua::library(&self.host, sources)?;
-        let gone: Vec<String> = loaded.plugins.keys().filter(|name| !names.contains(name)).cloned().collect();
-        for name in gone {
-            self.catalog.remove(&name);
-            loaded.plugins.remove(&name);
+        let of_routes = names.iter().map(|name| (Subsystem::Http, name.clone()));
+        let of_streams = self.stream_names.iter().map(|name| (Subsystem::Stream, name.clone()));
+        let named: Vec<(Subsystem, String)> = of_routes.chain(of_streams).collect();
+        let gone: Vec<_> = loaded.plugins.keys().filter(|plugin| !named.contains(plugin)).cloned().collect();
+        for plugin in gone {
+            let (subsystem, name) = &plugin;
+            match subsystem {
+                Subsystem::Http => self.catalog.remove(name),
+                Subsystem::Stream => self.catalog.remove_stream(name),
+            }
             tracing::info!("plugin removed name={name}");
+            loaded.plugins.remove(&plugin);
         }
-        for name in names {
-            let before = loaded.plugins.get(name).copied();
+        for plugin in named {
+            let before = loaded.plugins.get(&plugin).copied();
+            let (subsystem, name) = &plugin;
+            let is_known = match subsystem {
+                Subsystem::Http => self.catalog.has(name),
+                Subsystem::Stream => self.catalog.has_stream(name),
+            };
             // A plugin of this name is built in, or is the newest.
-            if before.is_none() && self.catalog.has(name) || is_same && before == Some(true) {
+            if before.is_none() && is_known || is_same && before == Some(true) {
                 continue;
             }
-            let found = scripting::lua::plugin(&self.host, &library, name);
-            let registered = found.and_then(|plugin| match plugin {
-                Some(plugin) => self.catalog.register(plugin).map(|()| true),
-                None => Ok(false),
+            let found = scripting::lua::plugin(&self.host, &library, *subsystem, name);
+            let registered = found.and_then(|found| match (found, subsystem) {
+                (Some(found), Subsystem::Http) => self.catalog.register(found).map(|()| true),
+                (Some(found), Subsystem::Stream) => self.catalog.register_stream(found).map(|()| true),
+                (None, _) => Ok(false),
             });
             match registered {
                 Ok(true) => {
-                    loaded.plugins.insert(name.clone(), true);
                     tracing::info!("plugin loaded name={name}");
+                    loaded.plugins.insert(plugin, true);
                 }
                 Ok(false) if before.is_none() => {}
                 Ok(false) => {
-                    loaded.plugins.insert(name.clone(), false);
                     tracing::error!(
                         "plugin not loaded name={name} error=\"no file\"; its last version stays"
                     );
+                    loaded.plugins.insert(plugin, false);
                 }
                 Err(error) => {
-                    if before.is_some() {
-                        loaded.plugins.insert(name.clone(), false);
-                    }
                     let stays = if before.is_some() { "; its last valid version stays" } else { "" };
                     tracing::error!("plugin not loaded name={name} error={error}{stays}");
+                    if before.is_some() {
+                        loaded.plugins.insert(plugin, false);
+                    }
                 }
             }
         }
@@ -134,16 +157,22 @@ impl Scripts {
     }
 }
 
-/// Returns the listed plugins for which a folder of `apisix.extra_lua_path` has a file.
-pub fn listed_files(boot: &Boot) -> Vec<&str> {
-    let has_file = |name: &str| {
-        let module = format!("apisix/plugins/{}", name.replace('.', "/"));
+/// Returns the listed plugins for which a folder of `apisix.extra_lua_path` has a file; those of streams by the names
+/// of their modules.
+pub fn listed_files(boot: &Boot) -> Vec<String> {
+    let has_file = |module: &str| {
+        let module = module.replace('.', "/");
         boot.lua
             .paths
             .iter()
             .any(|pattern| pattern.contains('?') && Path::new(&pattern.replacen('?', &module, 1)).is_file())
     };
-    boot.plugins.iter().flatten().map(String::as_str).filter(|name| has_file(name)).collect()
+    let of_routes = boot.plugins.iter().flatten().cloned();
+    let mut found: Vec<String> =
+        of_routes.filter(|name| has_file(&format!("apisix.plugins.{name}"))).collect();
+    let of_streams = boot.streams.plugins.iter().flatten().map(|name| model::boot::stream_module(name));
+    found.extend(of_streams.filter(|module| has_file(module)));
+    found
 }
 
 /// Reads the files below a folder that the pattern matches.

@@ -1,6 +1,7 @@
 //! The parts, made from the boot file and put together.
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use cache::{Caches, DiskSettings};
@@ -10,6 +11,7 @@ use control::store::{History, Opener, Ring, Sealed, Store};
 use indexmap::IndexMap;
 use ipnet::IpNet;
 use model::boot::{self, Boot, Provider};
+use plugins::ext_plugin::Runner;
 use sdk::Catalog;
 use sdk::build::{Extensions, Services};
 use sdk::catalog::Subsystem;
@@ -17,6 +19,7 @@ use sdk::counters::{Counters, Gauges, Paces, Table, Tallies};
 use sdk::endpoint::MetricsPage;
 use sdk::meters::Meters;
 use sdk::sink::Folders;
+use sdk::upstream::RuntimeUpstreams;
 use serde_json::{Map, Value, json};
 use snapshot::certs::{CommonTls, TlsSettings};
 use snapshot::plan::Timeouts;
@@ -65,6 +68,8 @@ pub fn services(boot: &Boot, folders: &Arc<Folders>) -> anyhow::Result<Services>
             .with(Arc::new(Caches::new(cache_zones(boot))))
             .with(Arc::new(adapters::limits().under(resources_root(boot))))
             .with(Arc::new(MetricsPage::default()))
+            .with(Arc::new(RuntimeUpstreams::default()))
+            .with(Arc::new(Runner::new(Path::new(boot.runner.path.as_deref().unwrap_or_default()))))
             .with(Arc::new(crate::static_files::service(boot, folders))),
     })
 }
@@ -125,9 +130,11 @@ pub type ReloadScripts = Arc<dyn Fn(&[String]) + Send + Sync>;
 pub fn catalog_with(boot: &Boot, services: Services) -> (Arc<plugins::Catalog>, Option<ReloadScripts>) {
     let attrs: IndexMap<String, Value> =
         boot.plugin_attr.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+    #[cfg(feature = "lua")]
+    let upstreams = services.extensions.get();
     let catalog = Arc::new(plugins::Catalog::new(services, attrs).strict(boot.strict_plugins));
     #[cfg(feature = "lua")]
-    let reload = crate::scripts::register(boot, &catalog)
+    let reload = crate::scripts::register(boot, &catalog, upstreams)
         .map(|scripts| -> ReloadScripts { Arc::new(move |names| scripts.load(names)) });
     #[cfg(not(feature = "lua"))]
     let reload = None;

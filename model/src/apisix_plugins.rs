@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::Kind;
 
 /// Where a plugin works: on HTTP requests, or on streams of bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Subsystem {
     Http,
     Stream,

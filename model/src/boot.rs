@@ -35,6 +35,7 @@ pub use cache::{Disk, ProxyCache, Zone};
 pub use etcd::Etcd;
 use findings::Findings;
 pub use findings::stands_at_top;
+pub use findings::stream_module;
 pub(crate) use findings::{unknown_plugins, unknown_stream_plugins};
 pub use http::{AccessLog, Http, Http2, Http3, LogEscape, RealIp, UpstreamKeepalive};
 pub use keys::{tables, with_defaults};
@@ -111,6 +112,7 @@ pub struct Boot {
     pub strict_plugins: bool,
     /// `sluice.lua` (ours): limits of scripts.
     pub lua: Lua,
+    pub runner: Runner,
     pub history: History,
     /// `sluice.explain` (ours): whose requests get an account of what was decided.
     pub explain: Option<Explain>,
@@ -132,6 +134,15 @@ pub struct Lua {
     pub max_sockets: u64,
     /// Whether scripts may connect to sockets in the file system.
     pub unix_sockets: bool,
+}
+
+/// `ext-plugin`: the process with plugins in other languages.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Runner {
+    /// Program and arguments; without any the gateway starts none.
+    pub command: Vec<String>,
+    /// Its Unix socket, if that is not the gateway's choice.
+    pub path: Option<String>,
 }
 
 /// `apisix.data_encryption`: how secrets of plugins are stored. `Debug` does not show the keys.

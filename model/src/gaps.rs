@@ -77,9 +77,6 @@ pub const DISCOVERY: &Gap = &Gap {
 pub const WASM: &Gap =
     &Gap { why: "WASM plugins are not served yet", hint: "", effect: Effect::Ignored, asked_by: &[] };
 
-pub const RUNNERS: &Gap =
-    &Gap { why: "plugin runners are not served yet", hint: "", effect: Effect::Ignored, asked_by: &[] };
-
 pub const TRACING: &Gap =
     &Gap { why: "request tracing is not served yet", hint: "", effect: Effect::Ignored, asked_by: &[] };
 
@@ -91,7 +88,7 @@ impl Gap {
 }
 
 /// Every row.
-pub const ALL: &[&Gap] = &[STREAM_UPSTREAMS, LUA, DISCOVERY, WASM, RUNNERS, TRACING];
+pub const ALL: &[&Gap] = &[STREAM_UPSTREAMS, LUA, DISCOVERY, WASM, TRACING];
 
 /// Refuses a resource that asks for a missing feature.
 ///

@@ -19,6 +19,7 @@ use sdk::catalog::{About, Configured, SchemaType, Scope};
 use sdk::chain::{Chain, Fitting, Stage};
 use sdk::condition::Condition;
 use sdk::consumers::Credential;
+use sdk::endpoint::{ControlReply, ControlRequest};
 use sdk::instance::Factory;
 use sdk::scripts::{self, Scripts};
 use serde_json::{Value, json};
@@ -114,15 +115,9 @@ impl Compiled {
         self.metadata_schema.get_or_init(|| built_in(&metadata_schema(&*self.row)))
     }
 
-    fn about(&self) -> About {
+    fn about(&self, subsystem: Subsystem) -> About {
         let row = &self.row;
-        About {
-            name: row.name(),
-            subsystem: Subsystem::Http,
-            priority: row.priority(),
-            auth: row.is_auth(),
-            by_default: true,
-        }
+        About { name: row.name(), subsystem, priority: row.priority(), auth: row.is_auth(), by_default: true }
     }
 
     fn facts(&self) -> Facts {
@@ -175,9 +170,9 @@ impl Catalog {
         }
     }
 
-    fn find_stream(&self, name: &str) -> Result<&Arc<Compiled>, Invalid> {
-        let found = self.streams.iter().find(|plugin| plugin.row.name() == name);
-        found.ok_or_else(|| crate::stream::unknown(name))
+    fn find_stream(&self, name: &str) -> Result<Arc<Compiled>, Invalid> {
+        let found = self.streams.iter().find(|plugin| plugin.row.name() == name).cloned();
+        found.or_else(|| self.hosted.find_stream(name)).ok_or_else(|| crate::stream::unknown(name))
     }
 
     /// Whether a plugin may be used; a hosted one that APISIX lacks always may.
@@ -297,7 +292,7 @@ impl sdk::Catalog for Catalog {
         }
         if place == SchemaType::Stream {
             let plugin = self.find_stream(name)?;
-            return match self.stage(plugin, config, &UNOWNED, &CHECK, 0) {
+            return match self.stage(&plugin, config, &UNOWNED, &CHECK, 0) {
                 Err(invalid) if !meta::disabled(config) => Err(crate::stream::blame(name, invalid)),
                 _ => Ok(()),
             };
@@ -395,7 +390,7 @@ impl sdk::Catalog for Catalog {
                 ))
                 .within(name));
             }
-            match self.stage(plugin, config, owner, scope, 0) {
+            match self.stage(&plugin, config, owner, scope, 0) {
                 Ok(stage) => stages.extend(stage),
                 Err(invalid) => return Err(crate::stream::blame(name, invalid).within(name)),
             }
@@ -419,8 +414,10 @@ impl sdk::Catalog for Catalog {
 
     fn about(&self) -> Vec<About> {
         let hosted = self.hosted.all();
-        let mut all: Vec<About> =
-            self.linked.iter().chain(hosted.values()).map(|plugin| plugin.about()).collect();
+        let of_routes = self.linked.iter().chain(hosted.values()).map(|plugin| plugin.about(Subsystem::Http));
+        let streams = self.hosted.streams();
+        let of_streams = streams.values().map(|plugin| plugin.about(Subsystem::Stream));
+        let mut all: Vec<About> = of_routes.chain(of_streams).collect();
         for subsystem in [Subsystem::Http, Subsystem::Stream] {
             let known = subsystem.plugins().iter().map(|known| About {
                 name: known.name,
@@ -439,6 +436,11 @@ impl sdk::Catalog for Catalog {
     fn facts(&self, subsystem: Subsystem, name: &str) -> Option<Facts> {
         match self.find(name) {
             Ok(plugin) if subsystem == Subsystem::Http => Some(plugin.facts()),
+            _ if let Some(plugin) = self.hosted.find_stream(name)
+                && subsystem == Subsystem::Stream =>
+            {
+                Some(plugin.facts())
+            }
             _ => {
                 let mut facts = apisix_plugins::find(subsystem, name)?.facts();
                 facts.schema = with_meta(facts.schema);
@@ -457,6 +459,10 @@ impl sdk::Catalog for Catalog {
 
     fn script(&self, owner: &Owner, code: &str) -> Result<Arc<Chain>, Invalid> {
         Ok(Arc::new(Chain::of(self.scripts("script")?.script(owner, code)?)))
+    }
+
+    fn control(&self, request: &ControlRequest) -> Option<ControlReply> {
+        self.hosted.all().values().find_map(|plugin| plugin.row.control(request))
     }
 
     fn generation(&self) -> u64 {

@@ -45,6 +45,10 @@ mod encoding;
 pub mod error_log_logger;
 pub mod error_page;
 pub mod ext_authz;
+pub mod ext_plugin;
+pub mod ext_plugin_post_req;
+pub mod ext_plugin_post_resp;
+pub mod ext_plugin_pre_req;
 pub mod fault_injection;
 pub mod file_logger;
 mod form;
@@ -111,6 +115,7 @@ pub mod ua_restriction;
 pub mod udp_logger;
 pub mod uri_blocker;
 mod wheel;
+mod within;
 pub mod workflow;
 pub mod zipkin;
 
@@ -146,6 +151,7 @@ plugins! {
     zipkin::Zipkin,
     skywalking::Skywalking,
     opentelemetry::Opentelemetry,
+    ext_plugin_pre_req::ExtPluginPreReq,
     fault_injection::FaultInjection,
     mocking::Mocking,
     batch_requests::BatchRequests,
@@ -214,6 +220,8 @@ plugins! {
     clickhouse_logger::ClickhouseLogger,
     static_files::StaticFiles,
     ocsp_stapling::OcspStapling,
+    ext_plugin_post_req::ExtPluginPostReq,
+    ext_plugin_post_resp::ExtPluginPostResp,
 }
 
 /// The names of all plugins this build has, by priority from high to low.

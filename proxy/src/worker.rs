@@ -13,12 +13,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 
+use hashbrown::HashMap;
 use sdk::Client;
 use sdk::budget::Budget;
 use sdk::meters::Shard;
 use sdk::state::WorkerStates;
 use snapshot::balance::BalanceState;
-use snapshot::{Reader, Snapshot, Upstream};
+use snapshot::{RUNTIME_SLOT, Reader, Snapshot, Upstream};
 use wire::Fields;
 
 use crate::access_log::AccessLog;
@@ -38,6 +39,9 @@ use crate::up::tls::Sessions;
 use crate::watch::Watch;
 
 pub(crate) use run::{Handed, Start, serve};
+
+/// Upstreams made by plugins whose state one worker keeps.
+const MOST_RUNTIME_UPSTREAMS: usize = 1024;
 
 /// State that the tasks of one worker share. Never leaves its thread.
 pub(crate) struct Worker {
@@ -68,6 +72,8 @@ pub(crate) struct Worker {
     /// Of [`Worker::take_head`].
     heads: RefCell<Vec<Fields>>,
     balance: RefCell<Vec<Option<Balance>>>,
+    /// Of upstreams that plugins have made, by their slots.
+    runtime_balance: RefCell<HashMap<u32, Balance>>,
     /// State that plugins keep on this worker.
     states: WorkerStates,
     pub(crate) shard: Shard,
@@ -188,6 +194,7 @@ impl Worker {
             scratch_unused: Cell::new(0),
             heads: RefCell::default(),
             balance: RefCell::default(),
+            runtime_balance: RefCell::default(),
             states: WorkerStates::default(),
             shard,
             tap: settings.taps.outlet(),
@@ -326,12 +333,30 @@ impl Worker {
 
     #[inline]
     fn balance_of(&self, upstream: &Arc<Upstream>) -> RefMut<'_, Balance> {
+        if upstream.slot & RUNTIME_SLOT != 0 {
+            return self.runtime_balance_of(upstream);
+        }
         let slot = upstream.slot as usize;
         RefMut::map(self.balance.borrow_mut(), |all| {
             if slot >= all.len() {
                 all.resize_with(slot + 1, || None);
             }
             all[slot].get_or_insert_with(|| Balance { upstream: upstream.clone(), state: upstream.state() })
+        })
+    }
+
+    /// States of upstreams that nothing else holds are dropped once there are many.
+    #[cold]
+    fn runtime_balance_of(&self, upstream: &Arc<Upstream>) -> RefMut<'_, Balance> {
+        RefMut::map(self.runtime_balance.borrow_mut(), |all| {
+            if all.len() >= MOST_RUNTIME_UPSTREAMS && !all.contains_key(&upstream.slot) {
+                all.retain(|_, balance| Arc::strong_count(&balance.upstream) > 1);
+                if all.len() >= MOST_RUNTIME_UPSTREAMS {
+                    all.clear();
+                }
+            }
+            all.entry(upstream.slot)
+                .or_insert_with(|| Balance { upstream: upstream.clone(), state: upstream.state() })
         })
     }
 

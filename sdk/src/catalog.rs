@@ -12,6 +12,7 @@ use crate::build::{Names, Owner};
 use crate::chain::Chain;
 use crate::condition::Condition;
 use crate::consumers::Credential;
+use crate::endpoint::{ControlReply, ControlRequest};
 use crate::protos::LookUp;
 use crate::upstream::Upstreams;
 
@@ -127,6 +128,11 @@ pub trait Catalog: Send + Sync + fmt::Debug {
     /// Reads an auth plugin's credential from its configuration on a consumer. Returns the plugin's
     /// name in this catalog with it, or `None` if `name` is not an auth plugin.
     fn credential(&self, name: &str, config: &Value) -> Result<Option<(&'static str, Credential)>, Invalid>;
+
+    /// Answers a request to the control API by the plugin that has its endpoint; see [`crate::Factory::control`].
+    fn control(&self, _request: &ControlRequest) -> Option<ControlReply> {
+        None
+    }
 
     /// Changes whenever plugins are added or removed at run time; everything must then be compiled
     /// again.

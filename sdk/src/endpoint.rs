@@ -1,5 +1,7 @@
 //! Endpoints that plugins serve where a route exposes them.
 
+mod control;
+
 use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -8,6 +10,7 @@ use bytes::Bytes;
 use wire::Method;
 
 use crate::chain::Chain;
+pub use control::{ControlReply, ControlRequest};
 
 /// A path served by a plugin. Unreachable until a route with the plugin public-api leads to it.
 #[derive(Debug, Clone)]

@@ -24,7 +24,7 @@ use crate::step::{LocalFuture, Reply, Step};
 use crate::stream::Stream;
 
 use crate::upload::RequestFilter;
-use crate::upstream::Chosen;
+use crate::upstream::{Chosen, RuntimeUpstream};
 use crate::world::World;
 
 /// The engine's state of an exchange. Fields are public, so that several can be borrowed at once.
@@ -78,6 +78,8 @@ pub struct Engine<'s> {
     pub reply_at_end: Option<(&'static str, EndReply)>,
     /// See [`Exchange::stream_body`].
     pub body_source: Option<SizedSource>,
+    /// Replaces the route's upstream; see [`Exchange::forward_to`].
+    pub runtime_upstream: Option<RuntimeUpstream>,
 }
 
 impl Engine<'_> {

@@ -86,6 +86,7 @@ impl<'s> Exchange<'s> {
                 reply_filter: None,
                 reply_at_end: None,
                 body_source: None,
+                runtime_upstream: None,
             },
             identity: None,
             skipped: SmallVec::new(),

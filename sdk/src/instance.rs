@@ -16,7 +16,7 @@ use wire::target::Doubtful;
 use crate::build::Build;
 use crate::chain::{Fitting, Instance, LocalFuture, Stage};
 use crate::consumers::Credential;
-use crate::endpoint::Endpoint;
+use crate::endpoint::{ControlReply, ControlRequest, Endpoint};
 use crate::exchange::{Chunk, Exchange};
 use crate::phase::{Phase, Phases};
 use crate::plugin::Plugin;
@@ -128,6 +128,12 @@ pub trait Factory: Send + Sync {
     /// All endpoints; [`Called`](crate::endpoint::Called) has the place in this list of the one that is called.
     fn endpoints(&self, attr: Option<&Value>) -> Vec<Endpoint> {
         self.endpoint(attr).into_iter().collect()
+    }
+
+    /// Answers a request to the control API; `None` if the plugin has no such endpoint. It may take as long as its own
+    /// limits allow, so it is called where threads may block.
+    fn control(&self, _request: &ControlRequest) -> Option<ControlReply> {
+        None
     }
 
     /// The instance that serves the endpoints; without one it is built from empty settings.

@@ -33,6 +33,7 @@ pub mod exchange;
 pub mod expr;
 pub mod files;
 mod header;
+pub mod inert;
 pub mod instance;
 pub mod limit;
 pub mod log_entry;

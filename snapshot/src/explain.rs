@@ -8,7 +8,6 @@
 
 mod candidates;
 mod chains;
-mod inert;
 mod target;
 mod text;
 
@@ -18,6 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use model::{Desired, Key, Kind, Rejected, Resource, Served, gaps};
 use sdk::engine::Messages;
 use sdk::exchange::Body;
+use sdk::inert::InertWorld;
 use sdk::{Client, Doubtful, Exchange};
 use serde_json::{Value, json};
 use wire::Method;
@@ -27,7 +27,6 @@ use crate::Snapshot;
 use crate::router::RouteLookup;
 pub use candidates::{Candidate, CandidateOutcome};
 pub use chains::{LocalReply, Stage, StageOutcome};
-use inert::InertWorld;
 pub use target::{Server, UpstreamSummary};
 
 /// A request to explain, as the user describes it.

@@ -34,9 +34,9 @@ pub mod upstream;
 use std::sync::Arc;
 
 use sdk::upstream::Chosen;
-use sdk::{Chain, Consumers};
+use sdk::{Chain, Consumers, Exchange};
 
-pub use compile::{Compiled, Compiler, Touched, Watched};
+pub use compile::{Compiled, Compiler, Maker, Touched, Watched, made};
 pub use health::Health;
 pub use model::parallel;
 pub use plan::{Failure, Plan, Timeouts};
@@ -44,7 +44,7 @@ pub use router::Router;
 pub use streams::{StreamPlan, Streams};
 pub use swap::{Publisher, Reader};
 pub use table::Table;
-pub use upstream::{Endpoint, PassHost, Policy, Scheme, Upstream};
+pub use upstream::{Endpoint, PassHost, Policy, RUNTIME_SLOT, Scheme, Upstream};
 
 /// Everything a worker needs to serve, at one revision.
 #[derive(Debug, Clone)]
@@ -68,6 +68,17 @@ impl Snapshot {
     #[inline]
     pub fn upstream(&self, plan: &Plan) -> Result<&Arc<Upstream>, Failure> {
         self.upstreams.get(plan.upstream()?).ok_or(Failure::NoUpstreamObject)
+    }
+
+    /// The upstream of an exchange: that of its plan, or the one that a plugin has chosen or made.
+    pub fn target(&self, plan: &Plan, x: &Exchange<'_>) -> Result<Arc<Upstream>, Failure> {
+        if let Some(upstream) = made(x) {
+            return Ok(upstream);
+        }
+        match x.engine().forward.upstream {
+            None => self.upstream(plan).cloned(),
+            Some(chosen) => self.chosen(chosen).cloned(),
+        }
     }
 
     /// The upstream that a plugin has chosen.

@@ -10,6 +10,9 @@ use crate::certs::ClientTls;
 use crate::health::{Health, Statuses};
 use crate::load::Load;
 
+/// The bit in the slots of upstreams that plugins make while the gateway runs: no object of a snapshot has it.
+pub const RUNTIME_SLOT: u32 = 1 << 31;
+
 /// The servers behind a route.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Upstream {

@@ -17,4 +17,5 @@ mod fuzzed;
 mod incremental;
 mod mistakes;
 mod plans;
+mod runtime;
 mod support;

@@ -20,6 +20,7 @@ mod origin;
 mod origins;
 mod overload;
 mod reloads;
+mod scripts;
 mod sick;
 mod site;
 mod start;
@@ -35,7 +36,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Every goal, in the order they are run.
-pub static GOALS: [Goal; 21] = [
+pub static GOALS: [Goal; 22] = [
     Goal { name: "mutations", about: "malformed requests reach no upstream", run: mutations::run },
     Goal { name: "changes", about: "configuration changes under load affect no request", run: changes::run },
     Goal {
@@ -53,6 +54,7 @@ pub static GOALS: [Goal; 21] = [
     Goal { name: "etcd-alone", about: "so it does with one member, whose tokens end", run: etcd::run_alone },
     Goal { name: "start", about: "a large store is served soon", run: start::run },
     Goal { name: "reloads", about: "reading files again and ending fail nothing", run: reloads::run },
+    Goal { name: "scripts", about: "a plugin in Lua is loaded again and again", run: scripts::run },
     Goal { name: "origins", about: "an origin that dies and comes back", run: origins::run },
     Goal { name: "sick", about: "what an origin breaks off does not look whole", run: sick::run },
     Goal { name: "faults", about: "requests that go wrong leave nothing behind", run: faults::run },

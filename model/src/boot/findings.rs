@@ -167,7 +167,9 @@ impl<'a> Findings<'a> {
 
     /// The names in a list of plugins of streams.
     fn check_stream_plugins(&mut self, value: &Value, pointer: &str) {
-        for invalid in unknown_stream_plugins(named(value, pointer)) {
+        let in_no_file = |(_, name): &(String, &str)| !self.plugins.contains(&&*stream_module(name));
+        let unknown: Vec<_> = named(value, pointer).filter(in_no_file).collect();
+        for invalid in unknown_stream_plugins(unknown.into_iter()) {
             self.warn(invalid);
         }
     }
@@ -275,6 +277,11 @@ pub fn unknown_plugins<'a>(
         found.push(Invalid::new(message).at(list).hint(effect));
     }
     found
+}
+
+/// The module of a plugin of streams in a file, by which [`Boot::parse`](super::Boot::parse) knows it.
+pub fn stream_module(name: &str) -> String {
+    format!("apisix.stream.plugins.{name}")
 }
 
 /// The same for a list of plugins of streams, of which this build lacks none.

@@ -15,7 +15,7 @@ use super::values;
 use super::{
     AccessLog, Admin, AdminLimits, AdminTls, AdminVersion, Boot, Conditions, DataEncryption, Explain,
     History, Http, Http2, Http3, Listen, LogEscape, LogLevel, Lua, Prometheus, Provider, ProxyCache, RealIp,
-    Resolver, Role, Router, Secrets, Tls, UpstreamKeepalive, UriOptions, Workers, keys, wildcard,
+    Resolver, Role, Router, Runner, Secrets, Tls, UpstreamKeepalive, UriOptions, Workers, keys, wildcard,
 };
 use super::{etcd, ports, streams};
 use crate::Invalid;
@@ -112,6 +112,10 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
             max_time: file.time("/sluice/lua/max_time"),
             max_sockets: file.count("/sluice/lua/max_sockets"),
             unix_sockets: file.bool("/sluice/lua/unix_sockets"),
+        },
+        runner: Runner {
+            command: file.texts("/ext-plugin/cmd").unwrap_or_default(),
+            path: file.text("/ext-plugin/path_for_test").map(str::to_owned),
         },
         prometheus: prometheus(file),
         plugin_attr: file.get("/plugin_attr").and_then(Value::as_object).cloned().unwrap_or_default(),

@@ -2,14 +2,13 @@
 //!
 //! Connections are kept: each bind replaces the state that the one before left.
 
-use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::pin;
-use std::task::Poll;
 use std::time::Duration;
 
 use sdk::World;
 use sdk::connection::{AsyncReadExt, AsyncWriteExt, Connect, Connection};
+
+use crate::within::within;
 
 /// Why a bind failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,16 +84,6 @@ async fn exchange(connection: &mut Connection, request: &[u8]) -> io::Result<Vec
     answer.resize(start + length, 0);
     connection.read_exact(&mut answer[start..]).await?;
     Ok(answer)
-}
-
-/// The output of a future unless it takes longer.
-async fn within<T>(world: &dyn World, time: Duration, work: impl Future<Output = T>) -> Option<T> {
-    let (mut work, mut end) = (pin!(work), world.sleep(time));
-    poll_fn(|cx| match work.as_mut().poll(cx) {
-        Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending => end.as_mut().poll(cx).map(|()| None),
-    })
-    .await
 }
 
 /// The message of a bind.

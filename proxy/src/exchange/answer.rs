@@ -31,6 +31,9 @@ pub(crate) const PLAIN_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
     <center><h1>400 Bad Request</h1></center>\r\n\
     <center>The plain HTTP request was sent to HTTPS port</center>\r\n</body>\r\n</html>\r\n";
 
+/// The status with which a plugin closes the connection without a response, as in nginx.
+const CLOSE: u16 = 444;
+
 /// Adds the statuses that upstreams answered, over all tries: if the last one failed, or always
 /// (APISIX: `show_upstream_status_in_response_header`).
 #[inline]
@@ -55,6 +58,11 @@ pub(crate) async fn send(
     reply: Reply,
     source: Source,
 ) -> Outcome {
+    if reply.status == CLOSE && reply.body.is_empty() {
+        x.engine_mut().messages.response.status = CLOSE;
+        down.end_if_last();
+        return Outcome::Gone;
+    }
     let made = match phases::unless_gone(worker, down, make(worker, x, chains, reply, source)).await {
         Ok(made) => made,
         Err(_) => return Outcome::Gone,

@@ -90,7 +90,8 @@ impl Forward<'_> {
         if !self.plan.websocket && asks_for_tunnel(x.request()) {
             return Err(Fault::client(FaultKind::NoWebsocket));
         }
-        let upstream = upstream_of(self.snapshot, self.plan, x)?;
+        let made = snapshot::made(x);
+        let upstream = upstream_of(self.snapshot, self.plan, made.as_ref(), x)?;
         let mut filters = std::mem::take(&mut x.engine_mut().request_filters);
         if x.body_state() == Body::None {
             filters.clear();
@@ -172,16 +173,18 @@ impl Forward<'_> {
     }
 }
 
-/// The upstream of the plan, or the one that a plugin chose.
+/// The upstream of the plan, or the one that a plugin chose or made.
 #[inline]
 fn upstream_of<'s>(
     snapshot: &'s Snapshot,
     plan: &Plan,
+    made: Option<&'s Arc<Upstream>>,
     x: &mut Exchange<'_>,
 ) -> Result<&'s Arc<Upstream>, Fault> {
-    let upstream = match x.engine().forward.upstream {
-        None => snapshot.upstream(plan),
-        Some(chosen) => snapshot.chosen(chosen),
+    let upstream = match (made, x.engine().forward.upstream) {
+        (Some(made), _) => Ok(made),
+        (None, None) => snapshot.upstream(plan),
+        (None, Some(chosen)) => snapshot.chosen(chosen),
     };
     let upstream = upstream.map_err(|failure| Fault::gateway(FaultKind::Plan(failure)))?;
     if upstream.endpoints.is_empty() {

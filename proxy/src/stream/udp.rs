@@ -270,11 +270,7 @@ async fn pass(
         preread(worker, chain, x, session).await?;
     }
     let failed = |kind| Outcome::Failed(Fault::gateway(kind));
-    let upstream = match x.engine().forward.upstream {
-        None => lease.upstream(&plan.plan),
-        Some(chosen) => lease.chosen(chosen),
-    };
-    let upstream = upstream.map_err(|failure| failed(FaultKind::Plan(failure)))?.clone();
+    let upstream = lease.target(&plan.plan, x).map_err(|failure| failed(FaultKind::Plan(failure)))?;
     drop(lease);
     if upstream.endpoints.is_empty() {
         return Err(failed(FaultKind::NoNode));

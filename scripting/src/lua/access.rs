@@ -51,6 +51,8 @@ pub(super) enum Place {
     Answer,
     /// While the route of a request is searched for.
     Match,
+    /// With a request to the control API.
+    Control,
 }
 
 impl Place {
@@ -65,6 +67,7 @@ impl Place {
             Place::Preread => "preread",
             Place::Timer => "timer",
             Place::Match => "filter_func",
+            Place::Control => "content",
         }
     }
 
@@ -75,7 +78,7 @@ impl Place {
 
     /// Whether the request is not forwarded yet.
     pub(super) fn is_before_upstream(self) -> bool {
-        matches!(self, Place::Rewrite | Place::Access | Place::BeforeProxy | Place::Preread)
+        matches!(self, Place::Rewrite | Place::Access | Place::BeforeProxy | Place::Preread | Place::Control)
     }
 
     pub(super) fn of(phase: sdk::Phase) -> Place {
@@ -163,6 +166,7 @@ pub(super) fn context(place: Place) -> &'static str {
         Place::Preread => "preread_by_lua*",
         Place::Timer => "ngx.timer",
         Place::Match => "filter_func",
+        Place::Control => "content_by_lua*",
     }
 }
 

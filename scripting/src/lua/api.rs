@@ -10,6 +10,7 @@ mod request;
 mod response;
 mod sockets;
 mod times;
+mod upstreams;
 mod variables;
 mod waits;
 
@@ -33,6 +34,7 @@ const SOURCES: &[(&str, &str)] = &[
     ("apisix.core.ctx", include_str!("api/lua/core_ctx.lua")),
     ("apisix.consumer", include_str!("api/lua/consumer.lua")),
     ("apisix.core.others", include_str!("api/lua/core_others.lua")),
+    ("apisix.upstream", include_str!("api/lua/upstream.lua")),
 ];
 
 /// Adds everything to a machine. Returns the function that makes environments, and the table of Rust functions.
@@ -54,6 +56,7 @@ pub(super) fn install(lua: &Lua) -> Result<(Function, Table)> {
     response::add(&natives)?;
     sockets::add(&natives)?;
     times::add(&natives)?;
+    upstreams::add(&natives)?;
     variables::add(&natives)?;
     waits::add(&natives)?;
     let require: Function = lua.globals().get("require")?;

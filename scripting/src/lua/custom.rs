@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use mlua::{Function, Lua, MultiValue, Table, Value as LuaValue};
 use model::Invalid;
+use sdk::catalog::Subsystem;
 use sdk::chain::{Fitting, Stage};
 use sdk::consumers::Credential;
-use sdk::endpoint::Endpoint;
+use sdk::endpoint::{ControlReply, ControlRequest, Endpoint};
 use sdk::instance::intern;
 use sdk::{Build, Factory, Method, Phases};
 use serde_json::{Value, json};
@@ -21,7 +22,8 @@ use super::host::Host;
 use super::instance::Script;
 use super::machine::{Loaded, Machine};
 use super::native::{to_json, to_lua};
-use super::{control, text};
+use super::plugin_id::PluginId;
+use super::{control, control_api, text};
 
 /// The texts of modules by their names, such as `apisix.plugins.mine`.
 #[derive(Debug, Default, Hash)]
@@ -43,7 +45,7 @@ impl Sources {
 }
 
 /// Compiled modules.
-pub(super) struct Library {
+struct Library {
     number: u64,
     alive: Arc<()>,
     /// Machines hold these for `require`, and not the library, so that they can see its end.
@@ -83,30 +85,34 @@ fn described(error: &mlua::Error, source: &str) -> String {
 pub fn plugin(
     host: &Arc<Host>,
     library: &Arc<dyn std::any::Any + Send + Sync>,
+    subsystem: Subsystem,
     name: &str,
 ) -> Result<Option<Box<dyn Factory>>, Invalid> {
     let Ok(library) = library.clone().downcast::<Library>() else { return Ok(None) };
-    if !library.modules.contains_key(&module_name(name)) {
+    if !library.modules.contains_key(&module_name(subsystem, name)) {
         return Ok(None);
     }
-    let name = intern(name)?;
+    let id = PluginId { subsystem, name: intern(name)? };
     let shared = library.clone();
     let facts = control::run(host, move |machine| {
-        let facts = shared.plugin(machine, name).and_then(|module| Facts::of(machine, &module));
+        let facts = shared.plugin(machine, id).and_then(|module| Facts::of(machine, &module, id));
         facts.map_err(|error| text::message(&error))
     })?;
     let facts = facts.map_err(|error| Invalid::new(format!("cannot load the plugin {name}: {error}")))?;
-    Ok(Some(Box::new(Custom { name, host: host.clone(), library, facts })))
+    Ok(Some(Box::new(Custom { id, host: host.clone(), library, facts })))
 }
 
-fn module_name(plugin: &str) -> String {
-    format!("apisix.plugins.{plugin}")
+fn module_name(subsystem: Subsystem, plugin: &str) -> String {
+    match subsystem {
+        Subsystem::Http => format!("apisix.plugins.{plugin}"),
+        Subsystem::Stream => format!("apisix.stream.plugins.{plugin}"),
+    }
 }
 
 impl Library {
     /// The table of a plugin in a machine, loaded at first use.
-    fn plugin(self: &Arc<Library>, machine: &Machine, name: &'static str) -> mlua::Result<Table> {
-        machine.module(self.number, name, &self.alive, || {
+    fn plugin(self: &Arc<Library>, machine: &Machine, id: PluginId) -> mlua::Result<Table> {
+        machine.module(self.number, id, &self.alive, || {
             let modules = self.modules.clone();
             let find =
                 machine.lua.create_function(
@@ -117,8 +123,14 @@ impl Library {
                     },
                 )?;
             let globals = machine.environment(Some(find))?;
+            if id.subsystem == Subsystem::Stream {
+                let source = machine
+                    .lua
+                    .load("ngx.config = setmetatable({subsystem = 'stream'}, {__index = ngx.config})");
+                source.set_name("=stream").set_environment(globals.clone()).exec()?;
+            }
             let require: Function = globals.get("require")?;
-            let module: Table = machine.run(|| require.call(module_name(name)))?;
+            let module: Table = machine.run(|| require.call(module_name(id.subsystem, id.name)))?;
             if let LuaValue::Function(init) = module.get("init")? {
                 machine.run(|| init.call::<()>(()))?;
             }
@@ -138,13 +150,18 @@ struct Facts {
     metadata_schema: Option<Value>,
     /// Of the plugin's `api`; a handler has one for each of its methods.
     endpoints: Vec<Endpoint>,
+    /// Of its `control_api`.
+    control_endpoints: Vec<Endpoint>,
 }
 
 /// Endpoints of one plugin.
 const MOST_ENDPOINTS: usize = 100;
 
+/// The name of a phase, and of the functions that run in it.
+type PhaseFunctions = (&'static str, Phases, &'static [&'static str]);
+
 /// The functions of a plugin by phase, in the order in which they run.
-const FUNCTIONS: [(&str, Phases, &[&str]); 6] = [
+const FUNCTIONS: &[PhaseFunctions] = &[
     ("rewrite", Phases::REWRITE, &["rewrite"]),
     ("access", Phases::ACCESS, &["access"]),
     ("before_proxy", Phases::BEFORE_PROXY, &["before_proxy"]),
@@ -153,20 +170,36 @@ const FUNCTIONS: [(&str, Phases, &[&str]); 6] = [
     ("log", Phases::LOG, &["log"]),
 ];
 
+/// Those of a plugin of streams.
+const STREAM_FUNCTIONS: &[PhaseFunctions] =
+    &[("preread", Phases::PREREAD, &["preread"]), ("log", Phases::LOG, &["log"])];
+
+impl PluginId {
+    fn functions(self) -> &'static [PhaseFunctions] {
+        match self.subsystem {
+            Subsystem::Http => FUNCTIONS,
+            Subsystem::Stream => STREAM_FUNCTIONS,
+        }
+    }
+}
+
 impl Facts {
-    fn of(machine: &Machine, module: &Table) -> mlua::Result<Facts> {
+    fn of(machine: &Machine, module: &Table, id: PluginId) -> mlua::Result<Facts> {
         let schema = |name: &str| match module.get::<LuaValue>(name)? {
             LuaValue::Nil => Ok(None),
             schema => to_json(&schema).map(Some),
         };
         let mut phases = Phases::NONE;
-        for (_, phase, names) in FUNCTIONS {
-            for name in names {
+        for (_, phase, names) in id.functions() {
+            for name in *names {
                 if module.get::<LuaValue>(*name)?.is_function() {
-                    phases = phases | phase;
+                    phases = phases | *phase;
                 }
             }
         }
+        let endpoints = |list| -> mlua::Result<Vec<Endpoint>> {
+            Ok(handlers(machine, module, list)?.into_iter().map(|(endpoint, _)| endpoint).collect())
+        };
         let version: LuaValue = module.get("version")?;
         Ok(Facts {
             version: version.as_f64().map_or_else(|| "0.1".to_owned(), |version| version.to_string()),
@@ -178,29 +211,46 @@ impl Facts {
             schema: schema("schema")?.unwrap_or_else(|| json!({"type": "object"})),
             consumer_schema: schema("consumer_schema")?,
             metadata_schema: schema("metadata_schema")?,
-            endpoints: handlers(machine, module)?.into_iter().map(|(endpoint, _)| endpoint).collect(),
+            endpoints: endpoints(API)?,
+            control_endpoints: endpoints(CONTROL_API)?,
         })
     }
 }
 
-/// The endpoints of a plugin's `api`, with their handlers.
-fn handlers(machine: &Machine, module: &Table) -> mlua::Result<Vec<(Endpoint, Function)>> {
-    let LuaValue::Function(api) = module.get("api")? else { return Ok(Vec::new()) };
+/// The functions of a plugin that list its endpoints.
+const API: &str = "api";
+const CONTROL_API: &str = control_api::NAME;
+
+/// The endpoints in the list of a plugin, with their handlers.
+fn handlers(machine: &Machine, module: &Table, list: &str) -> mlua::Result<Vec<(Endpoint, Function)>> {
+    let LuaValue::Function(api) = module.get(list)? else { return Ok(Vec::new()) };
     let mut all = Vec::new();
-    let list: Table = machine.run(|| api.call(()))?;
-    for entry in list.sequence_values::<Table>() {
+    let entries: Table = machine.run(|| api.call(()))?;
+    for entry in entries.sequence_values::<Table>() {
         let entry = entry?;
-        let (path, handler): (String, Function) = (entry.get("uri")?, entry.get("handler")?);
-        for method in entry.get::<Vec<String>>("methods")? {
-            let (method, name) = (Method::from_bytes(method.as_bytes()), method);
-            if method == Method::Other || all.len() == MOST_ENDPOINTS {
-                let error = format!("invalid plugin: `api` has the method {name} or too many endpoints");
+        let handler: Function = entry.get("handler")?;
+        let paths = match entry.get::<Option<Vec<String>>>("uris")? {
+            Some(paths) => paths,
+            None => vec![entry.get("uri")?],
+        };
+        for name in entry.get::<Vec<String>>("methods")? {
+            let method = Method::from_bytes(name.as_bytes());
+            if method == Method::Other || all.len() + paths.len() > MOST_ENDPOINTS {
+                let error = format!("invalid plugin: `{list}` has the method {name} or too many endpoints");
                 return Err(mlua::Error::runtime(error));
             }
-            all.push((Endpoint { method, path: path.clone() }, handler.clone()));
+            all.extend(paths.iter().map(|path| (Endpoint { method, path: path.clone() }, handler.clone())));
         }
     }
     Ok(all)
+}
+
+/// The function that calls the handlers in the list of a plugin.
+fn endpoints(machine: &Machine, module: &Table, list: &str) -> mlua::Result<Function> {
+    let handlers = handlers(machine, module, list)?.into_iter().map(|(_, handler)| handler);
+    let handlers = machine.lua.create_sequence_from(handlers)?;
+    let source = machine.lua.load(include_str!("endpoints.lua")).set_name("=endpoints");
+    source.call((&machine.natives, machine.core()?, handlers))
 }
 
 impl Facts {
@@ -212,7 +262,7 @@ impl Facts {
 
 /// The factory of a plugin in a file.
 struct Custom {
-    name: &'static str,
+    id: PluginId,
     host: Arc<Host>,
     library: Arc<Library>,
     facts: Facts,
@@ -220,7 +270,7 @@ struct Custom {
 
 impl Factory for Custom {
     fn name(&self) -> &'static str {
-        self.name
+        self.id.name
     }
 
     fn priority(&self) -> i32 {
@@ -255,23 +305,27 @@ impl Factory for Custom {
         self.facts.endpoints.clone()
     }
 
+    fn control(&self, request: &ControlRequest) -> Option<ControlReply> {
+        let method = Method::from_bytes(request.method.as_bytes());
+        let fits = |endpoint: &Endpoint| endpoint.takes(method, request.path().as_bytes());
+        let at = self.facts.control_endpoints.iter().position(fits)?;
+        let (id, library) = (self.id, self.library.clone());
+        let load = move |machine: &Machine| endpoints(machine, &library.plugin(machine, id)?, CONTROL_API);
+        Some(control_api::answer(&self.host, id.name, load, at, request.clone()))
+    }
+
     fn server(&self) -> Option<Arc<Stage>> {
-        let (name, library) = (self.name, self.library.clone());
+        let (id, library) = (self.id, self.library.clone());
         let load = move |machine: &Machine| {
-            let list = machine.lua.create_table()?;
-            for (_, handler) in handlers(machine, &library.plugin(machine, name)?)? {
-                list.raw_push(handler)?;
-            }
-            let source = machine.lua.load(include_str!("endpoints.lua")).set_name("=endpoints");
-            Ok(Loaded { call: source.call((&machine.natives, machine.core()?, list))? })
+            Ok(Loaded { call: endpoints(machine, &library.plugin(machine, id)?, API)? })
         };
-        let script = Script::new(name, self.host.clone(), Phases::NONE, Box::new(load));
-        Some(Fitting { name, priority: 0, meta: None }.stage(script))
+        let script = Script::new(id.name, self.host.clone(), Phases::NONE, Box::new(load));
+        Some(Fitting { name: id.name, priority: 0, meta: None }.stage(script))
     }
 
     fn credential(&self, config: &Value) -> Result<Option<Credential>, Invalid> {
-        let (name, library, checked) = (self.name, self.library.clone(), config.clone());
-        control::run(&self.host, move |machine| check(machine, &library, name, &checked, CONSUMER))??;
+        let (id, library, checked) = (self.id, self.library.clone(), config.clone());
+        control::run(&self.host, move |machine| check(machine, &library, id, &checked, CONSUMER))??;
         let Some(field) = self.facts.key_field() else { return Ok(None) };
         let key = match config.get(field) {
             Some(Value::String(text)) => text.clone(),
@@ -285,29 +339,29 @@ impl Factory for Custom {
     }
 
     fn build(&self, config: Value, cx: &mut Build<'_>, fitting: Fitting) -> Result<Arc<Stage>, Invalid> {
-        let (name, library, checked) = (self.name, self.library.clone(), config.clone());
-        control::run(&self.host, move |machine| check(machine, &library, name, &checked, LuaValue::Nil))??;
+        let (id, library, checked) = (self.id, self.library.clone(), config.clone());
+        control::run(&self.host, move |machine| check(machine, &library, id, &checked, LuaValue::Nil))??;
         let (library, attr, metadata) = (self.library.clone(), cx.attr.cloned(), cx.metadata().cloned());
         let load = move |machine: &Machine| {
-            let module = library.plugin(machine, name)?;
+            let (module, name) = (library.plugin(machine, id)?, id.name);
             let lua = &machine.lua;
             for (list, value) in [("attrs", &attr), ("metadata", &metadata)] {
                 let value = value.as_ref().map_or(Ok(LuaValue::Nil), |value| to_lua(lua, value))?;
                 machine.natives.get::<Table>(list)?.raw_set(name, value)?;
             }
             let functions = lua.create_table()?;
-            for (phase, _, names) in FUNCTIONS {
+            for (phase, _, names) in id.functions() {
                 let list = lua.create_table()?;
-                for function in names {
+                for function in *names {
                     if let LuaValue::Function(function) = module.get(*function)? {
                         list.raw_push(function)?;
                     }
                 }
-                functions.raw_set(phase, list)?;
+                functions.raw_set(*phase, list)?;
             }
             machine.runner(name, &functions, &config)
         };
-        Ok(fitting.stage(Script::new(name, self.host.clone(), self.facts.phases, Box::new(load))))
+        Ok(fitting.stage(Script::new(id.name, self.host.clone(), self.facts.phases, Box::new(load))))
     }
 }
 
@@ -318,12 +372,12 @@ const CONSUMER: LuaValue = LuaValue::Integer(1);
 fn check(
     machine: &Machine,
     library: &Arc<Library>,
-    name: &'static str,
+    id: PluginId,
     config: &Value,
     kind: LuaValue,
 ) -> Result<(), Invalid> {
     let failed = |error: mlua::Error| Invalid::new(text::message(&error));
-    let module = library.plugin(machine, name).map_err(failed)?;
+    let module = library.plugin(machine, id).map_err(failed)?;
     let LuaValue::Function(check) = module.get("check_schema").map_err(failed)? else { return Ok(()) };
     let conf = to_lua(&machine.lua, config).map_err(failed)?;
     let results: MultiValue = machine.run(|| check.call((conf, kind))).map_err(failed)?;

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use sdk::upstream::RuntimeUpstreams;
+
 use super::libs::shared::Dictionaries;
 
 /// Limits of scripts.
@@ -52,10 +54,17 @@ pub struct Host {
     pub log: Box<dyn Log>,
     /// `ngx.shared`.
     pub dictionaries: Dictionaries,
+    /// The maker of upstreams for `apisix.upstream.set`.
+    pub upstreams: Option<Arc<RuntimeUpstreams>>,
 }
 
 impl Host {
-    pub fn new(settings: Settings, log: Box<dyn Log>, dictionaries: Dictionaries) -> Arc<Host> {
-        Arc::new(Host { settings, log, dictionaries })
+    pub fn new(
+        settings: Settings,
+        log: Box<dyn Log>,
+        dictionaries: Dictionaries,
+        upstreams: Option<Arc<RuntimeUpstreams>>,
+    ) -> Arc<Host> {
+        Arc::new(Host { settings, log, dictionaries, upstreams })
     }
 }

@@ -12,6 +12,7 @@ use sdk::{Exchange, World};
 
 use super::host::Host;
 use super::libs::shared::share;
+use super::plugin_id::PluginId;
 use super::sockets::{Shared, Sockets};
 use super::watchdog::Watch;
 use super::{api, vm};
@@ -60,8 +61,8 @@ pub(super) struct Machine {
     pub contexts: Table,
     /// The table of Rust functions, and of what the sources of this room share.
     pub natives: Table,
-    /// Plugins in files, by the number of their library and their name.
-    modules: Marked<(u64, &'static str), Table>,
+    /// Plugins in files, by the number of their library.
+    modules: Marked<(u64, PluginId), Table>,
     /// Used memory in bytes at which all garbage is collected before code runs.
     collect_at: Cell<usize>,
     /// The worker, for code without an exchange.
@@ -187,17 +188,17 @@ impl Machine {
     pub(super) fn module(
         &self,
         library: u64,
-        name: &'static str,
+        id: PluginId,
         alive: &Arc<()>,
         load: impl FnOnce() -> Result<Table>,
     ) -> Result<Table> {
-        if let Some((_, module)) = self.modules.borrow().get(&(library, name)) {
+        if let Some((_, module)) = self.modules.borrow().get(&(library, id)) {
             return Ok(module.clone());
         }
         let module = load()?;
         let mut all = self.modules.borrow_mut();
         let gone: Vec<_> = all.extract_if(|_, (alive, _)| alive.strong_count() == 0).collect();
-        all.insert((library, name), (Arc::downgrade(alive), module.clone()));
+        all.insert((library, id), (Arc::downgrade(alive), module.clone()));
         drop(all);
         for (_, (_, module)) in gone {
             // An error of `destroy` has no effect: the plugin is gone.

@@ -2,6 +2,7 @@
 -- `functions` has lists of functions by phase.
 local ngx, core, functions, conf, name = ...
 local rawset, type = rawset, type
+local before_upstream = { rewrite = true, access = true, before_proxy = true, preread = true }
 
 return function(phase, ctx)
     local list = functions[phase]
@@ -11,7 +12,7 @@ return function(phase, ctx)
     rawset(ctx, "_plugin_name", name)
     for at = 1, #list do
         local code, body = list[at](conf, ctx)
-        if (code or body) and (phase == "rewrite" or phase == "access" or phase == "before_proxy") then
+        if (code or body) and before_upstream[phase] then
             if type(code) == "number" and code >= 400 then
                 core.log.warn(name, " exits with http status code ", code)
             end

@@ -94,8 +94,8 @@ impl Session {
         let output = std::mem::take(&mut self.output);
         let status = self.status.take();
         let code = match exit {
-            // `ngx.exit(ngx.ERROR)`.
-            Some(..=-1) => 500,
+            // `ngx.exit(ngx.ERROR)`; streams are also ended with 1.
+            Some(..=-1 | 1..=99) => 500,
             Some(code @ 100..=999) => code as u16,
             // `ngx.exit(ngx.OK)` ends the phase only.
             Some(_) | None if !wrote => return None,
@@ -107,8 +107,21 @@ impl Session {
             _ => code,
         };
         if !wrote {
-            return Some(Reply::status(status));
+            return Some(page(status));
         }
         Some(Reply::text(status, Bytes::from(output)))
     }
+}
+
+/// A response without a body of its own: nginx shows its page of the error.
+fn page(status: u16) -> Reply {
+    if !(400..=599).contains(&status) || status == 444 {
+        return Reply::status(status);
+    }
+    let words = format!("{status} {}", sdk::reason(status));
+    let body = format!(
+        "<html>\r\n<head><title>{words}</title></head>\r\n<body>\r\n<center><h1>{words}</h1></center>\r\n</body>\r\n</html>\r\n"
+    );
+    let content_type = b"text/html; charset=utf-8".to_vec();
+    Reply { status, headers: vec![("Content-Type", content_type)], body: body.into(), ..Reply::default() }
 }

@@ -31,6 +31,8 @@ pub struct RouteNames {
     pub name: String,
     pub service_id: String,
     pub service_name: String,
+    /// Its labels, for scripts.
+    pub labels: Vec<(String, String)>,
 }
 
 impl RouteInfo {
@@ -45,8 +47,12 @@ impl Deref for RouteInfo {
 
     #[inline]
     fn deref(&self) -> &RouteNames {
-        static NONE: RouteNames =
-            RouteNames { name: String::new(), service_id: String::new(), service_name: String::new() };
+        static NONE: RouteNames = RouteNames {
+            name: String::new(),
+            service_id: String::new(),
+            service_name: String::new(),
+            labels: Vec::new(),
+        };
         self.names.as_deref().unwrap_or(&NONE)
     }
 }

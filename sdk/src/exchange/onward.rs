@@ -8,7 +8,7 @@ use wire::h1::encode::decimal;
 use wire::{Fields, Method, Name, Span};
 
 use super::{Exchange, Try};
-use crate::upstream::UpstreamHandle;
+use crate::upstream::{RuntimeUpstream, UpstreamHandle};
 
 impl Exchange<'_> {
     /// Forwards the request to this upstream instead of the route's. The last choice counts. Call
@@ -16,6 +16,13 @@ impl Exchange<'_> {
     #[inline]
     pub fn choose_upstream(&mut self, upstream: &UpstreamHandle) {
         self.engine.forward.upstream = Some(upstream.slot());
+        self.engine.runtime_upstream = None;
+    }
+
+    /// As [`Exchange::choose_upstream`], for an upstream that was made while the gateway runs.
+    pub fn forward_to(&mut self, upstream: &RuntimeUpstream) {
+        self.engine.forward.upstream = None;
+        self.engine.runtime_upstream = Some(upstream.clone());
     }
 
     /// Writes the path and query as forwarded to the upstream.

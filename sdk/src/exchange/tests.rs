@@ -16,7 +16,7 @@ use crate::step::LocalFuture;
 use crate::stream::Stream;
 use crate::testing::{Probe, chunk, now, respond, with_body};
 use crate::upload::RequestFilter;
-use crate::upstream::UpstreamHandle;
+use crate::upstream::{RuntimeUpstream, UpstreamHandle};
 
 fn address(text: &str) -> SocketAddr {
     text.parse().unwrap()
@@ -301,6 +301,11 @@ fn plugins_change_the_forwarded_request() {
         handle.place(7);
         x.choose_upstream(&handle);
         assert_eq!(x.engine().forward.upstream, Some(Some(7)));
+        // The last choice counts.
+        x.forward_to(&RuntimeUpstream(Arc::new(7_u8)));
+        assert!(x.engine().forward.upstream.is_none() && x.engine().runtime_upstream.is_some());
+        x.choose_upstream(&handle);
+        assert!(x.engine().forward.upstream.is_some() && x.engine().runtime_upstream.is_none());
     }
 }
 

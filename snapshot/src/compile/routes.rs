@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
-use model::{Entry, Fault, Invalid, Key, Kind, Resource, Route, Served, Service};
+use model::{Entry, Fault, Invalid, Key, Kind, Meta, Resource, Route, Served, Service};
 use sdk::build::Owner;
 use sdk::expr::Expr;
 use sdk::{Chain, RouteInfo, RouteNames};
@@ -264,6 +264,7 @@ impl Compiler {
             name: route.meta.name.clone().unwrap_or_default(),
             service_id: route.service_id.clone().unwrap_or_default(),
             service_name: service.and_then(|service| service.meta.name.clone()).unwrap_or_default(),
+            labels: labels(&route.meta),
         }
     }
 
@@ -498,4 +499,10 @@ fn methods(names: &[String]) -> Result<u16, Invalid> {
         Method::Other => Err(Invalid::new(format!("unknown method {name}")).at(format!("/methods/{at}"))),
         method => Ok(bits | method.bit()),
     })
+}
+
+/// The labels of a resource.
+pub(super) fn labels(meta: &Meta) -> Vec<(String, String)> {
+    let labels = meta.labels.iter().flat_map(|labels| labels.iter());
+    labels.map(|(key, text)| (key.clone(), text.clone())).collect()
 }

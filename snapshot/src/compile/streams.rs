@@ -10,6 +10,7 @@ use super::certificates::client_certificate_of;
 use super::chains::{Source, unless_idle};
 use super::chosen::RequestedUpstreams;
 use super::metadata::ReadSet;
+use super::routes::labels;
 use super::wanted::{Part, Recorder};
 use super::{Compiler, Pass, refusing};
 use crate::plan::{Failure, Plan};
@@ -136,6 +137,7 @@ impl Compiler {
             name: route.meta.name.clone().unwrap_or_default(),
             service_id: route.service_id.clone().unwrap_or_default(),
             service_name: service.and_then(|service| service.meta.name.clone()).unwrap_or_default(),
+            labels: labels(&route.meta),
         };
         let mut plan = Plan::new(RouteInfo::new(&key.id, names));
         plan.chain = chain;

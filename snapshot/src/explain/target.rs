@@ -78,11 +78,7 @@ impl UpstreamSummary {
 
 pub(super) fn explain(of: Input<'_>, plan: &Plan, x: &mut Exchange<'_>, out: &mut Explanation) {
     let by_plugin = x.engine().forward.upstream;
-    let found = match by_plugin {
-        Some(chosen) => of.snapshot.chosen(chosen),
-        None => of.snapshot.upstream(plan),
-    };
-    let upstream = match found {
+    let upstream = match of.snapshot.target(plan, x) {
         Ok(upstream) => upstream,
         Err(failure) => {
             let (status, why) = words(failure);
@@ -91,6 +87,7 @@ pub(super) fn explain(of: Input<'_>, plan: &Plan, x: &mut Exchange<'_>, out: &mu
             return;
         }
     };
+    let upstream = &*upstream;
     if out.stages.iter().any(|stage| stage.ran == StageOutcome::Undecided && stage.name == "traffic-split") {
         out.notes
             .push("traffic-split draws an upstream with each request; this is the route's own".to_owned());

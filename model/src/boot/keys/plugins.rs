@@ -25,6 +25,11 @@ pub const PLUGINS: &[Row] = &[
         "sockets of scripts that may be open on a worker; those of one request are at most a quarter").ours(),
     row("sluice.lua.unix_sockets", Shape::Bool, "false",
         "whether scripts may connect to `unix:` sockets, such as those of a container runtime").ours(),
+    row("ext-plugin.cmd", Shape::Texts, "",
+        "command of a [plugin runner](scripting.md#plugins-in-other-processes), which is started and restarted with the \
+         gateway").words("none"),
+    row("ext-plugin.path_for_test", Shape::Text, "",
+        "Unix socket of a runner that something else starts").words("one in the data folder"),
     row("apisix.proxy_cache.cache_ttl", Shape::Time, "10s",
         "how long responses on disk are fresh that do not say so themselves"),
     row("apisix.proxy_cache.disk_read_timeout", Shape::Time, "5s",

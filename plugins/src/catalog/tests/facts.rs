@@ -29,7 +29,7 @@ fn all_that_configurations_may_name_is_listed_once_from_high_to_low_priority() {
 #[test]
 fn names_are_those_of_either_subsystem_by_priority() {
     for (names, first, last) in [
-        (crate::names(), "path-characters", "ocsp-stapling"),
+        (crate::names(), "path-characters", "ext-plugin-post-resp"),
         (crate::stream::names(), "ip-restriction", "syslog"),
     ] {
         assert_eq!((names.first(), names.last()), (Some(&first), Some(&last)), "{names:?}");

@@ -1,7 +1,7 @@
 //! Consumers: the one of the request, and those that auth plugins find.
 
 use mlua::{LuaString, Result, Value};
-use sdk::consumers::Identity;
+use sdk::consumers::{Claims, Identity};
 use serde_json::{Value as Json, json};
 
 use super::super::access::{self, exchange};
@@ -11,6 +11,10 @@ pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
     natives.add("consumer", |lua, ()| {
         let consumer = exchange(|x| x.identity().map(described))?;
         consumer.map_or(Ok(Value::Nil), |consumer| to_lua(lua, &consumer))
+    })?;
+    natives.add("token_claims", |lua, ()| {
+        let claims = exchange(|x| x.note::<Claims>().map(|claims| claims.0.clone()))?;
+        claims.map_or(Ok(Value::Nil), |claims| to_lua(lua, &claims))
     })?;
     natives.add("has_consumers", |_, plugin: LuaString| {
         exchange(|x| x.consumers().any(&plugin.to_string_lossy()))

@@ -18,7 +18,7 @@ pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
                 }
             }
         }
-        names.extend(["apisix.core", "apisix.upstream", "cjson", "cjson.safe"].map(str::to_owned));
+        names.extend(["apisix.core", "cjson", "cjson.safe"].map(str::to_owned));
         Ok(model::invalid::nearest(&name, names.iter().map(String::as_str)).map(str::to_owned))
     })
 }

@@ -140,6 +140,10 @@ fn facts(natives: &Natives<'_>) -> Result<()> {
                         value[key] = text.as_str().into();
                     }
                 }
+                if !route.labels.is_empty() {
+                    let labels = route.labels.iter().map(|(key, text)| (key.clone(), text.as_str().into()));
+                    value["labels"] = serde_json::Value::Object(labels.collect());
+                }
                 value
             })
         })?;

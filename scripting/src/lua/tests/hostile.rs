@@ -1,5 +1,7 @@
 //! Scripts that try to leave their sandbox, to hold their worker, or to change the libraries of other scripts.
 
+use sdk::catalog::Subsystem;
+
 use super::*;
 
 /// The text that a function with this code returns as its body.
@@ -125,7 +127,7 @@ fn code_that_libraries_call_is_stopped() {
     let mut probe = Probe::default();
     let settings =
         Settings { max_memory: 32 << 20, max_time: Duration::from_millis(400), ..Settings::default() };
-    let host = Host::new(settings, Box::new(Lines::default()), Dictionaries::default());
+    let host = Host::new(settings, Box::new(Lines::default()), Dictionaries::default(), None);
     machine::of_thread(&host).unwrap();
     for code in [
         "xpcall(function() while true do end end, function() while true do end end)",
@@ -156,7 +158,7 @@ fn plugins_that_hold_their_check_are_rejected() {
         let mut sources = Sources::default();
         sources.add("apisix.plugins.held".into(), "held.lua".into(), text.into());
         let library = library(&scripts.host, sources).unwrap();
-        let error = plugin(&scripts.host, &library, "held").err().expect(text);
+        let error = plugin(&scripts.host, &library, Subsystem::Http, "held").err().expect(text);
         assert!(error.reason.contains("ran for longer"), "{text}: {}", error.reason);
     }
 }
@@ -195,7 +197,7 @@ fn plugins_of_a_library_that_is_gone_leave_the_machine() {
         );
         sources.add("apisix.plugins.big".into(), "big.lua".into(), text);
         let library = library(&scripts.host, sources).unwrap();
-        plugin(&scripts.host, &library, "big").unwrap().expect("a plugin")
+        plugin(&scripts.host, &library, Subsystem::Http, "big").unwrap().expect("a plugin")
     };
     // Beyond the memory of the machine, if they stayed.
     for n in 0..300 {

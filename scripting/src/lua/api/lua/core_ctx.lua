@@ -64,6 +64,9 @@ local fields = {
     headers = function()
         return ngx.req.get_headers(0)
     end,
+    jwt_auth_payload = function()
+        return native.token_claims()
+    end,
     -- APISIX has it where a condition of the route has read the form.
     req_post_args = function()
         local kind = native.header("Content-Type") or ""

@@ -1,23 +1,27 @@
-//! A world without side effects: no request is sent, no time passes, nothing is stored.
+//! A world without side effects: no request is sent, no time passes, nothing is stored. For exchanges off the data
+//! plane.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sdk::budget::{Budget, Reservation};
-use sdk::chain::LocalFuture;
-use sdk::connection::{Connect, ConnectError, Connection, TooManyTasks};
-use sdk::meters::Shard;
-use sdk::offload::{Job, Output, TimeSlice};
-use sdk::resolve::ResolveError;
-use sdk::state::WorkerStates;
-use sdk::world::{Fetch, FetchError, Fetched};
-use sdk::{Client, Exchange, World};
+use crate::budget::{Budget, Reservation};
+use crate::client::Client;
+use crate::connection::{Connect, ConnectError, Connection, TooManyTasks};
+use crate::exchange::Exchange;
+use crate::meters::Shard;
+use crate::offload::{Job, Output, TimeSlice};
+use crate::resolve::ResolveError;
+use crate::state::WorkerStates;
+use crate::step::LocalFuture;
+use crate::world::{Fetch, FetchError, Fetched, World};
 
-/// Bytes of bodies that may be buffered while a request is explained.
+/// Bytes of bodies that may be buffered for one of its exchanges.
 const HELD: usize = 16 << 20;
 
-pub(super) struct InertWorld {
+/// See the module.
+#[derive(Debug)]
+pub struct InertWorld {
     now_ms: u64,
     states: WorkerStates,
     shard: Shard,
@@ -25,7 +29,7 @@ pub(super) struct InertWorld {
 }
 
 impl InertWorld {
-    pub(super) fn new(now_ms: u64) -> InertWorld {
+    pub fn new(now_ms: u64) -> InertWorld {
         InertWorld {
             now_ms,
             states: WorkerStates::default(),
