@@ -6,15 +6,17 @@
 
 mod hashed;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use aws_lc_rs::digest::{SHA256, SHA256_OUTPUT_LEN, digest};
 use aws_lc_rs::hmac;
 use aws_lc_rs::rand::SystemRandom;
 use model::Invalid;
-use sdk::chain::Phases;
+use sdk::budget::Reservation;
+use sdk::chain::{Phase, Phases};
 use sdk::consumers::{Credential, Identity};
-use sdk::{Build, Exchange, Plugin, Step};
+use sdk::{Build, Exchange, Plugin, Reply, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -53,7 +55,7 @@ impl Password {
 /// The password of a consumer, or its hash.
 enum Secret {
     Plain(Password),
-    Hashed(Box<Hashed>),
+    Hashed(Arc<Hashed>),
 }
 
 /// The hash of a password. Its rounds run until a request had the password, and never again.
@@ -63,13 +65,41 @@ struct Hashed {
     key: hmac::Key,
     /// The digest of the password, once it is known.
     known: OnceLock<hmac::Tag>,
+    /// Jobs on background threads that compare with the hash.
+    comparing: AtomicUsize,
+}
+
+/// Jobs of one consumer at most, so that guesses leave the background threads to others.
+const MOST_COMPARING: usize = 4;
+
+/// A job among those of a hash.
+struct Comparing(Arc<Hashed>);
+
+impl Comparing {
+    /// `None` if there are too many.
+    fn begin(hashed: &Arc<Hashed>) -> Option<Comparing> {
+        let more = |count: usize| (count < MOST_COMPARING).then_some(count + 1);
+        hashed.comparing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(Comparing(hashed.clone()))
+    }
+}
+
+impl Drop for Comparing {
+    fn drop(&mut self) {
+        self.0.comparing.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Hashed {
     fn new(hash: Hash) -> Result<Hashed, Invalid> {
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new())
             .map_err(|_| Invalid::new("the system has no random numbers"))?;
-        Ok(Hashed { hash, key, known: OnceLock::new() })
+        Ok(Hashed { hash, key, known: OnceLock::new(), comparing: AtomicUsize::new(0) })
+    }
+
+    /// Whether comparing takes long.
+    fn is_slow(&self) -> bool {
+        self.hash.is_slow() && self.known.get().is_none()
     }
 
     fn is(&self, text: &[u8]) -> bool {
@@ -97,6 +127,14 @@ impl Secret {
         match self {
             Secret::Plain(password) => password.is(text),
             Secret::Hashed(hashed) => hashed.is(text),
+        }
+    }
+
+    /// The hash, if comparing with it takes long.
+    fn slow(&self) -> Option<&Arc<Hashed>> {
+        match self {
+            Secret::Hashed(hashed) if hashed.is_slow() => Some(hashed),
+            _ => None,
         }
     }
 }
@@ -156,9 +194,9 @@ impl Plugin for BasicAuth {
                 let hash = Hash::parse(password).ok_or_else(|| {
                     Invalid::new("property \"password\" is no hash")
                         .at("/password")
-                        .expected("{SHA}…, {SSHA}…, $apr1$… or $1$… of a file of htpasswd")
+                        .expected("{SHA}…, {SSHA}…, $apr1$…, $1$…, $5$…, $6$… or $2y$… of a file of htpasswd, with a cost up to 12 or 200,000 rounds")
                 })?;
-                Secret::Hashed(Box::new(Hashed::new(hash)?))
+                Secret::Hashed(Arc::new(Hashed::new(hash)?))
             }
             _ => Secret::Plain(Password::new(password.as_bytes())),
         };
@@ -166,7 +204,40 @@ impl Plugin for BasicAuth {
     }
 
     fn rewrite(&self, x: &mut Exchange<'_>) -> Step {
-        let step = match (identify(x), &self.anonymous_consumer) {
+        match sent(x) {
+            Ok(sent) => match claimed(x, &sent).1 {
+                Some(_) => Step::Wait,
+                None => self.decide(identify(x, &sent), x),
+            },
+            Err(message) => self.decide(Err(message), x),
+        }
+    }
+
+    async fn wait(&self, _phase: Phase, x: &mut Exchange<'_>) -> Step {
+        let sent = match sent(x) {
+            Ok(sent) => sent,
+            Err(message) => return self.decide(Err(message), x),
+        };
+        if let (Some(_), Some(hashed)) = claimed(x, &sent) {
+            let Some(comparing) = Comparing::begin(hashed) else {
+                let message = "too many passwords of this consumer are being compared";
+                return Step::Reply(Reply::json(503, &json!({ "message": message })).because(message));
+            };
+            let texts: Vec<Vec<u8>> = passwords(&sent).map(|text| text.to_vec()).collect();
+            // A right password is known afterwards, so `identify` compares with its digest.
+            let compare = move |hashed: &Hashed| texts.iter().any(|text| hashed.is(text));
+            let job = x.world().offload(Reservation::default(), move |_| compare(&comparing.0));
+            if !job.await.0 {
+                return self.decide(Err(REFUSED), x);
+            }
+        }
+        self.decide(identify(x, &sent), x)
+    }
+}
+
+impl BasicAuth {
+    fn decide(&self, identity: Result<Identity, &'static str>, x: &mut Exchange<'_>) -> Step {
+        let step = match (identity, &self.anonymous_consumer) {
             (Ok(identity), _) => {
                 x.authenticate(identity);
                 Step::Next
@@ -181,20 +252,44 @@ impl Plugin for BasicAuth {
     }
 }
 
-/// Finds the consumer of a request. The error is APISIX's message.
-fn identify(x: &Exchange<'_>) -> Result<Identity, &'static str> {
+const REFUSED: &str = "Invalid user authorization";
+
+/// Name and password of a request.
+struct Sent {
+    text: Decoded,
+    colon: usize,
+}
+
+/// Reads name and password. The error is APISIX's message.
+fn sent(x: &Exchange<'_>) -> Result<Sent, &'static str> {
     const INVALID: &str = "Invalid authorization in request";
     let header = x.header("Authorization").ok_or("Missing authorization in request")?;
-    let sent = auth::basic(header).ok_or(INVALID)?;
-    let colon = sent.iter().position(|&byte| byte == b':').ok_or(INVALID)?;
-    let (name, password) = (&sent[..colon], &sent[colon + 1..]);
+    let text = auth::basic(header).ok_or(INVALID)?;
+    let colon = text.iter().position(|&byte| byte == b':').ok_or(INVALID)?;
+    Ok(Sent { text, colon })
+}
 
+/// The password as it is sent, and without white space.
+fn passwords(sent: &Sent) -> impl Iterator<Item = Decoded> {
+    let password = &sent.text[sent.colon + 1..];
+    [Some(password.into()), without_spaces(password)].into_iter().flatten()
+}
+
+/// The consumer of the name, and the hash of its password if comparing takes long.
+fn claimed<'x>(x: &'x Exchange<'_>, sent: &Sent) -> (Option<&'x Identity>, Option<&'x Arc<Hashed>>) {
+    let name = &sent.text[..sent.colon];
     let find = |name: &[u8]| x.consumers().find(BasicAuth::NAME, name);
     let found = find(name).or_else(|| find(&without_spaces(name)?));
+    (found, found.and_then(Identity::secret).and_then(Secret::slow))
+}
+
+/// Finds the consumer of a request. The error is APISIX's message.
+fn identify(x: &Exchange<'_>, sent: &Sent) -> Result<Identity, &'static str> {
+    let (found, _) = claimed(x, sent);
     // An unknown name is compared too, so that timing does not reveal which names exist.
     let secret = found.and_then(Identity::secret).unwrap_or(Secret::NONE);
-    let right = secret.is(password) | without_spaces(password).is_some_and(|rest| secret.is(&rest));
-    found.filter(|_| right).cloned().ok_or("Invalid user authorization")
+    let right = passwords(sent).fold(false, |right, text| secret.is(&text) | right);
+    found.filter(|_| right).cloned().ok_or(REFUSED)
 }
 
 /// The text without its white space; `None` if it has none.
@@ -207,7 +302,7 @@ fn without_spaces(text: &[u8]) -> Option<Decoded> {
 mod tests {
     use base64::Engine;
     use base64::prelude::BASE64_STANDARD;
-    use sdk::testing::Probe;
+    use sdk::testing::{Probe, now};
 
     use super::*;
 
@@ -317,12 +412,49 @@ mod tests {
                 assert_eq!(matches!(stage.rewrite(&mut x), Step::Next), is_right, "{sent}");
             }
         }
-        for wrong in [json!("hunter2"), json!("$2y$05$x")] {
+        for wrong in [json!("hunter2"), json!("$2y$05$x"), json!("$6$salt$x")] {
             let config = json!({"username": "jack", "password": wrong, "hashed": true});
             let refused = BasicAuth::credential(&config).err().unwrap();
             assert_eq!(refused.pointer, "/password");
             assert!(!format!("{refused:?}").contains(wrong.as_str().unwrap()), "a password is not shown");
         }
+    }
+
+    #[test]
+    fn slow_hashes_are_compared_on_background_threads() {
+        let hash = "$2y$04$YFSBCOSfNgjJaArvoXjN2.lKoVp5mC8H8mFpUr5FXGvJpE4q8cK2m";
+        let jack = json!({"username": "jack", "password": hash, "hashed": true});
+        for (sent, is_right) in [("jack:password", true), ("jack:pass word", true), ("jack:passwore", false)]
+        {
+            let header = basic(sent);
+            let mut probe = Probe::request("GET", "/", &[("Authorization", &header)])
+                .consumer::<BasicAuth>("jack", jack.clone());
+            let stage: BasicAuth = probe.stage(json!({"hide_credentials": true})).unwrap();
+            let mut x = probe.exchange();
+            assert!(matches!(stage.rewrite(&mut x), Step::Wait), "{sent}");
+            match now(stage.wait(Phase::Rewrite, &mut x)) {
+                Step::Next => assert!(is_right && x.consumer().unwrap().name == "jack", "{sent}"),
+                Step::Reply(reply) => assert!(!is_right && reply.status == 401, "{sent}"),
+                step => panic!("{step:?}"),
+            }
+            assert_eq!(x.header("Authorization").is_none(), is_right);
+            // A right password is known afterwards: nothing waits again, not even for a wrong one.
+            x.set_header("Authorization", header.as_bytes()).unwrap();
+            assert_eq!(matches!(stage.rewrite(&mut x), Step::Wait), !is_right, "{sent}");
+        }
+        let (header, more) = (basic("rose:password"), basic("jack:password"));
+        let mut probe =
+            Probe::request("GET", "/", &[("Authorization", &header)]).consumer::<BasicAuth>("jack", jack);
+        let stage: BasicAuth = probe.stage(json!({})).unwrap();
+        let mut x = probe.exchange();
+        assert!(matches!(stage.rewrite(&mut x), Step::Reply(reply) if reply.status == 401));
+        x.set_header("Authorization", more.as_bytes()).unwrap();
+        let hashed = claimed(&x, &super::sent(&x).ok().unwrap()).1.unwrap().clone();
+        let mut jobs: Vec<_> = (0..MOST_COMPARING).map(|_| Comparing::begin(&hashed).unwrap()).collect();
+        let step = now(stage.wait(Phase::Rewrite, &mut x));
+        assert!(matches!(step, Step::Reply(reply) if reply.status == 503));
+        jobs.pop();
+        assert!(matches!(now(stage.wait(Phase::Rewrite, &mut x)), Step::Next));
     }
 
     #[test]

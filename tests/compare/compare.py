@@ -34,7 +34,7 @@ FORWARDED = {"x-real-ip", "x-forwarded-for", "x-forwarded-host", "x-forwarded-po
 ACCEPT = "sec-websocket-accept"
 MOST_REQUESTS = 600
 # Statuses that the server is to answer with; without one it ends the connection.
-FAILURES = ("404", "500", "503", "none")
+FAILURES = ("404", "500", "502", "503", "none")
 
 
 def free_ports():
@@ -148,13 +148,17 @@ def result(request, answer, groups):
 def differences(one, other):
     found = []
     if one["status"] != other["status"]:
-        return [f"status {one['status']} / {other['status']}"]
+        found = [f"status {one['status']} / {other['status']}"]
+    if one["attempts"] != other["attempts"]:
+        found.append(f"attempts {one['attempts']} / {other['attempts']}")
+    if one["status"] != other["status"]:
+        return found
     mine, theirs = one["upstream"], other["upstream"]
     if bool(mine) != bool(theirs):
         found.append("the upstream is reached / not" if mine else "the upstream is not reached / is")
     elif mine:
         theirs["headers"] = without_added(mine["headers"], theirs["headers"])
-        for part in ("target", "port", "method", "body", "attempt"):
+        for part in ("target", "port", "method", "body"):
             if part == "target" and of_one_case(mine[part]) == of_one_case(theirs[part]):
                 continue
             if mine[part] != theirs[part]:
@@ -198,18 +202,26 @@ def of_headers(what, one, other):
 def of_failures(requests):
     """For each route requests that the server answers with an error: pages of errors, retries, and servers that count as
     failed show in them. Those without any answer come last, as programs avoid a server after them."""
-    first = {}
+    first = {"GET": {}, "POST": {}}
     for one in requests:
-        if one.method == "GET":
-            first.setdefault(one.about, one)
+        if one.method in first and not any(name == "Upgrade" for name, _ in one.headers):
+            first[one.method].setdefault(one.about, one)
     for status in FAILURES:
-        for one in first.values():
+        # Those that change something are seldom retried.
+        for one in [*first["GET"].values(), *(first["POST"].values() if status in ("502", "none") else ())]:
             again = copy.copy(one)
             again.headers, again.failure = one.headers + [("X-Compare-Status", status)], status
             yield again
 
 
-def run_all(program, requests, ports, groups):
+def attempts(counter, number):
+    """How often the servers saw a request."""
+    port, tls = counter
+    answer = client.send(port, tls, "GET", "/", [("Host", "localhost"), ("X-Compare-Count", number)])
+    return json.loads(answer.body)["attempts"] if answer.status == 200 else None
+
+
+def run_all(program, requests, ports, groups, counter):
     if not wait(ports, program):
         stop(program)
         return None
@@ -221,9 +233,14 @@ def run_all(program, requests, ports, groups):
     for at, one in enumerate(requests):
         time.sleep(one.pause)
         # The server counts the attempts of a request.
-        numbered = [("X-Compare-Id", f"{program.pid}-{at}")] if one.failure else []
+        number = f"{program.pid}-{at}"
+        if one.failure == "none" and counter:
+            # The server ends its idle connections, so that only retries count.
+            attempts(counter, number)
+            time.sleep(0.05)
+        numbered = [("X-Compare-Id", number)] if one.failure else []
         answer = client.send(one.port, one.tls, one.method, one.target, one.headers + numbered, one.body)
-        out.append(result(one, answer, groups))
+        out.append(result(one, answer, groups) | {"attempts": one.failure and counter and attempts(counter, number)})
     stop(program)
     return out
 
@@ -266,14 +283,15 @@ def compare(original, path, args, ports):
     ready.wait(10)
     try:
         groups, listened = site.same_upstream(), site.ports_listened()
+        counter = next(((port, port in site.tls_upstreams()) for port in site.upstreams()), None)
         with open(folder / "original.log", "w") as log:
-            theirs = run_all(site.start(log), requests, listened, groups)
+            theirs = run_all(site.start(log), requests, listened, groups, counter)
         if theirs is None:
             tail = (folder / "original.log").read_text().strip().splitlines()[-1:]
             return {"file": path, "skipped": f"the original does not start: {' '.join(tail)}"}
         with open(folder / "sluice.log", "w") as log:
             program = site.start(log) if args.twice else sluice(site, folder, args, log)
-            ours = run_all(program, requests, listened, groups)
+            ours = run_all(program, requests, listened, groups, counter)
         if ours is None:
             return {"file": path, "failed": f"Sluice does not start, see {folder / 'sluice.log'}", "requests": len(requests)}
     finally:
@@ -298,11 +316,12 @@ def counted(path, requests, theirs, ours, findings, verbose):
             same += 1
             continue
         near = [(at, finding) for at, finding in enumerate(effective) if finding["line"] in request.lines]
-        reasons = [{at for at, finding in near if explained.explains(finding, one, request.target)} for one in found]
+        reasons = [[at for at, finding in near if explained.explains(finding, one, request)] for one in found]
         named = all(reasons)
         used.update(*reasons)
         shown = f"{request.method} {request.target} {request.headers[:1] + request.headers[3:]} ({request.about})"
-        (named_ones if named else different).append({"request": shown, "differences": found})
+        by = [[f"{effective[at]['line']}: {effective[at]['construct']}: {effective[at]['effect']}" for at in all] for all in reasons]
+        (named_ones if named else different).append({"request": shown, "differences": found, "by": by})
     for one in different[: verbose or 0]:
         print(f"    {one['request']}\n      " + "\n      ".join(one["differences"]), file=sys.stderr)
     return {
@@ -348,8 +367,8 @@ def main():
             one = {"file": path, "skipped": f"the comparison failed: {error!r}"}
         results.append(one | {"format": kind})
         print(line(one), flush=True)
-    if args.report:
-        Path(args.report).write_text(json.dumps(results, indent=1))
+        if args.report:
+            Path(args.report).write_text(json.dumps(results, indent=1))
     return summary(results)
 
 

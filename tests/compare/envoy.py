@@ -3,10 +3,11 @@
 import re
 import subprocess
 import sys
+import urllib.parse
 from pathlib import Path
 
+import envoy_twin
 import yaml
-
 from nginx import Request
 from samples import around, sample
 
@@ -45,7 +46,8 @@ def get(node, *path):
 
 def items(node, *path):
     found = get(node, *path)
-    return found.value if isinstance(found, yaml.SequenceNode) else []
+    # One message may stand without a list.
+    return found.value if isinstance(found, yaml.SequenceNode) else [found] if isinstance(found, yaml.MappingNode) else []
 
 
 def text_of(node, *path):
@@ -99,6 +101,11 @@ class Site:
         self.file = folder / "envoy.yaml"
         self.file.write_text(edits.done())
         self.top = yaml.compose(self.file.read_text())
+        self.read = self.file
+        if self.refusal():
+            # Of API v2, or without types: the original gets a twin of today.
+            self.read = folder / "twin.yaml"
+            self.read.write_text(yaml.safe_dump(envoy_twin.twin(yaml.safe_load(self.file.read_text())), sort_keys=False))
 
     def listen(self, listener, ports):
         port = next(ports)
@@ -123,12 +130,16 @@ class Site:
         return self.groups
 
     def usable(self):
-        command = [str(PROGRAM), "--mode", "validate", "-c", str(self.file), "-l", "error"]
+        """Why Envoy refuses the file and its twin; None if it accepts one."""
+        return self.refusal()
+
+    def refusal(self):
+        command = [str(PROGRAM), "--mode", "validate", "-c", str(self.read), "-l", "error"]
         tested = subprocess.run(command, capture_output=True, text=True)
         return None if tested.returncode == 0 else (tested.stderr or tested.stdout).strip().rpartition("error initializing configuration")[2]
 
     def start(self, log):
-        command = [str(PROGRAM), "-c", str(self.file), "-l", "error", "--disable-hot-restart", "--concurrency", "1"]
+        command = [str(PROGRAM), "-c", str(self.read), "-l", "error", "--disable-hot-restart", "--concurrency", "1"]
         return subprocess.Popen(command, stdout=log, stderr=log)
 
     def ports_listened(self):
@@ -143,6 +154,19 @@ class Site:
         return int(port) if port and text_of(listener, "address", "socket_address", "protocol") != "UDP" else None
 
     def requests(self):
+        """The requests of all routes, no faster than the limits of the file let them pass."""
+        pause = 0.0
+        for node, path in walk(self.top):
+            if path and path[-1] == "token_bucket":
+                interval = re.match(r"([\d.]+)s$", text_of(node, "fill_interval") or "")
+                filled = int(text_of(node, "tokens_per_fill") or 1)
+                pause = max(pause, 1.1 * float(interval.group(1)) / filled if interval else 0.0)
+        for one in self.of_routes():
+            # Slower limits are run into by both programs.
+            one.pause = pause if pause < 0.3 else 0.0
+            yield one
+
+    def of_routes(self):
         everything = set(range(1, self.file.read_text().count("\n") + 2))
         routes = [route for node, path in walk(self.top) if path and path[-1] == "routes"
                   and isinstance(node, yaml.SequenceNode) for route in node.value]
@@ -179,10 +203,15 @@ class Site:
             def make(method, host=None, extra=(), body=b"", where=where, about=about, target=target, more=more):
                 base = [("Host", host or domains[0]), ("User-Agent", "compare"), ("X-Forwarded-For", "192.0.2.7")]
                 made = Request(port, tls, method, target, base + list(more) + list(extra), body, where, about)
-                made.drawn = target in weighted or target.startswith(starts)
+                plain = re.sub("/+", "/", urllib.parse.unquote(target.partition("?")[0]))
+                made.drawn = target in weighted or plain.startswith(starts)
                 return made
 
             yield make("GET")
+            # A client of the own network.
+            inside = make("GET")
+            inside.headers = [pair for pair in inside.headers if pair[0] != "X-Forwarded-For"]
+            yield inside
             if more:
                 yield Request(port, tls, "GET", target, [("Host", domains[0]), ("User-Agent", "compare")], b"", where, about)
             if at % 4 == 0:
@@ -195,7 +224,7 @@ class Site:
                 for other in domains[1:]:
                     yield make("GET", other)
                 yield make("GET", domains[0] + ":81")
-                yield make("GET", extra=[("X-Request-Id", "fixed"), ("Cookie", "a=1"), ("Authorization", "Bearer x")])
+                yield make("GET", extra=[("X-Request-Id", "fixed"), ("Cookie", "a=1"), ("Authorization", "Bearer x"), ("X-A_b", "u")])
                 yield make("GET", extra=[("Upgrade", "websocket"), ("Connection", "Upgrade"), ("Sec-WebSocket-Version", "13"),
                                         ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==")])
 

@@ -6,31 +6,61 @@ import re
 REFUSALS = {401, 403, 407, 413, 426, 429, 503}
 
 
-def explains(finding, difference, target):
-    """`difference` is a line of compare.differences(), for a request of this target."""
-    text = " ".join(str(finding.get(key) or "") for key in ("construct", "effect", "hint")).lower()
+def is_preflight(request):
+    return request.method == "OPTIONS" and any(name == "Access-Control-Request-Method" for name, _ in request.headers)
+
+
+# Clauses of a finding hold for some requests only: words of the clause, and whether a request is one of these.
+SITUATIONS = [
+    (r"normal form|duplicate slash|`\.\.?` as a part", lambda request: is_odd(request.target)),
+    (r"percent-encod", lambda request: "%" in request.target),
+    (r"ends? the connection", lambda request: request.failure == "none"),
+    (r"preflight", is_preflight),
+    (r"websocket|upgraded", lambda request: any(name == "Upgrade" for name, _ in request.headers)),
+    (r"retried|retries", lambda request: request.failure is not None),
+    (r"other origins", lambda request: any(name == "Origin" for name, _ in request.headers)),
+]
+
+
+def clauses(finding, request):
+    """The parts of a finding that speak of this request, in small letters. The construct is a part of each."""
+    construct = str(finding.get("construct") or "").lower()
+    text = " ".join(str(finding.get(key) or "") for key in ("effect", "hint")).lower()
+    for clause in re.split(r"[;:] |, and (?!-)|\. ", text):
+        if all(holds(request) for words, holds in SITUATIONS if re.search(words, clause)):
+            yield construct + ": " + clause
+
+
+def explains(finding, difference, request):
+    """`difference` is a line of compare.differences() for this request."""
+    return any(says(finding, clause, difference, request) for clause in clauses(finding, request))
+
+
+def says(finding, clause, difference, request):
+    """Whether a clause speaks of a difference."""
 
     def speaks_of(*words):
-        return any(re.search(rf"(?<![a-z0-9]){word}(?![a-z0-9])", text) for word in words)
+        return any(re.search(rf"(?<![a-z0-9]){word}(?![a-z0-9])", clause) for word in words)
 
-    if difference.startswith("status "):
-        statuses = [int(status) for status in re.findall(r"\d+", difference)]
+    kind, _, rest = difference.partition(" ")
+    if kind == "status":
+        statuses = [int(status) for status in re.findall(r"\d+", rest)]
         if any(speaks_of(str(status)) for status in statuses if status not in (0, 200)):
             return True
-        if is_odd(target) and speaks_of("normal form"):
+        if is_odd(request.target) and speaks_of("normal form"):
             return True
         # nginx answers 500 where the server that it asks answers with another status.
         if 500 in statuses and speaks_of("auth_request"):
             return True
         return finding["severity"] == "guard" and any(status in REFUSALS for status in statuses)
     if difference.startswith(("the upstream is", "upstream port")):
-        return speaks_of("upstreams?", "servers?", "clusters?", "upgraded", r"50\d", r"40\d") or (
-            (speaks_of("auth_request") and any(status in REFUSALS or status == 500 for status in statuses))
-            or (speaks_of("error_page") and any(status >= 400 for status in statuses)))
+        # Another server, or none.
+        return speaks_of("instead of", r"50\d", r"40\d", "error_page", "other (?:server|cluster|upstream)s?", "not (?:sent|forwarded|called|asked)",
+                         "upgraded", "normal form", "auth_request")
     if difference.startswith("upstream target"):
         return speaks_of("paths?", "query", "normal form")
-    if difference.startswith("upstream attempt"):
-        return speaks_of("retried", "retries", "attempts?", "failures?", "tried")
+    if kind == "attempts":
+        return speaks_of("retried", "retries", "attempts?", "tried", "sent again")
     if difference.startswith("upstream method"):
         return speaks_of("methods?")
     found = re.match(r"(upstream|response) header (\S+)", difference)
@@ -40,7 +70,7 @@ def explains(finding, difference, target):
             return True
         if found.group(1) == "upstream":
             if name.startswith("x-envoy-"):
-                return "x-envoy-" in text
+                return "x-envoy-" in clause
             return name.startswith("x-forwarded-") and speaks_of("forwarded", "x-forwarded-for")
         families = {"access-control-": "cors", "content-encoding": "gzip", "vary": "(?:gzip|cors)", "cache-control": "expires",
                     "expires": "expires", "content-type": "(?:type|content-type)"}
@@ -52,7 +82,7 @@ def explains(finding, difference, target):
 
 # Findings with an effect that no request of the comparison can show: a pattern of the construct or the effect, and the reason.
 UNTRIGGERABLE = [
-    (r"X-Envoy-|gateway's own (bodies|error|way)", "forwarded headers, X-Envoy-* and bodies of errors are not compared"),
+    (r"X-Envoy-|gateway's own (bodies|error|way)|is not called: clients get", "forwarded headers, X-Envoy-* and bodies of errors are not compared"),
     (r"registry|services? that the file (does not )?names?", "needs services that only a registry knows"),
     (r"Java code", "the code of the application is not there"),
     (r"token that these keys verify|scopes and roles", "needs a token that the issuer has signed"),
@@ -61,7 +91,13 @@ UNTRIGGERABLE = [
     (r"second Content-Type", "two fields of one value count as one"),
     (r"versions? from", "depends on the version of the original"),
     (r"listeners on other than|connections are bounded", "concerns connections, not requests"),
-    (r"rate of failures|count as failures|nodes are not ejected|outlier", "depends on time and on many failures"),
+    (r"rate of failures|count as failures|nodes are not ejected|outlier|all nodes are unhealthy", "depends on time and on many failures"),
+    (r"timeout of a gRPC call|time for a request's", "needs a slow server or client"),
+    (r"status of a gRPC call", "needs a server of gRPC"),
+    (r"control plane", "needs a control plane"),
+    (r"X-Consumer-Username", "needs a token that the issuer has signed"),
+    (r"translated into gRPC", "needs the descriptor of the services"),
+    (r"kind `pipe`|no endpoint that can be used", "needs a server behind a Unix socket"),
 ]
 
 

@@ -138,7 +138,9 @@ class Site:
         own = set(range(server.line, server.end + 1))
         for block in blocks:
             own -= set(range(block.line, block.end + 1))
-        targets = [(target, own | shared, "server") for target in ["/", "/a", "/index.html", "/none/such?x=1"]]
+        # Most of these are taken by the location `/`.
+        rest = set().union(*[block_lines(block) for block in blocks if block.words[1:] == ["/"]])
+        targets = [(target, own | shared | rest, "server") for target in ["/", "/a", "/index.html", "/none/such?x=1"]]
         within = {block: block_lines(block) for block in blocks}
         for block in blocks:
             around_it = set().union(*[within[one] for one in blocks if one.line < block.line and one.end > block.end])

@@ -66,7 +66,7 @@ class Site(spring.Site):
             yield from spring.variations(make, target)
         for port, name in self.ups.items():
             if name not in self.known:
-                for target in (f"/{name}/a/b", f"/{name.lower()}/a?x=1", f"/{name}"):
+                for target in (f"/{name}/a/b", f"/{name.lower()}/a?x=1", f"/{name}", f"/{name}/%61b", f"/{name.lower()}/%61b"):
                     yield make("GET", target)
         for key, properties in routes.items():
             yield from self.of_route(properties, outside | lines[key])

@@ -5,6 +5,7 @@ import base64
 import collections
 import hashlib
 import json
+import re
 import ssl
 
 import h2.config
@@ -17,6 +18,8 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
 ATTEMPTS = collections.Counter()
+# Connections that wait for a request.
+IDLE = set()
 
 
 def answer(port, method, target, headers, body):
@@ -27,10 +30,25 @@ def answer(port, method, target, headers, body):
     return json.dumps(seen).encode()
 
 
-def wanted(headers):
-    """The status that a request asks for."""
+def count(number):
+    """The attempts of a request, for the comparison itself. Connections that are kept open end: gateways send a request
+    again that meets the end of one."""
+    for writer in list(IDLE):
+        writer.close()
+    IDLE.clear()
+    return json.dumps({"attempts": ATTEMPTS[number]}).encode()
+
+
+# Pages in the place of errors have no errors of their own.
+PAGES = re.compile(r"/(index|[45]\d[\dx]|error\w*)\.html$")
+
+
+def wanted(headers, target):
+    """The status that a request asks for; `none` is the end of the connection."""
     status = headers.get("x-compare-status", "")
-    return status if len(status) == 3 and status.isdigit() else "200"
+    if PAGES.search(target.partition("?")[0]):
+        return "200"
+    return status if status == "none" or len(status) == 3 and status.isdigit() else "200"
 
 
 def message(text):
@@ -80,17 +98,22 @@ async def http1(reader, writer, port, first):
                 # The gateway may still be answering the client.
                 await asyncio.wait_for(reader.read(65536), 1)
             return
-        content, status = answer(port, method, target, headers, body), wanted(named)
-        if named.get("x-compare-status") == "none":
+        number, status = named.get("x-compare-count"), wanted(named, target)
+        content = count(number) if number else answer(port, method, target, headers, body)
+        if status == "none":
             return
+        ends = named.get("connection", "").lower() == "close"
         writer.write(
             f"HTTP/1.1 {status} As Wanted\r\n".encode() + b"Content-Type: application/json\r\nX-Upstream: yes\r\nServer: upstream\r\nContent-Length: "
-            + str(len(content)).encode() + b"\r\n\r\n" + (b"" if method == "HEAD" else content)
+            + str(len(content)).encode() + (b"\r\nConnection: close" if ends else b"")
+            + b"\r\n\r\n" + (b"" if method == "HEAD" else content)
         )
         await writer.drain()
-        if named.get("connection", "").lower() == "close":
+        if ends:
             return
+        IDLE.add(writer)
         head = await reader.readuntil(b"\r\n\r\n")
+        IDLE.discard(writer)
 
 
 def seen(port, headers, body):
@@ -121,18 +144,20 @@ async def http2(reader, writer, port, first):
                 if event.stream_id not in streams:
                     continue
                 headers, body = streams.pop(event.stream_id)
-                if dict(headers).get("x-compare-status") == "none":
+                content, status = seen(port, headers, body), wanted(dict(headers), dict(headers)[":path"])
+                if status == "none":
                     connection.reset_stream(event.stream_id)
                     continue
-                content = seen(port, headers, body)
-                reply = [(":status", wanted(dict(headers))), ("content-type", "application/json"), ("x-upstream", "yes")]
+                reply = [(":status", status), ("content-type", "application/json"), ("x-upstream", "yes")]
                 is_head = (":method", "HEAD") in headers
                 connection.send_headers(event.stream_id, reply, end_stream=is_head)
                 if not is_head:
                     connection.send_data(event.stream_id, content, end_stream=True)
         writer.write(connection.data_to_send())
         await writer.drain()
+        IDLE.add(writer)
         data = await reader.read(65536)
+        IDLE.discard(writer)
         if not data:
             return
 
@@ -148,6 +173,7 @@ async def serve(reader, writer):
     except (asyncio.IncompleteReadError, TimeoutError, ConnectionError, ValueError, h2.exceptions.H2Error):
         pass
     finally:
+        IDLE.discard(writer)
         writer.close()
 
 

@@ -58,9 +58,10 @@ class Site(spring.Site):
         for name, settings in routes.items():
             found = settings.values()
             lines[name] = set(range(min(one.line for one in found), max(one.last for one in found) + 1))
-            lines[name] |= {min(lines[name]) - 1} - {0}
         everything = set(range(1, self.file.read_text().count("\n") + 2))
         outside = everything - set().union(*lines.values()) if lines else everything
+        # The name of a route stands in the line before its settings.
+        lines = {name: found | {min(found) - 1} - {0} for name, found in lines.items()}
         prefix = self.values.get("zuul.prefix", "").rstrip("/")
         make = self.make(outside, "no route")
         for target in ("/", "/none/such?x=1", prefix + "/none"):

@@ -98,6 +98,7 @@ pub(super) fn read(source: &Source<'_>, tree: &Tree) -> Result<Import, Box<Diagn
             format!("not carried over: `{name}` is not known here"),
         );
     }
+    unknown_versions(&root, &mut context.report);
     let Context { mut import, mut report, .. } = context;
     report.findings.sort_by_key(|finding| finding.place.position);
     import.findings = joined(report.findings);
@@ -112,6 +113,25 @@ fn serves_http(listener: &Node<'_>) -> bool {
         .iter()
         .flat_map(|chain| items(chain, "filters"))
         .any(|filter| manager::kind_of(&value::extension(&filter)) == "http")
+}
+
+/// Reports types of versions of the API that are not known here. Called last, as all parts count as read afterwards.
+fn unknown_versions(node: &Node<'_>, report: &mut Report) {
+    if let Some(kind) = node.value().get("@type").and_then(serde_json::Value::as_str)
+        && kind.starts_with("type.googleapis.com/envoy.")
+        && let Some(version) = kind.split('.').find_map(|part| part.strip_prefix('v')?.parse::<u32>().ok())
+        && version > 3
+        && let Some(place) = node.get("@type")
+    {
+        let effect = format!("a type of version {version} is read as one of version 3");
+        report.behaviour(&place, "@type", effect);
+    }
+    for (_, member) in node.members() {
+        unknown_versions(&member, report);
+    }
+    for item in node.items() {
+        unknown_versions(&item, report);
+    }
 }
 
 fn dynamic(root: &Node<'_>, report: &mut Report) {

@@ -217,7 +217,10 @@ fn read(context: &mut Context<'_>, node: &Node<'_>, name: &str) -> Cluster {
     // Envoy tries once, unless a route has a retry policy.
     value.insert("retries".to_owned(), json!(0));
     let http2 = protocol(node, &mut report, &mut value);
-    let security = upstream_tls::read(context, node, &mut report);
+    let host = found.hosts.first().map(|(host, _)| host.as_str()).filter(|host| {
+        found.hosts.iter().all(|(other, _)| other == host) && host.parse::<std::net::IpAddr>().is_err()
+    });
+    let security = upstream_tls::read(context, node, host, &mut report);
     let scheme = match (&security, http2) {
         (None, false) => "http",
         (None, true) => "h2c",

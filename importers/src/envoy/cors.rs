@@ -9,6 +9,9 @@ use super::value::{Text, TextMatch, boolean, items, regex_text, string_match, te
 use crate::finding::Severity::{Behaviour, Cosmetic};
 use crate::node::Node;
 
+/// How the headers of the plugin differ from those of the filter.
+const HEADERS: &str = "`Access-Control-Allow-Methods`, `-Allow-Headers` and `-Max-Age` are sent with all responses to allowed origins, with `*` as it stands and -1 where no age is set, and `Vary: Origin` with them; Envoy sends the three in preflights, and the names of the request for `*`";
+
 /// Adds the policy of a route, if the manager has the filter for it.
 pub(super) fn apply(
     manager: &Manager<'_>,
@@ -89,6 +92,7 @@ pub(super) fn apply(
     }
     settings["_meta"] = json!({"filter": [from, preflight]});
     draft.plugins.set("cors", settings);
+    draft.report.behaviour(&policy, "cors", HEADERS);
     draft.report.fields(
         &policy,
         &[

@@ -87,6 +87,7 @@ pub(super) fn read<'a>(
     config: &Node<'a>,
     report: &mut Report,
 ) -> Option<Rules<'a>> {
+    report.behaviour(config, "jwt_authn", "refusals have another realm in `WWW-Authenticate`");
     report.fields(
         config,
         &[

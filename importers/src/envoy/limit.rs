@@ -13,7 +13,6 @@ pub(super) fn read(config: &Node<'_>, group: &str, report: &mut Report) -> Map<S
         config,
         &[
             ("stat_prefix", Cosmetic, "statistics have other names"),
-            ("response_headers_to_add", Behaviour, "refusals have no further headers"),
             ("request_headers_to_add_when_not_enforced", Cosmetic, "the limit is always enforced"),
             (
                 "rate_limited_as_resource_exhausted",
@@ -30,6 +29,15 @@ pub(super) fn read(config: &Node<'_>, group: &str, report: &mut Report) -> Map<S
             ("local_cluster_rate_limit", Behaviour, "each gateway counts by itself"),
         ],
     );
+    if let Some(added) = config.some("response_headers_to_add") {
+        added.whole();
+        let options = value::items(config, "response_headers_to_add");
+        let headers = options.iter().filter_map(|option| option.some("header"));
+        let names: Vec<String> =
+            headers.filter_map(|header| Some(format!("`{}`", value::text(&header, "key")?))).collect();
+        let effect = format!("answers of the limit do not have {}", names.join(", "));
+        report.behaviour(&added, "response_headers_to_add", effect);
+    }
     for name in ["filter_enabled", "filter_enforced"] {
         let share = config.some(name).and_then(|share| value::percent(&share)).unwrap_or(0.0);
         let place = config.some(name).unwrap_or_else(|| config.clone());

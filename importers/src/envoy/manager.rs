@@ -41,10 +41,11 @@ pub(super) struct Manager<'a> {
     node: Node<'a>,
 }
 
+const TRACES: &str = "traces are not sent: servers get none of their headers (`traceparent`, `tracestate`, `x-b3-traceid` and so on), and clients no `x-envoy-decorator-operation`";
+
 const FIELDS: &[(&str, Severity, &str)] = &[
     ("stat_prefix", Cosmetic, "statistics have other names"),
     ("add_user_agent", Behaviour, "`User-Agent` and `X-Envoy-Downstream-Service-Cluster` are not set"),
-    ("tracing", Cosmetic, "traces are not sent"),
     ("http_protocol_options", Cosmetic, "HTTP/1 is read by the gateway's own rules"),
     ("http2_protocol_options", Cosmetic, "limits of HTTP/2 are those of config.yaml"),
     ("http3_protocol_options", Behaviour, "HTTP/3 is set up in config.yaml"),
@@ -67,11 +68,6 @@ const FIELDS: &[(&str, Severity, &str)] = &[
     ("access_log_flush_interval", Cosmetic, "the access log is written by the gateway's own rules"),
     ("flush_access_log_on_new_request", Cosmetic, "a request is logged at its end"),
     ("access_log_options", Cosmetic, "a request is logged at its end"),
-    (
-        "xff_num_trusted_hops",
-        Behaviour,
-        "trusted proxies are set up in config.yaml: `nginx_config.http.real_ip_from`",
-    ),
     (
         "original_ip_detection_extensions",
         Behaviour,
@@ -108,6 +104,19 @@ impl<'a> Manager<'a> {
         let mut report = Report::default();
         let _ = node.get("@type");
         report.fields(node, FIELDS);
+        if let Some(tracing) = node.some("tracing") {
+            // Without a provider nothing is traced.
+            match tracing.some("provider") {
+                Some(_) => report.behaviour(&tracing, "tracing", TRACES),
+                None => report.cosmetic(&tracing, "tracing", "traces are not sent"),
+            }
+            tracing.whole();
+        }
+        // None is the default.
+        if let Some(hops) = node.some("xff_num_trusted_hops").filter(|hops| hops.u64() != Some(0)) {
+            let effect = "trusted proxies are set up in config.yaml: `nginx_config.http.real_ip_from`";
+            report.behaviour(&hops, "xff_num_trusted_hops", effect);
+        }
         let codec = enumerated(node, "codec_type");
         if let Some(kind) = node.some("codec_type") {
             match codec.as_deref() {

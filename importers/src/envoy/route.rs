@@ -112,6 +112,10 @@ fn require_tls(levels: &Levels<'_>, manager: &Manager<'_>, draft: &mut Draft) ->
         draft.plugins.set("redirect", json!({"http_to_https": true, "encode_uri": true}));
     }
     if let Some(node) = levels.host.some("require_tls") {
+        if !taken {
+            let effect = "clients of other methods than GET and HEAD are redirected with 308 instead of 301, and `Location` has no port and the path in its normal form";
+            draft.report.behaviour(&node, "require_tls", effect);
+        }
         if taken {
             draft.report.behaviour(
                 &node,

@@ -25,8 +25,13 @@ const SYSTEM_BUNDLES: &[&str] = &[
     "/etc/ssl/ca-bundle.pem",
 ];
 
-/// Reads the transport socket of a cluster; `None` is clear text.
-pub(super) fn read(context: &Context<'_>, cluster: &Node<'_>, report: &mut Report) -> Option<Security> {
+/// Reads the transport socket of a cluster; `None` is clear text. `host` is the name of all its endpoints.
+pub(super) fn read(
+    context: &Context<'_>,
+    cluster: &Node<'_>,
+    host: Option<&str>,
+    report: &mut Report,
+) -> Option<Security> {
     let settings = match cluster.some("tls_context") {
         Some(context) => context,
         None => {
@@ -108,7 +113,7 @@ pub(super) fn read(context: &Context<'_>, cluster: &Node<'_>, report: &mut Repor
         common_fields(&combined, report);
     }
     if let Some(validation) = validation_of(&common) {
-        validate(context, &validation, &mut security, report);
+        validate(context, &validation, host, &mut security, report);
     }
     Some(security)
 }
@@ -118,7 +123,13 @@ fn validation_of<'a>(common: &Node<'a>) -> Option<Node<'a>> {
     common.some("validation_context").or_else(|| combined?.some("default_validation_context"))
 }
 
-fn validate(context: &Context<'_>, validation: &Node<'_>, security: &mut Security, report: &mut Report) {
+fn validate(
+    context: &Context<'_>,
+    validation: &Node<'_>,
+    host: Option<&str>,
+    security: &mut Security,
+    report: &mut Report,
+) {
     let trusts_all = text(validation, "trust_chain_verification") == Some("ACCEPT_UNTRUSTED");
     let ca = validation.some("trusted_ca");
     let system = validation.some("system_root_certs");
@@ -189,11 +200,15 @@ fn validate(context: &Context<'_>, validation: &Node<'_>, security: &mut Securit
         }
     }
     if names.is_empty() && security.sni.is_none() {
-        report.behaviour(
-            validation,
-            "validation_context",
-            "a certificate must also be valid for the name of the Host that is sent",
-        );
+        let name = match host {
+            Some(host) => {
+                security.tls.insert("sni".to_owned(), json!(host));
+                format!("`{host}`, which servers are asked for")
+            }
+            None => "the name of the Host that is sent".to_owned(),
+        };
+        let effect = format!("a certificate must also be valid for {name}; otherwise requests get 502");
+        report.behaviour(validation, "validation_context", effect);
         report.hint("set `sni` to the name in the certificate");
     }
 }

@@ -383,7 +383,7 @@ impl Access<'_> {
                         false => "a password that is stored as a hash of this kind is not carried over",
                     };
                     let hint =
-                        "store it with `htpasswd -m`, or give the user a consumer with the plugin basic-auth";
+                        "store it with `htpasswd -B`, or give the user a consumer with the plugin basic-auth";
                     report.add_with_hint(at, Severity::Guard, effect, Some(hint));
                     continue;
                 }
@@ -424,8 +424,28 @@ impl Access<'_> {
     }
 }
 
-/// Whether `basic-auth` knows this kind of hash. Those of bcrypt and of the other methods of crypt it does not.
+/// Whether `basic-auth` knows this kind of hash. Those of DES and of yescrypt it does not.
 fn is_hash(password: &str) -> bool {
+    let is_crypt =
+        |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"./".contains(&byte));
+    let bcrypt =
+        ["$2y$", "$2b$", "$2a$"].iter().find_map(|start| password.strip_prefix(start)?.split_once('$'));
+    if let Some((cost, hash)) = bcrypt {
+        return matches!(cost, "04" | "05" | "06" | "07" | "08" | "09" | "10" | "11" | "12")
+            && hash.len() == 53
+            && is_crypt(hash);
+    }
+    for (start, letters) in [("$5$", 43), ("$6$", 86)] {
+        let Some(mut rest) = password.strip_prefix(start) else { continue };
+        if let Some((rounds, salted)) = rest.strip_prefix("rounds=").and_then(|rest| rest.split_once('$')) {
+            if !rounds.parse().is_ok_and(|rounds: u32| (1_000..=200_000).contains(&rounds)) {
+                return false;
+            }
+            rest = salted;
+        }
+        let parts = rest.split_once('$');
+        return parts.is_some_and(|(salt, hash)| salt.len() <= 16 && hash.len() == letters && is_crypt(hash));
+    }
     let md5 = ["$apr1$", "$1$"].iter().find_map(|start| password.strip_prefix(start)?.split_once('$'));
     md5.is_some_and(|(salt, hash)| salt.len() <= 8 && hash.len() == 22)
         || password.strip_prefix("{SHA}").and_then(bytes_of).is_some_and(|bytes| bytes == 20)
@@ -461,6 +481,15 @@ mod tests {
             ("$apr1$xxxxxxxx$dxHfLAsjHkDRmG83UXe8K0", true),
             ("$apr1$xxxxxxxx$dxHfLAsjHkDRmG83UXe8K", false),
             ("secret", false),
+            ("$2y$04$YFSBCOSfNgjJaArvoXjN2.lKoVp5mC8H8mFpUr5FXGvJpE4q8cK2m", true),
+            ("$2y$13$YFSBCOSfNgjJaArvoXjN2.lKoVp5mC8H8mFpUr5FXGvJpE4q8cK2m", false),
+            ("$2y$04$YFSBCOSfNgjJaArvoXjN2.lKoVp5mC8H8mFpUr5FXGvJpE4q8cK2", false),
+            ("$5$saltstring$OH4IDuTlsuTYPdED1gsuiRMyTAwNlRWyA6Xr3I4/dQ5", true),
+            ("$5$rounds=1000$abcdefghijklmnop$XPI9divaDz2UXR4L48noVEQhGh1MV.xPSC/a9G2Nit7", true),
+            ("$5$rounds=900000$abcdefghijklmnop$XPI9divaDz2UXR4L48noVEQhGh1MV.xPSC/a9G2Nit7", false),
+            ("$5$saltstring$OH4IDuTlsuTYPdED1gsuiRMyTAwNlRWyA6Xr3I4/dQ", false),
+            ("$6$saltstring$OH4IDuTlsuTYPdED1gsuiRMyTAwNlRWyA6Xr3I4/dQ5", false),
+            ("rl.3StKT.4T8M", false),
         ] {
             assert_eq!(is_hash(password), is_known, "{password}");
         }

@@ -17,6 +17,8 @@ pub(super) struct Map<'a> {
     pub directive: &'a Directive,
     kind: Kind,
     source: Text,
+    /// Which draw a split uses.
+    number: usize,
     pub is_used: Cell<bool>,
 }
 
@@ -40,6 +42,7 @@ pub(super) struct Maps<'a> {
 impl<'a> Maps<'a> {
     pub(super) fn read(block: &'a Block) -> Maps<'a> {
         let mut maps = BTreeMap::new();
+        let mut sources: Vec<&str> = Vec::new();
         for directive in &block.directives {
             let kind = match directive.name.as_str() {
                 "map" => Kind::Map,
@@ -54,7 +57,11 @@ impl<'a> Maps<'a> {
             };
             directive.mark_all_used();
             let Some(name) = name.strip_prefix('$') else { continue };
-            let map = Map { directive, kind, source: Text::parse(source), is_used: Cell::new(false) };
+            if kind == Kind::Split && !sources.contains(&source) {
+                sources.push(source);
+            }
+            let number = sources.iter().position(|known| *known == source).unwrap_or(0);
+            let map = Map { directive, kind, source: Text::parse(source), number, is_used: Cell::new(false) };
             maps.insert(name.to_owned(), map);
         }
         Maps { maps }
@@ -156,7 +163,8 @@ impl Map<'_> {
         Ok(values)
     }
 
-    /// Shares by the first digits of the request's own identifier, which is random.
+    /// Shares by digits of the request's own identifier, which is random. As with nginx's hash, splits of one text draw
+    /// alike, and those of another text independently.
     fn drawn(&self) -> Result<Values, String> {
         let shares = self.shares().ok_or("invalid percentages")?;
         let mut values = Values::new();
@@ -165,7 +173,7 @@ impl Map<'_> {
             let end = before + share;
             let (from, to) = (before * DRAWN / 10_000, end * DRAWN / 10_000);
             if to > from && to < DRAWN {
-                values.push((Some(json!(["request_id", "~~", below(to)])), value));
+                values.push((Some(json!(["request_id", "~~", below(to, self.number)])), value));
             } else if to > from {
                 values.push((None, value));
             }
@@ -252,8 +260,11 @@ const DIGITS: u32 = 4;
 /// The number of their values.
 const DRAWN: u64 = 1 << (4 * DIGITS);
 
-/// A pattern of the identifiers whose first digits are a number below this one.
-fn below(number: u64) -> String {
+/// An identifier has 128 bits.
+const DRAWS: usize = 32 / DIGITS as usize;
+
+/// A pattern of the identifiers whose digits of this draw are a number below this one. Draws are independent.
+fn below(number: u64, draw: usize) -> String {
     let class = |end: u64| match end {
         1..=10 => format!("[0-{}]", end - 1),
         11.. => format!("[0-9a-{:x}]", end - 1),
@@ -263,7 +274,11 @@ fn below(number: u64) -> String {
     let digit = |at: u32| number >> (4 * (DIGITS - 1 - at)) & 15;
     let parts = (0..DIGITS).filter(|at| digit(*at) > 0);
     let parts = parts.map(|at| format!("{}{}", &digits[..at as usize], class(digit(at))));
-    format!("^(?:{})", parts.collect::<Vec<_>>().join("|"))
+    let skipped = match draw % DRAWS {
+        0 => String::new(),
+        draw => format!(".{{{}}}", draw * DIGITS as usize),
+    };
+    format!("^{skipped}(?:{})", parts.collect::<Vec<_>>().join("|"))
 }
 
 /// A mask of host names as a regular expression.
@@ -284,10 +299,11 @@ mod tests {
     #[test]
     fn shares_are_ranges_of_the_first_digits() {
         for end in [1, 9, 10, 11, 16, 0x00a0, 0x0123, 0x8000, 0xa0b0, DRAWN - 1] {
-            let pattern = regex::Regex::new(&below(end)).unwrap();
-            let matched =
-                (0..DRAWN).filter(|number| pattern.is_match(&format!("{number:04x}0"))).collect::<Vec<_>>();
-            assert_eq!(matched, (0..end).collect::<Vec<_>>(), "{end:x}");
+            for (draw, before) in [(0, ""), (1, "fff0"), (7, "0000ffff0000ffff0000ffff0000"), (8, "")] {
+                let pattern = regex::Regex::new(&below(end, draw)).unwrap();
+                let matched = (0..DRAWN).filter(|number| pattern.is_match(&format!("{before}{number:04x}0")));
+                assert_eq!(matched.collect::<Vec<_>>(), (0..end).collect::<Vec<_>>(), "{end:x} {draw}");
+            }
         }
     }
 }

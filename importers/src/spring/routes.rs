@@ -102,6 +102,10 @@ pub fn read<'s>(
         report.resource(Key::new(Kind::GlobalRule, "preflight"), rule, report.place());
     }
     report.current = None;
+    if has_routes {
+        let effect = "requests whose server ends the connection without an answer, or cannot be reached, get 502, in Spring 500";
+        report.find(Severity::Behaviour, report.place(), "spring.cloud.gateway", effect);
+    }
     if change_paths {
         let effect =
             "filters change paths with their percent-encodings decoded, and Spring as the client wrote them";

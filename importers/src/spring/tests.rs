@@ -62,15 +62,18 @@ pub fn route<'i>(import: &'i Import, id: &str) -> &'i Value {
     &found.unwrap_or_else(|| panic!("no route {id}")).value
 }
 
-/// The findings of a severity as `construct: effect`.
+/// The findings of a severity as `construct: effect`, but for the one of each file with routes.
 pub fn found(import: &Import, severity: Severity) -> Vec<String> {
-    let of = import.findings.iter().filter(|finding| finding.severity == severity);
+    let is_general = |finding: &crate::Finding| finding.effect.contains("get 502, in Spring 500");
+    let of = import.findings.iter().filter(|finding| finding.severity == severity && !is_general(finding));
     of.map(|finding| format!("{}: {}", finding.construct, finding.effect)).collect()
 }
 
 #[test]
 fn a_file_becomes_routes() {
     let import = import(YAML);
+    let general = import.findings.iter().filter(|finding| finding.effect.contains("get 502, in Spring 500"));
+    assert_eq!(general.count(), 1);
     assert_eq!((import.listeners[0].port, import.listeners[0].tls), (9000, false));
     assert_eq!(import.listeners[0].address.map(|address| address.to_string()).as_deref(), Some("127.0.0.1"));
     let orders = route(&import, "orders");

@@ -17,11 +17,11 @@ pub fn balanced(settings: &Settings<'_>, service: &str, retryable: bool, upstrea
     let read = of_service(settings, service, "ReadTimeout").unwrap_or(1000.0);
     let hystrix = |name: &str| {
         let command = settings.get(&format!("hystrix.command.{name}.execution"))?;
-        let time = command.get("isolation.thread.timeoutInMilliseconds");
+        let time = command.get("isolation.thread.timeoutInMilliseconds").and_then(|item| item.text());
         if command.get("timeout.enabled").and_then(|item| item.bool()) == Some(false) {
             return Some(f64::INFINITY);
         }
-        time?.text()?.parse::<f64>().ok()
+        time?.parse::<f64>().ok()
     };
     let whole = hystrix(service).or_else(|| hystrix("default")).unwrap_or(f64::INFINITY);
     upstream.insert("timeout".to_owned(), timeouts(connect, read.min(whole)));

@@ -166,6 +166,25 @@ fn shares_of_clients_become_shares_of_requests() {
 }
 
 #[test]
+fn splits_of_different_texts_are_independent() {
+    let text = "http { split_clients $remote_addr $a { 50% 1; * 2; } split_clients $remote_addr$uri $b { 50% 1; * 2; }
+        split_clients $remote_addr $c { 50% 1; * 2; }
+        server { listen 80; location / { proxy_pass http://a:1;
+            proxy_set_header A $a; proxy_set_header B $b; proxy_set_header C $c; } } }";
+    let import = import(text);
+    let drawn = |header: &str| {
+        let route = import.resources.iter().find(|one| {
+            let set = one.value.pointer("/plugins/proxy-rewrite/headers/set").map(|set| &set[header]);
+            set.is_some_and(|value| value == "1")
+        });
+        route.unwrap().value["vars"].to_string()
+    };
+    for (header, pattern) in [("A", "^(?:[0-7])"), ("B", "^.{4}(?:[0-7])"), ("C", "^(?:[0-7])")] {
+        assert!(drawn(header).contains(pattern), "{header}: {}", drawn(header));
+    }
+}
+
+#[test]
 fn addresses_are_let_in_by_the_first_rule() {
     let plugins = |rules: &str| {
         let import = server(&format!("location / {{ proxy_pass http://b:1; {rules} }}"));

@@ -72,6 +72,10 @@ pub fn retry(definition: &Definition<'_>, scope: &Scope<'_>, effects: &mut Effec
     if retry.as_object().is_some_and(|retry| !retry.is_empty()) {
         effects.upstream.insert("sluice".to_owned(), json!({"retry": retry}));
     }
+    // Of one server, no answer is retried.
+    if !scope.balanced {
+        return;
+    }
     let effect = match unsafe_methods {
         true => "requests of all methods are retried",
         false => "requests of all idempotent methods are retried, PUT and DELETE among them",
@@ -135,7 +139,9 @@ pub fn breaker(definition: &Definition<'_>, scope: &Scope<'_>, effects: &mut Eff
     if let Some(fallback) =
         definition.argument("fallbackUri", 1).or_else(|| definition.argument("fallbackcmd", 2))
     {
-        let effect = format!("`{fallback}` is not called: clients get the gateway's own error");
+        let effect = format!(
+            "`{fallback}` is not called: clients get the error of the server, or 502 or 504 of the gateway"
+        );
         let hint = "the plugin error-page sets the body of errors";
         report.hint(Severity::Behaviour, definition.place.clone(), &construct(definition), effect, hint);
     }
