@@ -55,6 +55,8 @@ enum Kind {
     UpstreamHeader(Header),
     Cookie(Box<[u8]>),
     UriParam(Box<str>),
+    /// Of the host, all before this number of labels at its end.
+    HostBefore(usize),
     PostArg(Box<[u8]>),
     PostPath(body::Path),
     Graphql(graphql::Part),
@@ -218,6 +220,7 @@ impl Var {
             Kind::UpstreamHeader(_) => ReadResult::Absent,
             Kind::Cookie(name) => lookups::cookie(x, name).into(),
             Kind::UriParam(name) => uri_param(x, name).into(),
+            Kind::HostBefore(labels) => host_before(x.request().host(), *labels).into(),
             // Outside of conditions, an unreadable value is absent.
             Kind::PostArg(name) => argument(body::post_arg(x, name).unwrap_or_default()),
             Kind::PostPath(path) => parsed::at(x, path).unwrap_or_default().into(),
@@ -283,7 +286,7 @@ impl Kind {
             return Kind::Plain(plain);
         }
         type Make = fn(&str) -> Kind;
-        let kinds: [(&str, Make); 9] = [
+        let kinds: [(&str, Make); 10] = [
             ("post_arg.", |name| body::Path::parse(name).map_or(Kind::Unknown, Kind::PostPath)),
             ("post_arg_", |name| Kind::PostArg(name.as_bytes().into())),
             ("arg_", |name| Kind::Arg(name.as_bytes().into())),
@@ -297,6 +300,10 @@ impl Kind {
             ("sent_http_", |name| Kind::ResponseHeader(Header::new(name))),
             ("upstream_http_", |name| Kind::UpstreamHeader(Header::new(name))),
             ("uri_param_", |name| Kind::UriParam(name.into())),
+            ("host_before_", |name| match name.parse() {
+                Ok(labels @ 1..=127) => Kind::HostBefore(labels),
+                _ => Kind::Unknown,
+            }),
             ("graphql_", |name| graphql::Part::named(name).map_or(Kind::Unknown, Kind::Graphql)),
         ];
         kinds.iter().find_map(|(prefix, make)| name.strip_prefix(prefix).map(make)).unwrap_or(Kind::Unknown)
@@ -337,6 +344,11 @@ fn argument(arg: Option<Arg<'_>>) -> ReadResult<'_> {
         Some(Arg::Bare) => ReadResult::Value(Value::Bool(true)),
         Some(Arg::Text(text)) => Some(text).into(),
     }
+}
+
+fn host_before(host: &[u8], labels: usize) -> Option<&[u8]> {
+    let mut dots = (0..host.len()).rev().filter(|&at| host[at] == b'.');
+    dots.nth(labels - 1).map(|dot| &host[..dot]).filter(|rest| !rest.is_empty())
 }
 
 fn uri_param<'a>(x: &'a Exchange<'_>, name: &str) -> Option<&'a [u8]> {

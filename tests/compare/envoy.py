@@ -1,5 +1,6 @@
 """Envoy: local addresses and files of a bootstrap, and requests derived from it."""
 
+import copy
 import re
 import subprocess
 import sys
@@ -161,9 +162,20 @@ class Site:
                 interval = re.match(r"([\d.]+)s$", text_of(node, "fill_interval") or "")
                 filled = int(text_of(node, "tokens_per_fill") or 1)
                 pause = max(pause, 1.1 * float(interval.group(1)) / filled if interval else 0.0)
+        policies = [node for node, path in walk(self.top) if path and path[-1] in ("allow_origin_string_match", "allow_origin")]
+        texts = [next((text_of(one, key) for key in ("exact", "prefix", "suffix") if text_of(one, key)), getattr(one, "value", None))
+                 for policy in policies if isinstance(policy, yaml.SequenceNode) for one in policy.value]
+        self.origins = [text for text in dict.fromkeys(texts) if isinstance(text, str) and text.startswith("http")][:2]
+        last = None
         for one in self.of_routes():
+            last = one
             # Slower limits are run into by both programs.
             one.pause = pause if pause < 0.3 else 0.0
+            yield one
+        # One bucket full, and more.
+        for at in range(25 if last and 0 < pause < 0.3 else 0):
+            one = copy.copy(last)
+            one.pause, one.burst = 0.0 if at else 1.1, True
             yield one
 
     def of_routes(self):
@@ -210,7 +222,7 @@ class Site:
             yield make("GET")
             # A client of the own network.
             inside = make("GET")
-            inside.headers = [pair for pair in inside.headers if pair[0] != "X-Forwarded-For"]
+            inside.headers = [(name, "10.1.2.3" if name == "X-Forwarded-For" else value) for name, value in inside.headers]
             yield inside
             if more:
                 yield Request(port, tls, "GET", target, [("Host", domains[0]), ("User-Agent", "compare")], b"", where, about)
@@ -221,6 +233,9 @@ class Site:
                 origin = [("Origin", "http://o.test"), ("Access-Control-Request-Method", "PUT")]
                 yield make("OPTIONS", extra=origin)
                 yield make("GET", extra=origin[:1])
+                for allowed in self.origins:
+                    yield make("OPTIONS", extra=[("Origin", allowed), origin[1]])
+                    yield make("GET", extra=[("Origin", allowed)])
                 for other in domains[1:]:
                     yield make("GET", other)
                 yield make("GET", domains[0] + ":81")

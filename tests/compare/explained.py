@@ -15,7 +15,7 @@ SITUATIONS = [
     (r"normal form|duplicate slash|`\.\.?` as a part", lambda request: is_odd(request.target)),
     (r"percent-encod", lambda request: "%" in request.target),
     (r"ends? the connection", lambda request: request.failure == "none"),
-    (r"preflight", is_preflight),
+    (r"(?<!no )(?<!not )(?<!are no )preflight", is_preflight),
     (r"websocket|upgraded", lambda request: any(name == "Upgrade" for name, _ in request.headers)),
     (r"retried|retries", lambda request: request.failure is not None),
     (r"other origins", lambda request: any(name == "Origin" for name, _ in request.headers)),
@@ -36,6 +36,11 @@ def explains(finding, difference, request):
     return any(says(finding, clause, difference, request) for clause in clauses(finding, request))
 
 
+def asks_another(clause, request):
+    """The server that nginx asks for consent gets the failure that the request wants; ours is not sent its header."""
+    return request.failure is not None and "asked with some of the client's headers" in clause
+
+
 def says(finding, clause, difference, request):
     """Whether a clause speaks of a difference."""
 
@@ -49,18 +54,17 @@ def says(finding, clause, difference, request):
             return True
         if is_odd(request.target) and speaks_of("normal form"):
             return True
-        # nginx answers 500 where the server that it asks answers with another status.
-        if 500 in statuses and speaks_of("auth_request"):
+        if asks_another(clause, request):
             return True
         return finding["severity"] == "guard" and any(status in REFUSALS for status in statuses)
     if difference.startswith(("the upstream is", "upstream port")):
         # Another server, or none.
-        return speaks_of("instead of", r"50\d", r"40\d", "error_page", "other (?:server|cluster|upstream)s?", "not (?:sent|forwarded|called|asked)",
-                         "upgraded", "normal form", "auth_request")
+        return asks_another(clause, request) or speaks_of("instead of", r"50\d", r"40\d", "error_page", "place of errors", "other (?:server|cluster|upstream)s?", "not (?:sent|forwarded|called|asked)",
+                         "upgraded", "normal form")
     if difference.startswith("upstream target"):
         return speaks_of("paths?", "query", "normal form")
     if kind == "attempts":
-        return speaks_of("retried", "retries", "attempts?", "tried", "sent again")
+        return asks_another(clause, request) or speaks_of("retried", "retries", "attempts?", "tried", "sent again", "error_page")
     if difference.startswith("upstream method"):
         return speaks_of("methods?")
     found = re.match(r"(upstream|response) header (\S+)", difference)

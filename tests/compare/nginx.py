@@ -21,6 +21,8 @@ class Request:
         self.by_group, self.pause = False, 0.0
         # Servers are drawn for it, so that both programs may choose another one.
         self.drawn = False
+        # Requests that come as fast as they can.
+        self.burst = False
         # The answer that the server is to give.
         self.failure = None
 
@@ -87,6 +89,10 @@ class Site:
 
     def tls_upstreams(self):
         return self.local.tls
+
+    def answered(self):
+        """Headers of servers that the configuration reads."""
+        return sorted(set(re.findall(r"\$upstream_http_([a-z0-9_]+)", self.file.read_text())))
 
     def same_upstream(self):
         """The group of each port: servers of one upstream are equal."""

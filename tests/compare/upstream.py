@@ -18,6 +18,8 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
 ATTEMPTS = collections.Counter()
+# Headers of all answers.
+ANSWERED = []
 # Connections that wait for a request.
 IDLE = set()
 
@@ -31,11 +33,12 @@ def answer(port, method, target, headers, body):
 
 
 def count(number):
-    """The attempts of a request, for the comparison itself. Connections that are kept open end: gateways send a request
-    again that meets the end of one."""
-    for writer in list(IDLE):
-        writer.close()
-    IDLE.clear()
+    """The attempts of a request, for the comparison itself. The number `close` ends the connections that are kept open:
+    gateways send a request again that meets the end of one."""
+    if number == "close":
+        for writer in list(IDLE):
+            writer.close()
+        IDLE.clear()
     return json.dumps({"attempts": ATTEMPTS[number]}).encode()
 
 
@@ -106,6 +109,7 @@ async def http1(reader, writer, port, first):
         writer.write(
             f"HTTP/1.1 {status} As Wanted\r\n".encode() + b"Content-Type: application/json\r\nX-Upstream: yes\r\nServer: upstream\r\nContent-Length: "
             + str(len(content)).encode() + (b"\r\nConnection: close" if ends else b"")
+            + "".join(f"\r\n{name.replace('_', '-')}: of {name}" for name in ANSWERED).encode()
             + b"\r\n\r\n" + (b"" if method == "HEAD" else content)
         )
         await writer.drain()
@@ -177,8 +181,9 @@ async def serve(reader, writer):
         writer.close()
 
 
-def run(ports, tls_ports, certs, ready):
+def run(ports, tls_ports, certs, ready, answered=()):
     """Serves on these ports, some of them with TLS, until the process is ended."""
+    ANSWERED.extend(answered)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certs / "server-ec.crt", certs / "server-ec.key")
     context.set_alpn_protocols(["h2", "http/1.1"])

@@ -18,8 +18,14 @@ class Site(spring.Site):
         if re.match(r"zuul\.routes\.[^.]+\.url$", one.name):
             return self.address(value)
         if re.search(r"\.ribbon\.listofservers$", one.name):
-            return ",".join(self.address(url if "://" in url else "http://" + url) or url for url in re.split(r"\s*,\s*", value))
+            return ",".join(map(self.server, re.split(r"\s*,\s*", value)))
         return None
+
+    def server(self, url):
+        """Ribbon connects without TLS, as long as `IsSecure` is not set."""
+        scheme, _, rest = url.rpartition("://")
+        local = self.address("http://" + rest)
+        return f"{scheme or 'http'}://{local.partition('://')[2]}"
 
     def routes(self):
         """For each route its name, its settings, and its properties."""

@@ -113,7 +113,7 @@ fn require_tls(levels: &Levels<'_>, manager: &Manager<'_>, draft: &mut Draft) ->
     }
     if let Some(node) = levels.host.some("require_tls") {
         if !taken {
-            let effect = "clients of other methods than GET and HEAD are redirected with 308 instead of 301, and `Location` has no port and the path in its normal form";
+            let effect = "clients of other methods than GET and HEAD are redirected with 308 instead of 301, and their `Location` has no port; its path is in the normal form";
             draft.report.behaviour(&node, "require_tls", effect);
         }
         if taken {

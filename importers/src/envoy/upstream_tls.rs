@@ -199,13 +199,14 @@ fn validate(
             );
         }
     }
-    if names.is_empty() && security.sni.is_none() {
-        let name = match host {
-            Some(host) => {
+    if names.is_empty() {
+        let name = match (&security.sni, host) {
+            (Some(sni), _) => format!("`{sni}`, the name of `sni`"),
+            (None, Some(host)) => {
                 security.tls.insert("sni".to_owned(), json!(host));
                 format!("`{host}`, which servers are asked for")
             }
-            None => "the name of the Host that is sent".to_owned(),
+            (None, None) => "the name of the Host that is sent".to_owned(),
         };
         let effect = format!("a certificate must also be valid for {name}; otherwise requests get 502");
         report.behaviour(validation, "validation_context", effect);

@@ -167,7 +167,11 @@ impl<'s, 'a> Http<'s, 'a> {
             _ => Groups::None,
         };
         let name = Text::literal(current.server.first_name().trim_start_matches('.'));
-        let variables = BTreeMap::from([("server_name".to_owned(), name)]);
+        let mut variables = BTreeMap::from([("server_name".to_owned(), name)]);
+        // Requests of the server's other names have no value.
+        let of_names = current.server.patterns().filter_map(super::text::group_of_host);
+        variables.extend(of_names.map(|(name, _)| (name, Text::default())));
+        variables.extend(selection.group.clone());
         let state = State { groups, ..State::of(&location.scope, variables) };
         let base = self.key(current, selection, &location.path);
         self.report.route = Some(base.clone());

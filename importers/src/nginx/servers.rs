@@ -10,7 +10,7 @@ use super::directive::Directive;
 use super::maps::mask_pattern;
 use super::report::Report;
 use super::scope::Scope;
-use super::text::group_names;
+use super::text::{Text, group_names, group_of_host};
 use super::values::id_part;
 use crate::finding::Place;
 use crate::{Listener, Protocol, Severity};
@@ -61,6 +61,8 @@ pub(super) struct Selection {
     pub hosts: Vec<String>,
     pub vars: Vec<Value>,
     pub endpoints: Vec<Endpoint>,
+    /// A group of the pattern for the host, and its value.
+    pub group: Option<(String, Text)>,
 }
 
 impl<'a> Server<'a> {
@@ -137,7 +139,7 @@ impl<'a> Server<'a> {
         self.listens.iter().map(|listen| listen.endpoint).collect()
     }
 
-    fn patterns(&self) -> impl Iterator<Item = &str> {
+    pub(super) fn patterns(&self) -> impl Iterator<Item = &str> {
         self.names.iter().filter_map(|name| match name {
             Name::Pattern(pattern) => Some(pattern.as_str()),
             Name::Host(_) => None,
@@ -151,7 +153,8 @@ fn groups(server: &Directive, report: &mut Report) {
     variables_of(server, &mut used);
     for at in server.children().iter().filter(|inner| inner.name == "server_name") {
         let patterns = at.args.iter().filter_map(|name| name.strip_prefix('~'));
-        for (group, _) in patterns.flat_map(group_names) {
+        let unknown = patterns.filter(|pattern| group_of_host(pattern).is_none());
+        for (group, _) in unknown.flat_map(group_names) {
             if used.contains(&group) {
                 report.add(
                     at,
@@ -372,19 +375,20 @@ pub(super) fn select(servers: &[Server<'_>], index: &Index<'_>, report: &mut Rep
             default.len() < endpoints.len() || default.iter().any(|endpoint| index.has_rival(at, *endpoint));
         if needs_hosts && !hosts.is_empty() {
             let vars = conditions(&endpoints, &index.all);
-            own.push(Selection { suffix: "", hosts, vars, endpoints: endpoints.clone() });
+            own.push(Selection { suffix: "", hosts, vars, endpoints: endpoints.clone(), group: None });
         }
         for pattern in server.patterns() {
             let mut vars = conditions(&endpoints, &index.all);
             vars.push(json!(["host", "~*", pattern]));
             vars.extend(index.earlier_patterns(at, pattern, &endpoints));
-            own.push(Selection { suffix: "-pattern", hosts: Vec::new(), vars, endpoints: endpoints.clone() });
+            let (endpoints, group) = (endpoints.clone(), group_of_host(pattern));
+            own.push(Selection { suffix: "-pattern", hosts: Vec::new(), vars, endpoints, group });
         }
         if !default.is_empty() {
             let mut vars = conditions(&default, &index.all);
             vars.extend(index.earlier_patterns(usize::MAX, "", &default));
             let suffix = if own.is_empty() { "" } else { "-default" };
-            own.push(Selection { suffix, hosts: Vec::new(), vars, endpoints: default });
+            own.push(Selection { suffix, hosts: Vec::new(), vars, endpoints: default, group: None });
         }
         selections.push(own);
     }

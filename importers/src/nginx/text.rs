@@ -262,7 +262,7 @@ const KNOWN: &[&str] = &[
 fn is_known(name: &str) -> bool {
     KNOWN.binary_search(&name).is_ok()
         || is_group(name)
-        || ["http_", "arg_", "cookie_", "upstream_http_", "sent_http_"]
+        || ["http_", "arg_", "cookie_", "upstream_http_", "sent_http_", "host_before_"]
             .iter()
             .any(|prefix| name.len() > prefix.len() && name.starts_with(prefix))
 }
@@ -311,6 +311,36 @@ pub(super) fn escaped(text: &str) -> String {
     pattern
 }
 
+/// The value of the named group that begins a pattern for hosts, if all after it is a fixed part of the name:
+/// `^(?<group>…)\.example\.com$`.
+pub(super) fn group_of_host(pattern: &str) -> Option<(String, Text)> {
+    let names = group_names(pattern);
+    let ([(name, 1)], Some(rest)) = (&names[..], pattern.strip_prefix("^(?")) else { return None };
+    let (mut depth, mut in_class, mut end) = (1, false, None);
+    let mut chars = rest.char_indices();
+    while let Some((at, c)) = chars.next() {
+        match c {
+            '\\' => {
+                chars.next();
+            }
+            '[' => in_class = true,
+            ']' => in_class = false,
+            '(' if !in_class => depth += 1,
+            ')' if !in_class => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            end = Some(at + 1);
+            break;
+        }
+    }
+    let fixed = rest[end?..].strip_suffix('$')?.replace("\\.", "/");
+    let is_fixed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '/');
+    let labels = fixed.matches('/').count();
+    (fixed.starts_with('/') && fixed.chars().all(is_fixed))
+        .then(|| (name.clone(), Text::parse(&format!("$host_before_{labels}"))))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -334,6 +364,25 @@ mod tests {
     fn values_within_values_are_bounded() {
         let looped = |name: &str| (name == "a").then(|| Text::parse("$a$a"));
         assert!(Text::parse("$a").fill(&looped).0.len() <= MAX_LENGTH);
+    }
+
+    #[test]
+    fn the_first_group_of_a_host_is_what_stands_before_its_fixed_part() {
+        for (pattern, value) in [
+            (r"^(?<sub>.+)\.example\.com$", Some("${host_before_2}")),
+            (r"^(?P<sub>[a-z)]+(?:-x)?)\.test$", Some("${host_before_1}")),
+            (r"^(?<sub>.+).example\.com$", None),
+            (r"^(?<sub>.+)?\.example\.com$", None),
+            (r"^(?<sub>.+)\.example\.com", None),
+            (r"^(?<sub>.+)\.(com|org)$", None),
+            (r"^(www\.)?(?<sub>.+)\.com$", None),
+            (r"^(?<sub>.+)\.(?<top>com)$", None),
+            (r"(?<sub>.+)\.com$", None),
+        ] {
+            let found = group_of_host(pattern);
+            assert_eq!(found.as_ref().map(|(_, text)| text.source()), value.map(str::to_owned), "{pattern}");
+            assert!(found.is_none_or(|(name, _)| name == "sub"));
+        }
     }
 
     #[test]

@@ -104,9 +104,8 @@ pub fn read(
         drafts.push(preflight::last(&mut ids, report));
     }
     server::paths(&["resolve_dots"], report);
-    let place = settings.get("zuul").map_or_else(|| report.place(), |item| item.place());
-    let effect = "paths that are not in their normal form, with `.` or `..` as a part, get 404; Zuul answers 404 or 500, and 403 to a preflight; requests whose server ends the connection without an answer get 502, in Zuul 500";
-    report.find(Severity::Behaviour, place, "zuul", effect);
+    let effect = "paths that are not in their normal form, with `.` or `..` as a part, get 404; Zuul answers 404 or 500, and 403 to a preflight; requests whose server ends the connection without an answer get 502 after the attempts that the file asks for, in Zuul 500 after one attempt or up to 4 for a route with a `url`";
+    report.find(Severity::Behaviour, report.place(), "zuul", effect);
     routes::add(drafts, source, report)
 }
 

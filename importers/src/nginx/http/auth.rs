@@ -117,7 +117,8 @@ impl<'a> Http<'_, 'a> {
                 if header_set.arg(0).eq_ignore_ascii_case(&header) {
                     names.push(header_set.arg(0).to_owned());
                 } else {
-                    let effect = "the upstream gets the header under the name that the answer has";
+                    let effect =
+                        format!("the upstream gets `{header}`, the header of the answer, under its own name");
                     self.report.add(header_set, Severity::Behaviour, effect);
                     names.push(header.clone());
                 }

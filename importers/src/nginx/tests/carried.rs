@@ -358,11 +358,32 @@ fn listeners_are_the_files() {
 #[test]
 fn groups_of_a_name_are_named_where_they_are_used() {
     let of = |body: &str| {
-        let text = format!("server {{ listen 80; server_name ~^(?<sub>[a-z]+)\\.test$; {body} }}");
+        let text = format!("server {{ listen 80; server_name ~^(www\\.)?(?<sub>[a-z]+)\\.test$; {body} }}");
         let found = findings(&import(&text));
         found.into_iter().filter(|finding| finding.contains("`$sub` has no value")).count()
     };
     assert_eq!(of("location / { return 200 \"$host\"; }"), 0);
     assert_eq!(of("location / { return 200 \"$sub\"; }"), 1);
     assert_eq!(of("location / { proxy_pass http://127.0.0.1:80; proxy_set_header X-Sub $sub; }"), 1);
+}
+
+#[test]
+fn the_first_group_of_a_name_has_its_value_in_the_requests_of_the_name() {
+    let import = import(
+        "server { listen 80; server_name plain.test ~^(?<sub>[a-z]+)\\.example\\.test$;
+            location / { proxy_pass http://a:1; proxy_set_header X-Sub $sub; } }
+        server { listen 80 default_server; }",
+    );
+    let sent = |is_pattern: bool| {
+        let mut routes = import.resources.iter().filter(|one| {
+            one.value.pointer("/plugins/proxy-rewrite").is_some()
+                && one.key.id.contains("-pattern") == is_pattern
+        });
+        let route = routes.next().unwrap();
+        assert!(routes.next().is_none());
+        route.value.pointer("/plugins/proxy-rewrite/headers").unwrap().to_string()
+    };
+    assert!(sent(true).contains("$host_before_2"), "{}", sent(true));
+    assert!(!sent(false).contains("host_before"), "{}", sent(false));
+    assert_eq!(findings(&import), Vec::<String>::new());
 }

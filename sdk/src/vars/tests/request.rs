@@ -121,6 +121,22 @@ fn route_match_variables() {
 }
 
 #[test]
+fn labels_at_the_end_of_a_host_are_left_out() {
+    let mut probe = Probe::request("GET", "/", &[("Host", "a.b.example.com:81")]);
+    let x = probe.exchange();
+    for (name, expected) in [
+        ("host_before_1", Some("a.b.example")),
+        ("host_before_2", Some("a.b")),
+        ("host_before_3", Some("a")),
+        ("host_before_4", None),
+        ("host_before_0", None),
+        ("host_before_x", None),
+    ] {
+        assert_eq!(text(&x, name).as_deref(), expected, "{name}");
+    }
+}
+
+#[test]
 fn an_empty_query_has_no_question_mark() {
     for (target, expected) in [("/a", "/a"), ("/a?b=c", "/a?b=c"), ("/a?b?c", "/a?b?c"), ("/a?", "/a")] {
         let mut probe = Probe::get(target);
