@@ -194,11 +194,13 @@ class Site:
                     hosts = items(config, "route_config", "virtual_hosts")
                     if not hosts:
                         yield Request(port, tls, "GET", "/tcp?x", [("Host", "a.test")], b"", everything, "no routes")
+                    names = [one.value for one in items(chain, "filter_chain_match", "server_names")]
                     for host in hosts:
-                        yield from self.of_host(host, port, tls, outside)
+                        yield from self.of_host(host, port, tls, outside, names)
 
-    def of_host(self, host, port, tls, outside):
-        domains = [domain for node in items(host, "domains") if (domain := of_domain(node.value))]
+    def of_host(self, host, port, tls, outside, names):
+        found = items(host, "domains") or [one for one in [get(host, "domains")] if one is not None]
+        domains = [domain for node in found if (domain := of_domain(node.value, names))]
         domains = (domains[:3] or ["a.test"]) + ["unknown.test"]
         targets = [(target, outside, [], "host") for target in ("/", "/none/such")]
         # Routes of which some requests are drawn, and those that get the others.
@@ -244,9 +246,10 @@ class Site:
                                         ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==")])
 
 
-def of_domain(domain):
+def of_domain(domain, names):
+    """A host of a domain, and of the names of the chain for TLS."""
     if domain == "*":
-        return "any.test"
+        return of_domain(names[0], []) if names else "any.test"
     if domain.endswith(":*"):
         return domain[:-1] + "82"
     return "x" + domain[1:] if domain.startswith("*") else domain[:-1] + "x" if domain.endswith("*") else domain

@@ -279,14 +279,13 @@ impl<'a> Manager<'a> {
                 ("max_response_headers_kb", Cosmetic, "heads have the gateway's own bounds"),
             ],
         );
-        if let Some(action) = common.some("headers_with_underscores_action")
-            && enumerated(&common, "headers_with_underscores_action").as_deref() != Some("ALLOW")
-        {
-            report.behaviour(
-                &action,
-                "headers_with_underscores_action",
-                "headers with `_` in their names are passed on",
-            );
+        if let Some(action) = common.some("headers_with_underscores_action") {
+            let effect = match enumerated(&common, "headers_with_underscores_action").as_deref() {
+                Some("ALLOW") => return,
+                Some("DROP_HEADER") => "headers with `_` in their names are passed on; Envoy removes them",
+                _ => "requests with a header with `_` in its name are served; Envoy answers 400",
+            };
+            report.behaviour(&action, "headers_with_underscores_action", effect);
         }
     }
 }

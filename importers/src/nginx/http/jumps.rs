@@ -75,7 +75,7 @@ impl<'a> Http<'_, 'a> {
             self.report.add(at, Severity::Guard, effect);
         } else if is_split {
             let effect =
-                "upstreams of changed paths, and other values of `map` and `geo`, are those by default";
+                "changed paths get the default values of `map` and `geo`, and reach no other upstreams";
             self.report.add(at, Severity::Behaviour, effect);
         }
         case.state.rewrites = vec![swapped(&rewrite, target)];
@@ -88,7 +88,12 @@ fn swapped(rewrite: &Rewrite, target: &Location<'_>) -> Rewrite {
     let mut rewrite = rewrite.clone();
     let Some(pass) = target.scope.own("proxy_pass") else { return rewrite };
     let Ok(pass) = proxying::split(pass, &|_| None) else { return rewrite };
-    let uri = pass.uri.as_ref().and_then(Text::constant).filter(|_| !pass.has_variables);
+    let uri = pass.uri.as_ref().and_then(Text::constant);
+    if let Some(uri) = uri.filter(|_| pass.has_variables) {
+        // A path beside variables replaces the whole.
+        rewrite.replacement = Text::literal(uri);
+        return rewrite;
+    }
     if let (Some(uri), Some(Piece::Literal(first))) = (uri, rewrite.replacement.0.first_mut())
         && let Some(rest) = first.strip_prefix(target.path.as_str())
     {
