@@ -294,7 +294,7 @@ mod tests {
             "$apr1$xxxxxxxx",
             "$apr1$xxxxxxxxx$dxHfLAsjHkDRmG83UXe8K0",
             "$apr1$xxxxxxxx$dxHfLAsjHkDRmG83UXe8K",
-            // A digit too few, a cost too low, too high, and of three digits; a letter that is none of the alphabet.
+            // A digit too few, a cost too low, too high, and of three digits; a letter outside of the alphabet.
             "$2y$05$abcdefghijklmnopqrstuvABCDEFGHIJKLMNOPQRSTUVABCDEFGHIJ",
             "$2y$03$abcdefghijklmnopqrstuughE8Ev8uGFaUgY2cNEySvxngrb/Jzdm",
             "$2y$13$abcdefghijklmnopqrstuughE8Ev8uGFaUgY2cNEySvxngrb/Jzdm",
