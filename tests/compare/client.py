@@ -5,6 +5,10 @@ import ssl
 import time
 
 
+# The certificate of the client, and ports whose connections begin with the PROXY protocol.
+CERTIFICATE, PROXIED = [], set()
+
+
 class Answer:
     def __init__(self, status, headers, body):
         self.status, self.headers, self.body = status, headers, body
@@ -22,9 +26,13 @@ def send(port, tls, method, target, headers, body=b"", timeout=2.0):
     data = ("\r\n".join(lines) + "\r\n\r\n").encode("latin1") + body
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=timeout) as connection:
+            if port in PROXIED:
+                connection.sendall(b"PROXY TCP4 192.0.2.9 127.0.0.1 4000 443\r\n")
             if tls:
                 context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
                 context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+                if CERTIFICATE:
+                    context.load_cert_chain(*CERTIFICATE)
                 connection = context.wrap_socket(connection, server_hostname=host.split(":")[0] or None)
             connection.settimeout(timeout)
             connection.sendall(data)

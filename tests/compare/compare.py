@@ -283,6 +283,8 @@ def compare(original, path, args, ports):
     if failures and requests[-1].burst:
         failures[0].pause = 1.2
     requests += failures
+    client.CERTIFICATE[:] = [certs / "server-ec.crt", certs / "server-ec.key"]
+    client.PROXIED = site.proxied() if hasattr(site, "proxied") else set()
     ready, answered = multiprocessing.Event(), site.answered() if hasattr(site, "answered") else []
     servers = multiprocessing.Process(target=upstream.run, args=(list(site.upstreams()), site.tls_upstreams(), Path(args.certs), ready, answered), daemon=True)
     servers.start()

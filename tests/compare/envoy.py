@@ -154,6 +154,11 @@ class Site:
         port = text_of(listener, "address", "socket_address", "port_value")
         return int(port) if port and text_of(listener, "address", "socket_address", "protocol") != "UDP" else None
 
+    def proxied(self):
+        """Ports whose connections begin with the PROXY protocol."""
+        return {self.port(listener) for listener in self.listeners() for one in items(listener, "listener_filters")
+                if (text_of(one, "name") or "").endswith("proxy_protocol")}
+
     def requests(self):
         """The requests of all routes, no faster than the limits of the file let them pass."""
         pause = 0.0
@@ -163,9 +168,9 @@ class Site:
                 filled = int(text_of(node, "tokens_per_fill") or 1)
                 pause = max(pause, 1.1 * float(interval.group(1)) / filled if interval else 0.0)
         policies = [node for node, path in walk(self.top) if path and path[-1] in ("allow_origin_string_match", "allow_origin")]
-        texts = [next((text_of(one, key) for key in ("exact", "prefix", "suffix") if text_of(one, key)), getattr(one, "value", None))
+        texts = [next((text_of(one, key) for key in ("exact", "prefix", "suffix") if text_of(one, key)), one.value)
                  for policy in policies if isinstance(policy, yaml.SequenceNode) for one in policy.value]
-        self.origins = [text for text in dict.fromkeys(texts) if isinstance(text, str) and text.startswith("http")][:2]
+        self.origins = list(dict.fromkeys(text for text in texts if isinstance(text, str) and text.startswith("http")))[:2]
         last = None
         for one in self.of_routes():
             last = one

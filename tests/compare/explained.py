@@ -57,7 +57,7 @@ def says(finding, clause, difference, request):
         if asks_another(clause, request):
             return True
         return finding["severity"] == "guard" and any(status in REFUSALS for status in statuses)
-    if difference.startswith(("the upstream is", "upstream port")):
+    if difference.startswith(("the upstream is", "upstream port")) or difference.endswith(" / 0") and kind == "attempts":
         # Another server, or none.
         return asks_another(clause, request) or speaks_of("instead of", r"50\d", r"40\d", "error_page", "place of errors", "other (?:server|cluster|upstream)s?", "not (?:sent|forwarded|called|asked)",
                          "upgraded", "normal form")
@@ -93,6 +93,7 @@ UNTRIGGERABLE = [
     (r"X-RateLimit|counted in|requests are counted", "needs Redis, or depends on time"),
     (r"but not with nginx's", "servers of one upstream count as equal"),
     (r"second Content-Type", "two fields of one value count as one"),
+    (r"clients within the network", "an Envoy of today counts no address as of the network by default"),
     (r"versions? from", "depends on the version of the original"),
     (r"listeners on other than|connections are bounded", "concerns connections, not requests"),
     (r"rate of failures|count as failures|nodes are not ejected|outlier|all nodes are unhealthy", "depends on time and on many failures"),

@@ -110,6 +110,11 @@ fn require_tls(levels: &Levels<'_>, manager: &Manager<'_>, draft: &mut Draft) ->
     let taken = draft.plugins.has("redirect") && required == "EXTERNAL_ONLY";
     if !taken {
         draft.plugins.set("redirect", json!({"http_to_https": true, "encode_uri": true}));
+        // No request reaches the action.
+        let findings = draft.report.findings.iter_mut();
+        findings
+            .filter(|finding| finding.severity == Behaviour)
+            .for_each(|finding| finding.severity = Cosmetic);
     }
     if let Some(node) = levels.host.some("require_tls") {
         if !taken {
