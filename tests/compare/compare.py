@@ -156,8 +156,9 @@ def differences(one, other):
         return found
     mine, theirs = one["upstream"], other["upstream"]
     if bool(mine) != bool(theirs):
-        found.append("the upstream is reached / not" if mine else "the upstream is not reached / is")
-    elif mine:
+        # Its answer differs for the same reason.
+        return found + ["the upstream is reached / not" if mine else "the upstream is not reached / is"]
+    if mine:
         theirs["headers"] = without_added(mine["headers"], theirs["headers"])
         for part in ("target", "port", "method", "body"):
             if part == "target" and of_one_case(mine[part]) == of_one_case(theirs[part]):

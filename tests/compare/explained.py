@@ -102,6 +102,7 @@ UNTRIGGERABLE = [
     (r"control plane", "needs a control plane"),
     (r"X-Consumer-Username", "needs a token that the issuer has signed"),
     (r"translated into gRPC", "needs the descriptor of the services"),
+    (r"error_page 50[24].*place of errors", "nginx avoids the servers that gave such an error"),
     (r"kind `pipe`|no endpoint that can be used", "needs a server behind a Unix socket"),
 ]
 
