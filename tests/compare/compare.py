@@ -346,7 +346,7 @@ def of_findings(effective, used, theirs):
     """The findings with an effect: those seen in a difference, those that no request of the comparison can show, with the
     reason, and the rest, which may be false."""
     found = {"seen": [], "not_triggerable": [], "false": []}
-    refused = theirs and all(one["status"] in (401, 403) for one in theirs)
+    refused = any(one["status"] == 401 for one in theirs) and not any(one["upstream"] for one in theirs)
     for at, one in enumerate(effective):
         reason = explained.untriggerable(one) or ("needs a token that the issuer has signed" if refused else None)
         name = f"{one['line']}: {one['construct']}: {one['effect']}"
