@@ -66,6 +66,12 @@ const GOALS: &[Goal] = &[
         1.15,
     ),
     goal("lua-headers", "One with headers and JSON: of our own plain", CpuRatioTo("sluice, plain"), 1.6),
+    goal(
+        "wasm-nothing",
+        "A filter in WebAssembly that does nothing: of our own plain",
+        CpuRatioTo("sluice, plain"),
+        1.5,
+    ),
     goal("tap-nothing", "A tap that matches nothing: of our own plain", CpuRatioTo("sluice, plain"), 1.01),
     goal("tap-all-10000", "A tap that matches all: of our own plain", CpuRatioTo("sluice, plain"), 1.10),
     goal("rate-limit-redis", "Rate limit in Redis: of our own plain", CpuRatioTo("sluice, plain"), 1.6),

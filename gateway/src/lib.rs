@@ -34,6 +34,8 @@ mod program;
 mod run;
 mod runner;
 mod say;
+#[cfg(any(feature = "lua", feature = "wasm"))]
+mod script_log;
 #[cfg(feature = "lua")]
 mod script_test;
 #[cfg(feature = "lua")]
@@ -43,6 +45,8 @@ mod sinks;
 mod static_files;
 mod tls;
 mod upgrade;
+#[cfg(feature = "wasm")]
+mod wasm;
 mod wiring;
 mod yaml;
 

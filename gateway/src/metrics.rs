@@ -98,7 +98,12 @@ pub fn printer(
                 id: one.id,
             })
             .collect();
+        #[cfg(feature = "wasm")]
+        let plugin_metrics = crate::wasm::metrics(&services);
+        #[cfg(not(feature = "wasm"))]
+        let plugin_metrics = Vec::new();
         let facts = Facts {
+            plugin_metrics: &plugin_metrics,
             certificates: &certificates,
             certificates_in_use,
             expiring: &expiring,

@@ -1,20 +1,17 @@
-//! Scripts: their limits, their lines in the error log, and the plugins that run them.
+//! Scripts: their limits, and the plugins that run them.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use model::boot::{Boot, LogLevel};
-use scripting::lua::{Dictionaries, Host, Level, Log, Settings, Sources};
+use model::boot::Boot;
+use scripting::lua::{Dictionaries, Host, Settings, Sources};
 use sdk::Catalog as _;
 use sdk::catalog::Subsystem;
 use sdk::upstream::RuntimeUpstreams;
 
-use crate::logging::REQUEST;
+use crate::script_log::Lines;
 
 /// Files of plugins: how many there may be, how long each, and how deep below its folder.
 const MOST_FILES: usize = 2000;
@@ -57,7 +54,7 @@ pub fn register(
     let dictionaries = Dictionaries::new(
         dictionaries.map(|(name, size)| (name.as_str(), usize::try_from(*size).unwrap_or(usize::MAX))),
     );
-    let lines = Lines { level: level(boot.log_level) };
+    let lines = Lines::new(boot.log_level);
     let host = Host::new(settings, Box::new(lines), dictionaries, upstreams);
     for plugin in scripting::lua::plugins(&host) {
         let name = plugin.name();
@@ -199,63 +196,4 @@ fn collect(
         }
     }
     Ok(())
-}
-
-fn level(level: LogLevel) -> Level {
-    match level {
-        LogLevel::Debug => Level::Debug,
-        LogLevel::Info | LogLevel::Notice => Level::Info,
-        LogLevel::Warn => Level::Warn,
-        LogLevel::Error | LogLevel::Crit | LogLevel::Alert | LogLevel::Emerg => Level::Error,
-    }
-}
-
-/// Lines of scripts per second; further ones are counted, and one line has their number.
-const LINES_A_SECOND: u64 = 1000;
-
-/// Hands lines to a thread that writes them: workers never wait for the log.
-struct Lines {
-    level: Level,
-}
-
-static LOST: AtomicU64 = AtomicU64::new(0);
-
-impl Log for Lines {
-    fn level(&self) -> Level {
-        self.level
-    }
-
-    fn line(&self, level: Level, text: String) {
-        static WRITER: OnceLock<Option<SyncSender<(Level, String)>>> = OnceLock::new();
-        let writer = WRITER.get_or_init(|| {
-            let (sender, lines) = sync_channel::<(Level, String)>(1024);
-            let spawned = std::thread::Builder::new().name("script-log".into()).spawn(move || {
-                let (mut second, mut written) = (Instant::now(), 0);
-                for (level, text) in lines {
-                    if second.elapsed().as_secs() >= 1 {
-                        (second, written) = (Instant::now(), 0);
-                        let lost = LOST.swap(0, Ordering::Relaxed);
-                        if lost > 0 {
-                            tracing::warn!(target: REQUEST, "{lost} more lines of scripts were not logged");
-                        }
-                    }
-                    written += 1;
-                    if written > LINES_A_SECOND {
-                        LOST.fetch_add(1, Ordering::Relaxed);
-                        continue;
-                    }
-                    match level {
-                        Level::Error => tracing::error!(target: REQUEST, "{text}"),
-                        Level::Warn => tracing::warn!(target: REQUEST, "{text}"),
-                        Level::Info => tracing::info!(target: REQUEST, "{text}"),
-                        Level::Debug => tracing::debug!(target: REQUEST, "{text}"),
-                    }
-                }
-            });
-            spawned.ok().map(|_| sender)
-        });
-        if writer.as_ref().is_none_or(|writer| writer.try_send((level, text)).is_err()) {
-            LOST.fetch_add(1, Ordering::Relaxed);
-        }
-    }
 }

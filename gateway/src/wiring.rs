@@ -55,6 +55,9 @@ pub fn services(boot: &Boot, folders: &Arc<Folders>) -> anyhow::Result<Services>
         }),
         None => Ok(Table::default()),
     };
+    let extensions = Extensions::default();
+    #[cfg(feature = "wasm")]
+    let extensions = extensions.with(Arc::<crate::wasm::Hosting>::default());
     Ok(Services {
         counters: Arc::new(Counters::over(table("plugin-limit-count")?)),
         paces: Arc::new(Paces::over(table("plugin-limit-req")?)),
@@ -64,7 +67,7 @@ pub fn services(boot: &Boot, folders: &Arc<Folders>) -> anyhow::Result<Services>
         sinks: Arc::default(),
         folders: folders.clone(),
         states: Default::default(),
-        extensions: Extensions::default()
+        extensions: extensions
             .with(Arc::new(Caches::new(cache_zones(boot))))
             .with(Arc::new(adapters::limits().under(resources_root(boot))))
             .with(Arc::new(MetricsPage::default()))
@@ -112,7 +115,7 @@ pub fn checking(boot: &Boot, folders: &Arc<Folders>) -> anyhow::Result<Arc<plugi
     let caches = Arc::new(Caches::for_checking(cache_zones(boot)));
     let mut services = services(boot, folders)?;
     services.extensions = services.extensions.with(caches);
-    Ok(catalog_with(boot, services).0)
+    Ok(catalog_with(boot, services, false).0)
 }
 
 /// The plugins where nothing is checked but what they say of themselves is read.
@@ -126,13 +129,27 @@ pub fn catalog(boot: &Boot) -> anyhow::Result<Arc<plugins::Catalog>> {
 /// Reads the plugins in files again that a list names.
 pub type ReloadScripts = Arc<dyn Fn(&[String]) + Send + Sync>;
 
-/// The plugins of a gateway that serves, and the reading of those of them that are in files.
-pub fn catalog_with(boot: &Boot, services: Services) -> (Arc<plugins::Catalog>, Option<ReloadScripts>) {
+/// The plugins, and the reading of those of them that are in files. Without `serves`, nothing is loaded that only a
+/// gateway that serves needs.
+pub fn catalog_with(
+    boot: &Boot,
+    services: Services,
+    serves: bool,
+) -> (Arc<plugins::Catalog>, Option<ReloadScripts>) {
     let attrs: IndexMap<String, Value> =
         boot.plugin_attr.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
     #[cfg(feature = "lua")]
     let upstreams = services.extensions.get();
-    let catalog = Arc::new(plugins::Catalog::new(services, attrs).strict(boot.strict_plugins));
+    let catalog = Arc::new(plugins::Catalog::new(services.clone(), attrs).strict(boot.strict_plugins));
+    #[cfg(feature = "wasm")]
+    crate::wasm::register(boot, &catalog, &services, serves);
+    #[cfg(not(feature = "wasm"))]
+    if serves && !boot.wasm.plugins.is_empty() {
+        tracing::warn!(
+            "wasm.plugins has no effect: this build runs no WebAssembly; use one with the feature `wasm`, such as \
+             `cargo x run --release`"
+        );
+    }
     #[cfg(feature = "lua")]
     let reload = crate::scripts::register(boot, &catalog, upstreams)
         .map(|scripts| -> ReloadScripts { Arc::new(move |names| scripts.load(names)) });

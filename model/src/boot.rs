@@ -28,6 +28,7 @@ mod read;
 mod shape;
 mod streams;
 mod values;
+mod wasm;
 
 pub use acme::{Acme, AcmeChallenge, Eab};
 pub use admin::{Admin, AdminKey, AdminLimits, AdminRole, AdminTls, AdminVersion};
@@ -44,6 +45,7 @@ pub use listen::{Listen, Tls};
 pub use read::Section;
 pub use streams::{ProxyMode, ProxyProtocol, Streams, TcpPort};
 pub use values::{size, time};
+pub use wasm::{Wasm, WasmPlugin};
 
 /// Everything the boot file says, defaults filled in.
 #[derive(Debug, Clone, PartialEq)]
@@ -113,6 +115,8 @@ pub struct Boot {
     /// `sluice.lua` (ours): limits of scripts.
     pub lua: Lua,
     pub runner: Runner,
+    /// `wasm`, and `sluice.wasm` (ours): plugins in WebAssembly and their limits.
+    pub wasm: Wasm,
     pub history: History,
     /// `sluice.explain` (ours): whose requests get an account of what was decided.
     pub explain: Option<Explain>,

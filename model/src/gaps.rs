@@ -74,9 +74,6 @@ pub const DISCOVERY: &Gap = &Gap {
     )],
 };
 
-pub const WASM: &Gap =
-    &Gap { why: "WASM plugins are not served yet", hint: "", effect: Effect::Ignored, asked_by: &[] };
-
 pub const TRACING: &Gap =
     &Gap { why: "request tracing is not served yet", hint: "", effect: Effect::Ignored, asked_by: &[] };
 
@@ -88,7 +85,7 @@ impl Gap {
 }
 
 /// Every row.
-pub const ALL: &[&Gap] = &[STREAM_UPSTREAMS, LUA, DISCOVERY, WASM, TRACING];
+pub const ALL: &[&Gap] = &[STREAM_UPSTREAMS, LUA, DISCOVERY, TRACING];
 
 /// Refuses a resource that asks for a missing feature.
 ///

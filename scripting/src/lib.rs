@@ -11,5 +11,10 @@
     )
 )]
 
+#[cfg(any(feature = "lua", feature = "wasm"))]
+mod lent;
+pub mod log;
 #[cfg(feature = "lua")]
 pub mod lua;
+#[cfg(feature = "wasm")]
+pub mod wasm;

@@ -12,6 +12,10 @@ const SAMPLE: &str = "conf";
 /// Ports of the control API and of metrics where config.yaml names none.
 const DEFAULTS: [(&str, u16); 2] = [("control:", 9090), ("export_addr:", 9091)];
 
+/// The features of a quick build: all but WebAssembly, whose compiler of modules takes minutes to build. The gateway
+/// says so where a configuration has such plugins.
+const QUICK_FEATURES: [&str; 3] = ["--no-default-features", "--features", "gateway/lua"];
+
 /// `cargo x run`: the gateway, on [`SAMPLE`] unless a configuration is named. Returns only if cargo cannot be started.
 /// This process becomes cargo, and cargo the gateway, so that a signal to `cargo x run` reaches the gateway and none
 /// outlives it.
@@ -32,7 +36,7 @@ pub fn run(args: &[String]) -> Result<()> {
 
 /// `cargo x sluice`: any command of the program, in the current folder.
 pub fn sluice(args: &[String]) -> Result<()> {
-    exec(here(&["--package", "gateway"], args))
+    exec(here(&[&["--package", "gateway"][..], &QUICK_FEATURES].concat(), args))
 }
 
 /// Any other command.
@@ -70,7 +74,11 @@ fn command(args: &[String]) -> Command {
     if release.is_empty() {
         compile_lua_fast(&mut command);
     }
-    command.args(["run", "--profile", profile, "--package", "gateway", "--", "run"]);
+    command.args(["run", "--profile", profile, "--package", "gateway"]);
+    if release.is_empty() {
+        command.args(QUICK_FEATURES);
+    }
+    command.args(["--", "run"]);
     // Options alone, such as `--data DIR`, go with the sample.
     if args.first().is_none_or(|first| first.starts_with('-')) {
         command.arg(SAMPLE);
@@ -124,7 +132,10 @@ mod tests {
         let line = |args: &[&str]| {
             show(&command(&words(args))).split_once(' ').map(|(_, rest)| rest.to_owned()).unwrap()
         };
-        assert_eq!(line(&[]), "run --profile quick --package gateway -- run conf");
+        assert_eq!(
+            line(&[]),
+            "run --profile quick --package gateway --no-default-features --features gateway/lua -- run conf"
+        );
         assert_eq!(line(&["--release", "mine"]), "run --profile release --package gateway -- run mine");
         assert_eq!(
             line(&["--data", "d", "--release"]),

@@ -115,7 +115,17 @@ pub fn venv(name: &str, requirements: &str) -> Result<PathBuf> {
 }
 
 fn go() -> Result<()> {
-    GO.iter().try_for_each(|(program, package)| go_tool(program, package).map(drop))
+    GO.iter().try_for_each(|(program, package)| go_tool(program, package).map(drop))?;
+    filter()
+}
+
+/// The filter in WebAssembly of the cases, from `tests/tools/filter`. Go has its parts in its cache after the first time.
+fn filter() -> Result<()> {
+    let module = root().join("target/tools/filter.wasm");
+    let mut build = Command::new("go");
+    build.args(["build", "-trimpath", "-ldflags=-s -w", "-buildmode=c-shared", "-o"]).arg(module).arg(".");
+    build.envs([("GOOS", "wasip1"), ("GOARCH", "wasm")]);
+    run(build.current_dir(root().join("tests/tools/filter")))
 }
 
 /// A program from the Go module proxy, installed in `target/tools` where it is missing there.

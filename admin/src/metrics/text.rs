@@ -46,6 +46,32 @@ pub struct Facts<'a> {
     pub certificates_in_use: usize,
     /// Certificates that an ACME server issues.
     pub certificates: &'a [Certificate],
+    /// Metrics of plugins in WebAssembly, by name.
+    pub plugin_metrics: &'a [PluginMetric],
+}
+
+/// A metric that a plugin in WebAssembly has defined.
+#[derive(Debug, Clone)]
+pub struct PluginMetric {
+    pub plugin: &'static str,
+    /// Letters, digits and `_`.
+    pub name: String,
+    /// Of a histogram, the sum of its values.
+    pub value: u64,
+    pub shape: Shape,
+}
+
+/// The type of a metric.
+#[derive(Debug, Clone)]
+pub enum Shape {
+    Counter,
+    /// The value has a sign.
+    Gauge,
+    /// The values up to each bound, and beyond the last.
+    Histogram {
+        bounds: &'static [u64],
+        counts: Vec<u64>,
+    },
 }
 
 /// A certificate that is issued and renewed.
@@ -154,6 +180,7 @@ fn all(reading: &Reading<'_>, facts: &Facts<'_>) -> Vec<Bytes> {
         }),
     );
     own(&mut page, reading, &totals, facts);
+    of_plugins(&mut page, facts.plugin_metrics);
     page.pieces.push(page.out.into());
     page.pieces
 }
@@ -302,6 +329,40 @@ fn own(page: &mut Page<'_>, reading: &Reading<'_>, totals: &Totals, facts: &Fact
         );
         page.line("secrets", "", "state=\"read\"", all.saturating_sub(missing) as u64);
         page.line("secrets", "", "state=\"missing\"", missing as u64);
+    }
+}
+
+/// Metrics of plugins in WebAssembly.
+fn of_plugins(page: &mut Page<'_>, metrics: &[PluginMetric]) {
+    let mut before = "";
+    for metric in metrics {
+        let (name, plugin) = (format!("wasm_{}", metric.name), format!("plugin=\"{}\"", metric.plugin));
+        if before != metric.name {
+            let kind = match metric.shape {
+                Shape::Counter => "counter",
+                Shape::Gauge => "gauge",
+                Shape::Histogram { .. } => "histogram",
+            };
+            page.head(&name, kind, "A metric of plugins in WebAssembly");
+            before = &metric.name;
+        }
+        match &metric.shape {
+            Shape::Counter => page.line(&name, "", &plugin, metric.value),
+            Shape::Gauge => {
+                page.start(&name, &[&plugin]);
+                page.end(metric.value.cast_signed());
+            }
+            Shape::Histogram { bounds, counts } => {
+                let mut sum = 0;
+                for (at, count) in counts.iter().enumerate() {
+                    sum += count;
+                    let bound = bounds.get(at).map_or_else(|| "+Inf".to_owned(), u64::to_string);
+                    page.line(&format!("{name}_bucket"), &plugin, &format!("le=\"{bound}\""), sum);
+                }
+                page.line(&format!("{name}_sum"), "", &plugin, metric.value);
+                page.line(&format!("{name}_count"), "", &plugin, sum);
+            }
+        }
     }
 }
 

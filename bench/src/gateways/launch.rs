@@ -38,6 +38,12 @@ pub fn launch(gateway: Gateway, program: &Path, setup: &Setup, place: &Place) ->
     Ok(match gateway {
         Gateway::Sluice => {
             write("config.yaml", include_str!("../../sluice/config.yaml"))?;
+            if setup.wasm {
+                fs::write(
+                    folder.join("nothing.wasm"),
+                    wat::parse_str(include_str!("../../load/nothing.wat"))?,
+                )?;
+            }
             if setup.admin {
                 fs::create_dir_all(folder.join("data"))?;
                 launch.arg("run").arg(path("")).arg("--data").arg(path("data"))
@@ -183,6 +189,7 @@ fn values(setup: &Setup, place: &Place) -> Result<Value> {
             settings => plugin.settings,
             consumer => plugin.consumer.map(|(settings, _)| settings),
         }),
+        wasm => setup.wasm,
         admin_key => ADMIN_KEY,
         tls => setup.front.tls(),
         http2 => setup.front.http2(),
@@ -231,6 +238,7 @@ mod tests {
             Setup { plugin: Some(super::super::alone::LUA_HEADERS), ..Setup::PLAIN },
             Setup { front: Front::H2, call: Call::Grpc, answer: Answer::Grpc, ..Setup::PLAIN },
             Setup { front: Front::Http3, answer: Answer::Large1M, ..Setup::PLAIN },
+            Setup { wasm: true, ..Setup::PLAIN },
             Setup { mixed: true, routes: 5, ..Setup::PLAIN },
             Setup { call: Call::WebSocket, relay: true, ..Setup::PLAIN },
         ] {

@@ -169,6 +169,8 @@ pub struct Setup {
     pub access_log: bool,
     /// A plugin by itself (Sluice only).
     pub plugin: Option<Alone>,
+    /// A filter in WebAssembly that does nothing, on the route (Sluice only).
+    pub wasm: bool,
     /// The live view and a tap with these conditions are open during the load (Sluice only).
     pub tap: Option<&'static str>,
 }
@@ -195,6 +197,7 @@ impl Setup {
         admin: false,
         access_log: false,
         plugin: None,
+        wasm: false,
         tap: None,
     };
 

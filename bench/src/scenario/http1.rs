@@ -95,6 +95,16 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         ..BASE
     },
     Scenario {
+        id: "wasm-nothing",
+        also: &["wasm"],
+        title: "One route with a filter in WebAssembly that does nothing",
+        setup: Setup { wasm: true, ..PLAIN },
+        references: OWN_PLAIN,
+        peers: &[],
+        quick: Some(&[]),
+        ..BASE
+    },
+    Scenario {
         id: "5k-routes",
         also: &["B6"],
         title: "5,000 routes, all of them asked",

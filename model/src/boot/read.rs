@@ -15,9 +15,10 @@ use super::values;
 use super::{
     AccessLog, Admin, AdminLimits, AdminTls, AdminVersion, Boot, Conditions, DataEncryption, Explain,
     History, Http, Http2, Http3, Listen, LogEscape, LogLevel, Lua, Prometheus, Provider, ProxyCache, RealIp,
-    Resolver, Role, Router, Runner, Secrets, Tls, UpstreamKeepalive, UriOptions, Workers, keys, wildcard,
+    Resolver, Role, Router, Runner, Secrets, Tls, UpstreamKeepalive, UriOptions, Wasm, Workers, keys,
+    wildcard,
 };
-use super::{etcd, ports, streams};
+use super::{etcd, ports, streams, wasm};
 use crate::Invalid;
 use crate::document::Lookup;
 
@@ -116,6 +117,12 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
         runner: Runner {
             command: file.texts("/ext-plugin/cmd").unwrap_or_default(),
             path: file.text("/ext-plugin/path_for_test").map(str::to_owned),
+        },
+        wasm: Wasm {
+            plugins: file.read("/wasm/plugins", wasm::plugins).unwrap_or_default(),
+            max_memory: file.size("/sluice/wasm/max_memory"),
+            max_time: file.time("/sluice/wasm/max_time"),
+            max_shared_data: file.size("/sluice/wasm/max_shared_data"),
         },
         prometheus: prometheus(file),
         plugin_attr: file.get("/plugin_attr").and_then(Value::as_object).cloned().unwrap_or_default(),

@@ -9,7 +9,7 @@ use super::values::{
     label, list, listen, log_path, long_key, metric_prefix, network, one_of, port, provider, real_ip_from,
     size, switch, text, time, tls_listen, tls_protocols, workers, zones,
 };
-use super::{etcd, streams};
+use super::{etcd, streams, wasm};
 use crate::Invalid;
 
 /// The shapes there are.
@@ -71,6 +71,8 @@ pub enum Shape {
     Buckets,
     /// The prefix of names of metrics.
     MetricPrefix,
+    /// Plugins in WebAssembly, with their files.
+    WasmPlugins,
     /// Protocols within streams, `- name: redis` each.
     Protocols,
     /// A service registry that this version lacks; every value is refused.
@@ -117,6 +119,7 @@ impl Shape {
             Shape::Labels => list(value, label).map(drop),
             Shape::Buckets => buckets(value).map(drop),
             Shape::MetricPrefix => metric_prefix(value).map(drop),
+            Shape::WasmPlugins => wasm::plugins(value).map(drop),
             Shape::Protocols => list(value, streams::protocol).map(drop),
             Shape::NoRegistry => Err(Invalid::new("this version does not have that service registry")
                 .expected("one of consul, consul_kv, dns, eureka, kubernetes, nacos")),
@@ -165,6 +168,7 @@ impl Shape {
             | Shape::AdminKeys
             | Shape::Keyring
             | Shape::Labels
+            | Shape::WasmPlugins
             | Shape::Protocols
             | Shape::NoRegistry
             | Shape::Id => String::new(),
@@ -179,6 +183,7 @@ impl Shape {
             Shape::TlsListen => Some(&["ip", "port", "enable_http2", "enable_http3", "enable_quic"]),
             Shape::Zones => Some(&["name", "memory_size", "disk_size", "disk_path", "cache_levels"]),
             Shape::AdminKeys => Some(&["name", "key", "role"]),
+            Shape::WasmPlugins => Some(wasm::MEMBERS),
             Shape::Protocols => Some(&["name"]),
             _ => None,
         }

@@ -444,7 +444,7 @@ pub fn buckets(value: &Value) -> Result<Vec<f64>, Invalid> {
     Ok(bounds)
 }
 
-fn member<'a>(value: &'a Value, name: &str) -> Result<&'a Value, Invalid> {
+pub(super) fn member<'a>(value: &'a Value, name: &str) -> Result<&'a Value, Invalid> {
     value.get(name).ok_or_else(|| {
         Invalid::new(format!("property \"{name}\" is required")).expected(format!("a property `{name}`"))
     })

@@ -1,25 +1,12 @@
-//! The exchange for which Lua code runs now.
-//!
-//! Lua functions live as long as the machine, an exchange as long as one call of its plugin. While the code of an
-//! exchange runs, the exchange is in a place of its thread, from which functions borrow it.
+//! Where Lua code runs now, and the exchange for which it runs.
 
 use std::cell::Cell;
 
 use scoped_tls_hkt::scoped_thread_local;
 use sdk::{Exchange, World};
 
-/// An exchange of any lifetime.
-trait Borrowed {
-    fn lend(&mut self, to: &mut dyn FnMut(&mut Exchange<'_>));
-}
-
-impl Borrowed for Exchange<'_> {
-    fn lend(&mut self, to: &mut dyn FnMut(&mut Exchange<'_>)) {
-        to(self);
-    }
-}
-
-scoped_thread_local!(static mut EXCHANGE: for<'a> &'a mut (dyn Borrowed + 'a));
+use crate::lent;
+pub(super) use crate::lent::with;
 
 /// An exchange of any lifetime that is only read.
 trait Seen {
@@ -113,7 +100,7 @@ pub(super) fn run<T>(place: Place, x: Option<&mut Exchange<'_>>, code: impl FnOn
     }
     let _back = Back(PLACE.replace(place));
     match x {
-        Some(x) => EXCHANGE.set(x, code),
+        Some(x) => lent::lend(x, code),
         None => code(),
     }
 }
@@ -130,22 +117,6 @@ pub(super) fn seen<T>(f: impl FnOnce(&Exchange<'_>) -> T) -> Option<T> {
     }
     let (mut f, mut result) = (Some(f), None);
     SEEN.with(|x| x.show(&mut |x| result = f.take().map(|f| f(x))));
-    result
-}
-
-/// Borrows the exchange; `None` without an exchange. No Lua code may be called meanwhile.
-pub(super) fn with<T>(f: impl FnOnce(&mut Exchange<'_>) -> T) -> Option<T> {
-    if !EXCHANGE.is_set() {
-        return None;
-    }
-    let (mut f, mut result) = (Some(f), None);
-    EXCHANGE.with(|x| {
-        x.lend(&mut |x| {
-            if let Some(f) = f.take() {
-                result = Some(f(x));
-            }
-        });
-    });
     result
 }
 

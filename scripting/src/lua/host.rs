@@ -6,6 +6,7 @@ use std::time::Duration;
 use sdk::upstream::RuntimeUpstreams;
 
 use super::libs::shared::Dictionaries;
+pub use crate::log::{Level, Log};
 
 /// Limits of scripts.
 #[derive(Debug, Clone)]
@@ -29,23 +30,6 @@ impl Default for Settings {
             unix_sockets: false,
         }
     }
-}
-
-/// The level of a line in the error log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
-    Error,
-    Warn,
-    Info,
-    Debug,
-}
-
-/// Takes lines for the error log. Called on workers: it must not block.
-pub trait Log: Send + Sync {
-    /// The least severe level that is written.
-    fn level(&self) -> Level;
-
-    fn line(&self, level: Level, text: String);
 }
 
 /// The program, as scripts see it.

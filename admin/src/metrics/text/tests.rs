@@ -78,6 +78,32 @@ fn shards_are_summed_and_printed_as_apisix_prints_them() {
 }
 
 #[test]
+fn metrics_of_plugins_in_webassembly_are_printed() {
+    let metric = |name: &str, plugin, value, shape| PluginMetric { plugin, name: name.into(), value, shape };
+    let plugin_metrics = [
+        metric("hits", "a", 3, Shape::Counter),
+        metric("hits", "b", 4, Shape::Counter),
+        metric("level", "a", u64::MAX, Shape::Gauge),
+        metric("took", "a", 12, Shape::Histogram { bounds: &[1, 10], counts: vec![2, 0, 1] }),
+    ];
+    let facts = Facts { plugin_metrics: &plugin_metrics, ..Facts::default() };
+    let text = String::from_utf8(page(&Meters::default(), &facts).concat()).unwrap();
+    for (line, expected) in [
+        ("sluice_wasm_hits{plugin=\"a\"}", 3.0),
+        ("sluice_wasm_hits{plugin=\"b\"}", 4.0),
+        ("sluice_wasm_level{plugin=\"a\"}", -1.0),
+        ("sluice_wasm_took_bucket{plugin=\"a\",le=\"1\"}", 2.0),
+        ("sluice_wasm_took_bucket{plugin=\"a\",le=\"10\"}", 2.0),
+        ("sluice_wasm_took_bucket{plugin=\"a\",le=\"+Inf\"}", 3.0),
+        ("sluice_wasm_took_sum{plugin=\"a\"}", 12.0),
+        ("sluice_wasm_took_count{plugin=\"a\"}", 3.0),
+    ] {
+        assert_eq!(value(&text, line), Some(expected), "{line}\n{text}");
+    }
+    assert_eq!(text.matches("# TYPE sluice_wasm_hits counter").count(), 1);
+}
+
+#[test]
 fn a_page_comes_in_pieces_of_whole_lines() {
     let meters = Meters::default();
     let shard = meters.shard(0);

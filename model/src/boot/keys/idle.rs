@@ -70,7 +70,6 @@ pub const IDLE: &[Row] = &[
     idle("discovery.consul_kv.timeout.wait", POLLED),
     idle("discovery.consul_kv.default_service.metadata", DEFAULT_NODE),
     idle("discovery.kubernetes.shared_size", SIZED_ALONE),
-    idle("wasm", gaps::WASM.why),
     idle_unless("deployment.etcd.watch_timeout", "50", WATCHED),
     idle_unless("deployment.etcd.resync_delay", "5", SOON),
     idle_unless("deployment.etcd.health_check_timeout", "10", ANY_MEMBER),

@@ -30,6 +30,16 @@ pub const PLUGINS: &[Row] = &[
          gateway").words("none"),
     row("ext-plugin.path_for_test", Shape::Text, "",
         "Unix socket of a runner that something else starts").words("one in the data folder"),
+    row("wasm.plugins", Shape::WasmPlugins, "",
+        "[plugins in WebAssembly](scripting.md#filters-in-webassembly): list of `{name, priority, file, http_request_phase, \
+         process_bodies}`; `process_bodies` is ours").words("none"),
+    row("sluice.wasm.max_memory", Shape::Size, "64m",
+        "memory of one instance, of which each worker has one for each plugin; a body that it sees may have half of that")
+        .ours(),
+    row("sluice.wasm.max_time", Shape::Time, "1s",
+        "how long a call of a WebAssembly plugin may run; then it ends, and its request with 500").ours(),
+    row("sluice.wasm.max_shared_data", Shape::Size, "16m",
+        "bytes of shared data, and of queues, that a WebAssembly plugin may have on all workers").ours(),
     row("apisix.proxy_cache.cache_ttl", Shape::Time, "10s",
         "how long responses on disk are fresh that do not say so themselves"),
     row("apisix.proxy_cache.disk_read_timeout", Shape::Time, "5s",

@@ -139,7 +139,6 @@ fn keys_without_meaning_warn_once_each() {
                 4,
                 "`apisix.ssl.ssl_cert` has no effect: certificates are ssl resources; a name without one is refused",
             ),
-            (5, "`wasm` has no effect: WASM plugins are not served yet"),
         ]
     );
 }

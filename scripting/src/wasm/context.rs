@@ -1,0 +1,110 @@
+//! Contexts of the ABI: plugin instances of chains, and requests.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use sdk::budget::Reservation;
+
+use super::call::Call;
+use super::reply::LocalReply;
+
+/// A plugin instance of a chain.
+pub(super) struct PluginContext {
+    pub config: Arc<[u8]>,
+    /// The period of its timer in milliseconds; 0 for none.
+    pub tick: u32,
+    /// Moves whenever the period is set: earlier timers end.
+    pub ticks: u64,
+    /// The queues it has registered.
+    pub queues: Vec<u32>,
+}
+
+/// A request.
+#[derive(Default)]
+pub(super) struct HttpContext {
+    /// The number of its plugin context.
+    pub plugin: u32,
+    /// Whether the module has paused the request, or the response.
+    pub paused: [bool; 2],
+    /// The response that the module has made.
+    pub reply: Option<LocalReply>,
+    /// Calls to other servers that are waited for, and their numbers.
+    pub calls: Vec<(u32, Call)>,
+    /// Of the exchange, while it waits.
+    pub waker: Option<Waker>,
+    /// The body that the running callback works on.
+    pub body: Option<BodyOf>,
+    /// The chunks of the response's body that are held back.
+    pub chunks: Vec<u8>,
+    pub held: Reservation,
+    /// Values that the module has set: names and values.
+    pub properties: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Bytes of the properties, and of the headers that the module has added.
+    pub added: usize,
+    /// Whether the exchange is over, and the module has still to call `proxy_done`.
+    pub is_over: bool,
+    /// Whether it is counted among those.
+    pub is_kept: bool,
+}
+
+/// Whose body a callback works on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BodyOf {
+    Request,
+    Response,
+}
+
+/// The direction of a stream, an index of [`HttpContext::paused`].
+pub(super) const REQUEST: usize = 0;
+pub(super) const RESPONSE: usize = 1;
+
+/// Bytes of properties and headers that a module may add to one exchange.
+const MOST_ADDED: usize = 1 << 20;
+
+/// Properties of one exchange.
+const MOST_PROPERTIES: usize = 100;
+
+impl HttpContext {
+    /// Counts bytes that are added to the exchange; false if these are too many.
+    pub(super) fn count(&mut self, bytes: usize) -> bool {
+        let added = self.added.saturating_add(bytes);
+        if added > MOST_ADDED {
+            return false;
+        }
+        self.added = added;
+        true
+    }
+
+    pub(super) fn property(&self, name: &[u8]) -> Option<&[u8]> {
+        let found = self.properties.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| value.as_slice())
+    }
+
+    /// Sets a property; false if there are too many.
+    pub(super) fn set_property(&mut self, name: &[u8], value: &[u8]) -> bool {
+        if !self.count(name.len() + value.len()) {
+            return false;
+        }
+        if let Some((_, known)) = self.properties.iter_mut().find(|(known, _)| known == name) {
+            *known = value.to_vec();
+            return true;
+        }
+        let has_room = self.properties.len() < MOST_PROPERTIES;
+        if has_room {
+            self.properties.push((name.to_vec(), value.to_vec()));
+        }
+        has_room
+    }
+
+    /// Continues a paused direction, and wakes the exchange.
+    pub(super) fn resume(&mut self, direction: usize) {
+        self.paused[direction] = false;
+        self.wake();
+    }
+
+    pub(super) fn wake(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
