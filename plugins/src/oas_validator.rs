@@ -6,6 +6,7 @@
 
 mod document;
 mod operation;
+mod schemas;
 mod translate;
 mod values;
 
@@ -202,7 +203,7 @@ impl OasValidator {
         if memory.resize(x.world().budget(), tree::weight(x.body())).is_err() {
             return crate::no_memory();
         }
-        let checked = found.operation.check_body(content_type(x).as_deref(), x.body());
+        let checked = content_type(x).and_then(|kind| found.operation.check_body(kind.as_deref(), x.body()));
         self.settle(x, checked)
     }
 
@@ -213,8 +214,11 @@ impl OasValidator {
         if memory.resize(x.world().budget(), tree::weight(x.body()) + x.body().len()).is_err() {
             return crate::no_memory();
         }
-        let Ok(Found { index, .. }) = document.find(x) else { return Step::Next };
-        let (kind, body) = (content_type(x), x.body().to_vec());
+        let (index, kind) = match (document.find(x), content_type(x)) {
+            (Ok(Found { index, .. }), Ok(kind)) => (index, kind),
+            (Err(why), _) | (_, Err(why)) => return self.settle(x, Err(why)),
+        };
+        let body = x.body().to_vec();
         let job =
             x.world().offload(memory, move |_| document.operation(index).check_body(kind.as_deref(), &body));
         let (checked, memory) = job.await;
@@ -236,9 +240,19 @@ impl OasValidator {
 }
 
 /// The media type of the request, without parameters and in lower case.
-fn content_type(x: &Exchange<'_>) -> Option<String> {
-    let text = String::from_utf8_lossy(x.header("Content-Type")?).to_ascii_lowercase();
-    Some(text.split(';').next().unwrap_or_default().trim().to_owned())
+///
+/// # Errors
+/// There are several, in words: servers disagree about which one counts.
+fn content_type(x: &Exchange<'_>) -> Result<Option<String>, String> {
+    let mut all = x.request().fields.all(b"Content-Type");
+    match (all.next(), all.next()) {
+        (None, _) => Ok(None),
+        (Some(text), None) => {
+            let text = String::from_utf8_lossy(text).to_ascii_lowercase();
+            Ok(Some(text.split(';').next().unwrap_or_default().trim().to_owned()))
+        }
+        _ => Err("there are several headers Content-Type".to_owned()),
+    }
 }
 
 impl Server {

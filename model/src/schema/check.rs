@@ -7,22 +7,29 @@
 
 use serde_json::{Map, Value};
 
+use super::alternatives::{explained, names_of_alternatives, none_fits};
 use super::compile::{Additional, ArrayRules, Branch, Dependency, ObjectRules, Subschema, Type};
 use super::lua;
 use super::misfit::{Misfit, Unsaid};
-use super::pattern::{self, one_fits};
+use super::pattern::one_fits;
 use super::plain::{check_enum, check_format, check_number, check_string, check_unique};
+use super::work::{self, Level};
 use crate::Invalid;
 use crate::invalid::nearest;
 
 impl Subschema {
     /// Checks `value` and fills it in; stops at the first thing wrong.
     pub fn walk<R: Misfit>(&self, value: &mut Value) -> Result<(), R> {
+        let text = if let Value::String(text) = &*value { text.len() / work::TEXT } else { 0 };
+        if !work::pay(1 + self.steps + text) {
+            return Err(R::of(|| Invalid::new("the check was given up")));
+        }
         if let Some(again) = &self.again {
             // The schema keeps it.
             let again = again.upgrade();
-            let Some(node) = again.as_ref().and_then(|again| again.get()) else { return Ok(()) };
-            let Some(_level) = pattern::Level::enter() else {
+            let level = Level::enter();
+            let (Some(node), Some(_level)) = (again.as_ref().and_then(|again| again.get()), level) else {
+                work::give_up();
                 return Err(R::of(|| Invalid::new("it is nested too deeply for its schema")));
             };
             return node.walk(value);
@@ -57,7 +64,7 @@ impl Subschema {
     fn is_reference(&self, value: &Value) -> bool {
         let Value::String(text) = value else { return false };
         text.starts_with('$')
-            && pattern::has_references()
+            && !work::is_of_client()
             && matches!(self.types[..], [] | [Type::String])
             && (text.starts_with("$secret://")
                 || text.get(..7).is_some_and(|start| start.eq_ignore_ascii_case("$env://")))
@@ -68,7 +75,9 @@ impl Subschema {
         if !self.has_type(value) {
             return Err(R::of(|| self.wrong_type(value)));
         }
-        if let [only] = self.types[..] {
+        if let [only] = self.types[..]
+            && !work::is_of_client()
+        {
             only.settle(value);
         }
         Ok(())
@@ -121,6 +130,13 @@ impl Subschema {
     }
 
     fn check_compounds<R: Misfit>(&self, value: &mut Value) -> Result<(), R> {
+        let is_simple = self.all_of.is_empty() && self.any_of.is_none() && self.one_of.is_empty();
+        if is_simple && self.branch.is_none() && self.not.is_none() {
+            return Ok(());
+        }
+        let Some(_level) = Level::enter() else {
+            return Err(R::of(|| Invalid::new("it is nested too deeply for its schema")));
+        };
         for (at, node) in self.all_of.iter().enumerate() {
             node.walk(value).map_err(|refusal: R| {
                 refusal.explained(|invalid| invalid.said(&format!("allOf {} failed: ", at + 1)))
@@ -205,14 +221,14 @@ impl Subschema {
         if let Some(fit) = presences(std::slice::from_ref(self), value) {
             return fit == 1;
         }
-        let value = if self.writes { &mut value.clone() } else { value };
+        let value = if self.writes && !work::is_of_client() { &mut value.clone() } else { value };
         self.walk::<Unsaid>(value).is_ok()
     }
 
     /// Walks `value`, leaving it as it was if it does not fit.
-    fn try_walk<R: Misfit>(&self, value: &mut Value) -> Result<(), R> {
+    pub fn try_walk<R: Misfit>(&self, value: &mut Value) -> Result<(), R> {
         // A value of another type is refused before anything is written.
-        if !self.writes || !self.has_type(value) {
+        if !self.writes || work::is_of_client() || !self.has_type(value) {
             return self.walk(value);
         }
         let mut trial = value.clone();
@@ -272,7 +288,8 @@ impl Type {
 }
 
 fn walk_object<R: Misfit>(rules: &ObjectRules, value: &mut Value) -> Result<(), R> {
-    if matches!(value, Value::Array(items) if items.is_empty()) && !rules.properties.is_empty() {
+    let is_empty_list = matches!(value, Value::Array(items) if items.is_empty());
+    if is_empty_list && !rules.properties.is_empty() && !work::is_of_client() {
         *value = Value::Object(Map::new());
     }
     if !is_object_like(value) {
@@ -297,7 +314,9 @@ fn walk_object<R: Misfit>(rules: &ObjectRules, value: &mut Value) -> Result<(), 
             }
             None if property.required => return Err(R::of(|| Invalid::missing(name))),
             None => {
-                if let (Some(default), Value::Object(map)) = (&property.default, &mut *value) {
+                if let (Some(default), Value::Object(map)) = (&property.default, &mut *value)
+                    && !work::is_of_client()
+                {
                     map.insert(name.clone(), default.clone());
                     names.add(name);
                     known += 1;
@@ -399,11 +418,14 @@ fn check_dependency<R: Misfit>(name: &str, dependency: &Dependency, value: &mut 
                 None => Ok(()),
             }
         }
-        Dependency::Schema(node) => node.walk(value).map_err(|refusal: R| {
-            refusal.explained(|invalid| {
-                invalid.said(&format!("failed to validate dependent schema for \"{name}\": "))
+        Dependency::Schema(node) => {
+            let _level = Level::enter();
+            node.walk(value).map_err(|refusal: R| {
+                refusal.explained(|invalid| {
+                    invalid.said(&format!("failed to validate dependent schema for \"{name}\": "))
+                })
             })
-        }),
+        }
     }
 }
 
@@ -413,6 +435,8 @@ fn walk_unnamed<R: Misfit>(rules: &ObjectRules, value: &mut Value) -> Result<(),
         return Ok(());
     }
     let Value::Object(map) = value else { return Ok(()) };
+    // Once it is given up, the walks of its members are over at once.
+    work::pay(map.len() * (rules.properties.len() / 16 + rules.patterns.len()));
     for (name, child) in map.iter_mut() {
         let mut known = rules.properties.iter().any(|property| property.name == *name);
         for pattern in &rules.patterns {
@@ -492,7 +516,7 @@ fn walk_array<R: Misfit>(rules: &ArrayRules, value: &mut Value) -> Result<(), R>
             })?;
         }
     }
-    if rules.unique { check_unique(items) } else { Ok(()) }
+    if rules.unique && work::pay(items.iter().map(work::size).sum()) { check_unique(items) } else { Ok(()) }
 }
 
 fn check_branch<R: Misfit>(branch: &Branch, value: &mut Value) -> Result<(), R> {
@@ -517,79 +541,4 @@ fn presences(alternatives: &[Subschema], value: &Value) -> Option<usize> {
         fit += usize::from(asked.iter().all(|name| names.may_have(name) && has(map, name)));
     }
     Some(fit)
-}
-
-/// A refusal by every alternative: what they asked for, or how the closest failed.
-fn none_fits(invalid: Invalid, alternatives: &[Subschema], value: &mut Value) -> Invalid {
-    if let Some(names) = completing(alternatives, value) {
-        return invalid.expected(format!("one of these fields as well: {}", names.join(", ")));
-    }
-    if let Some(names) = names_of_alternatives(alternatives) {
-        return invalid.expected(format!("one of {names}"));
-    }
-    // The alternative that the value names by a field of fixed values is the one that was meant, else the one
-    // that got furthest into the value, of those the one that knows the field by its name and not by a pattern,
-    // and one for another type is the last that was.
-    let refusals = alternatives.iter().filter_map(|node| {
-        let named = is_named(node, value);
-        let refusal = node.try_walk::<Invalid>(value).err()?;
-        let depth = refusal.pointer.matches('/').count();
-        let far = (named, depth, knows_place(node, &refusal), !refusal.reason.starts_with("wrong type"));
-        Some((far, refusal))
-    });
-    match refusals.reduce(|best, next| if next.0 > best.0 { next } else { best }) {
-        Some((_, closest)) => explained(invalid, closest),
-        None => invalid,
-    }
-}
-
-/// The fields of which any one would make a value fit, where alternatives ask for nothing but fields and the value
-/// has all others of one. `script` is not suggested: plugins serve most needs better.
-fn completing<'n>(alternatives: &'n [Subschema], value: &Value) -> Option<Vec<&'n str>> {
-    let map = value.as_object()?;
-    let mut names = Vec::new();
-    for node in alternatives {
-        let (there, absent): (Vec<_>, Vec<_>) =
-            node.asks_only.as_ref()?.iter().partition(|name| has(map, name));
-        if let ([_, ..], [name]) = (&there[..], &absent[..])
-            && *name != "script"
-            && !names.contains(&name.as_str())
-        {
-            names.push(name.as_str());
-        }
-    }
-    Some(names).filter(|names| !names.is_empty())
-}
-
-/// Whether this alternative has a rule of its own for the field within which it refused a value.
-fn knows_place(node: &Subschema, refusal: &Invalid) -> bool {
-    let field = refusal.pointer.split('/').nth(1);
-    let Some((rules, field)) = node.object.as_ref().zip(field) else { return false };
-    rules.properties.iter().any(|property| property.name == field)
-}
-
-/// Whether a value has fields for which this alternative fixes the values, and all of them fit.
-fn is_named(node: &Subschema, value: &Value) -> bool {
-    let Some(rules) = &node.object else { return false };
-    let mut fixed = rules.properties.iter().filter_map(|property| {
-        let Subschema { one_of_values, constant, .. } = &property.node;
-        let there = value.get(&property.name)?;
-        let values = one_of_values.as_deref().or(constant.as_ref().map(std::slice::from_ref))?;
-        Some(values.iter().any(|known| lua::equal(known, there)))
-    });
-    fixed.next().is_some_and(|first| first && fixed.all(|fits| fits))
-}
-
-/// Carries what an inner refusal knows, its place too, over to the message APISIX gives.
-fn explained(invalid: Invalid, inner: Invalid) -> Invalid {
-    // People read it, and many of them in JSON, where quotes would come with backslashes.
-    let hint = inner.hint.unwrap_or_else(|| inner.reason.replace('"', "`"));
-    Invalid { pointer: inner.pointer, expected: inner.expected, got: inner.got, ..invalid }.hint(hint)
-}
-
-/// `uri, uris` where each alternative asks for nothing but certain properties, or has a title.
-fn names_of_alternatives(alternatives: &[Subschema]) -> Option<String> {
-    let name = |node: &Subschema| node.title.clone().or(node.asks_only.as_ref().map(|names| names.join("+")));
-    let names: Option<Vec<String>> = alternatives.iter().map(name).collect();
-    names.map(|names| names.join(", "))
 }

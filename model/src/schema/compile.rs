@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use serde_json::{Map, Value};
 
+use super::circle;
 use super::pattern::Pattern;
 use crate::Invalid;
 use crate::invalid::push_pointer;
@@ -18,6 +19,8 @@ const MAX_DEPTH: usize = 64;
 /// The most subschemas of a document, each counted wherever a `$ref` leads to it: it is compiled again there, so a
 /// few definitions that name each other several times would become billions.
 const MAX_SUBSCHEMAS: usize = 20_000;
+/// The most subschemas of a document whose schemas are shared.
+const MAX_SHARED: usize = 100_000;
 
 /// One compiled schema. An absent keyword is `None` or empty.
 #[derive(Debug, Default)]
@@ -44,11 +47,13 @@ pub struct Subschema {
     pub title: Option<String>,
     /// Walking may change the value: a default below, or a shape to normalise.
     pub writes: bool,
-    /// In the place of all others: a schema that contains this one.
+    /// In the place of all others: a schema that contains this one, or one that is shared.
     pub again: Option<Weak<Again>>,
+    /// Steps of walking it, beside the first and those of the schemas in it.
+    pub steps: usize,
 }
 
-/// A schema that contains itself, once it is compiled.
+/// A schema that contains itself or is shared, once it is compiled.
 pub type Again = OnceLock<Subschema>;
 
 /// The types that `type` may name.
@@ -158,33 +163,54 @@ pub enum Format {
     Pattern(&'static str, Pattern),
 }
 
-/// Compiles the schema at a pointer of a document, and the schemas that contain themselves.
-pub fn compile(document: &Value, pointer: &str) -> Result<(Subschema, Vec<Arc<Again>>), Invalid> {
-    let open = RefCell::new(vec![pointer.to_owned()]);
-    let compiler = Compiler { document, subschemas: Cell::new(0), open, again: RefCell::default() };
-    let root = compiler.node(compiler.target(pointer)?, 0)?;
-    compiler.complete()?;
-    Ok((root, compiler.again.into_inner().into_values().collect()))
-}
-
-struct Compiler<'a> {
+/// Compiles schemas of one document.
+pub struct Compiler<'a> {
     document: &'a Value,
     subschemas: Cell<usize>,
+    most: usize,
+    /// Each schema that a reference leads to is compiled once. Otherwise it is compiled wherever one does, since messages
+    /// of alternatives look into it.
+    shares: bool,
     /// The schemas that are being compiled, by their pointers, each within the one before.
     open: RefCell<Vec<String>>,
-    /// The schemas that contain themselves.
+    /// The schemas that contain themselves, and those that are shared.
     again: RefCell<BTreeMap<String, Arc<Again>>>,
+    /// Those of them that are not compiled yet.
+    left: RefCell<Vec<String>>,
 }
 
-impl Compiler<'_> {
+impl<'a> Compiler<'a> {
+    pub fn new(document: &'a Value) -> Compiler<'a> {
+        Compiler {
+            document,
+            subschemas: Cell::new(0),
+            most: MAX_SUBSCHEMAS,
+            shares: false,
+            open: RefCell::default(),
+            again: RefCell::default(),
+            left: RefCell::default(),
+        }
+    }
+
+    /// Shares the schemas that references lead to.
+    pub fn sharing(document: &'a Value) -> Compiler<'a> {
+        Compiler { most: MAX_SHARED, shares: true, ..Compiler::new(document) }
+    }
+
+    /// Compiles the schema at a pointer, apart from those that contain themselves or are shared.
+    pub fn root(&self, pointer: &str) -> Result<Subschema, Invalid> {
+        *self.open.borrow_mut() = vec![pointer.to_owned()];
+        self.node(self.target(pointer)?, 0)
+    }
+
     fn node(&self, schema: &Value, depth: usize) -> Result<Subschema, Invalid> {
         if depth > MAX_DEPTH {
             return Err(Invalid::new("schema is nested too deeply"));
         }
         self.subschemas.set(self.subschemas.get() + 1);
-        if self.subschemas.get() > MAX_SUBSCHEMAS {
+        if self.subschemas.get() > self.most {
             return Err(Invalid::new("schema is too large")
-                .expected(format!("at most {MAX_SUBSCHEMAS} subschemas"))
+                .expected(format!("at most {} subschemas", self.most))
                 .hint("a subschema counts again for each reference that leads to it"));
         }
         let map = match schema {
@@ -217,8 +243,10 @@ impl Compiler<'_> {
             never: false,
             writes: false,
             again: None,
+            steps: 0,
         };
         node.writes = writes(&node);
+        node.steps = steps(&node);
         Ok(node)
     }
 
@@ -230,9 +258,12 @@ impl Compiler<'_> {
     /// Compiles the schema that a reference leads to. One that is being compiled is compiled once more, by itself.
     fn follow(&self, pointer: &str, depth: usize) -> Result<Subschema, Invalid> {
         let target = self.target(pointer)?;
-        if self.open.borrow().iter().any(|open| open == pointer) {
-            let again = self.again.borrow_mut().entry(pointer.to_owned()).or_default().clone();
-            let again = Some(Arc::downgrade(&again));
+        if self.shares || self.open.borrow().iter().any(|open| open == pointer) {
+            let mut all = self.again.borrow_mut();
+            if !all.contains_key(pointer) {
+                self.left.borrow_mut().push(pointer.to_owned());
+            }
+            let again = Some(Arc::downgrade(all.entry(pointer.to_owned()).or_default()));
             return Ok(Subschema { again, writes: true, ..Subschema::default() });
         }
         self.open.borrow_mut().push(pointer.to_owned());
@@ -241,24 +272,25 @@ impl Compiler<'_> {
         Ok(made)
     }
 
-    /// Compiles the schemas that contain themselves.
-    fn complete(&self) -> Result<(), Invalid> {
-        let next = || {
-            let again = self.again.borrow();
-            let next = again.iter().find(|(_, again)| again.get().is_none());
-            next.map(|(pointer, again)| (pointer.clone(), again.clone()))
-        };
-        while let Some((pointer, again)) = next() {
-            *self.open.borrow_mut() = vec![pointer.clone()];
-            let node = self.node(self.target(&pointer)?, 0)?;
-            // It was empty.
-            let _ = again.set(node);
+    /// Compiles the schemas that contain themselves or are shared; each root needs them.
+    pub fn complete(self) -> Result<Vec<Arc<Again>>, Invalid> {
+        while let Some(pointer) = self.next() {
+            let node = self.root(&pointer);
+            let node = node.map_err(|invalid| if self.shares { invalid.under(&pointer) } else { invalid })?;
+            if let Some(again) = self.again.borrow().get(&pointer) {
+                // It was empty.
+                let _ = again.set(node);
+            }
         }
-        let again = self.again.borrow();
-        if again.values().any(leads_to_itself) {
+        let again = self.again.into_inner();
+        if circle::leads_round(again.values()) {
             return Err(Invalid::new("the reference leads round in a circle").at("/$ref"));
         }
-        Ok(())
+        Ok(again.into_values().collect())
+    }
+
+    fn next(&self) -> Option<String> {
+        self.left.borrow_mut().pop()
     }
 
     fn object_rules(&self, map: &Map<String, Value>, depth: usize) -> Result<Option<ObjectRules>, Invalid> {
@@ -411,45 +443,6 @@ impl Compiler<'_> {
     }
 }
 
-/// Whether a schema contains itself without a step into the value: then no walk would end.
-fn leads_to_itself(start: &Arc<Again>) -> bool {
-    let (mut seen, mut left) = (Vec::new(), vec![start.clone()]);
-    while let Some(next) = left.pop() {
-        let mut found = Vec::new();
-        next.get().into_iter().for_each(|node| beside(node, &mut found));
-        for again in found.iter().filter_map(Weak::upgrade) {
-            if Arc::ptr_eq(&again, start) {
-                return true;
-            }
-            if !seen.iter().any(|seen| Arc::ptr_eq(seen, &again)) {
-                seen.push(again.clone());
-                left.push(again);
-            }
-        }
-    }
-    false
-}
-
-/// The schemas for the same value that contain this one.
-fn beside(node: &Subschema, found: &mut Vec<Weak<Again>>) {
-    found.extend(node.again.clone());
-    let branch = node.branch.as_deref().into_iter();
-    let branch =
-        branch.flat_map(|branch| [Some(&branch.condition), branch.then.as_ref(), branch.otherwise.as_ref()]);
-    let rules = node.object.as_deref().into_iter();
-    let dependencies = rules.flat_map(|rules| {
-        let of_properties = rules.properties.iter().filter_map(|property| property.dependency.as_ref());
-        rules.dependencies.iter().map(|(_, dependency)| dependency).chain(of_properties)
-    });
-    let dependencies = dependencies.filter_map(|dependency| match dependency {
-        Dependency::Schema(node) => Some(&**node),
-        Dependency::Names(_) => None,
-    });
-    let all = node.all_of.iter().chain(&node.one_of);
-    let all = all.chain(node.any_of.iter().flat_map(|any| &any.alternatives)).chain(node.not.as_deref());
-    all.chain(branch.flatten()).chain(dependencies).for_each(|node| beside(node, found));
-}
-
 /// Whether walking `node` may change a value.
 fn writes(node: &Subschema) -> bool {
     let below = |nodes: &[Subschema]| nodes.iter().any(|node| node.writes);
@@ -469,6 +462,13 @@ fn writes(node: &Subschema) -> bool {
         || node.branch.as_deref().is_some_and(|branch| {
             branch.condition.writes || branch.then.iter().chain(&branch.otherwise).any(|node| node.writes)
         })
+}
+
+/// The steps of looking up names and comparing values.
+fn steps(node: &Subschema) -> usize {
+    const OF_ONE: usize = 16;
+    let names = node.object.as_deref().map_or(0, |rules| rules.properties.len() + rules.required.len());
+    (names + node.one_of_values.as_ref().map_or(0, Vec::len)) / OF_ONE
 }
 
 fn types(map: &Map<String, Value>) -> Result<Vec<Type>, Invalid> {

@@ -30,45 +30,12 @@ thread_local! {
     static LEFT: Cell<usize> = const { Cell::new(WORK) };
     /// A search was given up, and found nothing for want of an answer.
     static IN_DOUBT: Cell<bool> = const { Cell::new(false) };
-    /// Schemas within themselves that are being walked.
-    static LEVELS: Cell<usize> = const { Cell::new(0) };
-    /// Texts may refer to secrets.
-    static REFERENCES: Cell<bool> = const { Cell::new(true) };
 }
 
-/// Says that the check of another value begins, and whether texts in it may refer to secrets.
-pub fn begin(has_references: bool) {
+/// Says that the check of another value begins.
+pub fn begin() {
     LEFT.set(WORK);
     IN_DOUBT.set(false);
-    REFERENCES.set(has_references);
-}
-
-/// A walk of a schema within itself; ends with its drop.
-pub struct Level(());
-
-/// How often a schema may be walked within itself, which is how deeply JSON is nested at most.
-const MOST_LEVELS: usize = 128;
-
-impl Level {
-    /// `None` if there are too many.
-    pub fn enter() -> Option<Level> {
-        let levels = LEVELS.get();
-        (levels < MOST_LEVELS).then(|| {
-            LEVELS.set(levels + 1);
-            Level(())
-        })
-    }
-}
-
-impl Drop for Level {
-    fn drop(&mut self) {
-        LEVELS.set(LEVELS.get() - 1);
-    }
-}
-
-/// Whether texts of this value may refer to secrets.
-pub fn has_references() -> bool {
-    REFERENCES.get()
 }
 
 /// Whether a search of this check was given up. Where that it finds nothing lets a value pass, as within `not`, the
@@ -247,7 +214,7 @@ mod tests {
         }
         let text = format!("{}!", "a".repeat(14));
         for (texts, searched) in [(41, true), (42, false)] {
-            begin(true);
+            begin();
             let pattern = Pattern::new(r"^(\w+\s?)*(?<!x)$").unwrap();
             assert!((0..texts).all(|_| !pattern.is_match(&text)));
             assert_eq!(!is_in_doubt(), searched, "{texts} that take many steps");

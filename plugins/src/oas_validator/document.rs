@@ -8,6 +8,7 @@ use sdk::Exchange;
 use serde_json::Value;
 
 use super::operation::{Found, Operation};
+use super::schemas::Compiled;
 use super::translate;
 use crate::tree;
 
@@ -89,9 +90,11 @@ impl Document {
         let root = Place { root: &written, pointer: String::new(), value: &written };
         let mut document =
             Document { operations: Vec::new(), bases: bases(&written), templates: HashMap::new() };
+        let compiled = Compiled::of(&written);
         for (path, item) in root.member("paths").into_iter().flat_map(|paths| paths.members()) {
-            document.add_path(path, &item.followed()?)?;
+            document.add_path(path, &item.followed()?, &compiled)?;
         }
+        compiled.finish()?;
         for templates in document.templates.values_mut() {
             // Stable: of paths that are alike, the first one counts.
             templates.sort_by_key(Template::order);
@@ -99,12 +102,12 @@ impl Document {
         Ok(document)
     }
 
-    fn add_path(&mut self, path: &str, item: &Place<'_>) -> Result<(), Invalid> {
+    fn add_path(&mut self, path: &str, item: &Place<'_>, compiled: &Compiled<'_>) -> Result<(), Invalid> {
         let mut methods = BTreeMap::new();
         for method in METHODS {
             if let Some(operation) = item.member(method) {
                 methods.insert(method.to_ascii_uppercase(), self.operations.len());
-                self.operations.push(Operation::compile(item, &operation)?);
+                self.operations.push(Operation::compile(item, &operation, compiled)?);
             }
         }
         let segments: Vec<Segment> = path.trim_start_matches('/').split('/').map(Segment::parse).collect();

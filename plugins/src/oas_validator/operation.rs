@@ -1,10 +1,14 @@
 //! Operations: their parameters and their bodies.
 
+use std::collections::HashSet;
+use std::sync::Arc;
+
 use model::{Invalid, Schema};
 use sdk::{Exchange, vars};
 use serde_json::Value;
 
 use super::document::Place;
+use super::schemas::Compiled;
 use super::values::{Shape, Style};
 use crate::tree;
 
@@ -22,13 +26,13 @@ struct Parameter {
     required: bool,
     may_be_empty: bool,
     style: Style,
-    shape: Shape,
-    schema: Option<Schema>,
+    shape: Arc<Shape>,
+    schema: Option<Arc<Schema>>,
     /// The value is a text of JSON.
     is_json: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum In {
     Path,
     Query,
@@ -41,8 +45,10 @@ enum In {
 struct Content {
     required: bool,
     /// By media type, in lower case.
-    kinds: Vec<(String, Option<(Schema, Shape)>)>,
+    kinds: Vec<(String, Option<Described>)>,
 }
+
+type Described = (Arc<Schema>, Arc<Shape>);
 
 /// The operation of a request, and the parameters in its path.
 pub(super) struct Found<'d> {
@@ -60,23 +66,33 @@ pub(super) struct Skipped {
     pub body: bool,
 }
 
+/// Parameters of an operation, at most.
+const PARAMETERS: usize = 1000;
+
 /// Headers that OpenAPI describes elsewhere.
 const OTHER_HEADERS: [&str; 3] = ["accept", "content-type", "authorization"];
 
 impl Operation {
-    pub fn compile(item: &Place<'_>, operation: &Place<'_>) -> Result<Operation, Invalid> {
-        let mut parameters: Vec<Parameter> = Vec::new();
+    pub fn compile(
+        item: &Place<'_>,
+        operation: &Place<'_>,
+        compiled: &Compiled<'_>,
+    ) -> Result<Operation, Invalid> {
+        compiled.count(operation)?;
+        let (mut parameters, mut known) = (Vec::new(), HashSet::new());
         // Those of the operation take the place of those of the path.
         for list in [operation, item] {
             for written in list.member("parameters").into_iter().flat_map(|list| list.items()) {
-                let Some(parameter) = Parameter::compile(&written.followed()?)? else { continue };
-                if !parameters.iter().any(|own| own.name == parameter.name && own.place == parameter.place) {
-                    parameters.push(parameter);
+                compiled.count(&written)?;
+                let parameter = Parameter::compile(&written.followed()?, compiled)?;
+                parameters.extend(parameter.filter(|own| known.insert((own.place, own.name.clone()))));
+                if parameters.len() > PARAMETERS {
+                    return Err(Invalid::new("there are too many parameters").at(written.pointer));
                 }
             }
         }
         let body = match operation.member("requestBody") {
-            Some(body) => Some(Content::compile(&body.followed()?)?),
+            Some(body) => Some(Content::compile(&body.followed()?, compiled)?),
             None => None,
         };
         Ok(Operation { parameters, body })
@@ -93,7 +109,7 @@ impl Operation {
         if body.is_empty() && kind.is_none_or(|kind| kind != FORM) {
             return if content.required { Err("body is required".to_owned()) } else { Ok(()) };
         }
-        let Some((kind, schema)) = content.of(kind) else {
+        let Some((kind, is_own, schema)) = content.of(kind) else {
             let kind = kind.unwrap_or("none");
             return Err(format!("content type {kind} is not defined for the body"));
         };
@@ -102,7 +118,8 @@ impl Operation {
             tree::read(body).map_err(|words| format!("body is not JSON: {words}"))?
         } else if kind == FORM {
             shape.form_body(&pairs(body))
-        } else if kind.starts_with("text/") {
+        } else if kind.starts_with("text/") || !is_own {
+            // A kind that only a range describes, which may be written in any way, is a text.
             Value::String(String::from_utf8_lossy(body).into_owned())
         } else {
             // Other kinds are not read.
@@ -128,7 +145,7 @@ fn words(invalid: &Invalid) -> String {
 
 impl Parameter {
     /// `None` for a header that is described elsewhere.
-    fn compile(written: &Place<'_>) -> Result<Option<Parameter>, Invalid> {
+    fn compile(written: &Place<'_>, compiled: &Compiled<'_>) -> Result<Option<Parameter>, Invalid> {
         let wrong = |why: &str| Invalid::new(why).at(written.pointer.clone());
         let name = written.text("name").ok_or_else(|| wrong("a parameter has no name"))?;
         let place = match written.text("in") {
@@ -155,8 +172,8 @@ impl Parameter {
             required: place == In::Path || written.is("required"),
             may_be_empty: written.is("allowEmptyValue"),
             style: Style { name: style, explode },
-            shape: schema.as_ref().map(Shape::of).unwrap_or_default(),
-            schema: schema.as_ref().map(compile_schema).transpose()?,
+            shape: schema.as_ref().map(|schema| compiled.shape(schema)).transpose()?.unwrap_or_default(),
+            schema: schema.as_ref().map(|schema| compiled.schema(schema)).transpose()?,
             is_json,
         }))
     }
@@ -182,12 +199,15 @@ impl Parameter {
     }
 
     /// The value, as the text of JSON if it is one.
-    fn of_form(&self, pairs: &[(String, String)]) -> Option<Value> {
-        if self.is_json {
-            let found = pairs.iter().find(|(name, _)| *name == self.name)?;
-            return Some(Value::String(found.1.clone()));
+    fn of_form(&self, pairs: &[(String, String)]) -> Result<Option<Value>, String> {
+        if !self.is_json {
+            return self.shape.form(&self.style, &self.name, pairs);
         }
-        self.shape.form(&self.style, &self.name, pairs)
+        let mut found = pairs.iter().filter(|(name, _)| *name == self.name);
+        match (found.next(), found.next()) {
+            (Some(_), Some(_)) => Err(format!("{} has several values", self.name)),
+            (found, _) => Ok(found.map(|(_, text)| Value::String(text.clone()))),
+        }
     }
 
     fn of_text(&self, text: &str) -> Value {
@@ -198,19 +218,17 @@ impl Parameter {
     }
 }
 
-/// Compiles the schema at a place. Values come from clients.
-fn compile_schema(schema: &Place<'_>) -> Result<Schema, Invalid> {
-    let compiled = Schema::at(schema.root, &schema.pointer);
-    compiled.map(Schema::for_clients).map_err(|invalid| invalid.under(&schema.pointer))
-}
-
 impl Content {
-    fn compile(written: &Place<'_>) -> Result<Content, Invalid> {
+    fn compile(written: &Place<'_>, compiled: &Compiled<'_>) -> Result<Content, Invalid> {
         let mut kinds = Vec::new();
         for (kind, content) in written.member("content").into_iter().flat_map(|content| content.members()) {
+            compiled.count(&content)?;
             let kind = kind.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
             let schema = match content.member("schema") {
-                Some(schema) => Some((compile_schema(&schema)?, Shape::of(&schema))),
+                Some(schema) if [FORM, "application/*", "*/*"].contains(&&kind[..]) => {
+                    Some((compiled.schema(&schema)?, compiled.shape(&schema)?))
+                }
+                Some(schema) => Some((compiled.schema(&schema)?, Arc::default())),
                 None => None,
             };
             kinds.push((kind, schema));
@@ -218,9 +236,9 @@ impl Content {
         Ok(Content { required: written.is("required"), kinds })
     }
 
-    /// The description for a media type: its own, that of its range, or that of any. A request without a type is taken
-    /// for JSON.
-    fn of<'c>(&'c self, kind: Option<&'c str>) -> Option<(&'c str, Option<&'c (Schema, Shape)>)> {
+    /// The description for a media type, and whether it is its own, else that of its range, or that of any. A request
+    /// without a type is taken for JSON.
+    fn of<'c>(&'c self, kind: Option<&'c str>) -> Option<(&'c str, bool, Option<&'c Described>)> {
         let kind = kind.unwrap_or("application/json");
         let range = kind.split('/').next().unwrap_or_default();
         let matches = |own: &str, level: usize| match level {
@@ -228,8 +246,10 @@ impl Content {
             1 => own.strip_suffix("/*").is_some_and(|own| own == range),
             _ => own == "*/*",
         };
-        let found = (0..3).find_map(|level| self.kinds.iter().find(|(own, _)| matches(own, level)));
-        found.map(|(_, schema)| (kind, schema.as_ref()))
+        let found = (0..3).find_map(|level| {
+            self.kinds.iter().find(|(own, _)| matches(own, level)).map(|(_, schema)| (level == 0, schema))
+        });
+        found.map(|(is_own, schema)| (kind, is_own, schema.as_ref()))
     }
 }
 
@@ -248,13 +268,13 @@ impl Found<'_> {
                     let found = self.parameters.iter().find(|(name, _)| *name == parameter.name);
                     found.map(|(_, text)| parameter.of_text(text))
                 }
-                In::Query => parameter.of_form(&query),
+                In::Query => parameter.of_form(&query)?,
                 In::Header => {
                     let all: Vec<_> = x.request().fields.all(parameter.name.as_bytes()).collect();
                     (!all.is_empty())
                         .then(|| parameter.of_text(&String::from_utf8_lossy(&all.join(&b", "[..]))))
                 }
-                In::Cookie => parameter.of_form(cookies.get_or_insert_with(|| cookie_pairs(x))),
+                In::Cookie => parameter.of_form(cookies.get_or_insert_with(|| cookie_pairs(x)))?,
             };
             parameter.check(value)?;
         }

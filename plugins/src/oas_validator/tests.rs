@@ -126,10 +126,20 @@ fn values_of_a_query_are_read_by_their_schema() {
     ] {
         assert_eq!(fits(schema.clone(), more.clone(), text), expected, "{schema} {more} {text}");
     }
+    for (schema, more, text) in [
+        (numbers(), json!({"explode": false}), "p=1,2&p=x"),
+        (json!({"type": "integer"}), json!({"explode": false}), "p=1&p=1"),
+        (json!({}), json!({"explode": false}), "p=1&p=x"),
+        (object(), json!({}), "a=1&a=2"),
+        (object(), json!({"style": "deepObject"}), "p[a]=1&p[a]=2"),
+    ] {
+        assert!(query(schema, more, text).ends_with(" has several values"), "{text}");
+    }
     let content = json!({"name": "p", "in": "query", "content": {"application/json": {"schema": {"type": "object", "required": ["a"]}}}});
     let plugin = with_parameter(content);
     let get = |text: &str| wrong(&plugin, ("GET", &format!("/x?p={text}")), &[], "");
     assert_eq!(get("%7B%22a%22:1%7D"), "");
+    assert_eq!(get("%7B%22a%22:1%7D&p=x"), "p has several values");
     assert!(!get("%7B%7D").is_empty() && get("x").starts_with("query parameter p is not JSON"));
 }
 
@@ -246,7 +256,11 @@ fn bodies_are_read_by_their_type() {
     assert!(!post("text/plain", "abcd").is_empty());
     assert_eq!(post("audio/ogg", "x"), "content type audio/ogg is not defined for the body");
     assert_eq!(wrong(&plugin, ("POST", "/x"), &[], "{\"a\":1}"), "", "a body without a type is JSON");
+    assert!(post("application/xml", "<a/>").starts_with("body: wrong type"), "only a range describes it");
+    let several = [("Content-Type", "image/png"), ("Content-Type", "application/json")];
+    assert_eq!(wrong(&plugin, ("POST", "/x"), &several, "{}"), "there are several headers Content-Type");
     let long = "x".repeat(100_000);
+    assert_eq!(wrong(&plugin, ("POST", "/x"), &several, &long), "there are several headers Content-Type");
     assert_eq!(post("application/json", &format!("{{\"a\":\"{long}\"}}")), "");
     assert!(!post("application/json", &format!("{{\"b\":\"{long}\"}}")).is_empty());
     let required = with_body_of(json!({}), json!({}));
@@ -368,4 +382,27 @@ fn mistakes_are_named() {
         let invalid = in_document(document);
         assert!(invalid.reason.contains(why) && invalid.pointer == "/spec", "{invalid}");
     }
+}
+
+#[test]
+fn documents_are_compiled_within_bounds() {
+    let reference = json!({"$ref": "#/components/schemas/Node"});
+    let content = json!({"application/json": {"schema": reference}, "application/x-www-form-urlencoded": {"schema": reference}});
+    let many = |names: std::ops::Range<usize>, schema: &Value| -> Map<String, Value> {
+        names.map(|at| (format!("p{at}"), schema.clone())).collect()
+    };
+    let document = |operation: Value, node: Value| {
+        let document = json!({"openapi": "3.0.0", "paths": {"/x": {"post": operation}}, "components": {"schemas": {"Node": node}}});
+        Probe::default().stage::<OasValidator>(json!({"spec": document.to_string(), "verbose_errors": true}))
+    };
+    let node = json!({"type": "object", "properties": many(0..40, &reference)});
+    let plugin = document(json!({"requestBody": {"content": content}}), node).unwrap();
+    assert!(body(&plugin, "{\"p1\":{\"p2\":{}}}") && !body(&plugin, "{\"p1\":{\"p2\":1}}"));
+    let large = json!({"type": "object", "properties": many(0..19_000, &json!({"type": "integer"}))});
+    let parameters = |count: usize| -> Vec<Value> {
+        (0..count).map(|at| json!({"name": format!("q{at}"), "in": "query", "schema": reference})).collect()
+    };
+    assert!(document(json!({"parameters": parameters(1000)}), large.clone()).is_ok());
+    let invalid = document(json!({"parameters": parameters(1001)}), large).err().unwrap();
+    assert!(invalid.reason.contains("too many parameters"), "{invalid}");
 }

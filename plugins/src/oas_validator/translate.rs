@@ -3,22 +3,24 @@
 //! The whole document is changed in place, so that pointers lead where they led. Members that are no schemas are changed
 //! as well where they look like one, which has no effect.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value, json};
 
 /// Translates a document.
 pub(super) fn document(document: &mut Value, is_3_0: bool) {
-    let mut anchors = Vec::new();
+    let mut anchors = BTreeMap::new();
     collect_anchors(document, "", &mut anchors);
     translate(document, is_3_0, &anchors);
 }
 
 /// The places of `$anchor` and `$dynamicAnchor`, by name.
-fn collect_anchors(value: &Value, pointer: &str, anchors: &mut Vec<(String, String)>) {
+fn collect_anchors(value: &Value, pointer: &str, anchors: &mut BTreeMap<String, String>) {
     match value {
         Value::Object(members) => {
             for keyword in ["$anchor", "$dynamicAnchor"] {
                 if let Some(Value::String(name)) = members.get(keyword) {
-                    anchors.push((name.clone(), pointer.to_owned()));
+                    anchors.entry(name.clone()).or_insert_with(|| pointer.to_owned());
                 }
             }
             for (name, value) in members {
@@ -34,7 +36,7 @@ fn collect_anchors(value: &Value, pointer: &str, anchors: &mut Vec<(String, Stri
     }
 }
 
-fn translate(value: &mut Value, is_3_0: bool, anchors: &[(String, String)]) {
+fn translate(value: &mut Value, is_3_0: bool, anchors: &BTreeMap<String, String>) {
     match value {
         Value::Object(members) => {
             members.values_mut().for_each(|value| translate(value, is_3_0, anchors));
@@ -76,7 +78,7 @@ fn of_3_0(schema: &mut Map<String, Value>) {
 }
 
 /// Keywords of JSON Schema 2020-12.
-fn of_3_1(schema: &mut Map<String, Value>, anchors: &[(String, String)]) {
+fn of_3_1(schema: &mut Map<String, Value>, anchors: &BTreeMap<String, String>) {
     if let Some(Value::Array(_)) = schema.get("prefixItems") {
         let first = schema.shift_remove("prefixItems").unwrap_or_default();
         let rest = schema.insert("items".to_owned(), first);
@@ -94,9 +96,9 @@ fn of_3_1(schema: &mut Map<String, Value>, anchors: &[(String, String)]) {
     for keyword in ["$dynamicRef", "$ref"] {
         let Some(Value::String(reference)) = schema.get(keyword) else { continue };
         let name = reference.strip_prefix('#').filter(|name| !name.is_empty() && !name.starts_with('/'));
-        let place = name.and_then(|name| anchors.iter().find(|(own, _)| own == name));
+        let place = name.and_then(|name| anchors.get(name));
         let target = match (place, keyword) {
-            (Some((_, pointer)), _) => format!("#{pointer}"),
+            (Some(pointer), _) => format!("#{pointer}"),
             (None, "$dynamicRef") => reference.clone(),
             _ => continue,
         };

@@ -1,5 +1,6 @@
 //! Values of parameters: texts in one of OpenAPI's styles become JSON.
 
+use model::Invalid;
 use serde_json::{Map, Value};
 
 use super::document::Place;
@@ -29,8 +30,11 @@ pub(super) struct Style {
     pub explode: bool,
 }
 
-/// Schemas within schemas that are looked into.
+/// Schemas beside schemas, as in `allOf`, that are looked into.
 const DEPTH: usize = 12;
+
+/// Levels of values that texts have: an object of a form, its members, and their items.
+const LEVELS: usize = 2;
 
 impl Scalars {
     /// Allows the type of a value.
@@ -46,17 +50,26 @@ impl Scalars {
 }
 
 impl Shape {
-    /// The shape of a schema.
-    pub fn of(schema: &Place<'_>) -> Shape {
+    /// The shape of a schema. `count` counts the schemas that are looked into.
+    ///
+    /// # Errors
+    /// Those of `count`.
+    pub fn of(schema: &Place<'_>, count: &dyn Fn() -> Result<(), Invalid>) -> Result<Shape, Invalid> {
         let mut shape = Shape::default();
-        shape.add(schema, 0);
-        shape
+        shape.add(schema, (0, 0), count)?;
+        Ok(shape)
     }
 
-    fn add(&mut self, schema: &Place<'_>, depth: usize) {
-        let Ok(schema) = schema.followed() else { return };
+    fn add(
+        &mut self,
+        schema: &Place<'_>,
+        (level, depth): (usize, usize),
+        count: &dyn Fn() -> Result<(), Invalid>,
+    ) -> Result<(), Invalid> {
+        count()?;
+        let schema = schema.followed()?;
         if depth > DEPTH {
-            return;
+            return Ok(());
         }
         let kinds = match schema.value.get("type") {
             Some(Value::String(kind)) => vec![kind.as_str()],
@@ -75,8 +88,8 @@ impl Shape {
                 "null" => self.scalars.null = true,
                 "array" => {
                     let mut items = self.items.take().map_or_else(Shape::default, |items| *items);
-                    if let Some(schema) = schema.member("items") {
-                        items.add(&schema, depth + 1);
+                    if let Some(schema) = schema.member("items").filter(|_| level < LEVELS) {
+                        items.add(&schema, (level + 1, 0), count)?;
                     }
                     self.items = Some(Box::new(items));
                 }
@@ -86,17 +99,19 @@ impl Shape {
         }
         if let Some(properties) = schema.member("properties") {
             let members = self.members.get_or_insert_default();
-            for (name, schema) in properties.members() {
+            let properties = if level < LEVELS { properties.members() } else { Vec::new() };
+            for (name, schema) in properties {
                 let mut shape = Shape::default();
-                shape.add(&schema, depth + 1);
+                shape.add(&schema, (level + 1, 0), count)?;
                 members.push((name.to_owned(), shape));
             }
         }
         for keyword in ["allOf", "anyOf", "oneOf"] {
             for part in schema.member(keyword).into_iter().flat_map(|parts| parts.items()) {
-                self.add(&part, depth + 1);
+                self.add(&part, (level, depth + 1), count)?;
             }
         }
+        Ok(())
     }
 
     /// The value of one text. A text stays one where the schema allows texts, or no other type fits.
@@ -177,48 +192,58 @@ impl Shape {
     }
 
     /// The value of a parameter in a query, a form or cookies; `None` if it is absent.
-    pub fn form(&self, style: &Style, name: &str, pairs: &[(String, String)]) -> Option<Value> {
+    ///
+    /// # Errors
+    /// A part that has one value has several: servers disagree about which one counts.
+    pub fn form(
+        &self,
+        style: &Style,
+        name: &str,
+        pairs: &[(String, String)],
+    ) -> Result<Option<Value>, String> {
         let own: Vec<&str> =
             pairs.iter().filter(|(own, _)| own == name).map(|(_, value)| value.as_str()).collect();
-        if self.is_object() && style.name == "deepObject" {
+        let is_deep = self.is_object() && style.name == "deepObject";
+        if is_deep || self.is_object() && style.explode && style.name == "form" {
             let mut members = Map::new();
             for (key, value) in pairs {
                 let inner = key.strip_prefix(name).and_then(|rest| rest.strip_prefix('['));
-                if let Some(member) = inner.and_then(|rest| rest.strip_suffix(']')) {
-                    members.insert(member.to_owned(), self.member(member, value));
+                let member = match is_deep {
+                    true => inner.and_then(|rest| rest.strip_suffix(']')),
+                    false => {
+                        Some(&key[..]).filter(|key| self.members.iter().flatten().any(|(own, _)| own == key))
+                    }
+                };
+                let Some(member) = member else { continue };
+                if members.insert(member.to_owned(), self.member(member, value)).is_some() {
+                    return Err(format!("{key} has several values"));
                 }
             }
-            return (!members.is_empty()).then_some(Value::Object(members));
+            return Ok((!members.is_empty()).then_some(Value::Object(members)));
         }
-        if self.is_object() && style.explode && style.name == "form" {
-            let known = |key: &str| self.members.iter().flatten().any(|(own, _)| own == key);
-            let members: Map<String, Value> = pairs
-                .iter()
-                .filter(|(key, _)| known(key))
-                .map(|(key, value)| (key.clone(), self.member(key, value)))
-                .collect();
-            return (!members.is_empty()).then_some(Value::Object(members));
+        let Some(first) = own.first() else { return Ok(None) };
+        if own.len() > 1 && !style.explode {
+            return Err(format!("{name} has several values"));
         }
-        let first = own.first()?;
         if self.items.is_some() {
             let separator = match &style.name[..] {
                 "spaceDelimited" => ' ',
                 "pipeDelimited" => '|',
                 _ => ',',
             };
-            return Some(match style.explode {
+            return Ok(Some(match style.explode {
                 true => self.list(own.iter().copied()),
                 false => self.list(first.split(separator)),
-            });
+            }));
         }
         if self.is_object() {
-            return Some(self.object(first.split(','), false));
+            return Ok(Some(self.object(first.split(','), false)));
         }
-        match own.len() {
-            1 => Some(self.scalar(first)),
+        Ok(Some(match own.len() {
+            1 => self.scalar(first),
             // A list where the schema wants none.
-            _ => Some(Value::Array(own.iter().map(|one| self.scalar(one)).collect())),
-        }
+            _ => Value::Array(own.iter().map(|one| self.scalar(one)).collect()),
+        }))
     }
 
     /// A form as an object.
