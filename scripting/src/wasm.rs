@@ -16,6 +16,7 @@ mod factory;
 mod filter;
 mod headers;
 mod host;
+mod life;
 mod link;
 mod logs;
 mod machine;

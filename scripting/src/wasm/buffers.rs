@@ -102,7 +102,15 @@ pub(super) fn set_bytes(
     }
     match of {
         BodyOf::Response => {
-            http.chunks = spliced(&http.chunks)?;
+            let chunks = spliced(&http.chunks)?;
+            let (all, mut held) = (http.passed.len() + chunks.len(), std::mem::take(&mut http.held));
+            let reserved = vm.world(|world| held.resize(world.budget(), all));
+            let http = vm.http()?;
+            http.held = held;
+            if all > most || reserved != Some(Ok(())) {
+                return Err(Refusal::INTERNAL_FAILURE);
+            }
+            http.chunks = chunks;
             Ok(())
         }
         BodyOf::Request => vm.exchange(|x| {

@@ -45,22 +45,25 @@ pub(super) fn http_call(caller: &mut Caller<'_, Vm>, arguments: &Arguments) -> O
     let timeout = Duration::from_millis(u64::from(arguments.timeout)).min(LONGEST);
     let (fetch, host, port) = request(&upstream, &headers, body, timeout, most)?;
     let vm = caller.data_mut();
-    let (effective, is_lent) = (vm.effective, vm.effective == vm.lent && vm.lent != 0);
+    let effective = vm.effective;
+    let (plugin, _) = vm.plugin_context().ok_or(Refusal::NOT_FOUND)?;
     if vm.https.get(&effective).is_some_and(|http| http.calls.len() >= MOST_CALLS) {
         return Err(Refusal::INTERNAL_FAILURE);
     }
     let id = vm.call_number().ok_or(Refusal::INTERNAL_FAILURE)?;
     let mut fetch = fetch;
-    if is_lent {
-        // A loop of calls back to this gateway ends.
-        lent::with(|x| x.count_hop(&mut fetch.fields));
-    }
+    // A loop of calls back to this gateway ends, no matter which context makes them.
+    lent::with(|x| x.count_hop(&mut fetch.fields));
     let call = vm.world(|world| Call::begin(world, fetch, &host, port, timeout));
     let call = call.ok_or(Refusal::INTERNAL_FAILURE)?;
     vm.calls += 1;
     match vm.https.get_mut(&effective).filter(|http| !http.is_over) {
-        Some(http) => http.calls.push((id, call)),
-        None => vm.begun.push(Begun::Call { context: effective, id, call }),
+        Some(http) => {
+            http.calls.push((id, call));
+            // Its exchange may be another one than that which runs, and wait.
+            http.wake();
+        }
+        None => vm.begun.push(Begun::Call { plugin, id, call }),
     }
     write_u32(caller, arguments.number, id)
 }
@@ -82,8 +85,8 @@ fn request(
             b":scheme" => tls = value.eq_ignore_ascii_case(b"https"),
             b":authority" => authority = Some(*value),
             name if name.eq_ignore_ascii_case(b"host") => authority = Some(*value),
-            // Framing is the sender's.
-            name if [&b"content-length"[..], b"transfer-encoding", b"connection"]
+            // Framing is the sender's, and hops are counted here.
+            name if [&b"content-length"[..], b"transfer-encoding", b"connection", b"sluice-hops"]
                 .iter()
                 .any(|framing| name.eq_ignore_ascii_case(framing)) => {}
             name => fields.append(name, value).map_err(|_| Refusal::BAD_ARGUMENT)?,

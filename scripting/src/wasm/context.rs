@@ -1,11 +1,13 @@
 //! Contexts of the ABI: plugin instances of chains, and requests.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Waker;
 
 use sdk::budget::Reservation;
 
 use super::call::Call;
+use super::life::Life;
 use super::reply::LocalReply;
 
 /// A plugin instance of a chain.
@@ -13,10 +15,21 @@ pub(super) struct PluginContext {
     pub config: Arc<[u8]>,
     /// The period of its timer in milliseconds; 0 for none.
     pub tick: u32,
-    /// Moves whenever the period is set: earlier timers end.
-    pub ticks: u64,
+    /// Of the timer with this period, which ends once it is replaced.
+    pub timer: Rc<Life>,
+    /// Whether that timer begins once the running code has returned.
+    pub begins_timer: bool,
     /// The queues it has registered.
     pub queues: Vec<u32>,
+    /// Of its work beside exchanges.
+    pub life: Rc<Life>,
+}
+
+impl PluginContext {
+    pub(super) fn new(config: Arc<[u8]>) -> PluginContext {
+        let (timer, life) = Default::default();
+        PluginContext { config, tick: 0, timer, begins_timer: false, queues: Vec::new(), life }
+    }
 }
 
 /// A request.
@@ -34,16 +47,19 @@ pub(super) struct HttpContext {
     pub waker: Option<Waker>,
     /// The body that the running callback works on.
     pub body: Option<BodyOf>,
-    /// The chunks of the response's body that are held back.
+    /// The chunks of the response's body that the module sees with the next one.
     pub chunks: Vec<u8>,
+    /// Those before them that the module has passed on, and that wait for the response's head.
+    pub passed: Vec<u8>,
+    /// For both.
     pub held: Reservation,
     /// Values that the module has set: names and values.
     pub properties: Vec<(Vec<u8>, Vec<u8>)>,
     /// Bytes of the properties, and of the headers that the module has added.
     pub added: usize,
-    /// Whether the exchange is over, and the module has still to call `proxy_done`.
+    /// Whether the exchange is over.
     pub is_over: bool,
-    /// Whether it is counted among those.
+    /// Whether it is over and the module has still to call `proxy_done`.
     pub is_kept: bool,
 }
 
@@ -61,6 +77,9 @@ pub(super) const RESPONSE: usize = 1;
 /// Bytes of properties and headers that a module may add to one exchange.
 const MOST_ADDED: usize = 1 << 20;
 
+/// The memory of a change besides its name and value.
+const CHANGE: usize = 32;
+
 /// Properties of one exchange.
 const MOST_PROPERTIES: usize = 100;
 
@@ -75,6 +94,17 @@ impl HttpContext {
         true
     }
 
+    /// Counts a change of a header, of the forwarded target or the like: the exchange keeps the texts of earlier ones.
+    pub(super) fn count_change(&mut self, name: &[u8], value: &[u8]) -> bool {
+        self.count(name.len() + value.len() + CHANGE)
+    }
+
+    /// Whether these changes can all be counted.
+    pub(super) fn has_room<'a>(&self, changes: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> bool {
+        let sizes = changes.map(|(name, value)| name.len() + value.len() + CHANGE);
+        self.added + sizes.sum::<usize>() <= MOST_ADDED
+    }
+
     pub(super) fn property(&self, name: &[u8]) -> Option<&[u8]> {
         let found = self.properties.iter().find(|(known, _)| known == name);
         found.map(|(_, value)| value.as_slice())
@@ -82,7 +112,7 @@ impl HttpContext {
 
     /// Sets a property; false if there are too many.
     pub(super) fn set_property(&mut self, name: &[u8], value: &[u8]) -> bool {
-        if !self.count(name.len() + value.len()) {
+        if self.is_kept || !self.count(name.len() + value.len()) {
             return false;
         }
         if let Some((_, known)) = self.properties.iter_mut().find(|(known, _)| known == name) {
@@ -94,6 +124,11 @@ impl HttpContext {
             self.properties.push((name.to_vec(), value.to_vec()));
         }
         has_room
+    }
+
+    /// Forgets the chunks of a response that is abandoned or over.
+    pub(super) fn drop_chunks(&mut self) {
+        (self.chunks, self.passed, self.held) = Default::default();
     }
 
     /// Continues a paused direction, and wakes the exchange.

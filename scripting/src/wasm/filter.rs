@@ -11,7 +11,7 @@ use sdk::exchange::{Body, Chunk};
 use sdk::state::WorkerState;
 use sdk::{Exchange, Instance, Phase, Phases, Reply, Step};
 
-use super::context::{BodyOf, REQUEST, RESPONSE};
+use super::context::{BodyOf, HttpContext, REQUEST, RESPONSE};
 use super::machine::{Failure, Machine};
 use super::module::Module;
 use super::properties::{PROCESS_REQUEST_BODY, PROCESS_RESPONSE_BODY};
@@ -292,9 +292,11 @@ impl Filter {
         let stage = self.known(x).map_or(Stage::Over, |request| request.response);
         if stage == Stage::New {
             let count = x.response().fields.len() as u32 + 1;
+            // Other bodies may have a length of zero: the module sees an empty chunk.
+            let is_end = x.method() == sdk::Method::Head || matches!(x.status(), 204 | 304);
             let action =
                 machine.call(generation, Some(x), id, "proxy_on_response_headers", |store, callbacks| {
-                    callbacks.response_headers.call(store, id, count, false)
+                    callbacks.response_headers.call(store, id, count, is_end)
                 })?;
             let sees_body = machine.with(generation, |vm, callbacks| {
                 let http = vm.https.get_mut(&id)?;
@@ -307,10 +309,11 @@ impl Filter {
                 (request.response, request.sees_response_body) = (Stage::Headers, sees_body);
             }
         } else if stage != Stage::Headers {
-            // A reply of this instance, or one in the place of a response that it has seen.
-            if self.known(x).is_some_and(|request| request.sees_response_body) {
-                x.remove_response_header("Content-Length");
+            // A reply of this instance, or one in the place of a response that it has seen: nothing of that is left.
+            if let Some(request) = self.known_mut(x) {
+                (request.response, request.sees_response_body, request.holds) = (Stage::Over, false, false);
             }
+            machine.with(generation, |vm, _| vm.https.get_mut(&id).map(HttpContext::drop_chunks));
             return Poll::Ready(Ok(Step::Next));
         }
         let sees_body = self.known(x).is_some_and(|request| request.sees_response_body);
@@ -362,15 +365,15 @@ impl Filter {
         let world = x.world();
         let size = machine.with(generation, |vm, _| {
             let http = vm.https.get_mut(&id)?;
-            let size = http.chunks.len() + data.len();
-            if size > most || http.held.resize(world.budget(), size).is_err() {
+            let all = http.passed.len() + http.chunks.len() + data.len();
+            if all > most || http.held.resize(world.budget(), all).is_err() {
                 return Some(None);
             }
             match http.chunks.is_empty() {
                 true => http.chunks = data,
                 false => http.chunks.extend_from_slice(&data),
             }
-            Some(Some(size as u32))
+            Some(Some(http.chunks.len() as u32))
         });
         let Some(size) = size.flatten().ok_or(Failure::Lost)? else {
             chunk.refused = true;
@@ -398,7 +401,7 @@ impl Filter {
         cx: &mut Context<'_>,
     ) -> Option<Result<Step, Failure>> {
         let holds = self.known(x).is_some_and(|request| request.holds);
-        // Chunks that are held back are seen again, together with the next ones.
+        // Chunks with which the module waits are seen again, together with the next ones.
         match self.settle(x, cx, RESPONSE, !chunk.last) {
             Poll::Pending => return None,
             Poll::Ready(Err(failure)) => return Some(Err(failure)),
@@ -414,11 +417,17 @@ impl Filter {
                 })?;
             }
             machine.with(generation, |vm, _| {
-                if let Some(http) = vm.https.get_mut(&id)
-                    && (chunk.last || !(holds || http.paused[RESPONSE]))
-                {
-                    chunk.data = std::mem::take(&mut http.chunks);
-                    http.held = Default::default();
+                let Some(http) = vm.https.get_mut(&id) else { return };
+                if !chunk.last && http.paused[RESPONSE] {
+                    return;
+                }
+                match http.passed.is_empty() {
+                    true => http.passed = std::mem::take(&mut http.chunks),
+                    false => http.passed.append(&mut http.chunks),
+                }
+                if chunk.last || !holds {
+                    chunk.data = std::mem::take(&mut http.passed);
+                    http.drop_chunks();
                 }
             });
             Ok(Step::Next)

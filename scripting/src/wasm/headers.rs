@@ -3,12 +3,15 @@
 use sdk::{Exchange, Fields, HeaderName, Method};
 use wasmtime::Caller;
 
-use super::memory::{Outcome, Refusal, ReturnTo, Slice, bytes, copy, give, write_u32};
+use super::memory::{Outcome, Refusal, ReturnTo, Slice, copy, give, write_u32};
 use super::vm::Vm;
 
-/// Pairs of one map that a module gives, and bytes of one name or value.
+/// Pairs of one map that a module gives, and bytes of the map or of one value.
 const MOST_PAIRS: usize = 1000;
 const LONGEST: usize = 1 << 20;
+
+/// Bytes of one name.
+const LONGEST_NAME: usize = 64 << 10;
 
 type Pair<'a> = (&'a [u8], &'a [u8]);
 type Owned = Vec<(Vec<u8>, Vec<u8>)>;
@@ -163,7 +166,8 @@ fn change(vm: &mut Vm, map: Map, change: Change, name: &[u8], value: &[u8]) -> O
     if matches!(map, Map::AnswerHeaders | Map::AnswerTrailers) {
         return Err(Refusal::BAD_ARGUMENT);
     }
-    if change != Change::Remove && !vm.http()?.count(name.len() + value.len()) {
+    // Removals count as well: before there is a response, they are kept for its head.
+    if !vm.http()?.count_change(name, value) {
         return Err(Refusal::INTERNAL_FAILURE);
     }
     vm.exchange(|x| changed(x, map, change, name, value)).and_then(|done| done.ok_or(Refusal::BAD_ARGUMENT))
@@ -209,27 +213,47 @@ fn changed(x: &mut Exchange<'_>, map: Map, change: Change, name: &[u8], value: &
 }
 
 fn change_pseudo(x: &mut Exchange<'_>, map: Map, change: Change, name: &[u8], value: &[u8]) -> Option<()> {
-    if change == Change::Remove || value.is_empty() || !value.iter().all(u8::is_ascii_graphic) {
+    if change == Change::Remove || !is_valid_pseudo(x, map, name, value) {
         return None;
     }
-    match (map, name) {
-        (Map::RequestHeaders, b":path") if value.starts_with(b"/") => x.set_upstream_uri(value),
-        (Map::RequestHeaders, b":authority") => x.set_upstream_host(value),
-        (Map::RequestHeaders, b":method") if value.iter().all(u8::is_ascii_alphabetic) => {
-            x.set_upstream_method(Method::from_bytes(value), value);
-        }
-        // The connection to the upstream decides.
-        (Map::RequestHeaders, b":scheme") => {}
-        (Map::ResponseHeaders, b":status") => {
-            let status = std::str::from_utf8(value).ok()?.parse().ok()?;
-            if !(200..=599).contains(&status) || !x.has_response() {
-                return None;
-            }
-            x.set_status(status);
-        }
-        _ => return None,
+    match name {
+        b":path" => x.set_upstream_uri(value),
+        b":authority" => x.set_upstream_host(value),
+        b":method" => x.set_upstream_method(Method::from_bytes(value), value),
+        b":status" => x.set_status(status_of(value)?),
+        // The connection to the upstream decides about the scheme.
+        _ => {}
     }
     Some(())
+}
+
+fn status_of(value: &[u8]) -> Option<u16> {
+    let status = std::str::from_utf8(value).ok()?.parse().ok()?;
+    (200..=599).contains(&status).then_some(status)
+}
+
+fn is_valid_pseudo(x: &Exchange<'_>, map: Map, name: &[u8], value: &[u8]) -> bool {
+    !value.is_empty()
+        && value.iter().all(u8::is_ascii_graphic)
+        && match (map, name) {
+            (Map::RequestHeaders, b":path") => value.starts_with(b"/"),
+            (Map::RequestHeaders, b":method") => value.iter().all(u8::is_ascii_alphabetic),
+            (Map::RequestHeaders, b":authority" | b":scheme") => true,
+            (Map::ResponseHeaders, b":status") => x.has_response() && status_of(value).is_some(),
+            _ => false,
+        }
+}
+
+/// Whether a map may have this pair.
+fn is_valid(x: &Exchange<'_>, map: Map, name: &[u8], value: &[u8]) -> bool {
+    if name.first() == Some(&b':') {
+        return is_valid_pseudo(x, map, name, value);
+    }
+    if map == Map::RequestHeaders && name.eq_ignore_ascii_case(b"host") {
+        return is_valid_pseudo(x, map, b":authority", value);
+    }
+    let is_name = std::str::from_utf8(name).is_ok_and(|name| HeaderName::new(name).is_ok());
+    is_name && Fields::new().append(name, value).is_ok()
 }
 
 /// `proxy_get_header_map_pairs`.
@@ -250,7 +274,17 @@ pub(super) fn set_pairs(caller: &mut Caller<'_, Vm>, map: u32, slice: Slice) -> 
     let data = copy(caller, slice, LONGEST)?;
     let new = pairs(&data)?;
     let vm = caller.data_mut();
-    for (name, _) in all(vm, map)?.iter().filter(|(name, _)| name.first() != Some(&b':')) {
+    let old = all(vm, map)?;
+    // All of it is done, or nothing.
+    let is_valid = |x: &mut Exchange<'_>| new.iter().all(|(name, value)| is_valid(x, map, name, value));
+    if matches!(map, Map::AnswerHeaders | Map::AnswerTrailers) || !vm.exchange(is_valid)? {
+        return Err(Refusal::BAD_ARGUMENT);
+    }
+    let removed = old.iter().map(|(name, _)| (&name[..], &b""[..]));
+    if !vm.http()?.has_room(removed.chain(new.iter().copied())) {
+        return Err(Refusal::INTERNAL_FAILURE);
+    }
+    for (name, _) in old.iter().filter(|(name, _)| name.first() != Some(&b':')) {
         change(vm, map, Change::Remove, name, b"").or_else(|refusal| match refusal {
             // Host has no header of its own.
             Refusal::Status(2) => Ok(()),
@@ -267,7 +301,7 @@ pub(super) fn set_pairs(caller: &mut Caller<'_, Vm>, map: u32, slice: Slice) -> 
 /// `proxy_get_header_map_value`.
 pub(super) fn get_value(caller: &mut Caller<'_, Vm>, map: u32, name: Slice, result: ReturnTo) -> Outcome {
     let map = Map::of(map)?;
-    let name = copy(caller, name, LONGEST)?;
+    let name = copy(caller, name, LONGEST_NAME)?;
     let value = one(caller.data(), map, &name)?;
     give(caller, &value, result)
 }
@@ -281,7 +315,7 @@ pub(super) fn change_value(
     value: Slice,
 ) -> Outcome {
     let map = Map::of(map)?;
-    let name = copy(caller, name, LONGEST)?;
-    let value = bytes(caller, value)?.to_vec();
+    let name = copy(caller, name, LONGEST_NAME)?;
+    let value = copy(caller, value, LONGEST)?;
     change(caller.data_mut(), map, how, &name, &value)
 }

@@ -1,5 +1,7 @@
 //! The functions that modules import.
 
+use std::rc::Rc;
+
 use wasmtime::{Caller, ExternType, Linker, Val, ValType};
 
 use super::callouts::{Arguments, http_call};
@@ -288,8 +290,11 @@ fn set_tick(vm: &mut Vm, period: u32) -> Outcome {
         && plugin.tick != period
     {
         plugin.tick = period;
-        plugin.ticks += 1;
-        vm.begun.push(Begun::Tick(id));
+        // The timer before this one ends.
+        plugin.timer = Rc::default();
+        if !std::mem::replace(&mut plugin.begins_timer, true) {
+            vm.begun.push(Begun::Tick(id));
+        }
     }
     Ok(())
 }
@@ -297,12 +302,12 @@ fn set_tick(vm: &mut Vm, period: u32) -> Outcome {
 /// A context that was over, and kept by the module, is deleted.
 fn done(vm: &mut Vm) -> Outcome {
     let id = vm.effective;
-    match vm.https.get(&id) {
-        Some(http) if http.is_over => {
+    match vm.release(id) {
+        true => {
             vm.begun.push(Begun::Delete(id));
             Ok(())
         }
-        _ => Err(Refusal::NOT_FOUND),
+        false => Err(Refusal::NOT_FOUND),
     }
 }
 
@@ -342,5 +347,35 @@ pub(super) fn define_unknown(linker: &mut Linker<Vm>, module: &wasmtime::Module)
         };
         // One that is defined already stays as it is.
         let _ = linker.func_new(from, name, ty, answer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::context::{HttpContext, PluginContext};
+    use super::super::host::{Host, Settings};
+    use super::super::tests::Lines;
+    use super::*;
+
+    #[test]
+    fn work_that_one_call_begins_is_bounded() {
+        let host = Host::new(Settings::default(), Box::new(Lines::default())).unwrap();
+        let mut vm = Vm::new(host, "a");
+        vm.plugins.insert(1, PluginContext::new(Arc::new([])));
+        vm.https.insert(2, HttpContext { plugin: 1, is_over: true, ..HttpContext::default() });
+        vm.effective = 2;
+        let first = Rc::downgrade(&vm.plugins[&1].timer);
+        for period in 0..1000 {
+            assert!(set_tick(&mut vm, period + 1).is_ok());
+            assert!(done(&mut vm).is_err(), "the context is not kept");
+        }
+        assert!(matches!(vm.begun[..], [Begun::Tick(1)]));
+        assert_eq!(first.strong_count(), 0, "the timer before has ended");
+        assert!(vm.keep(2));
+        assert!(done(&mut vm).is_ok());
+        assert!(done(&mut vm).is_err());
+        assert!(matches!(vm.begun[..], [Begun::Tick(1), Begun::Delete(2)]));
     }
 }

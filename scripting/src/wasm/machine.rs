@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use hashbrown::HashMap;
 use sdk::{Exchange, World};
-use wasmtime::Store;
+use wasmtime::{Store, Trap};
 
 use super::call::Answer;
 use super::callbacks::Callbacks;
@@ -19,6 +19,10 @@ use crate::log::Level;
 
 /// Instances that a worker starts of one module within a second: a module that fails at every request costs no more.
 const STARTS_A_SECOND: u32 = 20;
+
+/// How many times as long as a call that was ended for its time a worker starts no instance of the module: its other
+/// requests have most of its time.
+const REST: u32 = 10;
 
 /// Why a call of a module has no result. It is logged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,14 +45,19 @@ pub(super) struct Machine {
     generation: Cell<u64>,
     /// A second, and the instances that were started in it.
     starts: Cell<(u64, u32)>,
+    /// Until then, in milliseconds of the steady clock, none is started.
+    rests_until: Cell<u64>,
     worker: RefCell<Option<Owner<dyn World>>>,
 }
 
 struct Running {
     store: Store<Vm>,
     callbacks: Callbacks,
-    /// The contexts of plugin instances, which are alive while their marks are.
+    /// The contexts of plugin instances, which are alive while their marks are; 0 for one whose configuration the module
+    /// rejects.
     plugins: HashMap<u64, (Weak<()>, u32)>,
+    /// The result of `proxy_on_vm_start`, which is called with the first of them.
+    has_started: Option<bool>,
 }
 
 impl Machine {
@@ -58,6 +67,7 @@ impl Machine {
             running: RefCell::default(),
             generation: Cell::new(0),
             starts: Cell::default(),
+            rests_until: Cell::default(),
             worker: RefCell::default(),
         })
     }
@@ -97,6 +107,10 @@ impl Machine {
         let vm = store.data_mut();
         vm.effective = context;
         let route = x.as_ref().and_then(|x| x.route()).map(|route| &*route.id);
+        let began = match &x {
+            Some(x) => x.world().steady_ms(),
+            None => self.world().map_or(0, |world| world.steady_ms()),
+        };
         let result = match x {
             Some(x) => {
                 // Code of a plugin context knows no request.
@@ -123,6 +137,10 @@ impl Machine {
             }
             Err(error) => {
                 self.report(name, route.unwrap_or(""), &describe(&error));
+                if error.downcast_ref() == Some(&Trap::Interrupt) {
+                    let rest = self.module.host.settings.max_time * (1 + REST);
+                    self.rests_until.set(began.saturating_add(rest.as_millis() as u64));
+                }
                 // Exchanges that wait for this instance see that it is gone.
                 vm.https.values_mut().for_each(HttpContext::wake);
                 Err(Failure::Failed)
@@ -151,8 +169,10 @@ impl Machine {
         }
         let known =
             self.running.borrow().as_ref().and_then(|running| running.plugins.get(&number).map(|it| it.1));
-        if let Some(context) = known {
-            return Ok(context);
+        match known {
+            Some(0) => return Err(Failure::Unconfigured),
+            Some(context) => return Ok(context),
+            None => {}
         }
         self.sweep();
         self.configure(x, number, alive, config)
@@ -160,7 +180,11 @@ impl Machine {
 
     #[cold]
     fn start(&self, x: &Exchange<'_>) -> Result<(), Failure> {
-        let second = x.world().steady_ms() / 1000;
+        let now = x.world().steady_ms();
+        if now < self.rests_until.get() {
+            return Err(Failure::Exhausted);
+        }
+        let second = now / 1000;
         let (last, count) = self.starts.get();
         let count = if last == second { count + 1 } else { 1 };
         self.starts.set((second, count));
@@ -174,7 +198,8 @@ impl Machine {
         let Started { store, callbacks } = started;
         *self.worker.borrow_mut() = x.world().owned().map(|world| Rc::downgrade(&world));
         self.generation.set(self.generation.get() + 1);
-        self.running.replace(Some(Box::new(Running { store, callbacks, plugins: HashMap::new() })));
+        let plugins = HashMap::new();
+        self.running.replace(Some(Box::new(Running { store, callbacks, plugins, has_started: None })));
         Ok(())
     }
 
@@ -195,29 +220,36 @@ impl Machine {
         config: &Arc<[u8]>,
     ) -> Result<u32, Failure> {
         let generation = self.generation();
-        let is_first = self.running.borrow().as_ref().is_some_and(|running| running.plugins.is_empty());
+        let has_started = self.running.borrow().as_ref().and_then(|running| running.has_started);
         let made = self.with(generation, |vm, _| {
             let id = vm.number()?;
-            let plugin = PluginContext { config: config.clone(), tick: 0, ticks: 0, queues: Vec::new() };
-            vm.plugins.insert(id, plugin);
+            vm.plugins.insert(id, PluginContext::new(config.clone()));
             Some(id)
         });
         let id = made.flatten().ok_or(Failure::Exhausted)?;
         let size = config.len() as u32;
-        let accepted = self.call(generation, Some(x), id, "proxy_on_configure", |store, callbacks| {
-            if let Some(create) = &callbacks.context_create {
-                create.call(&mut *store, (id, 0))?;
-            }
-            if let (Some(start), true) = (&callbacks.vm_start, is_first)
-                && start.call(&mut *store, (id, 0))? == 0
-            {
-                return Ok(false);
-            }
-            match &callbacks.configure {
-                Some(configure) => configure.call(&mut *store, (id, size)).map(|accepted| accepted != 0),
-                None => Ok(true),
-            }
-        })?;
+        let (has_started, accepted) =
+            self.call(generation, Some(x), id, "proxy_on_configure", |store, callbacks| {
+                if let Some(create) = &callbacks.context_create {
+                    create.call(&mut *store, (id, 0))?;
+                }
+                let has_started = match (has_started, &callbacks.vm_start) {
+                    (Some(known), _) => known,
+                    (None, Some(start)) => start.call(&mut *store, (id, 0))? != 0,
+                    (None, None) => true,
+                };
+                match &callbacks.configure {
+                    Some(configure) if has_started => {
+                        configure.call(&mut *store, (id, size)).map(|accepted| (has_started, accepted != 0))
+                    }
+                    _ => Ok((has_started, has_started)),
+                }
+            })?;
+        if let Some(running) = self.running.borrow_mut().as_mut() {
+            running.has_started = Some(has_started);
+            let context = if accepted { id } else { 0 };
+            running.plugins.insert(number, (Arc::downgrade(alive), context));
+        }
         if !accepted {
             let route = x.route().map_or("", |route| &*route.id);
             self.report("proxy_on_configure", route, "the module rejects its configuration");
@@ -225,9 +257,6 @@ impl Machine {
                 delete(store, callbacks, id)
             })?;
             return Err(Failure::Unconfigured);
-        }
-        if let Some(running) = self.running.borrow_mut().as_mut() {
-            running.plugins.insert(number, (Arc::downgrade(alive), id));
         }
         Ok(id)
     }
@@ -241,7 +270,8 @@ impl Machine {
                 let is_gone = |(alive, id): &(Weak<()>, u32)| {
                     alive.strong_count() == 0 && vm.https.values().all(|http| http.plugin != *id)
                 };
-                plugins.extract_if(|_, it| is_gone(it)).map(|(_, (_, id))| id).collect()
+                let gone = plugins.extract_if(|_, it| is_gone(it)).map(|(_, (_, id))| id);
+                gone.filter(|id| *id != 0).collect()
             }
         };
         let generation = self.generation();
@@ -279,6 +309,8 @@ impl Machine {
         let is_there = self.with(generation, |vm, _| match vm.https.get_mut(&id) {
             Some(http) => {
                 http.is_over = true;
+                http.drop_chunks();
+                http.reply = None;
                 vm.calls -= std::mem::take(&mut http.calls).len();
                 true
             }
@@ -292,24 +324,22 @@ impl Machine {
                 Some(done) => done.call(&mut *store, id)? != 0,
                 None => true,
             };
-            if let Some(log) = &callbacks.log {
-                store.data_mut().effective = id;
-                log.call(&mut *store, id)?;
-            }
-            let vm = store.data_mut();
-            vm.effective = id;
-            match !is_done && vm.keep(id) {
+            match !is_done && store.data_mut().keep(id) {
                 true => Ok(()),
-                false => delete(store, callbacks, id),
+                false => end(store, callbacks, id),
             }
         });
     }
 
-    /// Deletes a context that was over, and that the module has kept until now.
-    pub(super) fn delete(self: &Rc<Machine>, id: u32) {
+    /// Ends a context that was over, and that the module has kept until now.
+    pub(super) fn end(self: &Rc<Machine>, id: u32) {
         let generation = self.generation();
-        let _ = self
-            .call(generation, None, id, "proxy_on_delete", |store, callbacks| delete(store, callbacks, id));
+        let is_released = self
+            .with(generation, |vm, _| vm.https.get(&id).is_some_and(|http| http.is_over && !http.is_kept));
+        if is_released == Some(true) {
+            let _ =
+                self.call(generation, None, id, "proxy_on_log", |store, callbacks| end(store, callbacks, id));
+        }
     }
 
     /// Passes the response to a call on to the plugin context that made it, or whose request did.
@@ -341,6 +371,16 @@ impl Machine {
             Ok(())
         })
     }
+}
+
+/// Calls the last callbacks of a request's context and forgets it.
+fn end(store: &mut Store<Vm>, callbacks: &Callbacks, id: u32) -> wasmtime::Result<()> {
+    if let Some(log) = &callbacks.log {
+        store.data_mut().effective = id;
+        log.call(&mut *store, id)?;
+    }
+    store.data_mut().effective = id;
+    delete(store, callbacks, id)
 }
 
 /// Calls `proxy_on_delete` and forgets the context.

@@ -144,6 +144,9 @@ pub(super) fn set(caller: &mut Caller<'_, Vm>, path: Slice, value: Slice) -> Out
     let value = copy(caller, value, LONGEST_VALUE)?;
     let vm = caller.data_mut();
     let path = parts(&path).join(&0);
+    if matches!(&path[..], b"upstream_uri" | b"upstream_host") && !vm.http()?.count_change(&path, &value) {
+        return Err(Refusal::INTERNAL_FAILURE);
+    }
     match &path[..] {
         b"upstream_uri" if value.first() == Some(&b'/') && value.iter().all(u8::is_ascii_graphic) => {
             vm.exchange(|x| x.set_upstream_uri(&value))

@@ -17,7 +17,7 @@ pub(super) const LONGEST_NAME: usize = 256;
 /// The memory of an item besides its bytes.
 const ITEM: usize = 32;
 
-/// Contexts that wait for items of one queue.
+/// Tasks that wait for items of one queue, those that have ended since included.
 const MOST_WATCHERS: usize = 10_000;
 
 #[expect(clippy::disallowed_types, reason = "see above")]
@@ -99,11 +99,18 @@ impl Queues {
         if queue.added > seen {
             return Poll::Ready(queue.added);
         }
-        if queue.watchers.len() < MOST_WATCHERS
-            && !queue.watchers.iter().any(|known| known.will_wake(cx.waker()))
-        {
-            queue.watchers.push(cx.waker().clone());
+        if queue.watchers.iter().any(|known| known.will_wake(cx.waker())) {
+            return Poll::Pending;
         }
+        // Of too many, those that still wait come again.
+        let others = if queue.watchers.len() < MOST_WATCHERS {
+            Vec::new()
+        } else {
+            std::mem::take(&mut queue.watchers)
+        };
+        queue.watchers.push(cx.waker().clone());
+        drop(all);
+        others.into_iter().for_each(Waker::wake);
         Poll::Pending
     }
 }

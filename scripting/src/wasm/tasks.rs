@@ -8,64 +8,83 @@ use std::time::Duration;
 use sdk::World;
 
 use super::call::Call;
+use super::life::{Life, during};
 use super::machine::Machine;
 use super::vm::Begun;
 
 /// The shortest period of a timer in milliseconds.
 const SHORTEST: u32 = 10;
 
-/// A machine and its worker, held so that both can end.
+/// A machine and its worker, held so that both can end, and the life of the context that has the work.
 struct Held {
     machine: Owner<Machine>,
     world: Owner<dyn World>,
     generation: u64,
+    life: Owner<Life>,
 }
 
 impl Machine {
     /// Begins the work that code of this machine has asked for.
     pub(super) fn begin(self: &Rc<Machine>, begun: Vec<Begun>) {
         for one in begun {
+            if let Begun::Delete(context) = one {
+                self.end(context);
+                continue;
+            }
             let (world, is_call) = (self.world(), matches!(one, Begun::Call { .. }));
             let Some(world) = world else { continue };
-            let held = Held {
+            let held = |life: Owner<Life>| Held {
                 machine: Rc::downgrade(self),
                 world: Rc::downgrade(&world),
                 generation: self.generation(),
+                life,
             };
             // Beyond the worker's limit of tasks there are no timers, and calls have no response.
             let running = match one {
-                Begun::Delete(context) => {
-                    self.delete(context);
-                    Ok(())
+                Begun::Delete(_) => Ok(()),
+                Begun::Tick(context) => match self.timer(context) {
+                    Some((period, life)) => world.run(Box::pin(tick(held(life), context, period))),
+                    None => Ok(()),
+                },
+                Begun::Queue { context, queue } => {
+                    world.run(Box::pin(watch(held(self.life(context)), context, queue)))
                 }
-                Begun::Tick(context) => world.run(Box::pin(tick(held, context))),
-                Begun::Queue { context, queue } => world.run(Box::pin(watch(held, context, queue))),
-                Begun::Call { context, id, call } => world.run(Box::pin(finish(held, context, id, call))),
+                Begun::Call { plugin, id, call } => {
+                    world.run(Box::pin(finish(held(self.life(plugin)), plugin, id, call)))
+                }
             };
             if running.is_err() && is_call {
-                self.with(self.generation(), |vm, _| vm.calls -= 1);
+                self.with(self.generation(), |vm, _| vm.calls = vm.calls.saturating_sub(1));
             }
         }
     }
-}
 
-/// The period of a context's timer, and its number.
-fn timer(machine: &Machine, generation: u64, context: u32) -> Option<(u32, u64)> {
-    let found = machine.with(generation, |vm, _| vm.plugins.get(&context).map(|it| (it.tick, it.ticks)));
-    found.flatten().filter(|(period, _)| *period > 0)
+    /// The period of a timer that begins, and its life.
+    fn timer(&self, context: u32) -> Option<(u32, Owner<Life>)> {
+        let timer = self.with(self.generation(), |vm, _| {
+            let plugin = vm.plugins.get_mut(&context)?;
+            plugin.begins_timer = false;
+            (plugin.tick > 0).then(|| (plugin.tick, Rc::downgrade(&plugin.timer)))
+        });
+        timer.flatten()
+    }
+
+    /// The life of a plugin's context, or one that has ended.
+    fn life(&self, context: u32) -> Owner<Life> {
+        let life = self.with(self.generation(), |vm, _| Some(Rc::downgrade(&vm.plugins.get(&context)?.life)));
+        life.flatten().unwrap_or_default()
+    }
 }
 
 /// Calls `proxy_on_tick` until the period changes or the context is gone.
-async fn tick(held: Held, context: u32) {
-    let Held { machine, world, generation } = held;
-    let begun = machine.upgrade().and_then(|machine| timer(&machine, generation, context));
-    let Some(begun) = begun else { return };
-    let period = Duration::from_millis(u64::from(begun.0.max(SHORTEST)));
+async fn tick(held: Held, context: u32, period: u32) {
+    let Held { machine, world, generation, life } = held;
+    let period = Duration::from_millis(u64::from(period.max(SHORTEST)));
     loop {
         let Some(sleep) = world.upgrade().map(|world| world.sleep(period)) else { return };
-        sleep.await;
-        let Some(machine) = machine.upgrade() else { return };
-        if timer(&machine, generation, context) != Some(begun) || !machine.is_used(context) {
+        let has_slept = during(&life, sleep).await;
+        let (Some(()), Some(machine)) = (has_slept, machine.upgrade()) else { return };
+        if !machine.is_used(context) {
             return;
         }
         let called = machine.call(generation, None, context, "proxy_on_tick", |store, callbacks| {
@@ -79,18 +98,17 @@ async fn tick(held: Held, context: u32) {
 
 /// Calls `proxy_on_queue_ready` whenever items were added, until the context is gone.
 async fn watch(held: Held, context: u32, queue: u32) {
-    let Held { machine, generation, .. } = held;
+    let Held { machine, generation, life, .. } = held;
     let mut seen = 0;
     loop {
-        seen = poll_fn(|cx| match machine.upgrade() {
+        let added = poll_fn(|cx| match machine.upgrade() {
             Some(machine) => machine.module.host.queues.poll_added(queue, seen, cx).map(Some),
             None => Poll::Ready(None),
-        })
-        .await
-        .unwrap_or(u64::MAX);
-        let Some(machine) = machine.upgrade() else { return };
-        let is_there = machine.with(generation, |vm, _| vm.plugins.contains_key(&context));
-        if is_there != Some(true) || !machine.is_used(context) {
+        });
+        let added = during(&life, added).await.flatten();
+        let (Some(added), Some(machine)) = (added, machine.upgrade()) else { return };
+        seen = added;
+        if !machine.is_used(context) {
             return;
         }
         let called = machine.call(generation, None, context, "proxy_on_queue_ready", |store, callbacks| {
@@ -102,15 +120,19 @@ async fn watch(held: Held, context: u32, queue: u32) {
     }
 }
 
-/// Waits for a call that no exchange waits for.
-async fn finish(held: Held, context: u32, id: u32, mut call: Call) {
-    let Held { machine, world, generation } = held;
+/// Waits for a call that no exchange waits for. It ends by itself, before or after its context.
+async fn finish(held: Held, plugin: u32, id: u32, mut call: Call) {
+    let Held { machine, world, generation, life } = held;
     let answer = poll_fn(|cx| match world.upgrade() {
         Some(world) => call.poll(&*world, cx).map(Some),
         None => Poll::Ready(None),
     });
-    if let (Some(answer), Some(machine)) = (answer.await, machine.upgrade()) {
-        // A failure has no effect but a new instance.
-        let _ = machine.answer(generation, None, context, id, answer);
+    let (Some(answer), Some(machine)) = (answer.await, machine.upgrade()) else { return };
+    if life.strong_count() == 0 {
+        // Another context may have its number by now.
+        machine.with(generation, |vm, _| vm.calls = vm.calls.saturating_sub(1));
+        return;
     }
+    // A failure has no effect but a new instance.
+    let _ = machine.answer(generation, None, plugin, id, answer);
 }

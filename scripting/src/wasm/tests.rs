@@ -1,5 +1,6 @@
 //! Modules in the text format, on exchanges of tests.
 
+mod contexts;
 mod hostile;
 mod responses;
 
@@ -19,7 +20,7 @@ use crate::log::{Level, Log};
 
 /// Lines of the log.
 #[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<String>>>);
+pub(super) struct Lines(Arc<Mutex<Vec<String>>>);
 
 impl Log for Lines {
     fn level(&self) -> Level {
@@ -143,6 +144,11 @@ fn access(stage: &Arc<Stage>, x: &mut Exchange<'_>) -> Poll<Step> {
 fn next(stage: &Arc<Stage>, x: &mut Exchange<'_>) {
     let step = access(stage, x);
     assert!(matches!(step, Poll::Ready(Step::Next)), "{step:?}");
+}
+
+/// Ends a request as the gateway does.
+fn over(stage: &Arc<Stage>, mut x: Exchange<'_>) {
+    Chain::of(stage.clone()).log(&mut x);
 }
 
 fn reply(stage: &Arc<Stage>, x: &mut Exchange<'_>) -> Reply {

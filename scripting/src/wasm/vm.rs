@@ -66,8 +66,8 @@ pub(super) enum Begun {
     Queue { context: u32, queue: u32 },
     /// A context that was over has said that it is done.
     Delete(u32),
-    /// A call to another server by a context without an exchange that waits for it.
-    Call { context: u32, id: u32, call: Call },
+    /// A call to another server that no exchange waits for, and the plugin context that gets its response.
+    Call { plugin: u32, id: u32, call: Call },
 }
 
 impl Vm {
@@ -128,9 +128,18 @@ impl Vm {
         let has_room = self.kept < MOST_KEPT;
         if let Some(http) = self.https.get_mut(&context).filter(|_| has_room) {
             http.is_kept = true;
+            http.properties = Vec::new();
             self.kept += 1;
         }
         has_room
+    }
+
+    /// Ends the keeping of a context, whose module is done with it; false if it is not kept.
+    pub(super) fn release(&mut self, context: u32) -> bool {
+        let http = self.https.get_mut(&context).filter(|http| http.is_kept);
+        let is_kept = http.map(|http| http.is_kept = false).is_some();
+        self.kept -= usize::from(is_kept);
+        is_kept
     }
 
     /// A number for a call to another server.

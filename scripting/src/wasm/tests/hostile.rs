@@ -232,3 +232,77 @@ fn a_configuration_that_the_module_rejects_is_503() {
     assert_eq!(status, 503);
     assert!(lines.contains("rejects its configuration"), "{lines}");
 }
+
+#[test]
+fn changes_that_an_exchange_keeps_are_bounded() {
+    for change in [
+        "(call $set_property (i32.const 100) (i32.const 12) (i32.const 2000) (i32.const 50000))",
+        "(call $set_property (i32.const 120) (i32.const 13) (i32.const 2000) (i32.const 50000))",
+        "(call $remove_header (i32.const 2) (i32.const 2000) (i32.const 50000))",
+        "(call $remove_header (i32.const 0) (i32.const 2000) (i32.const 50000))",
+    ] {
+        let modules = Modules::new();
+        let mut probe = Probe::default();
+        let code = format!(
+            r#"(data (i32.const 100) "upstream_uri") (data (i32.const 120) "upstream_host") {}"#,
+            on_headers(&format!(
+                "(local $n i32) (local $status i32)
+                 (memory.fill (i32.const 2000) (i32.const 97) (i32.const 120000))
+                 ;; A target begins with a slash, and names have none.
+                 (if (i32.const {}) (then (i32.store8 (i32.const 2000) (i32.const 47))))
+                 (call $is (call $remove_header (i32.const 2) (i32.const 2000) (i32.const 70000)) (i32.const 2))
+                 (block $full (loop $more
+                   (local.set $status {change})
+                   (br_if $full (i32.eq (local.get $status) (i32.const 10)))
+                   (call $is (local.get $status) (i32.const 0))
+                   (local.set $n (i32.add (local.get $n) (i32.const 1)))
+                   (br $more)))
+                 (call $is (local.get $n) (i32.const 20))
+                 (i32.const 0)",
+                i32::from(change.contains("const 12)"))
+            ))
+        );
+        let stage = modules.stage(&probe, &code);
+        next(&stage, &mut probe.exchange());
+    }
+}
+
+#[test]
+fn a_map_is_replaced_as_a_whole_or_not_at_all() {
+    let modules = Modules::new();
+    let mut probe = Probe::request("GET", "/a", &[("Host", "a"), ("X-One", "1")]);
+    let code = format!(
+        r#"(data (i32.const 200) "\02\00\00\00\01\00\00\00\01\00\00\00\01\00\00\00\01\00\00\00x\00y\00 \00y\00")
+           (data (i32.const 240) "\02\00\00\00\01\00\00\00\01\00\00\00\05\00\00\00\01\00\00\00x\00y\00:path\00y\00") {}"#,
+        on_headers(
+            "(call $is (call $set_headers (i32.const 0) (i32.const 200) (i32.const 28)) (i32.const 2))
+             (call $is (call $set_headers (i32.const 0) (i32.const 240) (i32.const 32)) (i32.const 2))
+             (i32.const 0)"
+        )
+    );
+    let stage = modules.stage(&probe, &code);
+    let mut x = probe.exchange();
+    next(&stage, &mut x);
+    assert_eq!((x.header("X-One"), x.header("X")), (Some(&b"1"[..]), None));
+}
+
+#[test]
+fn after_a_loop_without_end_a_worker_starts_no_instance_for_a_while() {
+    let modules = Modules::with(Settings { max_time: Duration::from_millis(50), ..Settings::default() });
+    let mut probe = Probe::request("GET", "/", &[("Host", "a"), ("X-Loop", "1")]);
+    // Of a request with that header, there are six.
+    let code = on_headers("(if (i32.eq (local.get 1) (i32.const 6)) (then (loop $l (br $l)))) (i32.const 0)");
+    let stage = modules.stage(&probe, &code);
+    let status = |probe: &mut Probe| match access(&stage, &mut probe.exchange()) {
+        Poll::Ready(Step::Reply(reply)) => reply.status,
+        step => panic!("{step:?}"),
+    };
+    assert_eq!(status(&mut probe), 500);
+    let began = probe.world.now_ms.get();
+    probe.ask("GET", "/", &[("Host", "a")]);
+    probe.world.now_ms.set(began + 540);
+    assert_eq!(status(&mut probe), 503);
+    probe.ask("GET", "/", &[("Host", "a")]);
+    probe.world.now_ms.set(began + 550);
+    next(&stage, &mut probe.exchange());
+}

@@ -162,3 +162,85 @@ fn a_failure_in_any_callback_costs_its_exchange_and_nothing_else() {
         assert!(modules.logged("unreachable"), "{name}: {:?}", modules.lines.0);
     }
 }
+
+#[test]
+fn nothing_of_an_abandoned_response_precedes_the_one_in_its_place() {
+    let modules = Modules::new();
+    let mut probe = Probe::default();
+    let code = r#"
+        (func (export "proxy_on_response_headers") (param i32 i32 i32) (result i32) (i32.const 1))
+        (func (export "proxy_on_response_body") (param i32 i32 i32) (result i32) (i32.const 1))"#;
+    let stage = modules.stage(&probe, code);
+    let mut x = probe.exchange();
+    next(&stage, &mut x);
+    respond(&mut x, 200, &[]);
+    assert!(matches!(header_filter(&stage, &mut x), Step::Next));
+    assert_eq!(bodies(&stage, &mut x, &[("partial", false)]), [Some(String::new())]);
+    // The upstream breaks off.
+    respond(&mut x, 502, &[("Content-Length", "5")]);
+    assert!(matches!(header_filter(&stage, &mut x), Step::Next));
+    let chain = Chain::of(stage.clone());
+    assert!(!chain.filters_body(&x) && !chain.holds_body(&x));
+    assert_eq!(bodies(&stage, &mut x, &[("error", true)]), [Some("error".to_owned())]);
+    assert_eq!(x.response_header("Content-Length"), Some(&b"5"[..]));
+    assert_eq!(x.world().budget().taken(), 0);
+}
+
+#[test]
+fn a_module_sees_a_held_chunk_once_if_it_passes_it_on() {
+    let modules = Modules::new();
+    let mut probe = Probe::default();
+    let code = r#"
+        (data (i32.const 100) "!")
+        (func (export "proxy_on_response_headers") (param i32 i32 i32) (result i32) (i32.const 1))
+        (func (export "proxy_on_response_body") (param i32 i32 i32) (result i32)
+          (call $is (local.get 1) (i32.const 3))
+          (call $is (call $set_bytes (i32.const 1) (i32.const -1) (i32.const 0) (i32.const 100) (i32.const 1)) (i32.const 0))
+          (i32.const 0))"#;
+    let stage = modules.stage(&probe, code);
+    let mut x = probe.exchange();
+    next(&stage, &mut x);
+    respond(&mut x, 200, &[]);
+    assert!(matches!(header_filter(&stage, &mut x), Step::Next));
+    let passed = bodies(&stage, &mut x, &[("one", false), ("two", false), ("six", true)]);
+    assert_eq!(passed, [Some(String::new()), Some(String::new()), Some("one!two!six!".to_owned())]);
+    assert_eq!(x.world().budget().taken(), 0);
+}
+
+#[test]
+fn bytes_that_a_module_puts_into_a_response_count_against_the_budget() {
+    let modules = Modules::new();
+    let mut probe = Probe::default();
+    probe.world.budget = sdk::budget::Budget::new(1000);
+    let code = r#"
+        (func (export "proxy_on_response_body") (param i32 i32 i32) (result i32)
+          (call $is (call $set_bytes (i32.const 1) (i32.const 0) (i32.const 0) (i32.const 100) (i32.const 2000)) (i32.const 10))
+          (call $is (call $set_bytes (i32.const 1) (i32.const 0) (i32.const 0) (i32.const 100) (i32.const 500)) (i32.const 0))
+          (i32.const 1))"#;
+    let stage = modules.stage(&probe, code);
+    let mut x = probe.exchange();
+    next(&stage, &mut x);
+    respond(&mut x, 200, &[]);
+    header_filter(&stage, &mut x);
+    bodies(&stage, &mut x, &[("one", false)]);
+    assert_eq!(x.world().budget().taken(), 503, "{:?}", modules.lines.0);
+    Chain::of(stage.clone()).log(&mut x);
+    assert_eq!(x.world().budget().taken(), 0);
+}
+
+#[test]
+fn a_response_without_a_body_ends_with_its_head() {
+    for (method, status, ends) in [("GET", 200, 0), ("GET", 204, 1), ("GET", 304, 1), ("HEAD", 200, 1)] {
+        let modules = Modules::new();
+        let mut probe = Probe::request(method, "/a", &[("Host", "a")]);
+        let code = format!(
+            r#"(func (export "proxy_on_response_headers") (param i32 i32 i32) (result i32)
+                 (call $is (local.get 2) (i32.const {ends})) (i32.const 0))"#
+        );
+        let stage = modules.stage(&probe, &code);
+        let mut x = probe.exchange();
+        next(&stage, &mut x);
+        respond(&mut x, status, &[]);
+        assert!(matches!(header_filter(&stage, &mut x), Step::Next), "{method} {status}");
+    }
+}
