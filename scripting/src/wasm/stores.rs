@@ -12,7 +12,7 @@ use super::vm::{Begun, Vm};
 pub(super) fn get_shared(caller: &mut Caller<'_, Vm>, key: Slice, result: ReturnTo, cas: u32) -> Outcome {
     let key = copy(caller, key, LONGEST_KEY)?;
     let vm = caller.data();
-    let (value, number) = vm.host.shared.get(vm.plugin, &key).ok_or(Refusal::NOT_FOUND)?;
+    let (value, number) = vm.shared.get(&key).ok_or(Refusal::NOT_FOUND)?;
     give(caller, &value, result)?;
     write_u32(caller, cas, number)
 }
@@ -23,7 +23,7 @@ pub(super) fn set_shared(caller: &mut Caller<'_, Vm>, key: Slice, value: Slice, 
     let key = copy(caller, key, LONGEST_KEY)?;
     let value = copy(caller, value, most)?;
     let vm = caller.data();
-    vm.host.shared.set(vm.plugin, key, value, cas)
+    vm.shared.set(key, value, cas)
 }
 
 /// `proxy_register_shared_queue`.

@@ -12,6 +12,7 @@ use super::call::{Answer, Call};
 use super::context::{HttpContext, PluginContext};
 use super::host::Host;
 use super::metrics::Metric;
+use super::shared::Values;
 use super::status::Refusal;
 use crate::lent;
 
@@ -28,6 +29,8 @@ pub(super) struct Vm {
     pub host: Arc<Host>,
     /// The name of the plugin, which stands for the ABI's identifier of a VM as well.
     pub plugin: &'static str,
+    /// The plugin's shared data.
+    pub shared: Arc<Values>,
     pub limits: StoreLimits,
     pub memory: Option<Memory>,
     /// The function by which the module provides memory for results.
@@ -80,6 +83,7 @@ impl Vm {
             .tables(16)
             .build();
         Vm {
+            shared: host.shared.of(plugin),
             host,
             plugin,
             limits,
