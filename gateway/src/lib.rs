@@ -20,6 +20,7 @@ mod forward;
 mod handoff;
 mod imports;
 mod instance;
+mod languages;
 mod lifecycle;
 mod listeners;
 mod log_folders;

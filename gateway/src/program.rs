@@ -25,9 +25,9 @@ use snapshot::swap::Observer;
 use tokio::sync::Semaphore;
 
 use crate::expiry::FromFile;
+use crate::languages::ReloadScripts;
 use crate::server_info::ServerInfo;
 use crate::upgrade::Record;
-use crate::wiring::ReloadScripts;
 use crate::{expiry, explain, forward, server_info};
 
 /// How long an API request waits until the resource file, or a registry's file, is read.

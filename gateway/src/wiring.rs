@@ -29,6 +29,8 @@ use wire::h1::Underscores;
 use wire::h1::decode::Limits;
 use wire::target::{Doubtful, PathRules};
 
+use crate::languages::{self, ReloadScripts};
+
 /// The sinks of log entries, by the names that plugins use.
 pub const SINKS: &[adapters::sinks::Kind] = &[
     adapters::sinks::file::KIND,
@@ -126,9 +128,6 @@ pub fn catalog(boot: &Boot) -> anyhow::Result<Arc<plugins::Catalog>> {
     checking(boot, &Arc::default())
 }
 
-/// Reads the plugins in files again that a list names.
-pub type ReloadScripts = Arc<dyn Fn(&[String]) + Send + Sync>;
-
 /// The plugins, and the reading of those of them that are in files. Without `serves`, nothing is loaded that only a
 /// gateway that serves needs.
 pub fn catalog_with(
@@ -138,23 +137,8 @@ pub fn catalog_with(
 ) -> (Arc<plugins::Catalog>, Option<ReloadScripts>) {
     let attrs: IndexMap<String, Value> =
         boot.plugin_attr.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
-    #[cfg(feature = "lua")]
-    let upstreams = services.extensions.get();
     let catalog = Arc::new(plugins::Catalog::new(services.clone(), attrs).strict(boot.strict_plugins));
-    #[cfg(feature = "wasm")]
-    crate::wasm::register(boot, &catalog, &services, serves);
-    #[cfg(not(feature = "wasm"))]
-    if serves && !boot.wasm.plugins.is_empty() {
-        tracing::warn!(
-            "wasm.plugins has no effect: this build runs no WebAssembly; use one with the feature `wasm`, such as \
-             `cargo x run --release`"
-        );
-    }
-    #[cfg(feature = "lua")]
-    let reload = crate::scripts::register(boot, &catalog, upstreams)
-        .map(|scripts| -> ReloadScripts { Arc::new(move |names| scripts.load(names)) });
-    #[cfg(not(feature = "lua"))]
-    let reload = None;
+    let reload = languages::register(boot, &catalog, &services, serves);
     (catalog, reload)
 }
 

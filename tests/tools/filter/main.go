@@ -209,6 +209,8 @@ func onRequest(context, count, end uint32) uint32 {
 	case strings.Contains(path, "body"):
 		setProperty("wasm_process_req_body")
 		setProperty("wasm_process_resp_body")
+	case strings.Contains(path, "held"):
+		setProperty("wasm_process_resp_body")
 	}
 	return 0
 }
@@ -235,6 +237,9 @@ func onRequestBody(context, size, end uint32) uint32 {
 //go:wasmexport proxy_on_response_headers
 func onResponse(context, count, end uint32) uint32 {
 	setHeader(responseHeaders, "X-Filter", words[parents[context]])
+	if strings.Contains(header(requestHeaders, ":path"), "held") {
+		return 1
+	}
 	return 0
 }
 

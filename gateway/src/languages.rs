@@ -1,0 +1,45 @@
+//! Plugins in other languages, where this build runs them: scripts in Lua and modules in WebAssembly.
+
+use std::sync::Arc;
+
+use model::boot::Boot;
+use sdk::build::Services;
+
+/// Reads the plugins in files again that a list names.
+pub type ReloadScripts = Arc<dyn Fn(&[String]) + Send + Sync>;
+
+/// Adds the plugins, and returns the reading of those of them that are in files. Without `serves`, nothing is loaded
+/// that only a gateway that serves needs.
+pub fn register(
+    boot: &Boot,
+    catalog: &Arc<plugins::Catalog>,
+    services: &Services,
+    serves: bool,
+) -> Option<ReloadScripts> {
+    add_modules(boot, catalog, services, serves);
+    add_scripts(boot, catalog, services)
+}
+
+#[cfg(feature = "wasm")]
+use crate::wasm::register as add_modules;
+
+#[cfg(not(feature = "wasm"))]
+fn add_modules(boot: &Boot, _: &plugins::Catalog, _: &Services, serves: bool) {
+    if serves && !boot.wasm.plugins.is_empty() {
+        tracing::warn!(
+            "wasm.plugins has no effect: this build runs no WebAssembly; use one with the feature `wasm`, such as \
+             `cargo x run --release`"
+        );
+    }
+}
+
+#[cfg(feature = "lua")]
+fn add_scripts(boot: &Boot, catalog: &Arc<plugins::Catalog>, services: &Services) -> Option<ReloadScripts> {
+    let scripts = crate::scripts::register(boot, catalog, services.extensions.get())?;
+    Some(Arc::new(move |names| scripts.load(names)))
+}
+
+#[cfg(not(feature = "lua"))]
+fn add_scripts(_: &Boot, _: &Arc<plugins::Catalog>, _: &Services) -> Option<ReloadScripts> {
+    None
+}
