@@ -6,6 +6,10 @@
 //! a value in which the search of a regular expression is not decided. The query of a rewritten URI is masked, too.
 //!
 //! Bodies are buffered, and masked, only where another plugin has them buffered, such as a logger.
+//!
+//! Plugins that come earlier in the log phase see the plain text: `zipkin`, `skywalking` and `opentelemetry`, whose spans
+//! have the URI, and for a mask of a route or service all loggers of global rules. A mask of a global rule comes before the
+//! loggers of both.
 
 mod body;
 mod rules;
@@ -75,8 +79,14 @@ enum Kind {
     Remove,
 }
 
-/// The masked body, made before the request went to the upstream; `None` withholds it.
-struct Made(Option<Vec<u8>>, Reservation);
+/// The masked body, made before the request went to the upstream.
+struct Made {
+    /// `None` withholds it.
+    text: Option<Vec<u8>>,
+    held: Reservation,
+    /// The plugin instances whose masks it has, as of a global rule and a route.
+    by: Vec<usize>,
+}
 
 /// Bytes of a body that a worker masks itself.
 const ON_WORKER: usize = 32 << 10;
@@ -103,8 +113,8 @@ impl Plugin for DataMask {
                 (Place::Query, _) => query.add(&rule.name, action),
                 (Place::Header, _) => {
                     let name = HeaderName::new(&rule.name);
-                    let name =
-                        name.map_err(|_| Invalid::new("this is no name of a header").at(pointer("name")))?;
+                    let name = name
+                        .map_err(|_| Invalid::new("the name of a header is invalid").at(pointer("name")))?;
                     headers.push((name, action));
                 }
                 (Place::Body, Some(BodyFormat::Json)) => {
@@ -145,23 +155,35 @@ impl Plugin for DataMask {
     /// Masks a long body on a background thread.
     async fn wait(&self, _phase: Phase, x: &mut Exchange<'_>) -> Step {
         let (Some(rules), world) = (self.body.clone(), x.world()) else { return Step::Next };
+        let (kind, before) = (body::Kind::of(x), x.take_note::<Made>());
+        let room = |text: &[u8]| tree::weight(text) + text.len();
+        let size = match &before {
+            Some(made) => made.text.as_deref().map_or(0, room),
+            None => room(x.body()),
+        };
         let mut held = Reservation::default();
-        let made = match held.resize(world.budget(), tree::weight(x.body()) + x.body().len()) {
-            Ok(()) => {
-                let text = x.body().to_vec();
-                let masking = world.offload(held, move |_| match rules.mask(&text, &Searches::default()) {
-                    // Not copied again.
-                    Masked::Same => Some(text),
-                    Masked::Text(masked) => Some(masked),
-                    Masked::Withheld => None,
-                });
-                let (masked, mut held) = masking.await;
-                let size = masked.as_ref().map_or(0, Vec::capacity);
+        let has_room = held.resize(world.budget(), size).is_ok();
+        let (text, mut by) = match before {
+            Some(made) => (made.text.filter(|_| has_room), made.by),
+            None => (has_room.then(|| x.body().to_vec()), Vec::new()),
+        };
+        by.push(self.identity());
+        let made = match text {
+            Some(text) => {
+                let masking =
+                    world.offload(held, move |_| match rules.mask(kind, &text, &Searches::default()) {
+                        // Not copied again.
+                        Masked::Same => Some(text),
+                        Masked::Text(masked) => Some(masked),
+                        Masked::Withheld => None,
+                    });
+                let (text, mut held) = masking.await;
+                let size = text.as_ref().map_or(0, Vec::capacity);
                 // It shrinks, which does not fail.
                 let _ = held.resize(world.budget(), size);
-                Made(masked, held)
+                Made { text, held, by }
             }
-            Err(_) => Made(None, held),
+            None => Made { text: None, held, by },
         };
         x.set_note(made);
         Step::Next
@@ -170,16 +192,7 @@ impl Plugin for DataMask {
     fn log(&self, x: &mut Exchange<'_>) {
         self.mask_query(x);
         for (name, action) in &self.headers {
-            let masked = match x.header(name).map(|value| action.apply(value, x.searches())) {
-                None | Some(Masked::Same) => continue,
-                Some(Masked::Text(text)) => Some(text),
-                Some(Masked::Withheld) => None,
-            };
-            // A value that no header can have is left out.
-            match masked {
-                Some(text) if x.set_header(name, &text).is_ok() => {}
-                _ => x.remove_header(name),
-            }
+            mask_header(x, name, action);
         }
         if let Some(rules) = &self.body {
             self.mask_body(rules, x);
@@ -188,12 +201,25 @@ impl Plugin for DataMask {
 }
 
 impl DataMask {
+    fn identity(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
     fn mask_query(&self, x: &mut Exchange<'_>) {
         if self.query.is_empty() {
             return;
         }
-        if let Some(masked) = self.query.mask(x.query(), x.searches()) {
-            x.mask_query(&masked);
+        // Another plugin may have changed the query, as to hide a key, but the request line has the client's.
+        let target = x.request().target();
+        let at = target.iter().position(|&byte| byte == b'?').map_or(target.len(), |at| at + 1);
+        let (sent, now) = (&target[at..], x.query());
+        let masked = [sent, now].map(|query| self.query.mask(query, x.searches()));
+        if masked.iter().any(Option::is_some) {
+            let [sent_masked, now_masked] = masked;
+            let (sent, now) =
+                (sent_masked.unwrap_or_else(|| sent.to_vec()), now_masked.unwrap_or_else(|| now.to_vec()));
+            x.mask_query(&sent);
+            x.set_query(&now);
         }
         let rewritten = x.rewritten_uri().and_then(|uri| {
             let at = uri.iter().position(|&byte| byte == b'?')?;
@@ -207,19 +233,25 @@ impl DataMask {
     }
 
     fn mask_body(&self, rules: &BodyRules, x: &mut Exchange<'_>) {
-        let made = x.take_note::<Made>();
+        let identity = self.identity();
+        let made = x.note_mut::<Made>().filter(|made| made.by.contains(&identity));
+        let made = made.map(|made| {
+            (made.text.take(), std::mem::take(&mut made.held), made.by.first() == Some(&identity))
+        });
         if x.body_prefix().is_empty() {
             return;
         }
         let masked = match made {
-            Some(Made(Some(masked), held)) => {
+            // The first instance applies the masks of all.
+            Some((_, _, false)) => return,
+            Some((Some(masked), held, _)) => {
                 drop(held);
                 Masked::Text(masked)
             }
             None if x.body_state() == Body::Whole && x.body().len() <= ON_WORKER.min(self.max_body) => {
                 let mut held = Reservation::default();
                 match held.resize(x.world().budget(), tree::weight(x.body())) {
-                    Ok(()) => rules.mask(x.body(), x.searches()),
+                    Ok(()) => rules.mask(body::Kind::of(x), x.body(), x.searches()),
                     Err(_) => Masked::Withheld,
                 }
             }
@@ -233,6 +265,33 @@ impl DataMask {
                 x.mask_body(Vec::new());
             }
         }
+    }
+}
+
+/// Masks all values of a header.
+fn mask_header(x: &mut Exchange<'_>, name: &HeaderName, action: &Action) {
+    if x.header(name).is_none() {
+        return;
+    }
+    let (mut values, mut is_masked) = (Vec::new(), false);
+    for value in x.request().fields.all(name.as_str().as_bytes()) {
+        match action.apply(value, x.searches()) {
+            Masked::Same => values.push(value.to_vec()),
+            Masked::Text(text) => (is_masked, _) = (true, values.push(text)),
+            Masked::Withheld => is_masked = true,
+        }
+    }
+    if !is_masked {
+        return;
+    }
+    // A value that no header can have is left out.
+    let mut is_empty = true;
+    for value in values {
+        let set = if is_empty { x.set_header(name, &value) } else { x.add_header(name, &value) };
+        is_empty &= set.is_err();
+    }
+    if is_empty {
+        x.remove_header(name);
     }
 }
 

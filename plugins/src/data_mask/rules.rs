@@ -86,21 +86,21 @@ impl Arguments {
     pub(super) fn mask(&self, text: &[u8], searches: &Searches) -> Option<Vec<u8>> {
         let (mut out, mut is_masked) = (Vec::with_capacity(text.len()), false);
         // Of several arguments of one name, a replacement leaves one.
-        let mut replaced: Vec<&[u8]> = Vec::new();
+        let mut replaced = vec![false; self.rules.len()];
         for (at, pair) in text.split(|&byte| byte == b'&').enumerate() {
             let (name, value) = query::split(pair);
             let name = query::decode(name);
             if self.most > 0 && at >= self.most {
+                is_masked = true;
                 break;
             }
             let mut now = value.map(query::decode);
             let (mut is_left_out, mut is_new) = (false, false);
-            for (own, action) in self.rules.iter().filter(|(own, _)| **own == *name) {
+            for ((_, action), replaced) in
+                self.rules.iter().zip(&mut replaced).filter(|((own, _), _)| **own == *name)
+            {
                 if matches!(action, Action::Replace(_)) {
-                    if replaced.contains(&&**own) && !is_new {
-                        is_left_out = true;
-                    }
-                    replaced.push(own);
+                    is_left_out |= std::mem::replace(replaced, true);
                 } else if matches!(action, Action::Regex(_)) && now.is_none() {
                     // A pattern matches values, and this argument has no value.
                     continue;

@@ -64,6 +64,53 @@ fn headers_are_masked() {
 }
 
 #[test]
+fn all_values_of_a_header_are_masked() {
+    let rules = json!([
+        {"type": "header", "name": "cookie", "action": "regex", "regex": "key=\\w+", "value": "key=*"},
+        {"type": "header", "name": "gone", "action": "remove"},
+    ]);
+    let headers = [("Cookie", "a=1"), ("Cookie", "key=secret"), ("Gone", "1"), ("Gone", "2")];
+    let fields = logged(rules, "/", &headers, b"").1;
+    assert_eq!(fields.replace("Content-Length=0 ", "").to_ascii_lowercase(), "cookie=a=1 cookie=key=* ");
+}
+
+#[test]
+fn the_query_that_the_client_sent_is_masked() {
+    let mut probe = Probe::get("/x?key=secret&a=1");
+    let rule = json!([{"type": "query", "name": "key", "action": "remove"}]);
+    let plugin: DataMask = probe.stage(json!({"request": rule})).unwrap();
+    let mut x = probe.exchange();
+    // As plugins do that hide credentials.
+    x.set_query(b"a=1");
+    plugin.log(&mut x);
+    assert_eq!((x.request().target(), x.query()), (&b"/x?a=1"[..], &b"a=1"[..]));
+}
+
+#[test]
+fn masks_of_a_global_rule_and_of_a_route_apply_both() {
+    let long = "x".repeat(50_000);
+    let text = format!("{{\"a\":\"{long}\",\"password\":1,\"email\":1}}");
+    for text in [&text, "{\"password\":1,\"email\":1}"] {
+        let mut probe = Probe::request("POST", "/", &[]);
+        let stage = |name: &str| -> DataMask {
+            probe.stage(json!({"request": [{"type": "body", "body_format": "json", "name": name, "action": "remove"}]})).unwrap()
+        };
+        let plugins = [stage("$.password"), stage("$.email")];
+        let mut x = probe.exchange();
+        with_body(&mut x, text.as_bytes());
+        x.engine_mut().body_asked = 1;
+        for plugin in &plugins {
+            if let Step::Wait = plugin.before_proxy(&mut x) {
+                now(plugin.wait(Phase::BeforeProxy, &mut x));
+            }
+        }
+        plugins.iter().for_each(|plugin| plugin.log(&mut x));
+        let logged = String::from_utf8_lossy(x.body_prefix()).into_owned();
+        assert!(logged.starts_with('{') && !logged.contains("password") && !logged.contains("email"));
+    }
+}
+
+#[test]
 fn json_is_masked() {
     let rules = json!([
         {"type": "body", "body_format": "json", "name": "$.password", "action": "remove"},
@@ -74,7 +121,8 @@ fn json_is_masked() {
         body(rules.clone(), r#"{"password": "p", "users": [{"token": 1, "card": "12-34"}, {"card": 5}]}"#),
         r##"{"users":[{"token":"*","card":"12-#"},{"card":5}]}"##
     );
-    assert_eq!(body(rules.clone(), r#"{ "other": 1 }"#), r#"{ "other": 1 }"#);
+    assert_eq!(body(rules.clone(), r#"{ "other": 1 }"#), r#"{"other":1}"#);
+    assert_eq!(body(rules.clone(), r#"{"card": "1234", "card": null}"#), r#"{"card":null}"#);
     for withheld in ["{\"password\": \"p\"", "password=p"] {
         assert_eq!(body(rules.clone(), withheld), "");
     }
@@ -83,7 +131,7 @@ fn json_is_masked() {
         body(rules.clone(), &format!("{{\"a\":\"{long}\",\"password\":1}}")),
         format!("{{\"a\":\"{long}\"}}")
     );
-    assert_eq!(body(rules.clone(), &format!("{{ \"a\":\"{long}\"}}")), format!("{{ \"a\":\"{long}\"}}"));
+    assert_eq!(body(rules.clone(), &format!("{{ \"a\":\"{long}\"}}")), format!("{{\"a\":\"{long}\"}}"));
     assert_eq!(body(rules, &format!("{{\"a\":\"{long}{long}{long}\"}}")), "", "longer than max_body_size");
 }
 
@@ -99,6 +147,25 @@ fn forms_are_masked() {
     let many: String = (1..=150).map(|n| format!("arg{n}={n}&")).collect();
     let masked = body(rules(), &format!("token=1&{many}"));
     assert!(masked.ends_with("arg99=99"), "further arguments are left out: {masked}");
+    let first = "a=1&".repeat(100);
+    assert_eq!(
+        body(rules(), &format!("{first}password=p")),
+        first.trim_end_matches('&'),
+        "of which none is masked"
+    );
+    let sent = |headers: &[(&str, &str)], text: &str| logged(rules(), "/", headers, text.as_bytes()).2;
+    let form = ("Content-Type", "application/x-www-form-urlencoded; charset=utf-8");
+    assert_eq!(sent(&[form], "{password=p&b=1"), "{password=p&b=1");
+    assert_eq!(sent(&[form], "password=p&b=1"), "b=1");
+    for headers in [
+        &[("Content-Type", "application/json")][..],
+        &[("Content-Type", "multipart/form-data")],
+        &[form, ("Content-Encoding", "gzip")],
+        &[form, form],
+    ] {
+        assert_eq!(sent(headers, "password=p"), "", "{headers:?}");
+    }
+    assert_eq!(body(rules(), "[\"password=p\"]"), "");
     let mut both = rules();
     both.as_array_mut()
         .unwrap()
