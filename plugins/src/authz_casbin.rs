@@ -2,7 +2,9 @@
 //!
 //! Settings and answers as in APISIX 3.18: the subject is a header, the object the path, the action the method. Model and
 //! policy are compiled when the configuration changes; those in files are read with the first request. Several headers of
-//! the subject are refused, since servers differ in which of them counts.
+//! the subject are refused, since servers differ in which of them counts. A request is refused as well if a search of a
+//! regular expression takes too many steps. Patterns that would be read differently than by Casbin are refused with the
+//! configuration: `**`, `[` and `\` of globMatch, and regular expressions within those of keyMatch2 and keyMatch3.
 //!
 //! Model and policy are compiled here and not by the crate `casbin`, which interprets a script for each line of the
 //! policy and needs a runtime of its own.
@@ -18,7 +20,9 @@ use std::time::Duration;
 use ::model::Invalid;
 use sdk::budget::Reservation;
 use sdk::chain::Phases;
+use sdk::pattern::StepLimit;
 use sdk::state::WorkerState;
+use sdk::verdict::Undecidable;
 use sdk::{Build, Exchange, HeaderName, Phase, Plugin, Reply, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -64,7 +68,7 @@ const FILE: u64 = 16 << 20;
 /// How long the files may take, and for how long a request waits for another one that reads them.
 const FILE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Lines of a policy that a worker compares itself.
+/// Lines of a policy, and links between its roles, that a worker looks at itself.
 const ON_WORKER: usize = 500;
 
 const ANONYMOUS: &[u8] = b"anonymous";
@@ -97,7 +101,7 @@ impl Plugin for AuthzCasbin {
 
     fn build(config: Config, cx: &mut Build<'_>) -> Result<AuthzCasbin, Invalid> {
         let username = HeaderName::new(&config.username).map_err(|_| {
-            Invalid::new("this is no name of a header").at("/username").got(config.username.as_str())
+            Invalid::new("the name of a header is invalid").at("/username").got(config.username.as_str())
         })?;
         let rules = match (config.model_path, config.policy_path, config.model, config.policy) {
             (Some(model), Some(policy), ..) => {
@@ -116,17 +120,9 @@ impl Plugin for AuthzCasbin {
 
     fn rewrite(&self, x: &mut Exchange<'_>) -> Step {
         match &self.rules {
-            Rules::Compiled(enforcer) if enforcer.lines() <= ON_WORKER => {
-                let is_accepted = self
-                    .subject(x)
-                    .is_some_and(|subject| enforcer.accepts([subject, x.path(), x.request().method_bytes()]));
-                verdict(is_accepted)
-            }
+            Rules::Compiled(enforcer) if enforcer.work() <= ON_WORKER => self.judge(x, enforcer),
             Rules::Compiled(_) | Rules::Files { .. } => Step::Wait,
-            Rules::Missing => {
-                x.complain(Self::NAME, "not enough configuration to create enforcer");
-                Step::Reply(Reply::status(503).because("there is no model and no policy"))
-            }
+            Rules::Missing => missing(x),
         }
     }
 
@@ -143,23 +139,30 @@ impl Plugin for AuthzCasbin {
                     }
                 }
             }
-            Rules::Missing => return Step::Next,
+            Rules::Missing => return missing(x),
         };
-        let Some(subject) = self.subject(x) else { return verdict(false) };
-        let request = [subject, x.path(), x.request().method_bytes()];
-        if enforcer.lines() <= ON_WORKER {
-            return verdict(enforcer.accepts(request));
+        if enforcer.work() <= ON_WORKER {
+            return self.judge(x, &enforcer);
         }
-        let request = request.map(<[u8]>::to_vec);
+        let Some(subject) = self.subject(x) else { return verdict(Ok(false)) };
+        let request = [subject, x.path(), x.request().method_bytes()].map(<[u8]>::to_vec);
+        let searches = x.searches().take();
         let job = x.world().offload(Reservation::default(), move |_| {
             let [subject, object, action] = &request;
-            enforcer.accepts([subject, object, action])
+            (enforcer.accepts([subject, object, action], &searches), searches)
         });
-        verdict(job.await.0)
+        let (accepted, rest) = job.await.0;
+        x.searches().put_back(&rest);
+        verdict(accepted)
     }
 }
 
 impl AuthzCasbin {
+    fn judge(&self, x: &Exchange<'_>, enforcer: &Enforcer) -> Step {
+        let Some(subject) = self.subject(x) else { return verdict(Ok(false)) };
+        verdict(enforcer.accepts([subject, x.path(), x.request().method_bytes()], x.searches()))
+    }
+
     /// The subject of a request; `None` if it is ambiguous.
     fn subject<'x>(&'x self, x: &'x Exchange<'_>) -> Option<&'x [u8]> {
         let mut all = x.request().fields.all(self.username.as_str().as_bytes());
@@ -171,9 +174,16 @@ impl AuthzCasbin {
     }
 }
 
-fn verdict(is_accepted: bool) -> Step {
-    if is_accepted {
-        return Step::Next;
+fn missing(x: &Exchange<'_>) -> Step {
+    x.complain(AuthzCasbin::NAME, "not enough configuration to create enforcer");
+    Step::Reply(Reply::status(503).because("there is no model and no policy"))
+}
+
+fn verdict(accepted: Result<bool, StepLimit>) -> Step {
+    match accepted {
+        Ok(true) => return Step::Next,
+        Ok(false) => {}
+        Err(StepLimit) => return Step::Refuse(Undecidable::Spent),
     }
     let reply = Reply::json(403, &json!({"message": "Access Denied"}));
     Step::Reply(reply.because("the policy does not accept the request"))
@@ -197,7 +207,7 @@ async fn read(x: &Exchange<'_>, model: &str, policy: &str) -> Option<Arc<Enforce
             .map(|(model, policy)| Enforcer::compile(&model, &policy));
         match compiled {
             Ok(Ok(enforcer)) => Ok(Arc::new(enforcer)),
-            Ok(Err(_)) => Err("the files are no valid model and policy of Casbin"),
+            Ok(Err(_)) => Err("the files of the model and the policy are invalid"),
             Err(why) => Err(why),
         }
     });

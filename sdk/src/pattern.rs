@@ -76,6 +76,17 @@ impl Default for Searches {
 }
 
 impl Searches {
+    /// Takes the whole budget, for searches on another thread; [`Searches::put_back`] returns the rest.
+    #[must_use]
+    pub fn take(&self) -> Searches {
+        Searches(Cell::new(self.0.take()))
+    }
+
+    /// Returns the rest of a budget.
+    pub fn put_back(&self, rest: &Searches) {
+        self.0.set(self.0.get().saturating_add(rest.0.take()));
+    }
+
     fn pay(&self, cost: u64) -> Result<(), StepLimit> {
         self.0.set(self.0.get().checked_sub(cost).ok_or(StepLimit)?);
         Ok(())

@@ -1,5 +1,7 @@
 //! Matchers: the expression of a model with the constants of a line.
 
+use sdk::pattern::{Searches, StepLimit};
+
 use super::functions::Function;
 use super::model::{Graph, Request};
 use super::parse::Expression;
@@ -94,26 +96,41 @@ impl Matcher {
         matches!(self, Matcher::Constant(true))
     }
 
-    pub fn holds(&self, request: &Request<'_>) -> bool {
-        match self {
+    /// # Errors
+    /// It is undecided: a search took too many steps, or a pattern of the request does not compile.
+    pub fn holds(&self, request: &Request<'_>) -> Result<bool, StepLimit> {
+        Ok(match self {
             Matcher::Constant(value) => *value,
-            Matcher::Or(parts) => parts.iter().any(|part| part.holds(request)),
-            Matcher::And(parts) => parts.iter().all(|part| part.holds(request)),
-            Matcher::Not(inner) => !inner.holds(request),
+            Matcher::Or(parts) => {
+                for part in parts {
+                    if part.holds(request)? {
+                        return Ok(true);
+                    }
+                }
+                false
+            }
+            Matcher::And(parts) => {
+                for part in parts {
+                    if !part.holds(request)? {
+                        return Ok(false);
+                    }
+                }
+                true
+            }
+            Matcher::Not(inner) => !inner.holds(request)?,
             Matcher::Equal(left, right) => left.of(request) == right.of(request),
             Matcher::Less(left, right) => left.of(request) < right.of(request),
-            Matcher::Function(text, function) => function.holds(text.of(request)),
+            Matcher::Function(text, function) => function.holds(text.of(request), request.searches)?,
             Matcher::Late(name, text, pattern) => {
-                // A pattern that does not compile matches nothing.
-                let pattern = std::str::from_utf8(pattern.of(request)).ok();
-                let function = pattern.and_then(|pattern| Function::compile(name, pattern).ok().flatten());
-                function.is_some_and(|function| function.holds(text.of(request)))
+                let pattern = std::str::from_utf8(pattern.of(request)).map_err(|_| StepLimit)?;
+                let function = Function::compile(name, pattern).ok().flatten().ok_or(StepLimit)?;
+                function.holds(text.of(request), request.searches)?
             }
             Matcher::Role { graph, name, role, domain } => {
                 let domain = domain.as_ref().map_or(&b""[..], |domain| domain.of(request));
                 request.has_role(*graph, name.of(request), role.of(request), domain)
             }
-        }
+        })
     }
 }
 
@@ -199,7 +216,10 @@ fn call(name: &str, arguments: &[Expression], scope: &Scope<'_>) -> Result<Match
     let constant = std::str::from_utf8(constant).unwrap_or_default();
     let function = Function::compile(known, constant)?.ok_or_else(|| format!("unknown function {name}"))?;
     Ok(match &text {
-        Operand::Constant(text) => Matcher::Constant(function.holds(text)),
+        Operand::Constant(text) => {
+            let holds = function.holds(text, &Searches::default());
+            Matcher::Constant(holds.map_err(|StepLimit| format!("{name} takes too many steps"))?)
+        }
         Operand::Request(_) => Matcher::Function(text, function),
     })
 }

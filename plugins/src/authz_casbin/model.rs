@@ -6,7 +6,8 @@
 use std::cell::RefCell;
 
 use ::model::Invalid;
-use hashbrown::{HashMap, HashSet};
+use hashbrown::{Equivalent, HashMap, HashSet};
+use sdk::pattern::{Searches, StepLimit};
 
 use super::matcher::{Matcher, Scope};
 use super::parse;
@@ -17,6 +18,8 @@ pub(super) struct Enforcer {
     effect: Effect,
     lines: Vec<Line>,
     graphs: Vec<Graph>,
+    /// See [`Enforcer::work`].
+    work: usize,
 }
 
 #[derive(Debug)]
@@ -30,7 +33,6 @@ struct Line {
 enum LineEffect {
     Allow,
     Deny,
-    Other,
 }
 
 /// How the effects of the lines that match become a decision.
@@ -48,14 +50,25 @@ enum Effect {
 pub(super) struct Graph {
     pub name: String,
     pub has_domain: bool,
-    /// By domain and name.
-    links: HashMap<(Text, Text), Vec<Text>>,
+    /// By domain and by name.
+    links: HashMap<Text, HashMap<Text, Vec<Text>>>,
 }
 
 type Text = Box<[u8]>;
 
 /// A graph, a name and a domain.
-type Asked = (usize, Text, Text);
+#[derive(PartialEq, Eq, Hash)]
+struct Asked(usize, Text, Text);
+
+/// The same, borrowed.
+#[derive(Hash)]
+struct AskedRef<'a>(usize, &'a [u8], &'a [u8]);
+
+impl Equivalent<Asked> for AskedRef<'_> {
+    fn equivalent(&self, own: &Asked) -> bool {
+        (self.0, self.1, self.2) == (own.0, &*own.1, &*own.2)
+    }
+}
 
 /// How far roles inherit roles, as in Casbin.
 const LEVELS: usize = 10;
@@ -66,6 +79,7 @@ const LINES: usize = 100_000;
 /// The values of a request, and the roles that were looked up for it.
 pub(super) struct Request<'r> {
     pub values: [&'r [u8]; 3],
+    pub searches: &'r Searches,
     graphs: &'r [Graph],
     roles: RefCell<HashMap<Asked, HashSet<&'r [u8]>>>,
 }
@@ -95,12 +109,15 @@ impl Enforcer {
             if number > LINES {
                 return Err(of_policy(number, "the policy is too long"));
             }
+            let fields = fields.map_err(|why| of_policy(number, why))?;
             let (kind, values) = fields.split_first().ok_or_else(|| of_policy(number, "it is empty"))?;
             if let Some(graph) = graphs.iter_mut().find(|graph| graph.name == *kind) {
                 graph.add(values).map_err(|why| of_policy(number, why))?;
             } else if kind == "p" {
-                let needed = model.policy.len() - usize::from(eft.is_some());
-                if values.len() < needed || values.len() > model.policy.len().max(needed + 1) {
+                // An effect may be left out at the end.
+                let all = model.policy.len();
+                let is_short = eft == Some(all - 1) && values.len() == all - 1;
+                if values.len() != all && !is_short {
                     return Err(of_policy(number, "it does not have the fields of policy_definition"));
                 }
                 lines.push((number, values.to_vec()));
@@ -114,7 +131,7 @@ impl Enforcer {
             let effect = match eft.and_then(|at| values.get(at)).map(String::as_str) {
                 None | Some("allow") => LineEffect::Allow,
                 Some("deny") => LineEffect::Deny,
-                Some(_) => LineEffect::Other,
+                Some(_) => return Err(of_policy(number, "its effect must be allow or deny")),
             };
             let scope =
                 Scope { request: &model.request, policy: &model.policy, values: &values, graphs: &graphs };
@@ -128,36 +145,40 @@ impl Enforcer {
             .map_err(|why| Invalid::new(format!("matcher: {why}")).at("/model"))?;
         let mut lines: Vec<Line> = lines.into_iter().map(compile).collect::<Result<_, Invalid>>()?;
         lines.retain(|line| !line.matcher.is_never());
-        Ok(Enforcer { effect, lines, graphs })
+        let work = lines.len() + graphs.iter().map(Graph::work).sum::<usize>();
+        Ok(Enforcer { effect, lines, graphs, work })
     }
 
-    /// Lines that are compared with a request.
-    pub fn lines(&self) -> usize {
-        self.lines.len()
+    /// Lines that are compared with a request, and links between roles that are followed for it.
+    pub fn work(&self) -> usize {
+        self.work
     }
 
     /// Whether the policy accepts a request with this subject, object and action.
-    pub fn accepts(&self, values: [&[u8]; 3]) -> bool {
-        let request = Request { values, graphs: &self.graphs, roles: RefCell::default() };
+    ///
+    /// # Errors
+    /// It is undecided.
+    pub fn accepts(&self, values: [&[u8]; 3], searches: &Searches) -> Result<bool, StepLimit> {
+        let request = Request { values, searches, graphs: &self.graphs, roles: RefCell::default() };
         let mut allows = false;
-        for line in self.lines.iter().filter(|line| line.effect != LineEffect::Other) {
+        for line in &self.lines {
             // A line that could not change the decision is not compared.
             let is_known = match (self.effect, line.effect) {
                 (Effect::SomeAllow, LineEffect::Deny) | (Effect::NoDeny, LineEffect::Allow) => true,
                 (Effect::SomeAllowNoDeny, LineEffect::Allow) => allows,
                 _ => false,
             };
-            if is_known || !line.matcher.holds(&request) {
+            if is_known || !line.matcher.holds(&request)? {
                 continue;
             }
             match (self.effect, line.effect) {
-                (Effect::SomeAllow, _) => return true,
-                (Effect::NoDeny, _) | (Effect::SomeAllowNoDeny, LineEffect::Deny) => return false,
-                (Effect::Priority, effect) => return effect == LineEffect::Allow,
+                (Effect::SomeAllow, _) => return Ok(true),
+                (Effect::NoDeny, _) | (Effect::SomeAllowNoDeny, LineEffect::Deny) => return Ok(false),
+                (Effect::Priority, effect) => return Ok(effect == LineEffect::Allow),
                 (Effect::SomeAllowNoDeny, _) => allows = true,
             }
         }
-        allows || self.effect == Effect::NoDeny
+        Ok(allows || self.effect == Effect::NoDeny)
     }
 }
 
@@ -182,14 +203,26 @@ impl Graph {
             [name, role, domain] if self.has_domain => (boxed(name), boxed(role), boxed(domain)),
             _ => return Err("it does not have the fields of role_definition"),
         };
-        self.links.entry((domain, name)).or_default().push(role);
+        self.links.entry(domain).or_default().entry(name).or_default().push(role);
         Ok(())
+    }
+
+    /// The most links that are followed for a name: its own, and those of names that are roles.
+    fn work(&self) -> usize {
+        let of_domain = |names: &HashMap<Text, Vec<Text>>| {
+            let roles: HashSet<&Text> = names.values().flatten().collect();
+            let of_roles = names.iter().filter(|(name, _)| roles.contains(name));
+            let own = names.values().map(Vec::len).max().unwrap_or(0);
+            own + of_roles.map(|(_, links)| links.len()).sum::<usize>()
+        };
+        self.links.values().map(of_domain).max().unwrap_or(0)
     }
 
     /// All roles of a name.
     fn roles<'g>(&'g self, name: &[u8], domain: &[u8]) -> HashSet<&'g [u8]> {
         let mut found = HashSet::new();
-        let links = |name: &[u8]| self.links.get(&(Box::from(domain), Box::from(name)));
+        let names = self.links.get(domain);
+        let links = |name: &[u8]| names.and_then(|names| names.get(name));
         let mut level: Vec<&[u8]> = links(name).into_iter().flatten().map(|role| &**role).collect();
         for _ in 0..LEVELS {
             level.retain(|role| found.insert(*role));
@@ -205,10 +238,12 @@ impl Request<'_> {
         if name == role {
             return true;
         }
-        let mut roles = self.roles.borrow_mut();
-        let found = roles
-            .entry((graph, name.into(), domain.into()))
-            .or_insert_with(|| self.graphs[graph].roles(name, domain));
-        found.contains(role)
+        if let Some(found) = self.roles.borrow().get(&AskedRef(graph, name, domain)) {
+            return found.contains(role);
+        }
+        let found = self.graphs[graph].roles(name, domain);
+        let has_role = found.contains(role);
+        self.roles.borrow_mut().insert(Asked(graph, name.into(), domain.into()), found);
+        has_role
     }
 }

@@ -49,7 +49,9 @@ pub(super) fn model(text: &str) -> Result<Model, String> {
             };
             continue;
         }
-        let (key, value) = line.split_once('=').ok_or_else(|| format!("`{line}` is no definition"))?;
+        let (key, value) = line
+            .split_once('=')
+            .ok_or_else(|| format!("`{line}` must be a definition, as `name = value`"))?;
         let (key, value) = (key.trim(), value.trim());
         let fields = || value.split(',').map(|field| field.trim().to_owned()).collect::<Vec<_>>();
         match (section, key) {
@@ -99,7 +101,7 @@ fn joined(text: &str) -> Vec<String> {
 }
 
 /// The fields of each line of a policy, with its number.
-pub(super) fn policy(text: &str) -> impl Iterator<Item = (usize, Vec<String>)> {
+pub(super) fn policy(text: &str) -> impl Iterator<Item = (usize, Result<Vec<String>, &'static str>)> {
     text.lines().enumerate().filter_map(|(at, line)| {
         let line = line.trim();
         (!line.is_empty() && !line.starts_with('#')).then(|| (at + 1, fields(line)))
@@ -107,12 +109,20 @@ pub(super) fn policy(text: &str) -> impl Iterator<Item = (usize, Vec<String>)> {
 }
 
 /// Fields between commas; one in double quotes may have commas.
-fn fields(line: &str) -> Vec<String> {
+fn fields(line: &str) -> Result<Vec<String>, &'static str> {
     let (mut fields, mut rest) = (Vec::new(), line);
     loop {
         rest = rest.trim_start();
-        let (field, after) = match rest.strip_prefix('"').and_then(|inner| inner.split_once('"')) {
-            Some((field, after)) => (field, after.trim_start().strip_prefix(',')),
+        let (field, after) = match rest.strip_prefix('"') {
+            Some(inner) => {
+                let (field, after) = inner.split_once('"').ok_or("a quote does not end")?;
+                let after = after.trim_start();
+                let next = after.strip_prefix(',');
+                if next.is_none() && !after.is_empty() {
+                    return Err("text follows a closing quote");
+                }
+                (field, next)
+            }
             None => match rest.split_once(',') {
                 Some((field, after)) => (field.trim_end(), Some(after)),
                 None => (rest, None),
@@ -121,7 +131,7 @@ fn fields(line: &str) -> Vec<String> {
         fields.push(field.to_owned());
         match after {
             Some(after) => rest = after,
-            None => return fields,
+            None => return Ok(fields),
         }
     }
 }
