@@ -1,7 +1,7 @@
 //! authz-keycloak: asks Keycloak whether the token of a request has permissions (User-Managed Access 2.0).
 //!
-//! Settings, requests and statuses as in APISIX 3.18, with these differences. Only an answer with a status of 2xx accepts a
-//! request; APISIX takes a redirect for one. The password grant reads the discovery document, too. Errors of servers are
+//! Settings, requests and statuses as in APISIX 3.18, with these differences. Only an answer with a status of 2xx and the
+//! JSON `{"result": true}` accepts a request; APISIX takes any below 400 for one. The password grant reads the discovery document, too. Errors of servers are
 //! in the log and not in answers.
 
 mod server;
@@ -149,6 +149,7 @@ impl AuthzKeycloak {
             }
         };
         if answer.status != 200 || serde_json::from_slice::<serde::de::IgnoredAny>(&answer.body).is_err() {
+            x.complain(Self::NAME, "the token endpoint returned no token");
             return refuse(401, "Could not decode JSON from response.");
         }
         let reply = Reply { body: answer.body.into(), ..Reply::status(200) };
@@ -190,7 +191,7 @@ impl AuthzKeycloak {
             }
         };
         match answer.status {
-            200..=299 => Step::Next,
+            200..=299 if accepts(&answer.body) => Step::Next,
             401 => self.refuse(401, answer.body, "Keycloak does not accept the token"),
             403 => self.refuse(403, answer.body, "the token has none of the permissions"),
             status @ 400.. => {
@@ -232,6 +233,15 @@ impl AuthzKeycloak {
         };
         Step::Reply(reply.because(why))
     }
+}
+
+/// Whether an answer is a decision that accepts the request.
+fn accepts(body: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Decision {
+        result: bool,
+    }
+    serde_json::from_slice(body).is_ok_and(|Decision { result }| result)
 }
 
 /// Fields of a request that sends a form.

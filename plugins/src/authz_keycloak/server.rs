@@ -38,6 +38,8 @@ struct Session {
     access_token: String,
     /// For this many milliseconds.
     holds: u64,
+    /// When Keycloak rejects it, in steady milliseconds.
+    end: u64,
     /// With the time of its end, in steady milliseconds.
     refresh_token: Option<(String, u64)>,
 }
@@ -133,11 +135,11 @@ impl Server {
         client: impl Fn(Form) -> Form,
     ) -> Option<Vec<String>> {
         let token = self.session(x, config, client).await?;
-        let found = self.resources_by(x, &token.access_token).await;
+        let found = self.resources_by(x, &token).await;
         found.map_err(|why| x.complain(AuthzKeycloak::NAME, why)).ok()
     }
 
-    async fn resources_by(&self, x: &Exchange<'_>, token: &str) -> Result<Vec<String>, &'static str> {
+    async fn resources_by(&self, x: &Exchange<'_>, session: &Session) -> Result<Vec<String>, &'static str> {
         let own = self.resource_endpoint.clone();
         let endpoint = match own {
             Some(endpoint) => Some(endpoint),
@@ -148,11 +150,16 @@ impl Server {
             Form::default().with("uri", &String::from_utf8_lossy(x.path())).with("matchingUri", "true");
         let mut fields = Fields::new();
         fields
-            .set(b"Authorization", format!("Bearer {token}").as_bytes())
+            .set(b"Authorization", format!("Bearer {}", session.access_token).as_bytes())
             .map_err(|_| "the token cannot be sent")?;
         let endpoint = endpoint.with_query(query.bytes());
         let answer = endpoint.fetch(x, self.manner, Method::Get, fields, Bytes::new()).await;
         let answer = answer.map_err(|error| error.as_str())?;
+        if answer.status == 401 {
+            // It was revoked.
+            let is_this = |own: &Session| own.access_token == session.access_token;
+            self.session.with(x.world(), |cache| cache.forget(is_this));
+        }
         if answer.status != 200 {
             return Err(NOT_200);
         }
@@ -170,7 +177,12 @@ impl Server {
         config: &Config,
         client: impl Fn(Form) -> Form,
     ) -> Option<Rc<Session>> {
-        let last = self.session.with(x.world(), |cache| cache.last());
+        let now = x.world().steady_ms();
+        let last = self.session.with(x.world(), |cache| {
+            let last = cache.last();
+            cache.forget(|session| session.end <= now);
+            last
+        });
         let ttl = last.as_ref().map_or(self.ttl, |session| session.holds.min(self.ttl));
         let ask = async || {
             let endpoint = self.token_endpoint(x).await?;
@@ -208,16 +220,17 @@ impl Server {
         let now = x.world().steady_ms();
         let holds =
             |seconds: u64, leeway: u64| seconds.saturating_sub(1).saturating_sub(leeway).saturating_mul(1000);
+        let seconds = tokens.expires_in.unwrap_or(config.access_token_expires_in);
+        // A token that is over already is used once more.
+        let holds_access = holds(seconds, config.access_token_expires_leeway).max(1000);
         let refresh = holds(
             tokens.refresh_expires_in.unwrap_or(config.refresh_token_expires_in),
             config.refresh_token_expires_leeway,
         );
         Ok(Session {
             access_token: tokens.access_token.ok_or("Response does not contain access_token field.")?,
-            holds: holds(
-                tokens.expires_in.unwrap_or(config.access_token_expires_in),
-                config.access_token_expires_leeway,
-            ),
+            holds: holds_access,
+            end: now.saturating_add(seconds.saturating_mul(1000).max(holds_access)),
             refresh_token: match tokens.refresh_token {
                 Some(token) => Some((token, now.saturating_add(refresh))),
                 None => before,

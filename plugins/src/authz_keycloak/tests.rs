@@ -7,6 +7,10 @@ fn answer(status: u16, body: &str) -> Result<Fetched, FetchError> {
     Ok(Fetched { status, body: body.as_bytes().to_vec(), ..Fetched::default() })
 }
 
+fn accepted() -> Result<Fetched, FetchError> {
+    answer(200, "{\"result\":true}")
+}
+
 /// The plugin with a request; `answers` are those of the server, in their order.
 struct Case {
     probe: Probe,
@@ -85,6 +89,8 @@ fn only_a_decision_accepts() {
         (answer(400, "{\"error\":\"invalid_resource\"}"), 400, "{\"error\":\"invalid_resource\"}"),
         (answer(500, ""), 500, ""),
         (answer(302, ""), 503, ""),
+        (answer(200, ""), 503, ""),
+        (answer(200, "{\"result\":false}"), 503, ""),
         (Err(FetchError::Refused), 503, ""),
         (Err(FetchError::TooLarge), 503, ""),
     ] {
@@ -108,7 +114,7 @@ fn without_permissions_the_mode_decides() {
     let mut redirected = with_token(json!({"access_denied_redirect_uri": "/denied"}));
     assert_eq!(redirected.run(vec![], b"").0, 307);
     let mut permissive = with_token(json!({"policy_enforcement_mode": "PERMISSIVE"}));
-    assert_eq!(permissive.run(vec![answer(200, "")], b"").0, 0);
+    assert_eq!(permissive.run(vec![accepted()], b"").0, 0);
     let two = [("Authorization", "Bearer t"), ("authorization", "Bearer u")];
     let mut twice = Case::new(json!({"permissions": ["a"]}), ("GET", "/", &two));
     assert_eq!(twice.run(vec![answer(200, "")], b"").0, 401);
@@ -124,7 +130,7 @@ fn resources_of_a_path_are_asked_for_by_the_client() {
     });
     let mut case = with_token(config);
     let tokens = |more: &str| answer(200, &format!("{{\"access_token\":\"sa\",\"expires_in\":60{more}}}"));
-    let decision = || answer(200, "{}");
+    let decision = accepted;
     let resources = || answer(200, "[\"id-1\"]");
     let (status, _, sent) = case.run(vec![tokens(",\"refresh_token\":\"r\""), resources(), decision()], b"");
     assert_eq!(status, 0);
@@ -147,6 +153,29 @@ fn resources_of_a_path_are_asked_for_by_the_client() {
 }
 
 #[test]
+fn tokens_of_the_client_end_at_once_or_early() {
+    let config =
+        json!({"lazy_load_paths": true, "resource_registration_endpoint": "http://127.0.0.1:8080/res"});
+    let mut case = with_token(config);
+    let all = |seconds: u64| {
+        let token = format!("{{\"access_token\":\"sa\",\"expires_in\":{seconds}}}");
+        vec![answer(200, &token), answer(200, "[\"id-1\"]"), accepted()]
+    };
+    for seconds in [0, 1, 2] {
+        let (status, _, sent) = case.run(all(seconds), b"");
+        assert_eq!((status, sent.len()), (0, 3), "{seconds}: {sent:?}");
+        case.probe.world.now_ms.set(case.probe.world.now_ms.get() + 2000);
+    }
+    // Without an answer, a token that is over is not used.
+    let (status, _, sent) = case.run(vec![Err(FetchError::Refused)], b"");
+    assert_eq!((status, sent.len()), (503, 1), "{sent:?}");
+    case.probe.world.now_ms.set(case.probe.world.now_ms.get() + 2000);
+    assert_eq!(case.run(all(300), b"").0, 0);
+    assert_eq!(case.run(vec![answer(401, "")], b"").0, 503, "it was revoked");
+    assert_eq!(case.run(all(300), b"").0, 0);
+}
+
+#[test]
 fn endpoints_are_discovered() {
     let config =
         json!({"discovery": "http://127.0.0.1:8080/uma2", "token_endpoint": null, "permissions": ["a"]});
@@ -161,7 +190,7 @@ fn endpoints_are_discovered() {
         assert_eq!(case.run(vec![refused], b"").0, 503);
         case.probe.world.now_ms.set(case.probe.world.now_ms.get() + 2000);
     }
-    let (status, _, sent) = case.run(vec![answer(200, document), answer(200, "{}")], b"");
+    let (status, _, sent) = case.run(vec![answer(200, document), accepted()], b"");
     assert_eq!((status, &sent[0][..]), (0, "/uma2  "));
     assert!(sent[1].starts_with("/found Bearer t "));
     assert_eq!(case.run(vec![answer(200, "{}")], b"").2.len(), 1, "the document is kept");

@@ -76,8 +76,15 @@ impl<T> Cache<T> {
         }
     }
 
-    fn store(&mut self, now: u64, document: T) {
-        *self = Cache { document: Some(Rc::new(document)), came: now, failed: None, asks: false };
+    /// Drops a document that must not be used any longer: requests wait for another one.
+    pub fn forget(&mut self, is_over: impl FnOnce(&T) -> bool) {
+        self.document.take_if(|document| is_over(document));
+    }
+
+    fn store(&mut self, now: u64, document: T) -> Rc<T> {
+        let document = Rc::new(document);
+        *self = Cache { document: Some(document.clone()), came: now, failed: None, asks: false };
+        document
     }
 
     fn fail(&mut self, now: u64) {
@@ -112,10 +119,12 @@ pub(crate) async fn obtain<T: 'static>(
         let answer = ask().await;
         drop(asking);
         let now = world.steady_ms();
-        cache.with(world, |cache| match answer {
-            Some(document) => cache.store(now, document),
-            None => cache.fail(now),
-        });
+        let Some(document) = answer else {
+            cache.with(world, |cache| cache.fail(now));
+            continue;
+        };
+        // It serves the request that asked, even if it does not hold for any time.
+        return Some(cache.with(world, |cache| cache.store(now, document)));
     }
 }
 
