@@ -87,8 +87,8 @@ pub(crate) async fn of_file(path: &str, defaults: &Defaults) -> Result<GcpAuth, 
     // The disk may be slow.
     let read = tokio::task::spawn_blocking(move || read(Path::new(&file))).await;
     let text = read.map_err(|error| failed(error.to_string()))?.map_err(|error| failed(error.to_string()))?;
-    let found: FileAccount =
-        serde_json::from_slice(&text).map_err(|_| failed("it is no service account".to_owned()))?;
+    let found: FileAccount = serde_json::from_slice(&text)
+        .map_err(|_| failed("it must be the JSON of a service account".to_owned()))?;
     let default = |text: Option<String>, default: &str| text.unwrap_or_else(|| default.to_owned());
     Ok(GcpAuth {
         client_email: found.client_email,
@@ -107,7 +107,7 @@ pub(crate) async fn of_file(path: &str, defaults: &Defaults) -> Result<GcpAuth, 
 /// A server of Google's, or one in its place.
 ///
 /// # Errors
-/// It is no address, in words.
+/// The address is invalid, in words.
 pub(crate) fn server(uri: &str, verify: bool, trust: &Trust) -> Result<Server, String> {
     let tls = if verify { &trust.verifying } else { &trust.trusting };
     Ok(Server::parse(uri, tls)?.resolved_by(trust.names.clone()))
@@ -187,13 +187,13 @@ pub(crate) async fn forget(slot: &Mutex<Option<Token>>, token: &str) {
 fn assertion(account: &GcpAuth, scope: &str, now: u64) -> Result<String, String> {
     let wrong = |what: &str| format!("private_key of the account: {what}");
     let der = PrivateKeyDer::from_pem_slice(account.private_key.as_bytes())
-        .map_err(|_| wrong("it is no PEM of a private key"))?;
+        .map_err(|_| wrong("it must be the PEM of a private key"))?;
     let pair = match &der {
         PrivateKeyDer::Pkcs8(der) => RsaKeyPair::from_pkcs8(der.secret_pkcs8_der()),
         PrivateKeyDer::Pkcs1(der) => RsaKeyPair::from_der(der.secret_pkcs1_der()),
-        _ => return Err(wrong("it is no RSA key")),
+        _ => return Err(wrong("it must be an RSA key")),
     };
-    let pair = pair.map_err(|_| wrong("it is no RSA key"))?;
+    let pair = pair.map_err(|_| wrong("it must be an RSA key"))?;
     let claims = json!({
         "iss": account.client_email, "aud": account.token_uri, "scope": scope, "iat": now, "exp": now + 3600,
     });

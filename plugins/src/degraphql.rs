@@ -16,7 +16,13 @@ use crate::tree;
 
 /// The plugin instance.
 pub struct Degraphql {
-    config: Config,
+    max_body: usize,
+    variables: Option<Vec<String>>,
+    /// Query and operation of a body, as members of JSON.
+    members: (String, String),
+    /// The query as an argument.
+    argument: Form,
+    operation_name: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -50,12 +56,20 @@ impl Plugin for Degraphql {
                 "operation_name is required if multiple operations are present in the query";
             return Err(Invalid::new(MISSING).at("/operation_name"));
         }
-        Ok(Degraphql { config })
+        let operation = config.operation_name.as_ref();
+        let operation = operation.map(|name| format!(",\"operationName\":{}", json!(name)));
+        Ok(Degraphql {
+            max_body: config.max_req_body_size,
+            variables: config.variables,
+            members: (format!("\"query\":{}", json!(config.query)), operation.unwrap_or_default()),
+            argument: Form::default().with("query", &config.query),
+            operation_name: config.operation_name,
+        })
     }
 
     fn access(&self, x: &mut Exchange<'_>) -> Step {
         match x.method() {
-            Method::Post => crate::buffer_body(x, self.config.max_req_body_size),
+            Method::Post => crate::buffer_body(x, self.max_body),
             Method::Get => {
                 let query = self.arguments(x);
                 x.set_query(&query);
@@ -69,7 +83,7 @@ impl Plugin for Degraphql {
     async fn wait(&self, _phase: Phase, x: &mut Exchange<'_>) -> Step {
         let refuse = |why: &'static str| Step::Reply(Reply::status(400).because(why));
         let mut variables = None;
-        if let Some(names) = &self.config.variables {
+        if let Some(names) = &self.variables {
             if x.body().is_empty() {
                 return refuse("the request has no body");
             }
@@ -86,7 +100,7 @@ impl Plugin for Degraphql {
             };
             match found {
                 Some(found) => variables = Some(found),
-                None => return refuse("the request's body is no JSON object"),
+                None => return refuse("the request's body must be a JSON object or list"),
             }
         }
         // The name and value are valid.
@@ -99,7 +113,7 @@ impl Plugin for Degraphql {
     }
 }
 
-/// The variables in a body; `None` if it is no JSON object or list.
+/// The variables in a body; `None` if it is neither a JSON object nor a list.
 fn select(names: &[String], body: &[u8]) -> Option<Map<String, Value>> {
     match tree::read(body).ok()? {
         Value::Object(mut members) => {
@@ -114,25 +128,20 @@ fn select(names: &[String], body: &[u8]) -> Option<Map<String, Value>> {
 
 impl Degraphql {
     fn body(&self, variables: Option<Map<String, Value>>) -> Vec<u8> {
-        let mut body = json!({"query": self.config.query});
-        if let Some(variables) = variables {
-            body["variables"] = Value::Object(variables);
-        }
-        if let Some(name) = &self.config.operation_name {
-            body["operationName"] = json!(name);
-        }
-        body.to_string().into_bytes()
+        let (query, operation) = &self.members;
+        let variables = variables.map(|variables| format!(",\"variables\":{}", Value::Object(variables)));
+        format!("{{{query}{}{operation}}}", variables.unwrap_or_default()).into_bytes()
     }
 
     /// The query of a GET.
     fn arguments(&self, x: &Exchange<'_>) -> Vec<u8> {
-        let mut form = Form::default().with("query", &self.config.query);
-        if let Some(names) = &self.config.variables {
+        let mut form = self.argument.clone();
+        if let Some(names) = &self.variables {
             let mut sent = tree::form(x.query());
             let found = names.iter().filter_map(|name| Some((name.clone(), sent.swap_remove(name)?)));
             form.add("variables", &Value::Object(found.collect()).to_string());
         }
-        if let Some(name) = &self.config.operation_name {
+        if let Some(name) = &self.operation_name {
             form.add("operationName", name);
         }
         form.bytes()

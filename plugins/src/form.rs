@@ -6,7 +6,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// The arguments of a form, encoded.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Form(Vec<u8>);
 
 impl Form {

@@ -31,6 +31,8 @@ pub struct Skywalking {
     salt: u64,
     service: String,
     instance: String,
+    /// Both in Base64, as `sw8` has them.
+    names: String,
     request_uri: Var,
     host: Var,
     sink: Sink,
@@ -82,8 +84,8 @@ struct Reference {
     address: String,
 }
 
-/// The upstream's name in spans and in `sw8`.
-const PEER: &str = "upstream service";
+/// The upstream's name in `sw8`: `upstream service` in Base64.
+const PEER: &str = "dXBzdHJlYW0gc2VydmljZQ==";
 
 /// APISIX's number among SkyWalking's components.
 const COMPONENT: u32 = 6002;
@@ -136,7 +138,9 @@ impl Plugin for Skywalking {
             "$hostname" => vars::hostname().to_owned(),
             name => name.to_owned(),
         };
+        let names = [&attr.service_name, &instance].map(|name| BASE64_STANDARD.encode(name)).join("-");
         Ok(Skywalking {
+            names,
             bound: (config.sample_ratio * (1_u128 << 64) as f64) as u128,
             salt: salt(cx.owner.collection, &cx.owner.id),
             service: attr.service_name,
@@ -189,13 +193,11 @@ impl Skywalking {
     fn header(&self, trace: &str, segment: &str, path: &[u8]) -> String {
         let code = |text: &[u8]| BASE64_STANDARD.encode(text);
         format!(
-            "1-{}-{}-1-{}-{}-{}-{}",
+            "1-{}-{}-1-{}-{}-{PEER}",
             code(trace.as_bytes()),
             code(segment.as_bytes()),
-            code(self.service.as_bytes()),
-            code(self.instance.as_bytes()),
+            self.names,
             code(path),
-            code(PEER.as_bytes())
         )
     }
 
