@@ -42,12 +42,14 @@ pub struct Schema {
     again: Kept,
     /// Values come from clients, see [`Schema::for_clients`].
     of_clients: bool,
+    /// Values are checked and not filled in.
+    stays: bool,
 }
 
 /// The schemas that contain themselves or are shared: references to them are weak.
 type Kept = Arc<OnceLock<Vec<Arc<Again>>>>;
 
-/// Compiles schemas of one document, for values of clients: a schema that several references lead to is compiled once,
+/// Compiles schemas of one document, for values of clients, which stay as they are: a schema that several references lead to is compiled once,
 /// and one bound holds for all.
 pub struct Schemas<'d> {
     compiler: Compiler<'d>,
@@ -70,7 +72,7 @@ impl<'d> Schemas<'d> {
             return Ok(made.clone());
         }
         let root = self.compiler.root(pointer)?;
-        let schema = Arc::new(Schema { root, again: self.again.clone(), of_clients: true });
+        let schema = Arc::new(Schema { root, again: self.again.clone(), of_clients: true, stays: true });
         self.made.borrow_mut().insert(pointer.to_owned(), schema.clone());
         Ok(schema)
     }
@@ -104,10 +106,10 @@ impl Schema {
         let compiler = Compiler::new(document);
         let root = compiler.root(pointer)?;
         let again = Kept::from(OnceLock::from(compiler.complete()?));
-        Ok(Schema { root, again, of_clients: false })
+        Ok(Schema { root, again, of_clients: false, stays: false })
     }
 
-    /// Checks values of clients, which stay as they are. A text that looks like a reference to a secret is a text like any
+    /// Checks values of clients. A text that looks like a reference to a secret is a text like any
     /// other; in configurations it is checked only when it is resolved.
     #[must_use]
     pub fn for_clients(self) -> Schema {
@@ -153,7 +155,7 @@ impl Schema {
         pattern::begin();
         // Without schemas that contain themselves, the steps of a configuration are bounded by its schema.
         let bounds = self.of_clients || self.again.get().is_some_and(|again| !again.is_empty());
-        work::begin(value, self.of_clients, bounds);
+        work::begin(value, (self.of_clients, self.stays), bounds);
     }
 
     /// Fills defaults up to the first thing wrong, and says nothing about it.

@@ -76,7 +76,7 @@ impl Subschema {
             return Err(R::of(|| self.wrong_type(value)));
         }
         if let [only] = self.types[..]
-            && !work::is_of_client()
+            && !work::stays()
         {
             only.settle(value);
         }
@@ -221,14 +221,14 @@ impl Subschema {
         if let Some(fit) = presences(std::slice::from_ref(self), value) {
             return fit == 1;
         }
-        let value = if self.writes && !work::is_of_client() { &mut value.clone() } else { value };
+        let value = if self.writes && !work::stays() { &mut value.clone() } else { value };
         self.walk::<Unsaid>(value).is_ok()
     }
 
     /// Walks `value`, leaving it as it was if it does not fit.
     pub fn try_walk<R: Misfit>(&self, value: &mut Value) -> Result<(), R> {
         // A value of another type is refused before anything is written.
-        if !self.writes || work::is_of_client() || !self.has_type(value) {
+        if !self.writes || work::stays() || !self.has_type(value) {
             return self.walk(value);
         }
         let mut trial = value.clone();
@@ -289,7 +289,7 @@ impl Type {
 
 fn walk_object<R: Misfit>(rules: &ObjectRules, value: &mut Value) -> Result<(), R> {
     let is_empty_list = matches!(value, Value::Array(items) if items.is_empty());
-    if is_empty_list && !rules.properties.is_empty() && !work::is_of_client() {
+    if is_empty_list && !rules.properties.is_empty() && !work::stays() {
         *value = Value::Object(Map::new());
     }
     if !is_object_like(value) {
@@ -315,7 +315,7 @@ fn walk_object<R: Misfit>(rules: &ObjectRules, value: &mut Value) -> Result<(), 
             None if property.required => return Err(R::of(|| Invalid::missing(name))),
             None => {
                 if let (Some(default), Value::Object(map)) = (&property.default, &mut *value)
-                    && !work::is_of_client()
+                    && !work::stays()
                 {
                     map.insert(name.clone(), default.clone());
                     names.add(name);

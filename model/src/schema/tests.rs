@@ -408,9 +408,13 @@ fn the_steps_of_a_walk_are_bounded() {
 }
 
 #[test]
-fn values_of_clients_stay_as_they_are() {
+fn values_of_a_document_stay_as_they_are() {
     let written = json!({"type": "object", "properties": {"a": {"default": 1}, "b": {"type": "integer"}}, "minProperties": 1});
-    let schema = Schema::new(&written).unwrap().for_clients();
+    let filled = Schema::new(&written).unwrap().for_clients().parse(json!({"b": 1.0}));
+    assert_eq!(filled.unwrap(), json!({"a": 1, "b": 1}));
+    let schemas = Schemas::of(&written);
+    let schema = schemas.at("").unwrap();
+    schemas.finish().unwrap();
     assert_eq!(schema.parse(json!({"b": 1.0})).unwrap(), json!({"b": 1.0}));
     assert!(schema.parse(json!({})).is_err() && schema.parse(json!([])).is_err());
 }

@@ -19,17 +19,25 @@ thread_local! {
     static STEPS: Cell<usize> = const { Cell::new(usize::MAX) };
     /// The value comes from a client.
     static OF_CLIENT: Cell<bool> = const { Cell::new(false) };
+    /// The value stays as it is.
+    static STAYS: Cell<bool> = const { Cell::new(false) };
     /// Schemas within schemas that are being walked.
     static LEVELS: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Begins the check of a value, whose steps are bounded if `bounds` says so.
-pub fn begin(value: &Value, of_client: bool, bounds: bool) {
+pub fn begin(value: &Value, (of_client, stays): (bool, bool), bounds: bool) {
     STEPS.set(if bounds { FIRST + EACH * size(value) } else { usize::MAX });
     OF_CLIENT.set(of_client);
+    STAYS.set(stays);
 }
 
-/// Whether the value comes from a client: it is checked and stays as it is, and its texts refer to no secret.
+/// Whether the value is only checked: no default is filled in, and no alternative needs a copy.
+pub fn stays() -> bool {
+    STAYS.get()
+}
+
+/// Whether the value comes from a client: its texts refer to no secret.
 pub fn is_of_client() -> bool {
     OF_CLIENT.get()
 }
