@@ -147,6 +147,8 @@ pub struct Runner {
     pub command: Vec<String>,
     /// Its Unix socket, if that is not the gateway's choice.
     pub path: Option<String>,
+    /// `nginx_config.envs`: variables of the environment that it gets, by name or as `NAME=value`.
+    pub environment: Vec<String>,
 }
 
 /// `apisix.data_encryption`: how secrets of plugins are stored. `Debug` does not show the keys.

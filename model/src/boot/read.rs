@@ -117,6 +117,7 @@ pub fn boot(value: &Value, lookup: Lookup<'_>) -> Result<Boot, Invalid> {
         runner: Runner {
             command: file.texts("/ext-plugin/cmd").unwrap_or_default(),
             path: file.text("/ext-plugin/path_for_test").map(str::to_owned),
+            environment: file.texts("/nginx_config/envs").unwrap_or_default(),
         },
         wasm: Wasm {
             plugins: file.read("/wasm/plugins", wasm::plugins).unwrap_or_default(),

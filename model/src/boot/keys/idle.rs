@@ -46,7 +46,6 @@ pub const IDLE: &[Row] = &[
     idle("nginx_config.max_pending_timers", "timers need no limit"),
     idle("nginx_config.max_running_timers", "timers need no limit"),
     idle_unless("nginx_config.event.use", "epoll", "workers wait with epoll"),
-    idle("nginx_config.envs", "all of the environment is visible"),
     idle("nginx_config.meta", SIZED_ALONE),
     idle("nginx_config.stream.metrics_zone_size", SIZED_ALONE),
     idle("nginx_config.main_configuration_snippet", NO_NGINX),

@@ -30,6 +30,9 @@ pub const PLUGINS: &[Row] = &[
          gateway").words("none"),
     row("ext-plugin.path_for_test", Shape::Text, "",
         "Unix socket of a runner that something else starts").words("one in the data folder"),
+    row("nginx_config.envs", Shape::Texts, "",
+        "variables of the environment that a plugin runner gets besides `PATH`, `HOME`, `LANG` and `TZ`: names, or \
+         `NAME=value`; scripts and secrets see all").words("none"),
     row("wasm.plugins", Shape::WasmPlugins, "",
         "[plugins in WebAssembly](scripting.md#filters-in-webassembly): list of `{name, priority, file, http_request_phase, \
          process_bodies}`; `process_bodies` is ours").words("none"),
