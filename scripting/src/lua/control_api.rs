@@ -4,6 +4,7 @@
 //! shared dictionaries.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
@@ -21,6 +22,29 @@ use super::{control, machine, text};
 /// The function of a plugin that lists its endpoints.
 pub(super) const NAME: &str = "control_api";
 
+/// Requests that wait for the machine or are on it: it also checks the scripts of a new configuration.
+const MOST: usize = 8;
+
+static TURNS: Turns = Turns(AtomicUsize::new(0));
+
+struct Turns(AtomicUsize);
+
+/// One of the [`MOST`] requests.
+struct Turn<'a>(&'a Turns);
+
+impl Turns {
+    fn take(&self) -> Option<Turn<'_>> {
+        let one_more = |taken| (taken < MOST).then_some(taken + 1);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok().map(|_| Turn(self))
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// Calls the handler at this place in the list of a plugin, by the function that `load` makes.
 pub(super) fn answer(
     host: &Arc<Host>,
@@ -29,6 +53,7 @@ pub(super) fn answer(
     at: usize,
     request: ControlRequest,
 ) -> ControlReply {
+    let Some(_turn) = TURNS.take() else { return error(503) };
     let done = control::run(host, move |machine| {
         let served = load(machine)
             .and_then(|call| request.exchange(|x| served(x, call, at)).unwrap_or_else(|| Ok(error(400))));
@@ -68,4 +93,20 @@ fn served(x: &mut Exchange<'_>, call: Function, at: usize) -> Result<ControlRepl
         headers.extend(reply.headers.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
     }
     Ok(ControlReply { status: reply.status, headers, body: Bytes::clone(&reply.body) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_that_wait_are_few() {
+        let turns = Turns(AtomicUsize::new(0));
+        let mut taken: Vec<_> = std::iter::from_fn(|| turns.take()).collect();
+        assert_eq!(taken.len(), MOST);
+        taken.pop();
+        assert!(turns.take().is_some());
+        drop(taken);
+        assert_eq!(turns.0.load(Ordering::Relaxed), 0);
+    }
 }
