@@ -89,6 +89,11 @@ impl External {
         }
     }
 
+    /// The answer where the runner cannot be asked.
+    pub(crate) fn refuse(&self, x: &Exchange<'_>, words: &'static str) -> Step {
+        self.failed(x, Failure::Broken(words))
+    }
+
     /// Before the call for a request.
     pub(crate) fn begin(&self, x: &mut Exchange<'_>) -> Step {
         if let Some(Pending { body, held }) = x.take_note::<Pending>() {

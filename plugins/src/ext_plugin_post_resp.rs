@@ -42,11 +42,17 @@ impl Plugin for ExtPluginPostResp {
     }
 
     fn header_action(&self, x: &mut Exchange<'_>) -> Step {
-        if x.source() != Source::Upstream || x.note::<Held>().is_some() {
+        if x.source() != Source::Upstream {
+            // The runner's own response, or one in the place of a body that is held so far.
+            x.take_note::<Held>();
             return Step::Next;
         }
+        if x.status() == 101 {
+            return self.0.refuse(x, "a runner cannot decide about a tunnel");
+        }
         x.set_note(Held::default());
-        match x.method() == Method::Head || matches!(x.status(), 204 | 304) {
+        // Body filters see nothing of these.
+        match x.method() == Method::Head || matches!(x.status(), 204 | 205 | 304) {
             true => Step::Wait,
             false => Step::Next,
         }

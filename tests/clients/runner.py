@@ -6,6 +6,7 @@ import json
 import os
 import random
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -220,6 +221,8 @@ def answer(rewrite, stop):
 def hurt(call, kind, name, value):
     """Everything that a runner should not do."""
     if name == "crash":
+        # It keeps the output open.
+        subprocess.Popen(["sleep", "600"])
         os._exit(3)
     elif name == "hang":
         time.sleep(60)

@@ -31,6 +31,9 @@ const TOKEN_MS: u64 = 3_240_000;
 const MOST_TRIES: u32 = 3;
 const MOST_QUESTIONS: u32 = 1000;
 
+/// Bytes of all answers to the questions of a call: a body several times.
+const MOST_ANSWERS: usize = 4 * LONGEST;
+
 /// Bytes of a message that are read at a time, so that memory is taken as they come.
 const PIECE: usize = 64 << 10;
 
@@ -38,7 +41,7 @@ const PIECE: usize = 64 << 10;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Failure {
     Broken(&'static str),
-    /// The connection was idle and is dead.
+    /// The connection was idle and is dead; the runner has not got the message.
     Stale,
     UnknownToken,
     /// The runner asks for the request's body, which is not buffered.
@@ -47,6 +50,7 @@ pub(super) enum Failure {
 }
 
 const INVALID: Failure = Failure::Broken("the runner's answer is invalid");
+const BROKEN: Failure = Failure::Broken("the connection to the runner broke off");
 
 /// The subject of a call.
 pub(super) enum Subject<'a> {
@@ -112,7 +116,8 @@ impl Caller {
         Err(failure)
     }
 
-    /// Idle connections may be dead: each is tried once; a new one ends the loop.
+    /// Idle connections may be dead: each is tried once; a new one ends the loop. A message that the runner may have got
+    /// is not sent again.
     async fn once(&self, x: &Exchange<'_>, subject: &Subject<'_>) -> Result<Message, Failure> {
         loop {
             let to = Connect {
@@ -149,13 +154,17 @@ impl Caller {
             Subject::Response(response, _) => (RESPONSE, response.message(id, token)),
         };
         let mut answer = exchange(connection, x.world(), kind, &message).await?;
-        let mut questions = 0;
+        let (mut questions, mut answered) = (0, 0);
         while answer.kind == EXTRA_INFO {
             questions += 1;
             if questions > MOST_QUESTIONS {
                 return Err(Failure::Broken("the runner asks too many questions during a call"));
             }
             let reply = self.extra_info(x, subject, &answer.bytes)?;
+            answered += reply.len();
+            if answered > MOST_ANSWERS {
+                return Err(Failure::Broken("the runner asks for too many bytes during a call"));
+            }
             answer = exchange(connection, x.world(), EXTRA_INFO, &reply).await?;
         }
         if answer.kind == kind { Ok(answer) } else { Err(INVALID) }
@@ -229,19 +238,25 @@ async fn exchange(
 ) -> Result<Message, Failure> {
     let length = u32::try_from(message.len()).ok().filter(|_| message.len() <= LONGEST);
     let length = length.ok_or(Failure::Broken("a message to the runner is too long"))?.to_be_bytes();
-    let mut frame = Vec::with_capacity(4 + message.len());
+    let mut sent = Reservation::default();
+    sent.resize(world.budget(), message.len()).map_err(|_| Failure::NoMemory)?;
+    // A short message leaves with its head; of a long one there is no second copy.
+    let (first, rest) = message.split_at(message.len().min(PIECE));
+    let mut frame = Vec::with_capacity(4 + first.len());
     frame.extend([kind, length[1], length[2], length[3]]);
-    frame.extend_from_slice(message);
-    // A server that was restarted meanwhile has seen nothing of the call.
+    frame.extend_from_slice(first);
     let is_reused = connection.is_reused() && kind != EXTRA_INFO;
-    let broken = |_: io::Error| match is_reused {
-        true => Failure::Stale,
-        false => Failure::Broken("the connection to the runner broke off"),
-    };
-    connection.write_all(&frame).await.map_err(broken)?;
-    connection.flush().await.map_err(broken)?;
+    // A Unix socket whose other end is closed takes nothing, and is reset only if bytes were left unread there.
+    let unsent = |_: io::Error| if is_reused { Failure::Stale } else { BROKEN };
+    connection.write_all(&frame).await.map_err(unsent)?;
+    connection.write_all(rest).await.map_err(unsent)?;
+    connection.flush().await.map_err(unsent)?;
     let mut head = [0; 4];
-    connection.read_exact(&mut head).await.map_err(broken)?;
+    let read = connection.read_exact(&mut head).await;
+    read.map_err(|error| match error.kind() {
+        io::ErrorKind::ConnectionReset => unsent(error),
+        _ => BROKEN,
+    })?;
     let length = usize::from(head[1]) << 16 | usize::from(head[2]) << 8 | usize::from(head[3]);
     let (mut bytes, mut held) = (Vec::new(), Reservation::default());
     while bytes.len() < length {
@@ -250,7 +265,7 @@ async fn exchange(
         held.reserve(world.budget(), &mut bytes, end - start, LONGEST).map_err(|_| Failure::NoMemory)?;
         bytes.resize(end, 0);
         let read = connection.read_exact(&mut bytes[start..]).await;
-        read.map_err(|_| Failure::Broken("the connection to the runner broke off"))?;
+        read.map_err(|_| BROKEN)?;
     }
     if head[0] == ERROR {
         return Err(match messages::error(&bytes) {

@@ -36,13 +36,7 @@ fn is_one_of(list: &[&str], name: &[u8]) -> bool {
 }
 
 pub(super) fn request(x: &Exchange<'_>) -> Request {
-    let (path, query) = match x.rewritten_uri() {
-        Some(uri) => {
-            let at = uri.iter().position(|byte| *byte == b'?').unwrap_or(uri.len());
-            (&uri[..at], uri.get(at + 1..).unwrap_or_default())
-        }
-        None => (x.path(), x.query()),
-    };
+    let (path, query) = x.rewritten_uri().map_or_else(|| (x.path(), x.query()), parts);
     let pairs = args(query).map(|(name, value)| (name.into_owned(), value.map(Cow::into_owned)));
     let host = x.rewritten_host().unwrap_or(x.request().authority());
     let others = x.request().fields.iter().filter(|(name, ..)| !name.eq_ignore_ascii_case(b"host"));
@@ -55,6 +49,12 @@ pub(super) fn request(x: &Exchange<'_>) -> Request {
         args: pairs.collect(),
         headers,
     }
+}
+
+/// Path and query of a URI.
+fn parts(uri: &[u8]) -> (&[u8], &[u8]) {
+    let at = uri.iter().position(|byte| *byte == b'?').unwrap_or(uri.len());
+    (&uri[..at], uri.get(at + 1..).unwrap_or_default())
 }
 
 pub(super) fn response(x: &Exchange<'_>) -> Response {
@@ -137,6 +137,11 @@ pub(super) fn rewrite(
             let _ = x.set_response_header(name, value);
             seen.push(name);
         }
+    }
+    if let Some(uri) = x.rewritten_uri() {
+        // The runner has seen these arguments.
+        let query = parts(uri).1.to_vec();
+        x.set_query(&query);
     }
     if !new_args.is_empty() {
         let query = with_args(x.query(), new_args);

@@ -174,10 +174,7 @@ impl<'m> Changed<'m> {
 
 /// The entries of a list; `left` is how many bytes they may have.
 fn read_entries<'m>(table: &Table<'m>, index: usize, left: &mut usize) -> Option<Vec<Entry<'m>>> {
-    let tables = table.tables(index)?;
-    if tables.len() > MOST_ENTRIES {
-        return None;
-    }
+    let tables = table.tables(index, MOST_ENTRIES)?;
     let one = |entry: Table<'m>| {
         let (name, value) = (entry.bytes(0)?, entry.bytes(1));
         *left = left.checked_sub(name.len() + value.map_or(0, <[u8]>::len))?;

@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use sdk::build::Extensions;
 use sdk::connection::{AsyncReadExt, AsyncWriteExt};
+use sdk::exchange::Source;
 use sdk::testing::{Pipe, Probe, now, pipe, reused_pipe};
-use sdk::{Phase, Plugin};
+use sdk::{Chunk, Phase, Plugin};
 
 use super::flat::{Field, message};
 use super::*;
+use crate::ext_plugin_post_resp::ExtPluginPostResp;
 use crate::ext_plugin_pre_req::ExtPluginPreReq;
 
 const TOKEN: u32 = 7;
@@ -112,6 +114,80 @@ fn idle_connections_may_be_dead() {
     assert!(matches!(run(&stage, &mut probe), Step::Next));
     assert!(probe.world.complaints.borrow().is_empty());
     assert_eq!(probe.world.opened.borrow().len(), 3);
+}
+
+#[test]
+fn a_call_that_the_runner_has_got_is_not_repeated() {
+    let mut probe = probe();
+    let stage = stage(&probe);
+    let mut server = runner(&probe, reused_pipe(), &[]);
+    now(server.close()).expect("a client");
+    let mut unused = runner(&probe, pipe(), &[token(), nothing()].concat());
+    assert!(matches!(run(&stage, &mut probe), Step::Reply(reply) if reply.status == 503));
+    assert_eq!(received(&mut server), [1]);
+    assert_eq!((probe.world.opened.borrow().len(), unused.kept()), (1, None));
+    now(unused.close()).expect("a client");
+}
+
+#[test]
+fn a_runner_changes_the_arguments_that_it_has_seen() {
+    for (uri, args, expected) in [
+        (None, vec![], "/p?b=1"),
+        (Some("/new?x=1"), vec![], "/p?x=1"),
+        (Some("/new?x=1&b=2"), vec![(&b"b"[..], None), (b"y", Some(&b"3"[..]))], "/p?x=1&y=3"),
+        (Some("/new"), vec![], "/p"),
+    ] {
+        let mut probe = probe();
+        let mut x = probe.exchange();
+        if let Some(uri) = uri {
+            x.set_upstream_uri(uri.as_bytes());
+        }
+        changes::rewrite(&mut x, Some(b"/p"), &[], &args, &[]);
+        assert_eq!(x.rewritten_uri(), Some(expected.as_bytes()));
+    }
+}
+
+/// A response of the upstream, whose header filter has run.
+fn responded(x: &mut Exchange<'_>, stage: &ExtPluginPostResp, status: u16) -> Step {
+    let engine = x.engine_mut();
+    engine.source = Source::Upstream;
+    engine.messages.response.status = status;
+    stage.header_action(x)
+}
+
+#[test]
+fn a_response_in_the_place_of_the_upstream_s_is_not_the_runner_s() {
+    let mut probe = probe();
+    let stage: ExtPluginPostResp = probe.stage(json!({})).expect("a valid configuration");
+    let mut x = probe.exchange();
+    assert!(matches!(responded(&mut x, &stage, 200), Step::Next));
+    assert!(stage.holds_body(&x));
+    let mut chunk = Chunk { data: b"half".to_vec(), last: false, refused: false };
+    assert!(matches!(stage.body_action(&mut x, &mut chunk), Step::Next) && chunk.data.is_empty());
+    // The upstream breaks off.
+    x.engine_mut().source = Source::Gateway;
+    assert!(matches!(stage.header_action(&mut x), Step::Next));
+    assert!(!stage.filters_body(&x) && !stage.holds_body(&x));
+    drop(x);
+    assert_eq!(probe.world.budget.taken(), 0);
+}
+
+#[test]
+fn no_response_passes_without_the_runner() {
+    for (status, waits) in [(200, false), (204, true), (205, true), (304, true)] {
+        let mut probe = probe();
+        let stage: ExtPluginPostResp = probe.stage(json!({})).expect("a valid configuration");
+        let mut x = probe.exchange();
+        assert_eq!(matches!(responded(&mut x, &stage, status), Step::Wait), waits, "{status}");
+        assert!(stage.holds_body(&x));
+    }
+    for (degrades, refused) in [(false, true), (true, false)] {
+        let mut probe = probe();
+        let stage: ExtPluginPostResp =
+            probe.stage(json!({"allow_degradation": degrades})).expect("a valid configuration");
+        let step = responded(&mut probe.exchange(), &stage, 101);
+        assert_eq!(matches!(step, Step::Reply(reply) if reply.status == 503), refused);
+    }
 }
 
 #[test]
