@@ -25,6 +25,7 @@ mod keys;
 mod listen;
 mod ports;
 mod read;
+mod section;
 mod shape;
 mod streams;
 mod values;
@@ -42,7 +43,7 @@ pub use http::{AccessLog, Http, Http2, Http3, LogEscape, RealIp, UpstreamKeepali
 pub use keys::{tables, with_defaults};
 use listen::wildcard;
 pub use listen::{Listen, Tls};
-pub use read::Section;
+pub use section::Section;
 pub use streams::{ProxyMode, ProxyProtocol, Streams, TcpPort};
 pub use values::{size, time};
 pub use wasm::{Wasm, WasmPlugin};

@@ -34,6 +34,44 @@ pub struct Config {
     batching: Batching,
 }
 
+/// A table of a ClickHouse server, and who writes to it.
+pub(crate) struct Table<'a> {
+    pub user: &'a str,
+    pub password: &'a str,
+    pub database: &'a str,
+    pub name: &'a str,
+    /// The pointer of the settings.
+    pub pointer: &'a str,
+}
+
+impl Table<'_> {
+    /// Where batches are inserted into the table; `timeout` is in milliseconds.
+    pub(crate) fn destination(
+        &self,
+        servers: Vec<(String, u16)>,
+        endpoints: &[Value],
+        timeout: u64,
+    ) -> Result<Destination, Invalid> {
+        let Table { user, password, database, name, pointer } = self;
+        for (value, field) in [(user, "user"), (password, "password"), (database, "database")] {
+            endpoint::check_value(value, &format!("{pointer}/{field}"))?;
+        }
+        let settings = json!({
+            "endpoints": endpoints,
+            "format": "spaces",
+            "before": format!("INSERT INTO {name} FORMAT JSONEachRow "),
+            "headers": {
+                "Content-Type": "application/json",
+                "X-ClickHouse-User": user,
+                "X-ClickHouse-Key": password,
+                "X-ClickHouse-Database": database,
+            },
+            "timeout": timeout,
+        });
+        Ok(Destination { sink: "http", servers, settings })
+    }
+}
+
 impl Plugin for ClickhouseLogger {
     const NAME: &'static str = "clickhouse-logger";
     const PRIORITY: i32 = 398;
@@ -74,22 +112,9 @@ impl Plugin for ClickhouseLogger {
         let logger = Logger::build(options, cx)?;
         let addresses = endpoint::either(endpoint_addr.as_deref(), endpoint_addrs.as_deref());
         let (servers, endpoints) = endpoint::all(addresses, "", ssl_verify)?;
-        for (value, pointer) in [(&user, "/user"), (&password, "/password"), (&database, "/database")] {
-            endpoint::check_value(value, pointer)?;
-        }
-        let settings = json!({
-            "endpoints": endpoints,
-            "format": "spaces",
-            "before": format!("INSERT INTO {logtable} FORMAT JSONEachRow "),
-            "headers": {
-                "Content-Type": "application/json",
-                "X-ClickHouse-User": user,
-                "X-ClickHouse-Key": password,
-                "X-ClickHouse-Database": database,
-            },
-            "timeout": timeout.saturating_mul(1000),
-        });
-        let target = Destination { sink: "http", servers, settings };
+        let table =
+            Table { user: &user, password: &password, database: &database, name: &logtable, pointer: "" };
+        let target = table.destination(servers, &endpoints, timeout.saturating_mul(1000))?;
         let sink = cx.own_sink(Self::NAME, target, batching);
         Ok(ClickhouseLogger { logger, sink })
     }

@@ -13,6 +13,7 @@ use sdk::{Build, Plugin, vars};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::clickhouse_logger::Table;
 use crate::logger::{self, endpoint};
 
 /// The plugin instance. One on a route does nothing, as in APISIX.
@@ -192,22 +193,9 @@ impl Metadata {
             let Clickhouse { endpoint_addr, user, password, database, logtable } = clickhouse;
             let (servers, endpoints) =
                 endpoint::all([(&endpoint_addr[..], "/clickhouse/endpoint_addr".to_owned())], "", false)?;
-            for (value, field) in [(user, "user"), (password, "password"), (database, "database")] {
-                endpoint::check_value(value, &format!("/clickhouse/{field}"))?;
-            }
-            let settings = json!({
-                "endpoints": endpoints,
-                "format": "spaces",
-                "before": format!("INSERT INTO {logtable} FORMAT JSONEachRow "),
-                "headers": {
-                    "Content-Type": "application/json",
-                    "X-ClickHouse-User": user,
-                    "X-ClickHouse-Key": password,
-                    "X-ClickHouse-Database": database,
-                },
-                "timeout": timeout,
-            });
-            return Ok((Destination { sink: "http", servers, settings }, Form::new("{\"data\":", "}")));
+            let table = Table { user, password, database, name: logtable, pointer: "/clickhouse" };
+            let target = table.destination(servers, &endpoints, timeout)?;
+            return Ok((target, Form::new("{\"data\":", "}")));
         }
         if let Some(kafka) = &self.kafka {
             if kafka.kafka_topic.is_empty() || kafka.kafka_topic.len() > 249 {

@@ -267,33 +267,41 @@ fn is_known(name: &str) -> bool {
             .any(|prefix| name.len() > prefix.len() && name.starts_with(prefix))
 }
 
+/// The parentheses of a regular expression that begin and end groups, with their places.
+fn parentheses(pattern: &str) -> impl Iterator<Item = (usize, char)> {
+    let mut chars = pattern.char_indices();
+    let mut in_class = false;
+    std::iter::from_fn(move || {
+        loop {
+            let (at, c) = chars.next()?;
+            match c {
+                '\\' => {
+                    chars.next();
+                }
+                '[' => in_class = true,
+                ']' => in_class = false,
+                '(' | ')' if !in_class => return Some((at, c)),
+                _ => {}
+            }
+        }
+    })
+}
+
 /// The groups of a regular expression that have names, with their numbers.
 pub(super) fn group_names(pattern: &str) -> Vec<(String, usize)> {
     let mut names = Vec::new();
-    let (mut number, mut in_class) = (0, false);
-    let mut chars = pattern.char_indices().peekable();
-    while let Some((at, c)) = chars.next() {
-        match c {
-            '\\' => {
-                chars.next();
+    let mut number = 0;
+    for (at, _) in parentheses(pattern).filter(|(_, c)| *c == '(') {
+        let after = &pattern[at + 1..];
+        match ["?P<", "?<", "?'"].iter().find_map(|sign| after.strip_prefix(sign)) {
+            Some(name) if !name.starts_with(['=', '!']) => {
+                number += 1;
+                let end = name.find(['>', '\'']).unwrap_or(0);
+                names.push((name[..end].to_owned(), number));
             }
-            '[' => in_class = true,
-            ']' => in_class = false,
-            '(' if !in_class => {
-                let after = &pattern[at + 1..];
-                let name = ["?P<", "?<", "?'"].iter().find_map(|sign| after.strip_prefix(sign));
-                match name {
-                    Some(name) if !name.starts_with(['=', '!']) => {
-                        number += 1;
-                        let end = name.find(['>', '\'']).unwrap_or(0);
-                        names.push((name[..end].to_owned(), number));
-                    }
-                    Some(_) => {}
-                    None if after.starts_with('?') || after.starts_with('*') => {}
-                    None => number += 1,
-                }
-            }
-            _ => {}
+            Some(_) => {}
+            None if after.starts_with('?') || after.starts_with('*') => {}
+            None => number += 1,
         }
     }
     names
@@ -316,25 +324,12 @@ pub(super) fn escaped(text: &str) -> String {
 pub(super) fn group_of_host(pattern: &str) -> Option<(String, Text)> {
     let names = group_names(pattern);
     let ([(name, 1)], Some(rest)) = (&names[..], pattern.strip_prefix("^(?")) else { return None };
-    let (mut depth, mut in_class, mut end) = (1, false, None);
-    let mut chars = rest.char_indices();
-    while let Some((at, c)) = chars.next() {
-        match c {
-            '\\' => {
-                chars.next();
-            }
-            '[' => in_class = true,
-            ']' => in_class = false,
-            '(' if !in_class => depth += 1,
-            ')' if !in_class => depth -= 1,
-            _ => {}
-        }
-        if depth == 0 {
-            end = Some(at + 1);
-            break;
-        }
-    }
-    let fixed = rest[end?..].strip_suffix('$')?.replace("\\.", "/");
+    let mut depth = 1;
+    let (end, _) = parentheses(rest).find(|(_, c)| {
+        depth += if *c == '(' { 1 } else { -1 };
+        depth == 0
+    })?;
+    let fixed = rest[end + 1..].strip_suffix('$')?.replace("\\.", "/");
     let is_fixed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '/');
     let labels = fixed.matches('/').count();
     (fixed.starts_with('/') && fixed.chars().all(is_fixed))

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::read::Section;
+use super::section::Section;
 use super::values;
 use crate::Invalid;
 

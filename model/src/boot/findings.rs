@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::read::Section;
+use super::section::Section;
 use super::{keys, values};
 use crate::apisix_plugins::{self, Subsystem};
 use crate::diagnostic::{Diagnostic, Source};

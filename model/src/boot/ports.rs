@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::read::Section;
+use super::section::Section;
 use super::{Boot, Role};
 use crate::invalid::Invalid;
 

@@ -7,7 +7,8 @@ use ipnet::IpNet;
 use serde_json::Value;
 
 use super::AccessLog;
-use super::read::{self, Section};
+use super::read;
+use super::section::Section;
 use super::values;
 use crate::{Invalid, xrpc};
 

@@ -1,4 +1,4 @@
-// Colours and axes of the charts.
+// What all charts share: colours, axes, and their life on the page.
 
 import type uPlot from "uplot";
 
@@ -19,4 +19,25 @@ export function timeAxis(axis: uPlot.Axis, times: () => number[]): uPlot.Axis {
     return all.map((time) => new Date(time * 1000).toLocaleTimeString([], format));
   };
   return { ...axis, size: 24, space: 72, values: (_, all) => shown(all) };
+}
+
+/** Draws a chart, in the size of its box and again when the system's scheme changes. `end` is called with its component. */
+export function keep(box: HTMLElement, height: number, make: () => uPlot) {
+  let plot = make();
+  const again = () => {
+    plot.destroy();
+    plot = make();
+  };
+  const resized = new ResizeObserver(() => plot.setSize({ width: box.clientWidth, height }));
+  resized.observe(box);
+  const scheme = matchMedia("(prefers-color-scheme: dark)");
+  scheme.addEventListener("change", again);
+  return {
+    show: (data: uPlot.AlignedData) => plot.setData(data),
+    end() {
+      resized.disconnect();
+      scheme.removeEventListener("change", again);
+      plot.destroy();
+    },
+  };
 }
