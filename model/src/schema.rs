@@ -33,34 +33,39 @@ pub(crate) use check::has;
 pub use lua::type_name as lua_type;
 pub(crate) use lua::{json_name, quoted};
 
-use compile::{Again, Compiler, Subschema};
+use compile::{Compiler, Shared, Subschema};
 
 /// A compiled schema.
 #[derive(Debug)]
 pub struct Schema {
     root: Subschema,
-    again: Kept,
+    shared: SharedSchemas,
     /// Values come from clients, see [`Schema::for_clients`].
     of_clients: bool,
     /// Values are checked and not filled in.
-    stays: bool,
+    check_only: bool,
 }
 
 /// The schemas that contain themselves or are shared: references to them are weak.
-type Kept = Arc<OnceLock<Vec<Arc<Again>>>>;
+type SharedSchemas = Arc<OnceLock<Vec<Arc<Shared>>>>;
 
-/// Compiles schemas of one document, for values of clients, which stay as they are: a schema that several references lead to is compiled once,
-/// and one bound holds for all.
+/// Compiles schemas of one document, for values of clients, which are only checked.
+///
+/// A schema that several references lead to is compiled once, and one bound holds for all.
 pub struct Schemas<'d> {
     compiler: Compiler<'d>,
-    again: Kept,
+    shared: SharedSchemas,
     made: RefCell<BTreeMap<String, Arc<Schema>>>,
 }
 
 impl<'d> Schemas<'d> {
     /// The schemas of this document.
     pub fn of(document: &'d Value) -> Schemas<'d> {
-        Schemas { compiler: Compiler::sharing(document), again: Kept::default(), made: RefCell::default() }
+        Schemas {
+            compiler: Compiler::sharing(document),
+            shared: SharedSchemas::default(),
+            made: RefCell::default(),
+        }
     }
 
     /// Compiles the schema at a pointer. No value fits it before [`Schemas::finish`].
@@ -72,7 +77,8 @@ impl<'d> Schemas<'d> {
             return Ok(made.clone());
         }
         let root = self.compiler.root(pointer)?;
-        let schema = Arc::new(Schema { root, again: self.again.clone(), of_clients: true, stays: true });
+        let schema =
+            Arc::new(Schema { root, shared: self.shared.clone(), of_clients: true, check_only: true });
         self.made.borrow_mut().insert(pointer.to_owned(), schema.clone());
         Ok(schema)
     }
@@ -83,7 +89,7 @@ impl<'d> Schemas<'d> {
     /// One of them is invalid or contains itself; the pointer leads into the document.
     pub fn finish(self) -> Result<(), Invalid> {
         // It was empty.
-        let _ = self.again.set(self.compiler.complete()?);
+        let _ = self.shared.set(self.compiler.complete()?);
         Ok(())
     }
 }
@@ -105,12 +111,14 @@ impl Schema {
     pub fn at(document: &Value, pointer: &str) -> Result<Schema, Invalid> {
         let compiler = Compiler::new(document);
         let root = compiler.root(pointer)?;
-        let again = Kept::from(OnceLock::from(compiler.complete()?));
-        Ok(Schema { root, again, of_clients: false, stays: false })
+        let shared = SharedSchemas::from(OnceLock::from(compiler.complete()?));
+        Ok(Schema { root, shared, of_clients: false, check_only: false })
     }
 
-    /// Checks values of clients. A text that looks like a reference to a secret is a text like any
-    /// other; in configurations it is checked only when it is resolved.
+    /// Checks values of clients, in a bounded number of steps.
+    ///
+    /// A text that looks like a reference to a secret is a text like any other; in configurations it is checked only
+    /// when it is resolved.
     #[must_use]
     pub fn for_clients(self) -> Schema {
         Schema { of_clients: true, ..self }
@@ -154,8 +162,8 @@ impl Schema {
     fn begin(&self, value: &Value) {
         pattern::begin();
         // Without schemas that contain themselves, the steps of a configuration are bounded by its schema.
-        let bounds = self.of_clients || self.again.get().is_some_and(|again| !again.is_empty());
-        work::begin(value, (self.of_clients, self.stays), bounds);
+        let bounded = self.of_clients || self.shared.get().is_some_and(|shared| !shared.is_empty());
+        work::begin(value, work::Check { of_client: self.of_clients, check_only: self.check_only, bounded });
     }
 
     /// Fills defaults up to the first thing wrong, and says nothing about it.

@@ -13,22 +13,26 @@ use super::lua;
 use super::misfit::{Misfit, Unsaid};
 use super::pattern::one_fits;
 use super::plain::{check_enum, check_format, check_number, check_string, check_unique};
-use super::work::{self, Level};
+use super::work::{self, Level, Trial};
 use crate::Invalid;
 use crate::invalid::nearest;
 
 impl Subschema {
     /// Checks `value` and fills it in; stops at the first thing wrong.
     pub fn walk<R: Misfit>(&self, value: &mut Value) -> Result<(), R> {
-        let text = if let Value::String(text) = &*value { text.len() / work::TEXT } else { 0 };
-        if !work::pay(1 + self.steps + text) {
-            return Err(R::of(|| Invalid::new("the check was given up")));
+        let to_read = match &*value {
+            Value::String(text) => text.len() / work::TEXT,
+            Value::Object(map) => map.len() / work::NAMES,
+            _ => 0,
+        };
+        if !work::pay(1 + self.steps + to_read) {
+            return Err(given_up());
         }
-        if let Some(again) = &self.again {
+        if let Some(shared) = &self.shared {
             // The schema keeps it.
-            let again = again.upgrade();
+            let shared = shared.upgrade();
             let level = Level::enter();
-            let (Some(node), Some(_level)) = (again.as_ref().and_then(|again| again.get()), level) else {
+            let (Some(node), Some(_level)) = (shared.as_ref().and_then(|shared| shared.get()), level) else {
                 work::give_up();
                 return Err(R::of(|| Invalid::new("it is nested too deeply for its schema")));
             };
@@ -76,7 +80,7 @@ impl Subschema {
             return Err(R::of(|| self.wrong_type(value)));
         }
         if let [only] = self.types[..]
-            && !work::stays()
+            && !work::check_only()
         {
             only.settle(value);
         }
@@ -221,19 +225,21 @@ impl Subschema {
         if let Some(fit) = presences(std::slice::from_ref(self), value) {
             return fit == 1;
         }
-        let value = if self.writes && !work::stays() { &mut value.clone() } else { value };
-        self.walk::<Unsaid>(value).is_ok()
+        if !self.writes || work::check_only() {
+            return self.walk::<Unsaid>(value).is_ok();
+        }
+        Trial::of(value).is_some_and(|mut trial| self.walk::<Unsaid>(&mut trial.value).is_ok())
     }
 
     /// Walks `value`, leaving it as it was if it does not fit.
     pub fn try_walk<R: Misfit>(&self, value: &mut Value) -> Result<(), R> {
         // A value of another type is refused before anything is written.
-        if !self.writes || work::stays() || !self.has_type(value) {
+        if !self.writes || work::check_only() || !self.has_type(value) {
             return self.walk(value);
         }
-        let mut trial = value.clone();
-        self.walk(&mut trial)?;
-        *value = trial;
+        let mut trial = Trial::of(value).ok_or_else(given_up)?;
+        self.walk(&mut trial.value)?;
+        std::mem::swap(value, &mut trial.value);
         Ok(())
     }
 }
@@ -287,9 +293,13 @@ impl Type {
     }
 }
 
+fn given_up<R: Misfit>() -> R {
+    R::of(|| Invalid::new("the check was given up"))
+}
+
 fn walk_object<R: Misfit>(rules: &ObjectRules, value: &mut Value) -> Result<(), R> {
     let is_empty_list = matches!(value, Value::Array(items) if items.is_empty());
-    if is_empty_list && !rules.properties.is_empty() && !work::stays() {
+    if is_empty_list && !rules.properties.is_empty() && !work::check_only() {
         *value = Value::Object(Map::new());
     }
     if !is_object_like(value) {
@@ -315,7 +325,7 @@ fn walk_object<R: Misfit>(rules: &ObjectRules, value: &mut Value) -> Result<(), 
             None if property.required => return Err(R::of(|| Invalid::missing(name))),
             None => {
                 if let (Some(default), Value::Object(map)) = (&property.default, &mut *value)
-                    && !work::stays()
+                    && !work::check_only()
                 {
                     map.insert(name.clone(), default.clone());
                     names.add(name);
@@ -435,8 +445,10 @@ fn walk_unnamed<R: Misfit>(rules: &ObjectRules, value: &mut Value) -> Result<(),
         return Ok(());
     }
     let Value::Object(map) = value else { return Ok(()) };
-    // Once it is given up, the walks of its members are over at once.
-    work::pay(map.len() * (rules.properties.len() / 16 + rules.patterns.len()));
+    let names: usize = map.keys().map(|name| 1 + name.len() / work::TEXT).sum();
+    if !work::pay(map.len() * (rules.properties.len() / work::NAMES) + names * rules.patterns.len()) {
+        return Err(given_up());
+    }
     for (name, child) in map.iter_mut() {
         let mut known = rules.properties.iter().any(|property| property.name == *name);
         for pattern in &rules.patterns {
@@ -534,6 +546,10 @@ fn check_branch<R: Misfit>(branch: &Branch, value: &mut Value) -> Result<(), R> 
 /// against such alternatives.
 fn presences(alternatives: &[Subschema], value: &Value) -> Option<usize> {
     let map = value.as_object()?;
+    let is_known = alternatives.iter().all(|node| node.asks_only.is_some());
+    if !is_known || !work::pay(1 + map.len() / work::NAMES) {
+        return None;
+    }
     let names = Names::of(map);
     let mut fit = 0;
     for node in alternatives {

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use super::compile::{Again, Dependency, Subschema};
+use super::compile::{Dependency, Shared, Subschema};
 
 /// Whether one of these schemas is such a circle.
-pub fn leads_round<'a>(all: impl Iterator<Item = &'a Arc<Again>>) -> bool {
+pub fn leads_round<'a>(all: impl Iterator<Item = &'a Arc<Shared>>) -> bool {
     // By address: `true` once all beside it are known.
-    let mut known: HashMap<*const Again, bool> = HashMap::new();
+    let mut known: HashMap<*const Shared, bool> = HashMap::new();
     for start in all {
         let mut path = Vec::new();
         if known.insert(Arc::as_ptr(start), false) != Some(true) {
@@ -16,9 +16,9 @@ pub fn leads_round<'a>(all: impl Iterator<Item = &'a Arc<Again>>) -> bool {
         } else {
             known.insert(Arc::as_ptr(start), true);
         }
-        while let Some((again, left)) = path.last_mut() {
+        while let Some((shared, left)) = path.last_mut() {
             let Some(next) = left.pop() else {
-                known.insert(Arc::as_ptr(again), true);
+                known.insert(Arc::as_ptr(shared), true);
                 path.pop();
                 continue;
             };
@@ -37,15 +37,15 @@ pub fn leads_round<'a>(all: impl Iterator<Item = &'a Arc<Again>>) -> bool {
 }
 
 /// The schemas for the same value that this one contains.
-fn neighbours(again: &Again) -> Vec<Arc<Again>> {
+fn neighbours(shared: &Shared) -> Vec<Arc<Shared>> {
     let mut found = Vec::new();
-    again.get().into_iter().for_each(|node| beside(node, &mut found));
+    shared.get().into_iter().for_each(|node| beside(node, &mut found));
     found.iter().filter_map(Weak::upgrade).collect()
 }
 
 /// The schemas for the same value that contain this one.
-fn beside(node: &Subschema, found: &mut Vec<Weak<Again>>) {
-    found.extend(node.again.clone());
+fn beside(node: &Subschema, found: &mut Vec<Weak<Shared>>) {
+    found.extend(node.shared.clone());
     let branch = node.branch.as_deref().into_iter();
     let branch =
         branch.flat_map(|branch| [Some(&branch.condition), branch.then.as_ref(), branch.otherwise.as_ref()]);

@@ -48,13 +48,13 @@ pub struct Subschema {
     /// Walking may change the value: a default below, or a shape to normalise.
     pub writes: bool,
     /// In the place of all others: a schema that contains this one, or one that is shared.
-    pub again: Option<Weak<Again>>,
+    pub shared: Option<Weak<Shared>>,
     /// Steps of walking it, beside the first and those of the schemas in it.
     pub steps: usize,
 }
 
 /// A schema that contains itself or is shared, once it is compiled.
-pub type Again = OnceLock<Subschema>;
+pub type Shared = OnceLock<Subschema>;
 
 /// The types that `type` may name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -174,7 +174,7 @@ pub struct Compiler<'a> {
     /// The schemas that are being compiled, by their pointers, each within the one before.
     open: RefCell<Vec<String>>,
     /// The schemas that contain themselves, and those that are shared.
-    again: RefCell<BTreeMap<String, Arc<Again>>>,
+    shared: RefCell<BTreeMap<String, Arc<Shared>>>,
     /// Those of them that are not compiled yet.
     left: RefCell<Vec<String>>,
 }
@@ -187,7 +187,7 @@ impl<'a> Compiler<'a> {
             most: MAX_SUBSCHEMAS,
             shares: false,
             open: RefCell::default(),
-            again: RefCell::default(),
+            shared: RefCell::default(),
             left: RefCell::default(),
         }
     }
@@ -242,7 +242,7 @@ impl<'a> Compiler<'a> {
             title: map.get("title").and_then(Value::as_str).map(str::to_owned),
             never: false,
             writes: false,
-            again: None,
+            shared: None,
             steps: 0,
         };
         node.writes = writes(&node);
@@ -259,12 +259,12 @@ impl<'a> Compiler<'a> {
     fn follow(&self, pointer: &str, depth: usize) -> Result<Subschema, Invalid> {
         let target = self.target(pointer)?;
         if self.shares || self.open.borrow().iter().any(|open| open == pointer) {
-            let mut all = self.again.borrow_mut();
+            let mut all = self.shared.borrow_mut();
             if !all.contains_key(pointer) {
                 self.left.borrow_mut().push(pointer.to_owned());
             }
-            let again = Some(Arc::downgrade(all.entry(pointer.to_owned()).or_default()));
-            return Ok(Subschema { again, writes: true, ..Subschema::default() });
+            let shared = Some(Arc::downgrade(all.entry(pointer.to_owned()).or_default()));
+            return Ok(Subschema { shared, writes: true, ..Subschema::default() });
         }
         self.open.borrow_mut().push(pointer.to_owned());
         let made = self.node(target, depth + 1)?;
@@ -273,20 +273,20 @@ impl<'a> Compiler<'a> {
     }
 
     /// Compiles the schemas that contain themselves or are shared; each root needs them.
-    pub fn complete(self) -> Result<Vec<Arc<Again>>, Invalid> {
+    pub fn complete(self) -> Result<Vec<Arc<Shared>>, Invalid> {
         while let Some(pointer) = self.next() {
             let node = self.root(&pointer);
             let node = node.map_err(|invalid| if self.shares { invalid.under(&pointer) } else { invalid })?;
-            if let Some(again) = self.again.borrow().get(&pointer) {
+            if let Some(shared) = self.shared.borrow().get(&pointer) {
                 // It was empty.
-                let _ = again.set(node);
+                let _ = shared.set(node);
             }
         }
-        let again = self.again.into_inner();
-        if circle::leads_round(again.values()) {
+        let shared = self.shared.into_inner();
+        if circle::leads_round(shared.values()) {
             return Err(Invalid::new("the reference leads round in a circle").at("/$ref"));
         }
-        Ok(again.into_values().collect())
+        Ok(shared.into_values().collect())
     }
 
     fn next(&self) -> Option<String> {

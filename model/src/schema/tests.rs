@@ -408,6 +408,48 @@ fn the_steps_of_a_walk_are_bounded() {
 }
 
 #[test]
+fn copies_for_alternatives_are_bounded() {
+    let leaf = || json!({"x": vec![1; 10_000]});
+    let reason = |written: &Value, value: &Value| {
+        let schema = Schema::new(written).unwrap().for_clients();
+        schema.check(value).map_err(|invalid| invalid.reason)
+    };
+    let given_up = || Err("the check was given up: it takes too many steps".to_owned());
+    // Each part is a step.
+    let not = json!({"not": {"type": "object", "properties": {"x": {"type": "array"}}, "required": ["y"]}});
+    assert_eq!(reason(&json!({"allOf": vec![not.clone(); 60]}), &leaf()), Ok(()));
+    assert_eq!(reason(&json!({"allOf": vec![not; 80]}), &leaf()), given_up());
+    // Those of outer values are kept until the inner ones fit.
+    let nested = json!({"anyOf": [
+        {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
+        {"type": "object", "properties": {"x": {"type": "array"}}, "required": ["x"]},
+    ]});
+    let deep = |levels: usize| (0..levels).fold(leaf(), |inner, _| json!({ "a": inner }));
+    assert_eq!(reason(&nested, &deep(10)), Ok(()));
+    assert_eq!(reason(&nested, &deep(12)), given_up());
+    let again = json!({"type": "object", "properties": {"not": {"not": {"$ref": "#"}}}});
+    let deep = (0..30).fold(leaf(), |inner, _| json!({ "not": inner }));
+    assert_eq!(reason(&again, &deep), given_up());
+}
+
+#[test]
+fn names_are_read_and_searched_within_the_steps() {
+    let mut names: Map<String, Value> = (0..2000).map(|n| (format!("n{n}"), json!(1))).collect();
+    let schema = |written: Value| Schema::new(&written).unwrap().for_clients();
+    let asks = json!({"not": {"required": ["x"]}});
+    assert!(schema(json!({"allOf": vec![asks.clone(); 800]})).check(&json!(names)).is_ok());
+    assert!(schema(json!({"allOf": vec![asks; 1000]})).check(&json!(names)).is_err());
+    // A search of this name is undecided.
+    names.insert("n".repeat(20_000), json!(1));
+    let patterns: Map<String, Value> = (0..200).map(|n| (format!("(?!x)y{n}"), json!({}))).collect();
+    let searching = schema(json!({"patternProperties": patterns}));
+    assert!(searching.check(&json!(names)).unwrap_err().reason.starts_with("the check was given up"));
+    assert!(!pattern::is_in_doubt(), "no name is searched");
+    let few: Map<String, Value> = names.into_iter().skip(1980).collect();
+    assert!(searching.check(&json!(few)).unwrap_err().reason.contains("look-around"));
+}
+
+#[test]
 fn values_of_a_document_stay_as_they_are() {
     let written = json!({"type": "object", "properties": {"a": {"default": 1}, "b": {"type": "integer"}}, "minProperties": 1});
     let filled = Schema::new(&written).unwrap().for_clients().parse(json!({"b": 1.0}));

@@ -1,4 +1,5 @@
-//! The bounds of one check: the steps of its walk, and how deeply schemas are walked within schemas.
+//! The bounds of one check: the steps of its walk, the copies of its value, and how deeply schemas are walked within
+//! schemas.
 //!
 //! Alternatives walk a value several times, and within each other, so the steps of a walk may grow exponentially with the
 //! depth of a value. A value whose walk takes too many is not known to fit.
@@ -11,33 +12,52 @@ use serde_json::Value;
 const FIRST: usize = 100_000;
 /// Further steps, for each part of the value.
 const EACH: usize = 64;
+/// Copies of the whole value at one time, beside [`FIRST`] parts.
+const COPIES: usize = 2;
 /// Bytes of a text that are read in one step.
 pub const TEXT: usize = 64;
+/// Names of a map that are read in one step.
+pub const NAMES: usize = 16;
 
 thread_local! {
     /// The steps that are left.
     static STEPS: Cell<usize> = const { Cell::new(usize::MAX) };
     /// The value comes from a client.
     static OF_CLIENT: Cell<bool> = const { Cell::new(false) };
-    /// The value stays as it is.
-    static STAYS: Cell<bool> = const { Cell::new(false) };
+    /// See [`Check::check_only`].
+    static CHECK_ONLY: Cell<bool> = const { Cell::new(false) };
+    /// The parts that further copies may have.
+    static ROOM: Cell<usize> = const { Cell::new(usize::MAX) };
     /// Schemas within schemas that are being walked.
     static LEVELS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Begins the check of a value, whose steps are bounded if `bounds` says so.
-pub fn begin(value: &Value, (of_client, stays): (bool, bool), bounds: bool) {
-    STEPS.set(if bounds { FIRST + EACH * size(value) } else { usize::MAX });
-    OF_CLIENT.set(of_client);
-    STAYS.set(stays);
+/// The manner of a check.
+pub struct Check {
+    /// The value comes from a client: its texts refer to no secret.
+    pub of_client: bool,
+    /// No default is filled in, and no alternative needs a copy of the value.
+    pub check_only: bool,
+    /// Steps and copies are bounded.
+    pub bounded: bool,
 }
 
-/// Whether the value is only checked: no default is filled in, and no alternative needs a copy.
-pub fn stays() -> bool {
-    STAYS.get()
+/// Begins the check of a value.
+pub fn begin(value: &Value, check: Check) {
+    let parts = check.bounded.then(|| size(value));
+    let bound = |each: usize| parts.map_or(usize::MAX, |parts| FIRST + each * parts);
+    STEPS.set(bound(EACH));
+    ROOM.set(bound(COPIES));
+    OF_CLIENT.set(check.of_client);
+    CHECK_ONLY.set(check.check_only);
 }
 
-/// Whether the value comes from a client: its texts refer to no secret.
+/// See [`Check::check_only`].
+pub fn check_only() -> bool {
+    CHECK_ONLY.get()
+}
+
+/// See [`Check::of_client`].
 pub fn is_of_client() -> bool {
     OF_CLIENT.get()
 }
@@ -68,6 +88,32 @@ pub fn size(value: &Value) -> usize {
             1 + members.iter().map(|(name, value)| name.len() / TEXT + size(value)).sum::<usize>()
         }
         _ => 1,
+    }
+}
+
+/// A copy of a value, for a walk that may write into it and not fit; its room is free again with its drop.
+pub struct Trial {
+    pub value: Value,
+    parts: usize,
+}
+
+impl Trial {
+    /// Copies a value, which takes a step for each part. `None` if there are too many, which gives the check up.
+    pub fn of(value: &Value) -> Option<Trial> {
+        let parts = size(value);
+        let room = ROOM.get().checked_sub(parts).filter(|_| pay(parts));
+        let Some(room) = room else {
+            give_up();
+            return None;
+        };
+        ROOM.set(room);
+        Some(Trial { value: value.clone(), parts })
+    }
+}
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        ROOM.set(ROOM.get().saturating_add(self.parts));
     }
 }
 
