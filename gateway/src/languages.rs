@@ -24,11 +24,11 @@ pub fn register(
 use crate::wasm::register as add_modules;
 
 #[cfg(not(feature = "wasm"))]
-fn add_modules(boot: &Boot, _: &plugins::Catalog, _: &Services, serves: bool) {
-    if serves && !boot.wasm.plugins.is_empty() {
+fn add_modules(boot: &Boot, _: &plugins::Catalog, _: &Services, _: bool) {
+    if !boot.wasm.plugins.is_empty() {
         tracing::warn!(
-            "wasm.plugins has no effect: this build runs no WebAssembly; use one with the feature `wasm`, such as \
-             `cargo x run --release`"
+            "wasm.plugins has no effect and its plugins are unknown: this build (of `cargo x run` or `cargo x sluice`) \
+             runs no WebAssembly; use one with the feature `wasm`, such as `cargo x run --release`"
         );
     }
 }

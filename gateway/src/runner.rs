@@ -116,7 +116,7 @@ fn run(mut command: Command, running: &Mutex<Option<Pid>>, stopped: &Receiver<()
     let _ = kill_process_group(pid, Signal::KILL);
     *running.lock().unwrap_or_else(PoisonError::into_inner) = None;
     let status = child.wait()?;
-    tracing::warn!("plugin runner ended {status}");
+    tracing::warn!("plugin runner ended status=\"{status}\"");
     Ok(())
 }
 
@@ -125,7 +125,7 @@ fn log(mut output: PipeReader) {
     let mut line = vec![0; LINE];
     while let Ok(length @ 1..) = output.read(&mut line) {
         for text in String::from_utf8_lossy(&line[..length]).lines().filter(|text| !text.trim().is_empty()) {
-            tracing::warn!("plugin runner: {text}");
+            tracing::warn!("plugin runner output text={text:?}");
         }
     }
 }

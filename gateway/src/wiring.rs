@@ -74,7 +74,6 @@ pub fn services(boot: &Boot, folders: &Arc<Folders>) -> anyhow::Result<Services>
             .with(Arc::new(adapters::limits().under(resources_root(boot))))
             .with(Arc::new(MetricsPage::default()))
             .with(Arc::new(RuntimeUpstreams::default()))
-            .with(Arc::new(Runner::new(Path::new(boot.runner.path.as_deref().unwrap_or_default()))))
             .with(Arc::new(crate::static_files::service(boot, folders))),
     })
 }
@@ -116,7 +115,9 @@ fn meters(boot: &Boot) -> sdk::meters::Settings {
 pub fn checking(boot: &Boot, folders: &Arc<Folders>) -> anyhow::Result<Arc<plugins::Catalog>> {
     let caches = Arc::new(Caches::for_checking(cache_zones(boot)));
     let mut services = services(boot, folders)?;
-    services.extensions = services.extensions.with(caches);
+    // None is asked.
+    let runner = Arc::new(Runner::new(Path::new("")));
+    services.extensions = services.extensions.with(caches).with(runner);
     Ok(catalog_with(boot, services, false).0)
 }
 

@@ -31,6 +31,7 @@ pub(super) fn read(
             matcher
         }
     };
+    let action = report.findings.len();
     let mut draft = Draft {
         name: text(node, "name").unwrap_or_default().to_owned(),
         place: node.place(),
@@ -79,7 +80,7 @@ pub(super) fn read(
     if answers {
         cors::apply(around.manager, levels, None, &mut draft);
     }
-    let only_redirects = require_tls(levels, around.manager, &mut draft);
+    let only_redirects = require_tls(levels, around.manager, action, &mut draft);
     let (headers, host) = requests.of_requests();
     if !headers.is_empty() && !answers {
         let known = rewrite.entry("headers").or_insert_with(|| json!({}));
@@ -102,7 +103,9 @@ pub(super) fn read(
 }
 
 /// Redirects clients of HTTP, before any other action of the route. Returns whether that is all that the route does.
-fn require_tls(levels: &Levels<'_>, manager: &Manager<'_>, draft: &mut Draft) -> bool {
+///
+/// The findings of the action begin with number `action`; the ones before are of the conditions.
+fn require_tls(levels: &Levels<'_>, manager: &Manager<'_>, action: usize, draft: &mut Draft) -> bool {
     let Some(required) = super::value::enumerated(&levels.host, "require_tls") else { return false };
     if required == "NONE" || manager.tls {
         return false;
@@ -111,7 +114,7 @@ fn require_tls(levels: &Levels<'_>, manager: &Manager<'_>, draft: &mut Draft) ->
     if !taken {
         draft.plugins.set("redirect", json!({"http_to_https": true, "encode_uri": true}));
         // No request reaches the action.
-        let findings = draft.report.findings.iter_mut();
+        let findings = draft.report.findings[action..].iter_mut();
         findings
             .filter(|finding| finding.severity == Behaviour)
             .for_each(|finding| finding.severity = Cosmetic);

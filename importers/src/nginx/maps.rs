@@ -164,7 +164,7 @@ impl Map<'_> {
     }
 
     /// Shares by digits of the request's own identifier, which is random. As with nginx's hash, splits of one text draw
-    /// alike, and those of another text independently.
+    /// alike, and those of another text independently; of more than eight texts some draw alike.
     fn drawn(&self) -> Result<Values, String> {
         let shares = self.shares().ok_or("invalid percentages")?;
         let mut values = Values::new();

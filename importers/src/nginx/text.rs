@@ -323,7 +323,10 @@ pub(super) fn escaped(text: &str) -> String {
 /// `^(?<group>…)\.example\.com$`.
 pub(super) fn group_of_host(pattern: &str) -> Option<(String, Text)> {
     let names = group_names(pattern);
-    let ([(name, 1)], Some(rest)) = (&names[..], pattern.strip_prefix("^(?")) else { return None };
+    let begins = ["^(?<", "^(?P<", "^(?'"].iter().any(|start| pattern.starts_with(start));
+    let ([(name, 1)], true, Some(rest)) = (&names[..], begins, pattern.strip_prefix("^(?")) else {
+        return None;
+    };
     let mut depth = 1;
     let (end, _) = parentheses(rest).find(|(_, c)| {
         depth += if *c == '(' { 1 } else { -1 };
@@ -373,6 +376,8 @@ mod tests {
             (r"^(www\.)?(?<sub>.+)\.com$", None),
             (r"^(?<sub>.+)\.(?<top>com)$", None),
             (r"(?<sub>.+)\.com$", None),
+            (r"^(?:x-(?<sub>.+))\.com$", None),
+            (r"^(?:(?<sub>a)|b)\.com$", None),
         ] {
             let found = group_of_host(pattern);
             assert_eq!(found.as_ref().map(|(_, text)| text.source()), value.map(str::to_owned), "{pattern}");

@@ -464,6 +464,10 @@ impl Instance for Filter {
     }
 
     fn header_filter(&self, x: &mut Exchange<'_>) -> Step {
+        // It is called once for each head: a head that the module still works on has been replaced.
+        if let Some(request) = self.known_mut(x).filter(|request| request.response == Stage::Headers) {
+            request.response = Stage::Body;
+        }
         match self.response_step(x, &mut Context::from_waker(Waker::noop())) {
             Poll::Ready(step) => step,
             Poll::Pending => Step::Wait,

@@ -1,19 +1,20 @@
 //! The instance of a module on one worker. It is replaced once a call of it has failed.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::{Rc, Weak as Owner};
 use std::sync::{Arc, Weak};
 
 use hashbrown::HashMap;
 use sdk::{Exchange, World};
-use wasmtime::{Store, Trap};
+use wasmtime::Store;
 
 use super::call::Answer;
 use super::callbacks::Callbacks;
 use super::context::{HttpContext, PluginContext};
 use super::host::DEADLINE;
-use super::module::{Module, Started, describe};
-use super::vm::Vm;
+use super::module::{Module, Started, describe, is_interrupt};
+use super::vm::{Begun, Vm};
 use crate::lent;
 use crate::log::Level;
 
@@ -48,6 +49,9 @@ pub(super) struct Machine {
     /// Until then, in milliseconds of the steady clock, none is started.
     rests_until: Cell<u64>,
     worker: RefCell<Option<Owner<dyn World>>>,
+    /// Work that code has asked for, and whether it is being begun.
+    pub(super) begun: RefCell<VecDeque<Begun>>,
+    pub(super) begins: Cell<bool>,
 }
 
 struct Running {
@@ -69,6 +73,8 @@ impl Machine {
             starts: Cell::default(),
             rests_until: Cell::default(),
             worker: RefCell::default(),
+            begun: RefCell::default(),
+            begins: Cell::default(),
         })
     }
 
@@ -131,21 +137,27 @@ impl Machine {
                 let begun = std::mem::take(&mut vm.begun);
                 self.running.replace(Some(running));
                 if !begun.is_empty() {
-                    self.begin(begun);
+                    self.begun.borrow_mut().extend(begun);
+                    self.begin();
                 }
                 Ok(value)
             }
             Err(error) => {
                 self.report(name, route.unwrap_or(""), &describe(&error));
-                if error.downcast_ref() == Some(&Trap::Interrupt) {
-                    let rest = self.module.host.settings.max_time * (1 + REST);
-                    self.rests_until.set(began.saturating_add(rest.as_millis() as u64));
+                if is_interrupt(&error) {
+                    self.rest(began);
                 }
                 // Exchanges that wait for this instance see that it is gone.
                 vm.https.values_mut().for_each(HttpContext::wake);
                 Err(Failure::Failed)
             }
         }
+    }
+
+    /// Starts no instance for a while, since a call that began then ran for too long.
+    fn rest(&self, began: u64) {
+        let rest = self.module.host.settings.max_time * (1 + REST);
+        self.rests_until.set(began.saturating_add(rest.as_millis() as u64));
     }
 
     #[cold]
@@ -191,8 +203,11 @@ impl Machine {
         if count > STARTS_A_SECOND {
             return Err(Failure::Exhausted);
         }
-        let started = self.module.start().map_err(|error| {
-            self.report("_initialize", "", &error);
+        let started = self.module.start().map_err(|broken| {
+            self.report("_initialize", "", &broken.reason);
+            if broken.was_interrupted {
+                self.rest(now);
+            }
             Failure::Failed
         })?;
         let Started { store, callbacks } = started;

@@ -83,8 +83,17 @@ impl Metrics {
 
     pub(super) fn define(&self, plugin: &'static str, name: &str, kind: Kind) -> Outcome<Arc<Metric>> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // A name on the page has one type.
-        if all.iter().any(|known| known.name == name && known.kind != kind) {
+        // A name on the page has one type, and a histogram has three names.
+        let is_part = |part: &str, of: &str, kind: Kind| {
+            kind == Kind::Histogram
+                && part.strip_prefix(of).is_some_and(|rest| ["_bucket", "_count", "_sum"].contains(&rest))
+        };
+        let collides = |known: &Metric| {
+            known.name == name && known.kind != kind
+                || is_part(name, &known.name, known.kind)
+                || is_part(&known.name, name, kind)
+        };
+        if all.iter().any(|known| collides(known)) {
             return Err(Refusal::BAD_ARGUMENT);
         }
         if let Some(known) = all.iter().find(|known| known.plugin == plugin && known.name == name) {
@@ -102,5 +111,20 @@ impl Metrics {
         });
         all.push(metric.clone());
         Ok(metric)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_on_the_page_has_one_type() {
+        let metrics = Metrics::default();
+        let is_defined = |name, kind| metrics.define("a", name, kind).is_ok();
+        assert!(is_defined("x", Kind::Histogram) && is_defined("y_sum", Kind::Gauge));
+        assert!(is_defined("x_total", Kind::Counter) && is_defined("x", Kind::Histogram));
+        assert!(!is_defined("x", Kind::Counter));
+        assert!(!is_defined("x_count", Kind::Counter) && !is_defined("y", Kind::Histogram));
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use sdk::Phases;
 use sdk::instance::intern;
-use wasmtime::{InstancePre, Store};
+use wasmtime::{InstancePre, Store, Trap};
 
 use super::callbacks::Callbacks;
 use super::host::{DEADLINE, Host};
@@ -61,7 +61,7 @@ impl Module {
         let pre = binary.0.clone();
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let mut module = Module { name, host: host.clone(), pre, number, phases: Phases::LOG };
-        let started = module.start()?;
+        let started = module.start().map_err(|broken| broken.reason)?;
         let Callbacks { response_headers, response_body, .. } = &started.callbacks;
         if response_headers.is_some() || response_body.is_some() {
             module.phases = module.phases | Phases::HEADER_FILTER;
@@ -76,24 +76,25 @@ impl Module {
     ///
     /// # Errors
     /// It has no memory, exports functions of other types, or fails.
-    pub(super) fn start(&self) -> Result<Started, String> {
-        let described = |error: wasmtime::Error| describe(&error);
+    pub(super) fn start(&self) -> Result<Started, Broken> {
         let mut store = Store::new(&self.host.engine, Vm::new(self.host.clone(), self.name));
         store.limiter(|vm| &mut vm.limits);
         store.set_epoch_deadline(DEADLINE);
-        let instance = self.pre.instantiate(&mut store).map_err(described)?;
-        let memory = instance.get_memory(&mut store, "memory").ok_or("the module exports no `memory`")?;
+        let instance = self.pre.instantiate(&mut store)?;
+        let memory = instance
+            .get_memory(&mut store, "memory")
+            .ok_or_else(|| "the module exports no `memory`".to_owned())?;
         store.data_mut().memory = Some(memory);
         let callbacks = Callbacks::of(&instance, &mut store)?;
         let initialize = instance.get_func(&mut store, "_initialize");
         let name = if initialize.is_some() { "_initialize" } else { "_start" };
         if let Some(first) = instance.get_func(&mut store, name) {
-            let first = first.typed::<(), ()>(&store).map_err(described)?;
+            let first = first.typed::<(), ()>(&store)?;
             store.set_epoch_deadline(DEADLINE);
             match first.call(&mut store, ()) {
                 // The end of `main` in a program.
                 Err(error) if error.downcast_ref() == Some(&Exited(0)) => {}
-                result => result.map_err(described)?,
+                result => result?,
             }
         }
         if initialize.is_some()
@@ -101,21 +102,45 @@ impl Module {
             && let Ok(main) = main.typed::<(u32, u32), u32>(&store)
         {
             store.set_epoch_deadline(DEADLINE);
-            main.call(&mut store, (0, 0)).map_err(described)?;
+            main.call(&mut store, (0, 0))?;
         }
         Ok(Started { store, callbacks })
     }
 }
 
+/// Why an instance is not made.
+pub(super) struct Broken {
+    pub reason: String,
+    /// A call of the module ran for too long.
+    pub was_interrupted: bool,
+}
+
+impl From<wasmtime::Error> for Broken {
+    fn from(error: wasmtime::Error) -> Broken {
+        Broken { reason: describe(&error), was_interrupted: is_interrupt(&error) }
+    }
+}
+
+impl From<String> for Broken {
+    fn from(reason: String) -> Broken {
+        Broken { reason, was_interrupted: false }
+    }
+}
+
+/// Whether a call ended because it ran for too long.
+pub(super) fn is_interrupt(error: &wasmtime::Error) -> bool {
+    error.downcast_ref() == Some(&Trap::Interrupt)
+}
+
 fn prepared(host: &Host, bytes: &[u8]) -> Result<InstancePre<Vm>, String> {
     let described = |error: wasmtime::Error| describe(&error);
     if !bytes.starts_with(b"\0asm") {
-        return Err("the file is no WebAssembly module".to_owned());
+        return Err("invalid WebAssembly module: it does not begin with \\0asm".to_owned());
     }
     let module = wasmtime::Module::from_binary(&host.engine, bytes).map_err(described)?;
     if !VERSIONS.iter().any(|version| module.get_export(version).is_some()) {
         return Err(format!(
-            "the module exports no `{}`: it is no proxy-wasm plugin, or one of another version",
+            "the module exports no `{}`: invalid proxy-wasm plugin, or another version of the ABI",
             VERSIONS[0]
         ));
     }
@@ -127,7 +152,7 @@ fn prepared(host: &Host, bytes: &[u8]) -> Result<InstancePre<Vm>, String> {
 /// The reason of an error, and the functions in which it happened.
 pub(super) fn describe(error: &wasmtime::Error) -> String {
     let mut text = error.root_cause().to_string();
-    if let Some(wasmtime::Trap::Interrupt) = error.downcast_ref() {
+    if is_interrupt(error) {
         text = "the call ran for longer than sluice.wasm.max_time".to_owned();
     }
     let frames = error.downcast_ref::<wasmtime::WasmBacktrace>().map(wasmtime::WasmBacktrace::frames);

@@ -24,9 +24,14 @@ struct Held {
 }
 
 impl Machine {
-    /// Begins the work that code of this machine has asked for.
-    pub(super) fn begin(self: &Rc<Machine>, begun: Vec<Begun>) {
-        for one in begun {
+    /// Begins the work that code of this machine has asked for. Work that this work asks for follows it: contexts that
+    /// release each other do not grow the stack.
+    pub(super) fn begin(self: &Rc<Machine>) {
+        if self.begins.replace(true) {
+            return;
+        }
+        loop {
+            let Some(one) = self.begun.borrow_mut().pop_front() else { break };
             if let Begun::Delete(context) = one {
                 self.end(context);
                 continue;
@@ -57,6 +62,7 @@ impl Machine {
                 self.with(self.generation(), |vm, _| vm.calls = vm.calls.saturating_sub(1));
             }
         }
+        self.begins.set(false);
     }
 
     /// The period of a timer that begins, and its life.

@@ -458,7 +458,7 @@ fn modules_that_cannot_be_used_are_reported() {
         }
     };
     let text = |text: &str| refused(&wat::parse_str(text).unwrap());
-    assert!(refused(b"").contains("is no WebAssembly module"));
+    assert!(refused(b"").contains("invalid WebAssembly module"));
     assert!(!refused(b"\0asm\x01\0\0\0\xff").is_empty());
     assert!(text("(module)").contains("proxy_abi_version_0_2_1"));
     let abi = r#"(func (export "proxy_abi_version_0_2_0"))"#;

@@ -187,6 +187,23 @@ fn nothing_of_an_abandoned_response_precedes_the_one_in_its_place() {
 }
 
 #[test]
+fn a_response_in_the_place_of_one_whose_head_waits_does_not_wait() {
+    let modules = Modules::new();
+    let mut probe = Probe::default();
+    let code =
+        r#"(func (export "proxy_on_response_headers") (param i32 i32 i32) (result i32) (i32.const 1))"#;
+    let stage = modules.stage(&probe, code);
+    let mut x = probe.exchange();
+    next(&stage, &mut x);
+    respond(&mut x, 200, &[]);
+    assert!(matches!(header_filter(&stage, &mut x), Step::Wait));
+    // The wait took too long.
+    respond(&mut x, 504, &[("Content-Length", "5")]);
+    assert!(matches!(header_filter(&stage, &mut x), Step::Next));
+    assert_eq!(x.response_header("Content-Length"), Some(&b"5"[..]));
+}
+
+#[test]
 fn a_module_sees_a_held_chunk_once_if_it_passes_it_on() {
     let modules = Modules::new();
     let mut probe = Probe::default();
