@@ -4,7 +4,8 @@
 //! policy are compiled when the configuration changes; those in files are read with the first request. Several headers of
 //! the subject are refused, since servers differ in which of them counts. A request is refused as well if a search of a
 //! regular expression takes too many steps. Patterns that would be read differently than by Casbin are refused with the
-//! configuration: `**`, `[` and `\` of globMatch, and regular expressions within those of keyMatch2 and keyMatch3.
+//! configuration: `**`, `[` and `\` of globMatch, and regular expressions within those of keyMatch2 and keyMatch3; so are
+//! patterns that are values of the request.
 //!
 //! Model and policy are compiled here and not by the crate `casbin`, which interprets a script for each line of the
 //! policy and needs a runtime of its own.

@@ -1,7 +1,7 @@
 //! authz-keycloak: asks Keycloak whether the token of a request has permissions (User-Managed Access 2.0).
 //!
-//! Settings, requests and statuses as in APISIX 3.18, with these differences. Only an answer with a status of 2xx and the
-//! JSON `{"result": true}` accepts a request; APISIX takes any below 400 for one. The password grant reads the discovery
+//! Settings, requests and statuses as in APISIX 3.18, with these differences. Only an answer with a status of
+//! 2xx and the JSON `{"result": true}` accepts a request; APISIX takes any below 400 for one. The password grant reads the discovery
 //! document, too. Errors of servers are in the log and not in answers.
 
 mod server;

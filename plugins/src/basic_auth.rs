@@ -192,7 +192,7 @@ impl Plugin for BasicAuth {
         let secret = match consumer_config.get("hashed").and_then(Value::as_bool) {
             Some(true) => {
                 let hash = Hash::parse(password).ok_or_else(|| {
-                    Invalid::new("property \"password\" is no hash")
+                    Invalid::new("invalid hash in property \"password\"")
                         .at("/password")
                         .expected("{SHA}…, {SSHA}…, $apr1$…, $1$…, $5$…, $6$… or $2y$… of a file of htpasswd, with a cost up to 12 or 200,000 rounds")
                 })?;

@@ -25,7 +25,7 @@ use sdk::{Build, Exchange, HeaderName, Phase, Plugin, Step};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::tree;
+use crate::{query, tree};
 use body::BodyRules;
 use rules::{Action, Arguments, Masked};
 
@@ -155,7 +155,7 @@ impl Plugin for DataMask {
     /// Masks a long body on a background thread.
     async fn wait(&self, _phase: Phase, x: &mut Exchange<'_>) -> Step {
         let (Some(rules), world) = (self.body.clone(), x.world()) else { return Step::Next };
-        let (kind, before) = (body::Kind::of(x), x.take_note::<Made>());
+        let (kind, before) = (remember_kind(x), x.take_note::<Made>());
         let room = |text: &[u8]| tree::weight(text) + text.len();
         let size = match &before {
             Some(made) => made.text.as_deref().map_or(0, room),
@@ -191,6 +191,10 @@ impl Plugin for DataMask {
 
     fn log(&self, x: &mut Exchange<'_>) {
         self.mask_query(x);
+        if !self.headers.is_empty() || self.body.is_some() {
+            // Masks of headers do not change the kind of the body.
+            remember_kind(x);
+        }
         for (name, action) in &self.headers {
             mask_header(x, name, action);
         }
@@ -221,13 +225,8 @@ impl DataMask {
             x.mask_query(&sent);
             x.set_query(&now);
         }
-        let rewritten = x.rewritten_uri().and_then(|uri| {
-            let at = uri.iter().position(|&byte| byte == b'?')?;
-            let masked = self.query.mask(&uri[at + 1..], x.searches())?;
-            let mark: &[u8] = if masked.is_empty() { b"" } else { b"?" };
-            Some([&uri[..at], mark, &masked].concat())
-        });
-        if let Some(uri) = rewritten {
+        let mask = |query: &[u8]| self.query.mask(query, x.searches());
+        if let Some(uri) = x.rewritten_uri().and_then(|uri| query::changed_in_uri(uri, mask)) {
             x.set_upstream_uri(&uri);
         }
     }
@@ -241,6 +240,7 @@ impl DataMask {
         if x.body_prefix().is_empty() {
             return;
         }
+        let kind = remember_kind(x);
         let masked = match made {
             // The first instance applies the masks of all.
             Some((_, _, false)) => return,
@@ -251,7 +251,7 @@ impl DataMask {
             None if x.body_state() == Body::Whole && x.body().len() <= ON_WORKER.min(self.max_body) => {
                 let mut held = Reservation::default();
                 match held.resize(x.world().budget(), tree::weight(x.body())) {
-                    Ok(()) => rules.mask(body::Kind::of(x), x.body(), x.searches()),
+                    Ok(()) => rules.mask(kind, x.body(), x.searches()),
                     Err(_) => Masked::Withheld,
                 }
             }
@@ -266,6 +266,16 @@ impl DataMask {
             }
         }
     }
+}
+
+/// The kind of the body, as the headers had it before any mask.
+fn remember_kind(x: &mut Exchange<'_>) -> body::Kind {
+    if let Some(kind) = x.note::<body::Kind>() {
+        return *kind;
+    }
+    let kind = body::Kind::of(x);
+    x.set_note(kind);
+    kind
 }
 
 /// Masks all values of a header.

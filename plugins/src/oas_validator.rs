@@ -133,7 +133,7 @@ impl Plugin for OasValidator {
                     cache: cx.worker_state("document"),
                 }))
             }
-            (None, None) => return Err(Invalid::new("it names no document")),
+            (None, None) => return Err(Invalid::new("a document is missing").expected("spec or spec_url")),
         };
         Ok(OasValidator {
             source,

@@ -49,15 +49,16 @@ pub(crate) fn hide(x: &mut Exchange<'_>, name: &str) {
         let rest = without(x.query(), name);
         x.set_query(&rest);
     }
-    if let Some(uri) = x.rewritten_uri().and_then(|uri| hidden_in_uri(uri, name)) {
+    let hidden = |query: &[u8]| Some(without(query, name));
+    if let Some(uri) = x.rewritten_uri().and_then(|uri| changed_in_uri(uri, hidden)) {
         x.set_upstream_uri(&uri);
     }
 }
 
-/// A path and query that another plugin has made, without the argument; `None` if there is no query.
-fn hidden_in_uri(uri: &[u8], name: &[u8]) -> Option<Vec<u8>> {
+/// A path and query that another plugin has made, with the query changed; `None` without a query or a change.
+pub(crate) fn changed_in_uri(uri: &[u8], change: impl FnOnce(&[u8]) -> Option<Vec<u8>>) -> Option<Vec<u8>> {
     let at = uri.iter().position(|&byte| byte == b'?')?;
-    let rest = without(&uri[at + 1..], name);
+    let rest = change(&uri[at + 1..])?;
     let mut whole = uri[..at].to_vec();
     if !rest.is_empty() {
         whole.push(b'?');

@@ -17,8 +17,6 @@ pub(super) enum Matcher {
     /// The left text is before the right one.
     Less(Operand, Operand),
     Function(Operand, Function),
-    /// A function whose pattern is known only with the request.
-    Late(&'static str, Operand, Operand),
     Role {
         graph: usize,
         name: Operand,
@@ -88,6 +86,18 @@ impl Matcher {
         })
     }
 
+    /// Calls `found` for each question about roles: its graph, and the name and the domain where they are known.
+    pub fn roles<'m>(&'m self, found: &mut impl FnMut(usize, Option<&'m [u8]>, Option<&'m [u8]>)) {
+        match self {
+            Matcher::Or(parts) | Matcher::And(parts) => parts.iter().for_each(|part| part.roles(found)),
+            Matcher::Not(inner) => inner.roles(found),
+            Matcher::Role { graph, name, domain, .. } => {
+                found(*graph, name.constant(), domain.as_ref().map_or(Some(b""), Operand::constant));
+            }
+            Matcher::Constant(_) | Matcher::Equal(..) | Matcher::Less(..) | Matcher::Function(..) => {}
+        }
+    }
+
     pub fn is_never(&self) -> bool {
         matches!(self, Matcher::Constant(false))
     }
@@ -97,7 +107,7 @@ impl Matcher {
     }
 
     /// # Errors
-    /// It is undecided: a search took too many steps, or a pattern of the request does not compile.
+    /// It is undecided: a search took too many steps.
     pub fn holds(&self, request: &Request<'_>) -> Result<bool, StepLimit> {
         Ok(match self {
             Matcher::Constant(value) => *value,
@@ -121,11 +131,6 @@ impl Matcher {
             Matcher::Equal(left, right) => left.of(request) == right.of(request),
             Matcher::Less(left, right) => left.of(request) < right.of(request),
             Matcher::Function(text, function) => function.holds(text.of(request), request.searches)?,
-            Matcher::Late(name, text, pattern) => {
-                let pattern = std::str::from_utf8(pattern.of(request)).map_err(|_| StepLimit)?;
-                let function = Function::compile(name, pattern).ok().flatten().ok_or(StepLimit)?;
-                function.holds(text.of(request), request.searches)?
-            }
             Matcher::Role { graph, name, role, domain } => {
                 let domain = domain.as_ref().map_or(&b""[..], |domain| domain.of(request));
                 request.has_role(*graph, name.of(request), role.of(request), domain)
@@ -153,6 +158,13 @@ impl Operand {
             // Fields are texts, so numbers are compared as they are written.
             Expression::Number(number) => Ok(constant(&number.to_string())),
             _ => Err("a condition stands where a value is expected".to_owned()),
+        }
+    }
+
+    fn constant(&self) -> Option<&[u8]> {
+        match self {
+            Operand::Request(_) => None,
+            Operand::Constant(text) => Some(text),
         }
     }
 
@@ -212,7 +224,9 @@ fn call(name: &str, arguments: &[Expression], scope: &Scope<'_>) -> Result<Match
     let Ok([text, pattern]) = <[Operand; 2]>::try_from(operands) else {
         return Err(format!("{name} has two arguments"));
     };
-    let Operand::Constant(constant) = &pattern else { return Ok(Matcher::Late(known, text, pattern)) };
+    let Operand::Constant(constant) = &pattern else {
+        return Err(format!("the pattern of {name} is a value of the request"));
+    };
     let constant = std::str::from_utf8(constant).unwrap_or_default();
     let function = Function::compile(known, constant)?.ok_or_else(|| format!("unknown function {name}"))?;
     Ok(match &text {

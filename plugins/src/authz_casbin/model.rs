@@ -145,7 +145,7 @@ impl Enforcer {
             .map_err(|why| Invalid::new(format!("matcher: {why}")).at("/model"))?;
         let mut lines: Vec<Line> = lines.into_iter().map(compile).collect::<Result<_, Invalid>>()?;
         lines.retain(|line| !line.matcher.is_never());
-        let work = lines.len() + graphs.iter().map(Graph::work).sum::<usize>();
+        let work = lines.len() + links(&lines, &graphs);
         Ok(Enforcer { effect, lines, graphs, work })
     }
 
@@ -207,15 +207,18 @@ impl Graph {
         Ok(())
     }
 
-    /// The most links that are followed for a name: its own, and those of names that are roles.
-    fn work(&self) -> usize {
+    /// The most links that are followed for a name in this domain, or in any: its own, and those of names that are roles.
+    fn work(&self, domain: Option<&[u8]>) -> usize {
         let of_domain = |names: &HashMap<Text, Vec<Text>>| {
             let roles: HashSet<&Text> = names.values().flatten().collect();
             let of_roles = names.iter().filter(|(name, _)| roles.contains(name));
             let own = names.values().map(Vec::len).max().unwrap_or(0);
             own + of_roles.map(|(_, links)| links.len()).sum::<usize>()
         };
-        self.links.values().map(of_domain).max().unwrap_or(0)
+        match domain {
+            Some(domain) => self.links.get(domain).map_or(0, of_domain),
+            None => self.links.values().map(of_domain).max().unwrap_or(0),
+        }
     }
 
     /// All roles of a name.
@@ -230,6 +233,20 @@ impl Graph {
         }
         found
     }
+}
+
+/// The most links that are followed for a request: the roles of a name in a domain are looked up once.
+fn links(lines: &[Line], graphs: &[Graph]) -> usize {
+    let mut asked = HashSet::new();
+    for line in lines {
+        line.matcher.roles(&mut |graph, name, domain| _ = asked.insert((graph, name, domain)));
+    }
+    let mut known = HashMap::new();
+    let mut all = 0;
+    for (graph, _, domain) in asked {
+        all += *known.entry((graph, domain)).or_insert_with(|| graphs[graph].work(domain));
+    }
+    all
 }
 
 impl Request<'_> {

@@ -221,7 +221,7 @@ impl Server {
         let holds =
             |seconds: u64, leeway: u64| seconds.saturating_sub(1).saturating_sub(leeway).saturating_mul(1000);
         let seconds = tokens.expires_in.unwrap_or(config.access_token_expires_in);
-        // A token that is over already is used once more.
+        // A token that is over already holds for a second.
         let holds_access = holds(seconds, config.access_token_expires_leeway).max(1000);
         let refresh = holds(
             tokens.refresh_expires_in.unwrap_or(config.refresh_token_expires_in),

@@ -64,6 +64,20 @@ fn headers_are_masked() {
 }
 
 #[test]
+fn masks_of_headers_do_not_change_the_kind_of_a_body() {
+    let rules = |header: &str| {
+        json!([
+            {"type": "header", "name": header, "action": "remove"},
+            {"type": "body", "body_format": "urlencoded", "name": "a", "action": "replace", "value": "*"},
+        ])
+    };
+    for header in [("Content-Type", "multipart/form-data; boundary=x"), ("Content-Encoding", "gzip")] {
+        let (_, _, body) = logged(rules(header.0), "/", &[header], b"b=secret");
+        assert_eq!(body, "", "{header:?}");
+    }
+}
+
+#[test]
 fn all_values_of_a_header_are_masked() {
     let rules = json!([
         {"type": "header", "name": "cookie", "action": "regex", "regex": "key=\\w+", "value": "key=*"},

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use sdk::vars::args;
 use sdk::{Exchange, Fields, Reply};
 
@@ -152,7 +153,7 @@ pub(super) fn rewrite(
         if !path.starts_with(b"/") {
             uri.push(b'/');
         }
-        escape(path, b"-._~!$&'()*+,;=:@/", &mut uri);
+        escape(path, PATH, &mut uri);
         if x.request().has_query {
             uri.push(b'?');
             uri.extend_from_slice(x.query());
@@ -172,20 +173,34 @@ fn with_args(query: &[u8], new: &[Entry<'_>]) -> Vec<u8> {
     for (name, value) in new {
         let Some(value) = value else { continue };
         let mut pair = Vec::new();
-        escape(name, b"-._~", &mut pair);
+        escape(name, UNRESERVED, &mut pair);
         pair.push(b'=');
-        escape(value, b"-._~", &mut pair);
+        escape(value, UNRESERVED, &mut pair);
         pairs.push(pair);
     }
     pairs.join(&b'&')
 }
 
-fn escape(text: &[u8], plain: &[u8], out: &mut Vec<u8>) {
-    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-    for byte in text {
-        match byte {
-            byte if byte.is_ascii_alphanumeric() || plain.contains(byte) => out.push(*byte),
-            byte => out.extend([b'%', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]),
-        }
-    }
+/// All but the characters that never need an escape (RFC 3986 section 2.3).
+const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// All but the characters of a path (RFC 3986 section 3.3).
+const PATH: &AsciiSet = &UNRESERVED
+    .remove(b'!')
+    .remove(b'$')
+    .remove(b'&')
+    .remove(b'\'')
+    .remove(b'(')
+    .remove(b')')
+    .remove(b'*')
+    .remove(b'+')
+    .remove(b',')
+    .remove(b';')
+    .remove(b'=')
+    .remove(b':')
+    .remove(b'@')
+    .remove(b'/');
+
+fn escape(text: &[u8], coded: &'static AsciiSet, out: &mut Vec<u8>) {
+    out.extend(percent_encode(text, coded).flat_map(str::bytes));
 }

@@ -79,12 +79,12 @@ pub(super) fn read(text: &[u8]) -> Result<Value, String> {
 
 impl Document {
     /// # Errors
-    /// It is no document of OpenAPI 3.0 or 3.1, or a schema in it is not valid; the pointer leads into the document.
+    /// The document is not of OpenAPI 3.0 or 3.1, or a schema in it is not valid; the pointer leads into the document.
     pub fn compile(mut written: Value) -> Result<Document, Invalid> {
         let version = written.get("openapi").and_then(Value::as_str).unwrap_or_default();
         let is_3_0 = version.starts_with("3.0");
         if !is_3_0 && !version.starts_with("3.1") {
-            return Err(Invalid::new("it is no document of OpenAPI 3.0 or 3.1").at("/openapi"));
+            return Err(Invalid::new("the document is not of OpenAPI 3.0 or 3.1").at("/openapi"));
         }
         translate::document(&mut written, is_3_0);
         let root = Place { root: &written, pointer: String::new(), value: &written };

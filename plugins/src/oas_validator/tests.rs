@@ -368,7 +368,7 @@ fn mistakes_are_named() {
     assert_eq!(refused(header).pointer, "/spec_url_request_headers/a");
     let in_document = |document: Value| refused(json!({"spec": document.to_string()}));
     for (document, why) in [
-        (json!({"swagger": "2.0"}), "it is no document of OpenAPI 3.0 or 3.1"),
+        (json!({"swagger": "2.0"}), "the document is not of OpenAPI 3.0 or 3.1"),
         (json!({"openapi": "3.0.0", "paths": {"/x": {"$ref": "#/nowhere"}}}), "leads nowhere"),
         (
             json!({"openapi": "3.0.0", "paths": {"/x": {"get": {"parameters": [{"in": "query"}]}}}}),

@@ -76,7 +76,7 @@ impl Operation {
 /// The number of operations in a document.
 ///
 /// # Errors
-/// The line at which it is no GraphQL, or at whose end it lacks an operation.
+/// The line with a syntax error, or the last one of a document without an operation.
 pub fn operations(document: &[u8]) -> Result<usize, usize> {
     let mut lexer = Lexer { rest: document };
     let mut operations = 0;
