@@ -33,6 +33,7 @@ use std::sync::Arc;
 use control::discovery::{Discovery, DumpFile};
 pub use http::{Names, Secured, Trust};
 use sdk::limit::Limits;
+use sdk::storage::Storages;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
@@ -71,6 +72,14 @@ pub fn limits() -> Limits {
     #[cfg(feature = "redis")]
     let limits = redis::policies(limits);
     limits
+}
+
+/// The storages of values that several nodes share.
+pub fn storages() -> Storages {
+    let storages = Storages::default();
+    #[cfg(feature = "redis")]
+    let storages = redis::storages(storages);
+    storages
 }
 
 /// Reads the settings of a registry, with the defaults of the boot file.

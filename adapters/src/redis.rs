@@ -1,4 +1,5 @@
-//! Limits that several nodes share through Redis: one server, the master that sentinels name, or a cluster.
+//! Limits that several nodes share through Redis: one server, the master that sentinels name, or a cluster. Values that
+//! they share are on one server.
 //!
 //! Keys and scripts are APISIX's ([`script`]). Each decision is one script and one round trip, in a pipeline that all
 //! requests of a worker share ([`link`]); in a cluster, a sliding window takes a second one. A server that hangs, fails
@@ -11,10 +12,10 @@ mod link;
 mod script;
 mod servers;
 mod settings;
+mod storage;
 #[cfg(test)]
 mod tests;
 
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,8 +26,10 @@ use sdk::limit::{self, Limits, Scope, Wanted};
 use delayed::Delayed;
 use limiter::RedisLimiter;
 use script::Scripts;
-use servers::Servers;
+use sdk::storage::Storages;
+use servers::Access;
 use settings::Settings;
+use storage::Sessions;
 
 /// Adds the policies `redis`, `redis-cluster` and `redis-sentinel`.
 pub fn policies(limits: Limits) -> Limits {
@@ -34,6 +37,11 @@ pub fn policies(limits: Limits) -> Limits {
     ["redis", "redis-cluster", "redis-sentinel"]
         .into_iter()
         .fold(limits, |limits, name| limits.with(name, Arc::new(Policy { scripts: scripts.clone() })))
+}
+
+/// Adds the storage `redis`.
+pub fn storages(storages: Storages) -> Storages {
+    storages.with("redis", Arc::new(Sessions))
 }
 
 struct Policy {
@@ -48,10 +56,8 @@ impl limit::Policy for Policy {
         cx: &Build<'_>,
     ) -> Result<Arc<dyn limit::Limiter>, Invalid> {
         let settings = Settings::read(wanted.policy, wanted.settings)?;
-        // Plugin instances with the same servers share their connections.
-        let servers = cx.shared_worker_state::<Option<Rc<Servers>>>(&format!("redis\n{settings:?}"));
-        let limiter =
-            RedisLimiter::new(wanted.plugin, scope.clone(), settings, servers, self.scripts.clone());
+        let access = Access::new(settings, cx);
+        let limiter = RedisLimiter::new(wanted.plugin, scope.clone(), access, self.scripts.clone());
         let interval = wanted.settings.get("sync_interval").and_then(serde_json::Value::as_f64);
         match interval.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()) {
             Some(interval) => Ok(Arc::new(Delayed::new(limiter, interval, wanted, cx)?)),

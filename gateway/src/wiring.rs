@@ -72,6 +72,7 @@ pub fn services(boot: &Boot, folders: &Arc<Folders>) -> anyhow::Result<Services>
         extensions: extensions
             .with(Arc::new(Caches::new(cache_zones(boot))))
             .with(Arc::new(adapters::limits().under(resources_root(boot))))
+            .with(Arc::new(adapters::storages()))
             .with(Arc::new(MetricsPage::default()))
             .with(Arc::new(RuntimeUpstreams::default()))
             .with(Arc::new(crate::static_files::service(boot, folders))),

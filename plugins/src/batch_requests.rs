@@ -328,6 +328,7 @@ fn request(x: &Exchange<'_>, batch: &Batch, item: &Item) -> Result<Fetch, &'stat
         repeatable: false,
         http2: false,
         keep: Keep { connections: 0, idle: Duration::ZERO },
+        tunnel: None,
     })
 }
 

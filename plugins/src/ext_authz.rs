@@ -183,6 +183,7 @@ impl ExtAuthz {
             repeatable: true,
             http2: true,
             keep: Keep { connections: 1, idle: Duration::from_millis(self.config.keepalive_timeout) },
+            tunnel: None,
         }
     }
 

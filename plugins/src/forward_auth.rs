@@ -250,6 +250,7 @@ impl ForwardAuth {
             repeatable: true,
             http2: false,
             keep,
+            tunnel: None,
         }
     }
 

@@ -1,12 +1,16 @@
 //! openid-connect: tokens of an OpenID provider, sent in requests or got by a login of the browser.
 //!
 //! Settings, headers and statuses as in APISIX 3.18. A login's state and the session are in encrypted cookies, so any
-//! node and worker serves them. Not supported, and refused: sessions in Redis, DPoP, and a proxy towards the provider.
+//! node and worker serves them; sessions may be in Redis instead, encrypted as well. While Redis does not answer, requests
+//! with a session get 503. With `dpop`, an access token that the provider does not bind to the key is refused.
+//!
+//! With `ssl_verify`, a discovery document that came over TLS leads the gateway to no endpoint without it.
 
 mod bearer;
 mod claims;
 mod client;
 mod config;
+mod dpop;
 mod login;
 mod logout;
 mod provider;
@@ -27,6 +31,7 @@ use crate::remote::Remote;
 use bearer::Introspected;
 use client::Client;
 use config::Config;
+use dpop::Dpop;
 use login::LoginRules;
 use provider::Provider;
 use session::Cookies;
@@ -37,6 +42,7 @@ pub struct OpenidConnect {
     config: Config,
     provider: Provider,
     client: Client,
+    dpop: Option<Dpop>,
     public_key: Option<KeySet>,
     introspection: Option<Remote>,
     introspected: WorkerState<Introspected>,
@@ -78,12 +84,13 @@ impl Plugin for OpenidConnect {
         let pushed = config.par.endpoint.as_deref().map(Remote::parse).transpose();
         let pushed = pushed.map_err(|why| Invalid::new(why).at("/par/endpoint"))?;
         let login = match config.session.as_ref().filter(|_| !config.bearer_only) {
-            Some(session) => Some(LoginRules::new(&config, Cookies::new(session, &config)?)),
+            Some(session) => Some(LoginRules::new(&config, Cookies::new(session, &config, cx)?)),
             None => None,
         };
         Ok(OpenidConnect {
             provider: Provider::new(&config, cx)?,
             client: Client::new(&config)?,
+            dpop: Dpop::new(&config.dpop, cx)?,
             public_key,
             introspection,
             introspected: cx.worker_state("introspected"),

@@ -151,6 +151,7 @@ impl Plugin for ProxyMirror {
             repeatable: true,
             http2: false,
             keep: Keep::default(),
+            tunnel: None,
         });
         Step::Next
     }

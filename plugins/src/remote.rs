@@ -1,6 +1,7 @@
 //! Requests to servers whose addresses may be known only at run time, such as those in a discovery document.
 
 pub(crate) mod cache;
+pub(crate) mod forward;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -8,8 +9,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sdk::build::split_authority;
-use sdk::world::{Fetch, FetchError, FetchTimeouts, Fetched, Keep, Target};
+use sdk::world::{Fetch, FetchError, FetchTimeouts, Fetched, Keep, Target, Tunnel};
 use sdk::{Exchange, Fields, Method};
+
+use forward::{Forward, Proxy};
 
 /// An `http` or `https` URL, parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,19 +83,51 @@ impl Remote {
         x: &Exchange<'_>,
         manner: Manner,
         method: Method,
+        fields: Fields,
+        body: Bytes,
+    ) -> Result<Fetched, FetchError> {
+        self.fetch_by(x, manner, None, method, fields, body).await
+    }
+
+    /// As [`Remote::fetch`], through the proxies.
+    pub async fn fetch_by(
+        &self,
+        x: &Exchange<'_>,
+        manner: Manner,
+        forward: Option<&Forward>,
+        method: Method,
         mut fields: Fields,
         body: Bytes,
     ) -> Result<Fetched, FetchError> {
         let world = x.world();
-        let found = match self.host.parse::<IpAddr>() {
+        let proxy = forward.and_then(|forward| forward.to(&self.host, self.tls));
+        let (host, port) = proxy.map_or((&self.host, self.port), |proxy| (&proxy.host, proxy.port));
+        let found = match host.parse::<IpAddr>() {
             Ok(ip) => Arc::from([ip]),
-            Err(_) => world.resolve(&self.host, manner.timeout).await.map_err(|_| FetchError::Unresolved)?,
+            Err(_) => world.resolve(host, manner.timeout).await.map_err(|_| FetchError::Unresolved)?,
         };
+        let mut uri = self.uri.clone();
+        let mut tunnel = None;
+        if let Some(Proxy { authorization, .. }) = proxy {
+            if self.tls {
+                let host =
+                    if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+                let authority = format!("{host}:{}", self.port);
+                tunnel = Some(Tunnel { authority, authorization: authorization.clone() });
+            } else {
+                // A proxy needs the whole of it (RFC 9112 section 3.2.2).
+                uri = format!("http://{}{uri}", self.authority);
+                if let Some(authorization) = authorization {
+                    // It was checked.
+                    let _ = fields.set(b"Proxy-Authorization", authorization.as_bytes());
+                }
+            }
+        }
         x.count_hop(&mut fields);
         let Manner { timeout, verify, most, keep } = manner;
         let target = Target {
             authority: self.authority.clone(),
-            addresses: found.iter().map(|ip| SocketAddr::new(*ip, self.port)).collect(),
+            addresses: found.iter().map(|ip| SocketAddr::new(*ip, port)).collect(),
             tls: self.tls,
         };
         let fetch = Fetch {
@@ -100,7 +135,7 @@ impl Remote {
             target,
             method_name: Vec::new(),
             method,
-            uri: self.uri.clone().into_bytes(),
+            uri: uri.into_bytes(),
             fields,
             body,
             timeouts: FetchTimeouts { connect: timeout, send: timeout, read: timeout },
@@ -109,6 +144,7 @@ impl Remote {
             repeatable: false,
             http2: false,
             keep,
+            tunnel,
         };
         world.fetch(fetch).await
     }

@@ -1,6 +1,7 @@
 //! Requests that stages make themselves, through the worker's own connections.
 
 mod permits;
+mod tunnel;
 
 use std::rc::Rc;
 
@@ -81,9 +82,12 @@ pub(crate) async fn run(worker: &Worker, request: Fetch) -> Result<Fetched, Fetc
             let name = server_name(request.target.authority.as_bytes(), addr);
             Secured { tls: tls.clone(), name, h2: request.http2 }
         });
-        let peer = match &secured {
-            None => Peer::plain(addr),
-            Some(Secured { tls, name, .. }) => worker.pools.over_tls(addr, tls, name),
+        let peer = match (&secured, &request.tunnel) {
+            (None, _) => Peer::plain(addr),
+            (Some(Secured { tls, name, .. }), None) => worker.pools.over_tls(addr, tls, name),
+            (Some(Secured { tls, name, .. }), Some(tunnel)) => {
+                worker.pools.raw(&(addr, tunnel, tls.identity(), name))
+            }
         };
         let Keep { connections, idle } = request.keep;
         let keepalive = Keepalive { size: connections, idle_timeout: idle, requests: REQUESTS };
@@ -110,6 +114,16 @@ pub(crate) async fn run(worker: &Worker, request: Fetch) -> Result<Fetched, Fetc
                     // Boxed, as it is larger than what HTTP/1 needs.
                     let place = Box::pin(worker.links.place(worker, &waiters[0], target, fresh)).await;
                     place.map(|place| Upstream::H2(Box::new(Stream::new(place, true))))
+                }
+                None if let Some((tunnel, secured)) = request.tunnel.as_ref().zip(secured.as_ref()) => {
+                    let opened = tunnel::open(worker, &waiters, addr, tunnel, secured, request.timeouts, end);
+                    match Box::pin(opened).await {
+                        Ok(conn) => Ok(Upstream::H1(conn)),
+                        Err(error) => {
+                            last = error;
+                            break;
+                        }
+                    }
                 }
                 None => connect_humbly(worker, &waiters[0], addr, secured.as_ref(), connect, end)
                     .await

@@ -51,6 +51,7 @@ pub mod scripts;
 pub mod sink;
 pub mod state;
 pub mod step;
+pub mod storage;
 pub mod stream;
 pub mod tap;
 pub mod template;

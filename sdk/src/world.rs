@@ -192,6 +192,17 @@ pub struct Fetch {
     /// the worker.
     pub http2: bool,
     pub keep: Keep,
+    /// For TLS over HTTP/1: the target's addresses are those of a proxy, which opens this tunnel to the server.
+    pub tunnel: Option<Tunnel>,
+}
+
+/// A tunnel that an HTTP proxy opens (CONNECT, RFC 9110 section 9.3.6).
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Tunnel {
+    /// Host and port of the server.
+    pub authority: String,
+    /// The value of `Proxy-Authorization`.
+    pub authorization: Option<String>,
 }
 
 /// How the connection of a [`Fetch`] is pooled afterwards.
@@ -243,6 +254,8 @@ pub enum FetchError {
     Untrusted(&'static str),
     Broken,
     TooLarge,
+    /// The proxy refused the tunnel.
+    NoTunnel,
 }
 
 impl FetchError {
@@ -254,6 +267,7 @@ impl FetchError {
             FetchError::Untrusted(why) => why,
             FetchError::Broken => "the response was invalid or incomplete HTTP",
             FetchError::TooLarge => "the response exceeds the size limit",
+            FetchError::NoTunnel => "the proxy does not open a tunnel to the server",
         }
     }
 }

@@ -1,6 +1,7 @@
-"""Logins and tokens of a real OpenID provider: openid.py PROXY PORT ROOT
+"""Logins and tokens of a real OpenID provider: openid.py PROXY PORT ROOT REDIS
 
-Starts oidc-provider on PORT and acts as browsers and clients of the gateway at PROXY.
+Starts oidc-provider on PORT and acts as browsers and clients of the gateway at PROXY. Some sessions are in the Redis
+server on the port REDIS.
 """
 
 import base64
@@ -13,10 +14,10 @@ import sys
 import time
 import urllib.parse
 
-PROXY, PORT, ROOT = sys.argv[1:4]
+PROXY, PORT, ROOT, REDIS = sys.argv[1:5]
 IDP = f"127.0.0.1:{PORT}"
 SECRET = "secret-of-shop-secret-of-shop-1234"
-REDIRECTS = ",".join(f"http://{PROXY}{path}" for path in ("/a/.apisix/redirect", "/cb", "/public/.apisix/redirect", "/renewed/.apisix/redirect"))
+REDIRECTS = ",".join(f"http://{PROXY}{path}" for path in ("/a/.apisix/redirect", "/cb", "/public/.apisix/redirect", "/renewed/.apisix/redirect", "/stored/.apisix/redirect", "/bound/.apisix/redirect"))
 
 
 def request(host, method, target, body=None, headers=None):
@@ -190,15 +191,48 @@ def logins():
 
 
 def other_ways():
-    """A public client, and a pushed request with another redirect_uri."""
+    """A public client, tokens that are bound to a key, and a pushed request with another redirect_uri."""
     status, url, text = Browser().log_in("/public", "ann")
     assert (status, url) == (200, f"http://{PROXY}/public"), (status, url, text)
+    gil = Browser()
+    status, url, text = gil.log_in("/bound", "gil")
+    assert (status, url) == (200, f"http://{PROXY}/bound"), (status, url, text)
+    assert json_of(json.loads(text)["headers"]["x-userinfo"])["sub"] == "gil"
     ben = Browser()
     status, url, text = ben.log_in("/pushed/x?q=%2F", "ben")
     assert (status, url) == (200, f"http://{PROXY}/pushed/x?q=%2F"), (status, url, text)
     assert any("request_uri=urn" in url for url in ben.seen), ben.seen
     assert json_of(json.loads(text)["headers"]["x-userinfo"])["sub"] == "ben"
     return ben
+
+
+def redis(*arguments):
+    done = subprocess.run(["redis-cli", "--no-auth-warning", "-a", "secret", "-p", REDIS, *arguments], capture_output=True, text=True, check=True)
+    return done.stdout.split()
+
+
+def stored():
+    """Sessions in Redis: the browser has an id, and a logout ends the session for every copy of it."""
+    cat = Browser()
+    status, url, text = cat.log_in("/stored?x=1", "cat")
+    assert (status, url) == (200, f"http://{PROXY}/stored?x=1"), (status, url, text)
+    assert json_of(json.loads(text)["headers"]["x-userinfo"])["sub"] == "cat"
+    (key,) = redis("keys", "kept:*")
+    session = next(value for (site, _, name), value in cat.cookies.items() if (site, name) == (PROXY, "id"))
+    assert key == f"kept:id:{session.removeprefix('1.')}", (key, session)
+    assert 0 < int(redis("ttl", key)[0]) <= 900
+    copy = Browser()
+    copy.cookies = {key: value for key, value in cat.cookies.items() if key[0] == PROXY}
+    assert copy.go(f"http://{PROXY}/stored")[0] == 200
+    assert urllib.parse.urlsplit(cat.go(f"http://{PROXY}/stored/logout")[1]).netloc == IDP
+    assert redis("keys", "kept:*") == []
+    assert copy.once(f"http://{PROXY}/stored")[0].status == 302
+    dan = Browser()
+    assert dan.log_in("/stored", "dan")[0] == 200
+    redis("config", "set", "requirepass", "changed")
+    subprocess.run(["redis-cli", "--no-auth-warning", "-a", "changed", "-p", REDIS, "client", "kill", "type", "normal"], check=True, capture_output=True)
+    assert dan.once(f"http://{PROXY}/stored")[0].status == 503, "the server does not answer"
+    assert Browser().once(f"http://{PROXY}/stored")[0].status == 302, "a request without a session does not need it"
 
 
 def main():
@@ -220,6 +254,7 @@ def main():
         bearers()
         logins()
         ben = other_ways()
+        stored()
     finally:
         provider.kill()
         provider.wait()

@@ -36,6 +36,8 @@ const provider = new Provider(issuer, {
   features: {
     clientCredentials: { enabled: true },
     introspection: { enabled: true },
+    // Proofs with a key carry a nonce of the provider.
+    dPoP: { enabled: true, nonceSecret: Buffer.alloc(32, 1), requireNonce: () => true },
     revocation: { enabled: true },
     resourceIndicators: {
       enabled: true,

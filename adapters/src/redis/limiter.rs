@@ -8,21 +8,18 @@ use sdk::World;
 use sdk::chain::LocalFuture;
 use sdk::counters::Pace;
 use sdk::limit::{Decision, Hit, Limiter, Permit, Rule, Scope, Unavailable};
-use sdk::state::WorkerState;
 
 use super::command::{Call, command, integer, list, number};
 use super::link::{Deadline, Hold, Link};
 use super::script::Scripts;
-use super::servers::{Answer, Error, Servers};
-use super::settings::Settings;
+use super::servers::{Access, Answer, Error, Servers};
 
 /// A limiter over Redis.
 pub struct RedisLimiter {
     /// The beginning of a window's key.
     prefix: String,
     scope: Scope,
-    settings: Arc<Settings>,
-    servers: WorkerState<Option<Rc<Servers>>>,
+    access: Access,
     scripts: Arc<Scripts>,
 }
 
@@ -40,15 +37,9 @@ impl Limiter for RedisLimiter {
 }
 
 impl RedisLimiter {
-    pub fn new(
-        plugin: &'static str,
-        scope: Scope,
-        settings: Settings,
-        servers: WorkerState<Option<Rc<Servers>>>,
-        scripts: Arc<Scripts>,
-    ) -> RedisLimiter {
+    pub fn new(plugin: &'static str, scope: Scope, access: Access, scripts: Arc<Scripts>) -> RedisLimiter {
         let prefix = format!("plugin-{plugin}:");
-        RedisLimiter { prefix, scope, settings: Arc::new(settings), servers, scripts }
+        RedisLimiter { prefix, scope, access, scripts }
     }
 
     pub async fn decide(&self, world: &dyn World, hit: Hit<'_>) -> Result<Decision, Unavailable> {
@@ -79,7 +70,7 @@ impl RedisLimiter {
         rule: Rule,
     ) -> Result<(Committed, Rc<Link>), Unavailable> {
         let call = self.commit_call(key, cost, rule, world.now_ms());
-        let mut deadline = self.deadline(world);
+        let mut deadline = self.access.deadline(world);
         let servers = self.servers(world);
         let (value, link) = servers.run(world, &call, &mut deadline).await.map_err(unavailable)?;
         let mut committed = Committed { last: 0, remaining: 0, reset_ms: 0 };
@@ -122,7 +113,7 @@ impl RedisLimiter {
         limit: u64,
     ) -> Result<Decision, Unavailable> {
         let servers = self.servers(world);
-        let mut deadline = self.deadline(world);
+        let mut deadline = self.access.deadline(world);
         let Window { key, last, ms, left_ms } = window;
         let (seconds, left) = (ms / 1000, format!("{}.{:03}", left_ms / 1000, left_ms % 1000));
         let mut call = Call {
@@ -232,18 +223,12 @@ impl RedisLimiter {
     }
 
     async fn run(&self, world: &dyn World, call: &Call<'_>) -> Result<(Value, Rc<Link>), Unavailable> {
-        let answer: Answer = self.servers(world).run(world, call, &mut self.deadline(world)).await;
+        let answer: Answer = self.servers(world).run(world, call, &mut self.access.deadline(world)).await;
         answer.map_err(unavailable)
     }
 
     pub fn servers(&self, world: &dyn World) -> Rc<Servers> {
-        self.servers.with(world, |servers| {
-            servers.get_or_insert_with(|| Rc::new(Servers::new(self.settings.clone()))).clone()
-        })
-    }
-
-    fn deadline(&self, world: &dyn World) -> Deadline {
-        Deadline::after(world, self.settings.timeout)
+        self.access.servers(world)
     }
 
     fn key(&self, prefix: &[u8], key: &[u8]) -> Vec<u8> {

@@ -6,7 +6,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use redis::{ServerErrorKind, Value};
-use sdk::World;
+use sdk::state::WorkerState;
+use sdk::{Build, World};
 
 use super::command::{Call, command, integer, list, slot, text};
 use super::link::{Deadline, Failure, Link, Posted};
@@ -23,6 +24,30 @@ pub enum Kind {
     Single(String, u16),
     Sentinels { sentinels: Vec<(String, u16)>, master: String, replica: bool },
     Cluster(Vec<(String, u16)>),
+}
+
+/// The servers of one plugin instance, on each worker. Instances with the same settings share their connections.
+pub struct Access {
+    settings: Arc<Settings>,
+    servers: WorkerState<Option<Rc<Servers>>>,
+}
+
+impl Access {
+    pub fn new(settings: Settings, cx: &Build<'_>) -> Access {
+        let servers = cx.shared_worker_state(&format!("redis\n{settings:?}"));
+        Access { settings: Arc::new(settings), servers }
+    }
+
+    pub fn servers(&self, world: &dyn World) -> Rc<Servers> {
+        self.servers.with(world, |servers| {
+            servers.get_or_insert_with(|| Rc::new(Servers::new(self.settings.clone()))).clone()
+        })
+    }
+
+    /// The end of a call that begins now.
+    pub fn deadline(&self, world: &dyn World) -> Deadline {
+        Deadline::after(world, self.settings.timeout)
+    }
 }
 
 /// The servers of one worker.

@@ -1,4 +1,4 @@
-//! The settings of the policies, as APISIX has them.
+//! The settings of policies and of sessions, as APISIX has them.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -24,6 +24,8 @@ pub struct Settings {
     sentinel_login: Login,
     /// Whether servers speak TLS, and whether their certificates are verified.
     tls: Option<bool>,
+    /// The name in certificates, if it is not that of the server.
+    server_name: Option<String>,
     /// To connect.
     connect_timeout: Duration,
     /// Of a decision, all in all.
@@ -63,6 +65,23 @@ struct Single {
     redis_ssl_verify: bool,
     #[serde(default = "ten_seconds")]
     redis_keepalive_timeout: u64,
+}
+
+/// The settings of sessions.
+#[derive(Deserialize)]
+struct OfSessions {
+    host: String,
+    port: u64,
+    username: Option<String>,
+    password: Option<String>,
+    database: u64,
+    ssl: bool,
+    ssl_verify: bool,
+    server_name: Option<String>,
+    connect_timeout: u64,
+    send_timeout: u64,
+    read_timeout: u64,
+    keepalive_timeout: u64,
 }
 
 #[derive(Deserialize)]
@@ -131,11 +150,7 @@ impl Settings {
         Ok(match policy {
             "redis" => {
                 let single: Single = typed(settings)?;
-                let port = u16::try_from(single.redis_port).map_err(|_| {
-                    Invalid::new("redis_port should be at most 65535")
-                        .at("/redis_port")
-                        .got(single.redis_port.to_string())
-                })?;
+                let port = number_of_port("redis_port", single.redis_port)?;
                 let login = Login {
                     user: single.redis_username,
                     password: single.redis_password,
@@ -146,6 +161,7 @@ impl Settings {
                     login,
                     sentinel_login: Login::default(),
                     tls: single.redis_ssl.then_some(single.redis_ssl_verify),
+                    server_name: None,
                     connect_timeout: millis(single.redis_timeout),
                     timeout: millis(single.redis_timeout),
                     idle: millis(single.redis_keepalive_timeout),
@@ -168,6 +184,7 @@ impl Settings {
                     login: Login { password: cluster.redis_password, ..Login::default() },
                     sentinel_login: Login::default(),
                     tls: cluster.redis_cluster_ssl.then_some(cluster.redis_cluster_ssl_verify),
+                    server_name: None,
                     connect_timeout: millis(cluster.redis_timeout),
                     timeout: millis(cluster.redis_timeout),
                     idle: millis(cluster.redis_keepalive_timeout),
@@ -190,11 +207,31 @@ impl Settings {
                         database: 0,
                     },
                     tls: None,
+                    server_name: None,
                     connect_timeout: millis(all.redis_connect_timeout),
                     timeout: millis(all.redis_connect_timeout.max(all.redis_read_timeout)),
                     idle: millis(all.redis_keepalive_timeout),
                 }
             }
+        })
+    }
+
+    /// Reads settings of sessions that have passed the schema.
+    ///
+    /// # Errors
+    /// Faults beyond the schema, with a pointer to the field.
+    pub fn of_sessions(settings: &Map<String, Value>) -> Result<Settings, Invalid> {
+        let all: OfSessions = typed(settings)?;
+        let millis = Duration::from_millis;
+        Ok(Settings {
+            kind: Kind::Single(all.host, number_of_port("port", all.port)?),
+            login: Login { user: all.username, password: all.password, database: all.database },
+            sentinel_login: Login::default(),
+            tls: all.ssl.then_some(all.ssl_verify),
+            server_name: all.server_name,
+            connect_timeout: millis(all.connect_timeout),
+            timeout: millis(all.connect_timeout.max(all.send_timeout).max(all.read_timeout)),
+            idle: millis(all.keepalive_timeout),
         })
     }
 
@@ -213,11 +250,12 @@ impl Settings {
             Err(_) => Addresses::Host { name: host.into(), port },
         };
         let trust = |verify| if verify { Trust::Common } else { Trust::Any };
-        let tls = self.tls.map(|verify| Tls { server_name: host.into(), trust: trust(verify) });
+        let server_name = self.server_name.as_deref().unwrap_or(host);
+        let tls = self.tls.map(|verify| Tls { server_name: server_name.into(), trust: trust(verify) });
         Server {
             connect: Connect {
                 server: Transport::Tcp { at, tls },
-                pool: format!("redis {login:?} {:?}", self.tls).into(),
+                pool: format!("redis {login:?} {:?} {:?}", self.tls, self.server_name).into(),
                 timeout: self.connect_timeout,
             },
             login: login.commands(),
@@ -241,6 +279,12 @@ impl Login {
         }
         (commands.concat(), commands.len())
     }
+}
+
+fn number_of_port(name: &str, port: u64) -> Result<u16, Invalid> {
+    u16::try_from(port).map_err(|_| {
+        Invalid::new(format!("{name} should be at most 65535")).at(format!("/{name}")).got(port.to_string())
+    })
 }
 
 fn typed<T: DeserializeOwned>(settings: &Map<String, Value>) -> Result<T, Invalid> {

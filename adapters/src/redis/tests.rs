@@ -9,6 +9,7 @@ use std::time::Duration;
 use engine::{Engine, cluster, sentinels};
 use sdk::build::{Build, Extensions, Owner};
 use sdk::limit::{Hit, Kind, Limit, Limiter, Limits, Rule, Unavailable, Wanted, suite};
+use sdk::storage::Storages;
 use sdk::testing::{FixedNames, Probe};
 use serde_json::{Map, Value, json};
 use tokio::task::LocalSet;
@@ -269,6 +270,53 @@ fn delayed_windows_outlive_the_connection() {
             (sent >= 11 && total >= sent).then_some(())
         })
         .await;
+    });
+}
+
+#[test]
+fn values_are_kept_for_their_time() {
+    run(async {
+        let redis = Engine::start(&["--requirepass", "secret"]);
+        let storage = |more: Value| {
+            let settings = json!({
+                "host": "127.0.0.1", "port": redis.port, "password": "secret", "database": 2, "ssl": false,
+                "ssl_verify": true, "connect_timeout": 1000, "send_timeout": 1000, "read_timeout": 1000,
+                "keepalive_timeout": 10_000,
+            });
+            let settings = merge(settings, more).as_object().unwrap().clone();
+            let mut probe = Probe::default();
+            probe.services.extensions =
+                Extensions::default().with(std::sync::Arc::new(super::storages(Storages::default())));
+            let owner = Owner { collection: "routes", id: "1".to_owned() };
+            Build::new(&owner, &probe.services, &FixedNames::default()).storage("redis", &settings)
+        };
+        let (opened, world) = (storage(json!({})).unwrap(), Real::default());
+        let get = async |key: &[u8]| opened.get(&world, key).await;
+        let value = [0_u8, 10, 13, 255].repeat(50_000);
+        assert_eq!(get(b"a").await, Ok(None));
+        opened.replace(&world, b"a", &value, None).await.unwrap();
+        assert_eq!(get(b"a").await, Ok(None), "nothing to replace");
+        opened.set(&world, b"a", &value, Some(Duration::from_secs(600))).await.unwrap();
+        assert_eq!(get(b"a").await, Ok(Some(value)));
+        opened.replace(&world, b"a", b"b", Some(Duration::from_secs(60))).await.unwrap();
+        let cli = |arguments: &[&str]| {
+            redis
+                .cli(&[&["-a", "secret", "--no-auth-warning", "-n", "2"][..], arguments].concat())
+                .trim()
+                .to_owned()
+        };
+        assert_eq!(cli(&["get", "a"]), "b");
+        assert!((1..=60).contains(&cli(&["ttl", "a"]).parse().unwrap()));
+        opened.set(&world, b"a", b"c", None).await.unwrap();
+        assert_eq!(cli(&["ttl", "a"]), "-1");
+        opened.remove(&world, b"a").await.unwrap();
+        assert_eq!((get(b"a").await, opened.remove(&world, b"a").await), (Ok(None), Ok(())));
+        cli(&["rpush", "list", "1"]);
+        assert_eq!(get(b"list").await, Err("the Redis server answered with an error"));
+        let stranger = storage(json!({"password": "wrong"})).unwrap();
+        let refused = "the Redis server rejected the user, the password or the database";
+        assert_eq!(stranger.get(&world, b"a").await, Err(refused));
+        assert_eq!(storage(json!({"port": 70_000})).err().unwrap().pointer, "/port");
     });
 }
 

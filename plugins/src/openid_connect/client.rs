@@ -27,7 +27,7 @@ pub(super) struct Client {
     lifetime: u64,
 }
 
-enum SigningKey {
+pub(super) enum SigningKey {
     Rsa(RsaKeyPair),
     P256(EcdsaKeyPair),
     P521(EcdsaKeyPair),
@@ -173,7 +173,7 @@ impl Client {
 
 impl SigningKey {
     /// Reads a private key in PEM (PKCS #8, PKCS #1 or SEC 1).
-    fn read(pem: &str) -> Option<SigningKey> {
+    pub fn read(pem: &str) -> Option<SigningKey> {
         let der = |label: &str| {
             let (_, rest) = pem.split_once(&format!("-----BEGIN {label}-----"))?;
             let (body, _) = rest.split_once(&format!("-----END {label}-----"))?;
@@ -194,12 +194,18 @@ impl SigningKey {
         rsa().or_else(|| key(p256).map(SigningKey::P256)).or_else(|| key(p521).map(SigningKey::P521))
     }
 
-    fn sign(&self, algorithm: &str, text: &[u8]) -> Option<Vec<u8>> {
+    /// Whether it can sign by this algorithm of [`super::dpop`].
+    pub fn fits(&self, algorithm: &str) -> bool {
+        matches!((self, algorithm), (SigningKey::Rsa(_), "RS256" | "PS256") | (SigningKey::P256(_), "ES256"))
+    }
+
+    pub fn sign(&self, algorithm: &str, text: &[u8]) -> Option<Vec<u8>> {
         let random = SystemRandom::new();
         match self {
             SigningKey::Rsa(key) => {
                 let padding: &dyn signature::RsaEncoding = match algorithm {
                     "RS512" => &signature::RSA_PKCS1_SHA512,
+                    "PS256" => &signature::RSA_PSS_SHA256,
                     _ => &signature::RSA_PKCS1_SHA256,
                 };
                 let mut out = vec![0; key.public_modulus_len()];

@@ -1,11 +1,11 @@
-//! The settings, and the checks beyond their schema (those of APISIX, and of what is not supported here).
+//! The settings, and APISIX's checks beyond their schema.
 
 use std::time::Duration;
 
 use indexmap::IndexMap;
 use model::Invalid;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 #[derive(Debug, Deserialize)]
 pub struct Config {
@@ -34,15 +34,14 @@ pub struct Config {
     #[serde(default)]
     pub par: Par,
     #[serde(default)]
-    dpop: Dpop,
+    pub dpop: Dpop,
     pub set_access_token_header: bool,
     pub access_token_in_authorization_header: bool,
     pub set_id_token_header: bool,
     pub set_raw_id_token_header: bool,
     pub set_userinfo_header: bool,
     pub set_refresh_token_header: bool,
-    #[serde(default)]
-    proxy_opts: IndexMap<String, Value>,
+    pub proxy_opts: Option<IndexMap<String, Value>>,
     #[serde(default)]
     pub authorization_params: IndexMap<String, Value>,
     pub client_rsa_private_key: Option<String>,
@@ -84,7 +83,8 @@ pub struct Session {
     pub absolute_timeout: Option<i64>,
     #[serde(default)]
     pub cookie: OldCookie,
-    storage: String,
+    pub storage: String,
+    pub redis: Option<Map<String, Value>>,
 }
 
 /// The lifetime in the form of lua-resty-session 3.
@@ -136,10 +136,14 @@ pub struct Par {
     pub endpoint_auth_method: Option<String>,
 }
 
+/// Proofs of possession (RFC 9449).
 #[derive(Debug, Default, Deserialize)]
-struct Dpop {
+pub struct Dpop {
     #[serde(default)]
-    enabled: bool,
+    pub enabled: bool,
+    pub signing_alg: Option<String>,
+    pub private_key: Option<String>,
+    pub public_jwk: Option<Map<String, Value>>,
 }
 
 /// Options of APISIX's library that have names of their own in the settings, and these names.
@@ -196,7 +200,7 @@ impl Config {
     /// `complete` is the configuration with fields that are no settings.
     ///
     /// # Errors
-    /// Those of APISIX, in its words, and settings that are not supported.
+    /// Those of APISIX, in its words.
     pub fn check(&self, complete: Option<&Value>) -> Result<(), Invalid> {
         let required =
             |name: &str| Err(Invalid::new(format!("property \"{name}\" is required")).at(format!("/{name}")));
@@ -217,26 +221,7 @@ impl Config {
                 return Err(Invalid::new(text).at(format!("/{name}")));
             }
         }
-        self.check_supported()?;
         self.check_assertions()
-    }
-
-    fn check_supported(&self) -> Result<(), Invalid> {
-        let unsupported = |name: &str, pointer: &str| {
-            Err(Invalid::new(format!("{name} is not supported in this version of Sluice")).at(pointer))
-        };
-        if self.dpop.enabled {
-            return unsupported("\"dpop\"", "/dpop/enabled");
-        }
-        if ["http_proxy", "https_proxy"].iter().any(|name| self.proxy_opts.contains_key(*name)) {
-            return unsupported("a proxy towards the provider (\"proxy_opts\")", "/proxy_opts");
-        }
-        match &self.session {
-            Some(session) if !self.bearer_only && session.storage == "redis" => {
-                unsupported("the session storage \"redis\"", "/session/storage")
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Which endpoints the client proves itself to with a signature, by setting and method.

@@ -161,7 +161,13 @@ impl OpenidConnect {
                 fail(why)
             });
         }
-        let found = rules.cookies.session(x, now);
+        let found = match rules.cookies.session(x, now).await {
+            Ok(found) => found,
+            Err(why) => {
+                x.complain(Self::NAME, why);
+                return Step::Reply(Reply::status(503).because("the storage of sessions does not answer"));
+            }
+        };
         if x.path() == path_of(&self.config.logout_path).as_bytes() {
             return self.log_out(x, rules, found.map(|(session, _)| session)).await;
         }
@@ -172,7 +178,7 @@ impl OpenidConnect {
                 if interval.is_some_and(|interval| session.asked.saturating_add(interval) < now) {
                     return self.authorize(x, rules, now, Some("none")).await;
                 }
-                return self.pass_session(x, rules, &session, changed);
+                return self.pass_session(x, rules, &session, changed).await;
             }
         }
         match self.config.unauth_action {
@@ -316,7 +322,7 @@ impl OpenidConnect {
         let configured = self.config.par.endpoint_auth_method.as_deref();
         let method = configured.unwrap_or_else(|| self.token_method(document));
         let (fields, form) = self.client.prove(x, method, url, params).await?;
-        let answer = self.provider.post(x, remote, fields, form.bytes()).await?;
+        let answer = self.post(x, (remote, url), fields, form).await?;
         let reference = answer.get("request_uri").and_then(Value::as_str);
         let reference = reference.ok_or("the provider's response has no request_uri")?;
         Ok(Form::default().with("client_id", &self.config.client_id).with("request_uri", reference))
@@ -362,7 +368,7 @@ impl OpenidConnect {
         }
         let session = self.redeem(x, &document, &login, &code, now).await?;
         let secure = scheme(x) == "https";
-        self.set_session(x, rules, session, secure)?;
+        self.set_session(x, rules, session, secure).await?;
         logins.restarts = 0;
         // Removing a login makes the cookie shorter.
         let _ = rules.cookies.set_logins(x, &logins, secure);
@@ -388,24 +394,27 @@ impl OpenidConnect {
         Ok(redirect(url))
     }
 
-    /// Sets the cookies of a session, without the claims of the user if they are too long with them.
-    fn set_session(
+    /// Writes a session, without the claims of the user if it is too long with them.
+    async fn set_session(
         &self,
         x: &mut Exchange<'_>,
         rules: &LoginRules,
         mut session: Session,
         secure: bool,
     ) -> Result<(), &'static str> {
-        if rules.cookies.set_session(x, &session, secure).is_some() {
+        if rules.cookies.set_session(x, &session, secure).await? {
             return Ok(());
         }
         session.user = None;
-        x.complain(Self::NAME, "the session is too long for cookies: the claims of the user are left out");
-        rules.cookies.set_session(x, &session, secure).ok_or("the session is too long for cookies")
+        x.complain(Self::NAME, "the session is too long: the claims of the user are left out");
+        match rules.cookies.set_session(x, &session, secure).await? {
+            true => Ok(()),
+            false => Err("the session is too long"),
+        }
     }
 
     /// Accepts a request with a session, and passes its tokens on.
-    fn pass_session(
+    async fn pass_session(
         &self,
         x: &mut Exchange<'_>,
         rules: &LoginRules,
@@ -440,7 +449,7 @@ impl OpenidConnect {
         }
         if changed {
             let secure = scheme(x) == "https";
-            if let Err(why) = self.set_session(x, rules, session.clone(), secure) {
+            if let Err(why) = self.set_session(x, rules, session.clone(), secure).await {
                 x.complain(Self::NAME, why);
             }
         }

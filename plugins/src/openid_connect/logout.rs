@@ -18,6 +18,7 @@ impl OpenidConnect {
     ) -> Step {
         // Also while the provider cannot be reached.
         let secure = scheme(x) == "https";
+        rules.cookies.forget(x).await;
         rules.cookies.remove(x, Kind::Session, 0, secure);
         rules.cookies.remove(x, Kind::Login, 0, secure);
         let Some(document) = self.provider.document(x).await else {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use model::Invalid;
 use sdk::state::WorkerState;
-use sdk::world::Keep;
+use sdk::world::{FetchError, Fetched, Keep};
 use sdk::{Build, Exchange, Fields, Method, Plugin};
 use serde_json::{Map, Value};
 
@@ -15,6 +15,7 @@ use super::OpenidConnect;
 use super::config::Config;
 use crate::jwks::KeySet;
 use crate::remote::cache::{Cache, obtain};
+use crate::remote::forward::Forward;
 use crate::remote::{Manner, Remote};
 
 /// The largest answer of the provider, in bytes.
@@ -27,6 +28,8 @@ const DOCUMENT_TTL: u64 = 3_600_000;
 pub(super) struct Provider {
     discovery: Remote,
     pub manner: Manner,
+    /// The proxies between the gateway and the provider.
+    forward: Option<Forward>,
     document: WorkerState<Cache<Document>>,
     keys: WorkerState<Cache<KeySet>>,
     keys_ttl: u64,
@@ -41,6 +44,7 @@ pub(super) struct Document {
     pub token: Option<Remote>,
     pub token_url: String,
     pub userinfo: Option<Remote>,
+    pub userinfo_url: String,
     pub introspection: Option<Remote>,
     pub introspection_url: String,
     pub revocation: Option<Remote>,
@@ -62,9 +66,12 @@ impl Provider {
             most: MOST,
             keep: Keep::default(),
         };
+        let forward = config.proxy_opts.as_ref().map(Forward::parse).transpose();
+        let forward = forward.map_err(|invalid| invalid.under("/proxy_opts"))?;
         Ok(Provider {
             discovery,
             manner,
+            forward: forward.filter(|forward| *forward != Forward::default()),
             document: cx.worker_state("document"),
             keys: cx.worker_state("keys"),
             keys_ttl: config.keys_ttl(),
@@ -79,7 +86,9 @@ impl Provider {
     /// The discovery document, fetched if need be.
     pub async fn document(&self, x: &Exchange<'_>) -> Option<Rc<Document>> {
         let times = (DOCUMENT_TTL, self.wait_ms());
-        let ask = async || self.get(x, &self.discovery, Document::read).await;
+        // Without verification, anyone between could have written the document anyway.
+        let needs_tls = self.discovery.is_https() && self.manner.verify;
+        let ask = async || self.get(x, &self.discovery, |body| Document::read(body, needs_tls)).await;
         obtain(&self.document, x.world(), times, |_| true, ask).await
     }
 
@@ -104,7 +113,7 @@ impl Provider {
         let mut fields = Fields::new();
         // The name and value are valid.
         let _ = fields.set(b"Accept", b"application/json");
-        let read = match remote.fetch(x, self.manner, Method::Get, fields, Bytes::new()).await {
+        let read = match self.fetch(x, remote, Method::Get, fields, Bytes::new()).await {
             Ok(answer) if answer.status == 200 => read(&answer.body),
             Ok(_) => Err("the provider does not answer with status 200"),
             Err(error) => Err(error.as_str()),
@@ -120,8 +129,7 @@ impl Provider {
         fields: Fields,
         form: Vec<u8>,
     ) -> Result<Map<String, Value>, &'static str> {
-        let body = self.send(x, remote, fields, form).await?;
-        serde_json::from_slice(&body).map_err(|_| "the provider's response is not a JSON object")
+        object(&self.send(x, remote, fields, form).await?)
     }
 
     /// As [`Provider::post`], for an endpoint whose answer may be empty.
@@ -132,43 +140,51 @@ impl Provider {
         mut fields: Fields,
         form: Vec<u8>,
     ) -> Result<Vec<u8>, &'static str> {
+        Provider::describe_form(&mut fields);
+        let answer = self.fetch(x, remote, Method::Post, fields, form.into()).await;
+        accepted(answer.map_err(|error| error.as_str())?)
+    }
+
+    /// The fields of a request with a form.
+    pub fn describe_form(fields: &mut Fields) {
         // The names and values are valid.
         let _ = fields.set(b"Accept", b"application/json");
         let _ = fields.set(b"Content-Type", b"application/x-www-form-urlencoded");
-        let answer = remote.fetch(x, self.manner, Method::Post, fields, form.into()).await;
-        let answer = answer.map_err(|error| error.as_str())?;
-        match answer.status {
-            200 | 201 => Ok(answer.body),
-            _ => Err("response indicates failure"),
-        }
     }
 
-    /// Returns the claims of the userinfo endpoint; only those in plain JSON.
-    pub async fn userinfo(
+    pub async fn fetch(
         &self,
         x: &Exchange<'_>,
         remote: &Remote,
-        access_token: &str,
-    ) -> Option<Map<String, Value>> {
-        let mut fields = Fields::new();
-        // The name and value are valid.
-        let _ = fields.set(b"Accept", b"application/json");
-        fields.set(b"Authorization", format!("Bearer {access_token}").as_bytes()).ok()?;
-        let answer = remote.fetch(x, self.manner, Method::Get, fields, Bytes::new()).await.ok()?;
-        if answer.status != 200 {
-            return None;
-        }
-        serde_json::from_slice(&answer.body).ok()
+        method: Method,
+        fields: Fields,
+        body: Bytes,
+    ) -> Result<Fetched, FetchError> {
+        remote.fetch_by(x, self.manner, self.forward.as_ref(), method, fields, body).await
     }
 }
 
+/// The body of an answer to a form, if it is a success.
+pub(super) fn accepted(answer: Fetched) -> Result<Vec<u8>, &'static str> {
+    match answer.status {
+        200 | 201 => Ok(answer.body),
+        _ => Err("response indicates failure"),
+    }
+}
+
+pub(super) fn object(body: &[u8]) -> Result<Map<String, Value>, &'static str> {
+    serde_json::from_slice(body).map_err(|_| "the provider's response is not a JSON object")
+}
+
 impl Document {
-    fn read(body: &[u8]) -> Result<Document, &'static str> {
+    /// A document that came over TLS leads the gateway to no endpoint without it.
+    fn read(body: &[u8], needs_tls: bool) -> Result<Document, &'static str> {
         let document: Map<String, Value> =
             serde_json::from_slice(body).map_err(|_| "the discovery document is not a JSON object")?;
         let text = |name: &str| document.get(name).and_then(Value::as_str);
         let url = |name: &str| text(name).unwrap_or_default().to_owned();
         let remote = |name: &str| text(name).and_then(|url| Remote::parse(url).ok());
+        let called = |name: &str| remote(name).filter(|remote| !needs_tls || remote.is_https());
         let list = |name: &str| {
             let items = document.get(name)?.as_array()?;
             Some(items.iter().filter_map(|item| item.as_str().map(str::to_owned)).collect::<Vec<_>>())
@@ -177,20 +193,35 @@ impl Document {
             issuer: text("issuer").map(str::to_owned),
             authorization: remote("authorization_endpoint"),
             authorization_url: url("authorization_endpoint"),
-            token: remote("token_endpoint"),
+            token: called("token_endpoint"),
             token_url: url("token_endpoint"),
-            userinfo: remote("userinfo_endpoint"),
-            introspection: remote("introspection_endpoint"),
+            userinfo: called("userinfo_endpoint"),
+            userinfo_url: url("userinfo_endpoint"),
+            introspection: called("introspection_endpoint"),
             introspection_url: url("introspection_endpoint"),
-            revocation: remote("revocation_endpoint"),
+            revocation: called("revocation_endpoint"),
             revocation_url: url("revocation_endpoint"),
-            pushed: remote("pushed_authorization_request_endpoint"),
+            pushed: called("pushed_authorization_request_endpoint"),
             pushed_url: url("pushed_authorization_request_endpoint"),
             // Only an address that can stand in a Location.
             end_session_url: remote("end_session_endpoint").map(|_| url("end_session_endpoint")),
-            jwks: remote("jwks_uri"),
+            jwks: called("jwks_uri"),
             auth_methods: list("token_endpoint_auth_methods_supported"),
             id_token_algorithms: list("id_token_signing_alg_values_supported"),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Document;
+
+    #[test]
+    fn a_document_over_tls_leads_to_no_endpoint_without_it() {
+        let written = br#"{"authorization_endpoint": "http://a/", "token_endpoint": "http://a/t", "jwks_uri": "https://a/k"}"#;
+        let document = Document::read(written, true).unwrap();
+        assert!(document.token.is_none() && document.jwks.is_some());
+        assert!(document.authorization.is_some(), "browsers ask it");
+        assert!(Document::read(written, false).unwrap().token.is_some());
     }
 }

@@ -1,24 +1,37 @@
-//! Sessions and logins in encrypted cookies.
+//! Sessions and logins in encrypted cookies; or sessions in a storage, and their random ids in cookies.
 //!
-//! A cookie holds a random salt and the text, encrypted by AES-256-GCM with a key that HKDF derives from
-//! `session.secret` and the salt, so each cookie has a key of its own. Its purpose, the client's id and the provider are
-//! authenticated with it: a cookie of another kind or of another client does not open. A long text is split over
+//! A cookie, or a value in the storage, holds a random salt and the text, encrypted by AES-256-GCM with a key that HKDF derives from
+//! `session.secret` and the salt, so each has a key of its own. Its purpose, the client's id, the provider and
+//! the session's id are authenticated with it: a cookie of another kind or of another client does not open, nor does the
+//! value of another session. A long text is split over
 //! several cookies (`session`, `session2`, …).
+
+use std::sync::Arc;
+use std::time::Duration;
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::{hkdf, rand};
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use model::Invalid;
-use sdk::{Exchange, HeaderName};
+use sdk::storage::Storage;
+use sdk::{Build, Exchange, HeaderName, Plugin};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::OpenidConnect;
+use super::client::random;
 use super::config::{self, Config, seconds};
 
 /// The longest value of one cookie, in bytes: browsers keep 4096 with name and attributes.
 const CHUNK: usize = 3_800;
+
+/// Bytes of a session in a storage.
+const LONGEST: usize = 256 << 10;
+
+/// Random bytes of a session's id.
+const ID: usize = 32;
 
 /// Cookies of one text. All of them must fit into a request's head.
 const CHUNKS: usize = 10;
@@ -31,6 +44,9 @@ const LOGIN_TIME: u64 = 600;
 
 /// Seconds between two notes that the session is used.
 const TOUCH: u64 = 60;
+
+/// The longest time of a value in a storage, in seconds.
+const MOST_SECONDS: u64 = 10 * 366 * 86_400;
 
 const FORMAT: u8 = 1;
 const SALT: usize = 16;
@@ -47,6 +63,8 @@ pub(super) struct Cookies {
     idling: u64,
     rolling: u64,
     absolute: u64,
+    /// The place of sessions, and the beginning of their keys. `None` keeps them in cookies.
+    storage: Option<(Arc<dyn Storage>, String)>,
 }
 
 /// The purpose of a cookie.
@@ -59,6 +77,9 @@ pub(super) enum Kind {
 /// A browser that has logged in. Times are Unix seconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Session {
+    /// In a storage; a session that is not there yet has none.
+    #[serde(skip)]
+    id: Option<String>,
     /// When the browser logged in, and when the session was extended and used last.
     made: u64,
     rolled: u64,
@@ -122,7 +143,7 @@ impl Logins {
 impl Cookies {
     /// # Errors
     /// A name or an attribute that cannot stand in a cookie.
-    pub fn new(session: &config::Session, config: &Config) -> Result<Cookies, Invalid> {
+    pub fn new(session: &config::Session, config: &Config, cx: &Build<'_>) -> Result<Cookies, Invalid> {
         let name = session.cookie_name.clone().unwrap_or_else(|| "session".to_owned());
         if HeaderName::new(&name).is_err() {
             return Err(Invalid::new("this cannot name a cookie").at("/session/cookie_name").got(name));
@@ -149,7 +170,17 @@ impl Cookies {
             _ => Some("Lax"),
         };
         let time = |value: Option<i64>, default| value.map_or(default, seconds);
+        let storage = match (&*session.storage, &session.redis) {
+            ("cookie", _) | (_, None) => None,
+            (kind, Some(settings)) => {
+                let opened = cx.storage(kind, settings);
+                let opened = opened.map_err(|invalid| invalid.under(&format!("/session/{kind}")))?;
+                let prefix = settings.get("prefix").and_then(Value::as_str).unwrap_or("sessions");
+                Some((opened, format!("{prefix}:{name}:")))
+            }
+        };
         Ok(Cookies {
+            storage,
             name,
             attributes,
             secure: session.cookie_secure,
@@ -162,16 +193,28 @@ impl Cookies {
         })
     }
 
-    /// The session of a request, if it has a valid one, and whether its cookies are to be written again, since its use
-    /// was noted.
-    pub fn session(&self, x: &Exchange<'_>, now: u64) -> Option<(Session, bool)> {
-        let mut session: Session = self.read(x, Kind::Session)?;
+    /// The session of a request, if it has a valid one, and whether it is to be written again, since its use was noted.
+    ///
+    /// # Errors
+    /// The storage does not answer.
+    pub async fn session(&self, x: &Exchange<'_>, now: u64) -> Result<Option<(Session, bool)>, &'static str> {
+        let found: Option<Session> = match (&self.storage, self.id(x)) {
+            (None, _) => self.read(x, Kind::Session),
+            (Some(_), None) => None,
+            (Some((storage, prefix)), Some(id)) => {
+                let sealed = storage.get(x.world(), format!("{prefix}{id}").as_bytes()).await?;
+                let plain = sealed.and_then(|sealed| self.open(&self.label(Kind::Session, &id), &sealed));
+                let session = plain.and_then(|plain| serde_json::from_slice::<Session>(&plain).ok());
+                session.map(|session| Session { id: Some(id), ..session })
+            }
+        };
+        let Some(mut session) = found else { return Ok(None) };
         let is_over = |since: u64, limit: u64| limit > 0 && since.saturating_add(limit) <= now;
         if is_over(session.made, self.absolute)
             || is_over(session.rolled, self.rolling)
             || is_over(session.touched, self.idling)
         {
-            return None;
+            return Ok(None);
         }
         let is_used = self.idling > 0 && is_over(session.touched, TOUCH.min(self.idling.div_ceil(2)));
         let is_rolled = self.rolling > 0 && is_over(session.rolled, self.rolling.div_ceil(4) * 3);
@@ -179,7 +222,15 @@ impl Cookies {
             session.touched = now;
             session.rolled = if is_rolled { now } else { session.rolled };
         }
-        Some((session, is_used || is_rolled))
+        Ok(Some((session, is_used || is_rolled)))
+    }
+
+    /// The id in the cookie, where sessions are in a storage.
+    fn id(&self, x: &Exchange<'_>) -> Option<String> {
+        let id = x.cookie(&self.named(Kind::Session, 0))?.strip_prefix(b"1.")?;
+        let is_coded = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_".contains(byte);
+        let is_id = id.len() == (ID * 8).div_ceil(6) && id.iter().all(is_coded);
+        is_id.then(|| String::from_utf8_lossy(id).into_owned())
     }
 
     /// The logins under way.
@@ -197,13 +248,59 @@ impl Cookies {
         for at in 1..count.min(CHUNKS) {
             text.extend_from_slice(x.cookie(&self.named(kind, at))?);
         }
-        let plain = self.open(kind, &BASE64_URL_SAFE_NO_PAD.decode(text).ok()?)?;
+        let plain = self.open(&self.label(kind, ""), &BASE64_URL_SAFE_NO_PAD.decode(text).ok()?)?;
         serde_json::from_slice(&plain).ok()
     }
 
-    /// Sets the cookies of a session. `None` if it is too long.
-    pub fn set_session(&self, x: &mut Exchange<'_>, session: &Session, secure: bool) -> Option<()> {
-        self.write(x, Kind::Session, session, secure)
+    /// Writes a session. Returns false if it is too long.
+    ///
+    /// # Errors
+    /// The storage does not answer, or there are no random numbers.
+    pub async fn set_session(
+        &self,
+        x: &mut Exchange<'_>,
+        session: &Session,
+        secure: bool,
+    ) -> Result<bool, &'static str> {
+        let Some((storage, prefix)) = &self.storage else {
+            return Ok(self.write(x, Kind::Session, session, secure).is_some());
+        };
+        const FAILED: &str = "the session cannot be encrypted";
+        let (is_new, id) = match session.id.clone() {
+            Some(id) => (false, id),
+            // No session that the browser brought becomes one of a user who logs in.
+            None => {
+                self.forget(x).await;
+                (true, random(ID).ok_or(FAILED)?)
+            }
+        };
+        let plain = serde_json::to_vec(session).map_err(|_| FAILED)?;
+        if plain.len() > LONGEST {
+            return Ok(false);
+        }
+        let sealed = self.seal(&self.label(Kind::Session, &id), &plain).ok_or(FAILED)?;
+        let ends =
+            [(session.made, self.absolute), (session.rolled, self.rolling), (session.touched, self.idling)];
+        let ends = ends.into_iter().filter(|(_, limit)| *limit > 0);
+        let end = ends.map(|(since, limit)| since.saturating_add(limit)).min();
+        let now = x.world().now_ms() / 1000;
+        let ttl = end.map(|end| Duration::from_secs(end.saturating_sub(now).clamp(1, MOST_SECONDS)));
+        let key = format!("{prefix}{id}");
+        match is_new {
+            true => storage.set(x.world(), key.as_bytes(), &sealed, ttl).await?,
+            false => storage.replace(x.world(), key.as_bytes(), &sealed, ttl).await?,
+        }
+        self.set(x, Kind::Session, 0, &format!("1.{id}"), secure, "");
+        Ok(true)
+    }
+
+    /// Removes the session of a request from the storage.
+    pub async fn forget(&self, x: &Exchange<'_>) {
+        if let (Some((storage, prefix)), Some(id)) = (&self.storage, self.id(x))
+            && let Err(why) = storage.remove(x.world(), format!("{prefix}{id}").as_bytes()).await
+        {
+            x.complain(OpenidConnect::NAME, why);
+        }
     }
 
     /// Sets the cookies of the logins under way, or removes them if there are none.
@@ -216,7 +313,8 @@ impl Cookies {
     }
 
     fn write(&self, x: &mut Exchange<'_>, kind: Kind, what: &impl Serialize, secure: bool) -> Option<()> {
-        let text = BASE64_URL_SAFE_NO_PAD.encode(self.seal(kind, &serde_json::to_vec(what).ok()?)?);
+        let text =
+            BASE64_URL_SAFE_NO_PAD.encode(self.seal(&self.label(kind, ""), &serde_json::to_vec(what).ok()?)?);
         let count = text.len().div_ceil(CHUNK);
         if count > CHUNKS {
             return None;
@@ -281,7 +379,7 @@ impl Cookies {
         }
     }
 
-    fn key(&self, kind: Kind, salt: &[u8]) -> Option<(LessSafeKey, Nonce)> {
+    fn key(&self, label: &str, salt: &[u8]) -> Option<(LessSafeKey, Nonce)> {
         struct Length(usize);
         impl hkdf::KeyType for Length {
             fn len(&self) -> usize {
@@ -290,34 +388,36 @@ impl Cookies {
         }
         let root = hkdf::Salt::new(hkdf::HKDF_SHA256, salt).extract(&self.secret);
         let mut out = [0; 44];
-        root.expand(&[self.label(kind).as_bytes()], Length(out.len())).ok()?.fill(&mut out).ok()?;
+        root.expand(&[label.as_bytes()], Length(out.len())).ok()?.fill(&mut out).ok()?;
         let key = UnboundKey::new(&AES_256_GCM, &out[..32]).ok()?;
         Some((LessSafeKey::new(key), Nonce::try_assume_unique_for_key(&out[32..]).ok()?))
     }
 
-    fn label(&self, kind: Kind) -> String {
+    /// The purpose of a text; `id` is that of a session in a storage.
+    fn label(&self, kind: Kind, id: &str) -> String {
         let purpose = match kind {
             Kind::Session => "session",
             Kind::Login => "login",
         };
-        format!("openid-connect {purpose}\n{}", self.identity)
+        let id = if id.is_empty() { String::new() } else { format!("\n{id}") };
+        format!("openid-connect {purpose}\n{}{id}", self.identity)
     }
 
-    fn seal(&self, kind: Kind, plain: &[u8]) -> Option<Vec<u8>> {
+    fn seal(&self, label: &str, plain: &[u8]) -> Option<Vec<u8>> {
         let mut salt = [0; SALT];
         rand::fill(&mut salt).ok()?;
-        let (key, nonce) = self.key(kind, &salt)?;
+        let (key, nonce) = self.key(label, &salt)?;
         let mut text = plain.to_vec();
-        key.seal_in_place_append_tag(nonce, Aad::from(self.label(kind).as_bytes()), &mut text).ok()?;
+        key.seal_in_place_append_tag(nonce, Aad::from(label.as_bytes()), &mut text).ok()?;
         Some([&[FORMAT][..], &salt, &text].concat())
     }
 
-    fn open(&self, kind: Kind, sealed: &[u8]) -> Option<Vec<u8>> {
+    fn open(&self, label: &str, sealed: &[u8]) -> Option<Vec<u8>> {
         let (&format, rest) = sealed.split_first()?;
         let (salt, text) = rest.split_at_checked(SALT).filter(|_| format == FORMAT)?;
-        let (key, nonce) = self.key(kind, salt)?;
+        let (key, nonce) = self.key(label, salt)?;
         let mut text = text.to_vec();
-        let length = key.open_in_place(nonce, Aad::from(self.label(kind).as_bytes()), &mut text).ok()?.len();
+        let length = key.open_in_place(nonce, Aad::from(label.as_bytes()), &mut text).ok()?.len();
         text.truncate(length);
         Some(text)
     }

@@ -1,6 +1,7 @@
 //! Shared by the tests: a provider with its key, tokens of it, and a browser.
 
 mod bearer;
+mod dpop;
 mod login;
 mod sessions;
 mod settings;
@@ -9,6 +10,7 @@ use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair};
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use sdk::build::Extensions;
 use sdk::testing::{Probe, now};
 use sdk::world::{FetchError, Fetched};
 use serde_json::json;
@@ -107,7 +109,12 @@ impl Ended {
 
 impl Gateway {
     fn new(config: Value) -> Gateway {
-        let probe = Probe::default();
+        Gateway::with(config, Extensions::default())
+    }
+
+    fn with(config: Value, extensions: Extensions) -> Gateway {
+        let mut probe = Probe::default();
+        probe.services.extensions = extensions;
         let plugin = probe.stage(config).unwrap();
         let gateway = Gateway { probe, plugin, cookies: Vec::new() };
         gateway.at(0);

@@ -180,7 +180,12 @@ impl OpenidConnect {
         let remote = document.token.as_ref().ok_or("no endpoint URI for token")?;
         let method = self.token_method(document);
         let (fields, form) = self.client.prove(x, method, &document.token_url, form).await?;
-        self.provider.post(x, remote, fields, form.bytes()).await
+        let answer = self.post(x, (remote, &document.token_url), fields, form).await?;
+        let r#type = answer.get("token_type").and_then(Value::as_str).unwrap_or_default();
+        if self.dpop.is_some() && !r#type.eq_ignore_ascii_case("DPoP") {
+            return Err("the provider does not bind the access token to the key of dpop");
+        }
+        Ok(answer)
     }
 
     /// When the access token of an answer has to be renewed, in Unix seconds.
@@ -210,7 +215,8 @@ impl OpenidConnect {
         access_token: Option<&str>,
         subject: &str,
     ) -> Option<Map<String, Value>> {
-        let user = self.provider.userinfo(x, document.userinfo.as_ref()?, access_token?).await?;
+        let remote = document.userinfo.as_ref()?;
+        let user = self.userinfo(x, (remote, &document.userinfo_url), access_token?).await?;
         Some(user).filter(|user| user.get("sub").and_then(Value::as_str) == Some(subject))
     }
 

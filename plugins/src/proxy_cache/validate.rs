@@ -162,6 +162,7 @@ impl ProxyCache {
             repeatable: false,
             http2: false,
             keep: Keep { connections: 0, idle: Duration::ZERO },
+            tunnel: None,
         };
         let exchange = x.world().dispatch(x.client(), fetch);
         // With too many tasks it is tried again after a while.

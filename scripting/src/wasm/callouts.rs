@@ -124,6 +124,7 @@ fn request(
         repeatable: false,
         http2: false,
         keep: Keep::default(),
+        tunnel: None,
     };
     Ok((fetch, host.trim_matches(['[', ']']).to_owned(), port))
 }

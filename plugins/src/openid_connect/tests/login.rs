@@ -1,5 +1,7 @@
 //! Logins, with a browser that keeps cookies.
 
+use sdk::build::Extensions;
+
 use super::*;
 
 pub(super) fn config(rest: &Value) -> Value {
@@ -26,7 +28,12 @@ pub(super) struct Login {
 
 impl Login {
     pub fn begin(rest: &Value) -> Login {
-        let mut gateway = Gateway::new(config(rest));
+        Login::begin_with(rest, Extensions::default())
+    }
+
+    /// At a gateway with these services.
+    pub fn begin_with(rest: &Value, extensions: Extensions) -> Login {
+        let mut gateway = Gateway::with(config(rest), extensions);
         gateway.answers(vec![answer(&document())]);
         let ended = gateway.get("/shop?a=1", &[]);
         assert_eq!(ended.status, 302, "{ended:?}");
@@ -60,7 +67,11 @@ impl Login {
     }
 
     pub fn done(rest: &Value) -> Login {
-        let mut login = Login::begin(rest);
+        Login::done_with(rest, Extensions::default())
+    }
+
+    pub fn done_with(rest: &Value, extensions: Extensions) -> Login {
+        let mut login = Login::begin_with(rest, extensions);
         login.answers(&login.claims());
         let ended = login.come_back();
         assert_eq!((ended.status, ended.header("Location")), (302, "/shop?a=1"), "{ended:?}");

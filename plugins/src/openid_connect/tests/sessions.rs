@@ -1,5 +1,7 @@
 //! Sessions after the login: their ends, renewals, claims and length.
 
+use sdk::storage::{Memory, Storages};
+
 use super::login::{Login, argument, config};
 use super::*;
 
@@ -159,4 +161,71 @@ fn long_sessions_are_split_and_those_that_are_too_long_refused() {
     assert_eq!(status, 302);
     assert_eq!(login.gateway.get("/shop", &[]).upstream("X-Userinfo"), None, "left out");
     assert_eq!(store(40_000, 10).1, 500);
+}
+
+/// A storage for a gateway, and settings that use it.
+fn stored() -> (std::sync::Arc<Memory>, sdk::build::Extensions, Value) {
+    let memory = std::sync::Arc::new(Memory::default());
+    let storages = Storages::default().with("redis", std::sync::Arc::new(memory.clone()));
+    let extensions = sdk::build::Extensions::default().with(std::sync::Arc::new(storages));
+    let session = json!({"secret": "0123456789abcdef", "storage": "redis", "redis": {"prefix": "s"}});
+    (memory, extensions, json!({"session": session, "renew_access_token_on_expiry": false}))
+}
+
+#[test]
+fn sessions_may_be_in_a_storage() {
+    let (memory, extensions, rest) = stored();
+    let mut login = Login::done_with(&rest, extensions);
+    let keys = || memory.values().keys().cloned().collect::<Vec<_>>();
+    let [(_, cookie)] = &login.gateway.cookies.clone()[..] else { panic!("{:?}", login.gateway.cookies) };
+    let id = cookie.strip_prefix("1.").unwrap();
+    assert_eq!(keys(), [format!("s:session:{id}").into_bytes()]);
+    let (value, ttl) = memory.values().values().next().unwrap().clone();
+    assert!(!value.windows(4).any(|part| part == b"at-1"), "it is encrypted");
+    assert_eq!(ttl, Some(std::time::Duration::from_secs(900)));
+    let ended = login.gateway.get("/shop", &[]);
+    assert_eq!(
+        (ended.status, ended.upstream("X-Access-Token"), ended.upstream("Cookie")),
+        (200, Some("at-1"), None)
+    );
+    // Of another id, of another kind of text, and of none.
+    let other = format!("1.{}", "A".repeat(43));
+    memory.values().insert(format!("s:session:{}", &other[2..]).into_bytes(), (value, None));
+    for cookie in [&other[..], "1.x", "1.../../../../../../../../../../../../../../../../", "2.x"] {
+        login.gateway.cookies = vec![("session".to_owned(), cookie.to_owned())];
+        assert_eq!(login.gateway.get("/shop", &[]).status, 302, "{cookie}");
+    }
+    login.gateway.cookies = vec![("session".to_owned(), format!("1.{id}"))];
+    memory.is_away.store(true, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(login.gateway.get("/shop", &[]).status, 503);
+    assert_eq!(login.gateway.get("/logout", &[]).status, 503);
+    memory.is_away.store(false, std::sync::atomic::Ordering::Relaxed);
+    // Its use is noted in its place.
+    login.gateway.at(100);
+    let ended = login.gateway.get("/shop", &[]);
+    assert!(ended.header("Set-Cookie").starts_with(&format!("session=1.{id};")), "{ended:?}");
+    assert_eq!(keys().len(), 2);
+    assert_eq!(login.gateway.get("/logout", &[]).status, 302);
+    assert_eq!((login.gateway.cookies.len(), keys().len()), (0, 1), "the session is gone in both places");
+    login.gateway.cookies = vec![("session".to_owned(), format!("1.{id}"))];
+    assert_eq!(login.gateway.get("/shop", &[]).status, 302);
+}
+
+#[test]
+fn a_login_gets_an_id_of_its_own_in_the_storage() {
+    let (memory, extensions, rest) = stored();
+    let mut first = Login::done_with(&rest, extensions);
+    let cookie = first.gateway.cookies[0].1.clone();
+    first.gateway.at(1_000);
+    let ended = first.gateway.get("/shop?a=1", &[]);
+    assert_eq!(ended.status, 302, "it has expired");
+    first.location = ended.header("Location").to_owned();
+    first.gateway.answers(Vec::new());
+    let mut claims = first.claims();
+    claims["iat"] = json!(NOW + 1_000);
+    claims["exp"] = json!(NOW + 1_060);
+    first.answers(&claims);
+    assert_eq!(first.come_back().status, 302);
+    assert_ne!(first.gateway.cookies[0].1, cookie);
+    assert_eq!(memory.values().len(), 1, "the old one is removed");
 }

@@ -21,15 +21,15 @@ fn settings_that_lack_what_they_need_are_refused_in_apisix_words() {
         ),
         (
             json!({"bearer_only": true, "use_jwks": true, "dpop": {"enabled": true, "private_key": "k", "public_jwk": {}}}),
-            "not supported",
+            "is not a valid key",
         ),
         (
-            json!({"bearer_only": true, "use_jwks": true, "proxy_opts": {"http_proxy": "http://p"}}),
-            "not supported",
+            json!({"bearer_only": true, "use_jwks": true, "proxy_opts": {"http_proxy": "p"}}),
+            "the address of the proxy is invalid",
         ),
         (
             json!({"client_secret": "s", "session": {"secret": "0123456789abcdef", "storage": "redis", "redis": {}}}),
-            "\"redis\" is not supported",
+            "storage redis is not available in this build",
         ),
         (
             json!({"client_secret": "s", "session": {"secret": "0123456789abcdef", "cookie_name": "a b"}}),

@@ -1,0 +1,103 @@
+//! Values that expire: GET, SET and DEL.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::Invalid;
+use redis::Value;
+use sdk::chain::LocalFuture;
+use sdk::storage::{Backend, Storage};
+use sdk::{Build, World};
+use serde_json::Map;
+
+use super::command::command;
+use super::servers::Access;
+use super::settings::Settings;
+
+/// One server, with settings as APISIX's plugins have them for sessions.
+pub struct Sessions;
+
+struct RedisStorage(Access);
+
+const UNEXPECTED: &str = "the Redis server gave an unexpected answer";
+
+impl Backend for Sessions {
+    fn open(
+        &self,
+        settings: &Map<String, serde_json::Value>,
+        cx: &Build<'_>,
+    ) -> Result<Arc<dyn Storage>, Invalid> {
+        Ok(Arc::new(RedisStorage(Access::new(Settings::of_sessions(settings)?, cx))))
+    }
+}
+
+impl RedisStorage {
+    async fn ask(&self, world: &dyn World, key: &[u8], bytes: &[u8]) -> Result<Value, &'static str> {
+        let servers = self.0.servers(world);
+        let answer = servers.call(world, key, bytes, &mut self.0.deadline(world)).await;
+        answer.map(|(value, _)| value).map_err(|error| error.as_str())
+    }
+
+    async fn write(
+        &self,
+        world: &dyn World,
+        key: &[u8],
+        value: &[u8],
+        must_exist: bool,
+        ttl: Option<Duration>,
+    ) -> Result<(), &'static str> {
+        let millis = ttl.map(|ttl| ttl.as_millis().max(1).to_string());
+        let mut arguments = vec![&b"SET"[..], key, value];
+        if must_exist {
+            arguments.push(b"XX");
+        }
+        if let Some(millis) = &millis {
+            arguments.extend([b"PX", millis.as_bytes()]);
+        }
+        self.ask(world, key, &command(&arguments)).await.map(|_| ())
+    }
+}
+
+impl Storage for RedisStorage {
+    fn get<'a>(
+        &'a self,
+        world: &'a dyn World,
+        key: &'a [u8],
+    ) -> LocalFuture<'a, Result<Option<Vec<u8>>, &'static str>> {
+        Box::pin(async move {
+            match self.ask(world, key, &command(&[b"GET", key])).await? {
+                Value::Nil => Ok(None),
+                Value::BulkString(value) => Ok(Some(value)),
+                _ => Err(UNEXPECTED),
+            }
+        })
+    }
+
+    fn set<'a>(
+        &'a self,
+        world: &'a dyn World,
+        key: &'a [u8],
+        value: &'a [u8],
+        ttl: Option<Duration>,
+    ) -> LocalFuture<'a, Result<(), &'static str>> {
+        Box::pin(self.write(world, key, value, false, ttl))
+    }
+
+    fn replace<'a>(
+        &'a self,
+        world: &'a dyn World,
+        key: &'a [u8],
+        value: &'a [u8],
+        ttl: Option<Duration>,
+    ) -> LocalFuture<'a, Result<(), &'static str>> {
+        Box::pin(self.write(world, key, value, true, ttl))
+    }
+
+    fn remove<'a>(
+        &'a self,
+        world: &'a dyn World,
+        key: &'a [u8],
+    ) -> LocalFuture<'a, Result<(), &'static str>> {
+        Box::pin(async move { self.ask(world, key, &command(&[b"DEL", key])).await.map(|_| ()) })
+    }
+}
