@@ -7,6 +7,7 @@ use std::collections::HashSet;
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
+use model::{Key, Kind};
 use serde_json::{Value, json};
 
 use crate::answer::{self, Answer, ErrorAnswer, said};
@@ -30,8 +31,9 @@ impl Admin {
         }
         let mut changed = HashSet::new();
         let mut intents = Vec::with_capacity(operations.len());
+        let checking = self.with_scripts(operations.iter().filter_map(written));
         for (at, operation) in operations.iter().enumerate() {
-            let intent = self.operation(operation).await.map_err(|refused| refused.of_operation(at))?;
+            let intent = checking.operation(operation).await.map_err(|refused| refused.of_operation(at))?;
             // A PATCH starts from what is there before the batch.
             let again = intent.changes.as_ref().is_some_and(|key| !changed.insert(key.clone()));
             if again && intent.is_patch() {
@@ -91,4 +93,12 @@ impl Admin {
         let value = operation.get("body").filter(|body| !body.is_null()).cloned();
         self.intend(&target, call.method, value, call.ttl()?, call.forced()).await
     }
+}
+
+/// The key and value that an operation writes, where its path names them.
+fn written(operation: &Value) -> Option<(Key, &Value)> {
+    let path = operation.get("path")?.as_str()?;
+    let path = path.strip_prefix("/apisix/admin").unwrap_or(path);
+    let (collection, id) = path.strip_prefix('/')?.split_once('/')?;
+    Some((Key::new(Kind::from_collection(collection)?, id), operation.get("body")?))
 }

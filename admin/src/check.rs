@@ -13,6 +13,21 @@ use crate::Admin;
 use crate::answer::ErrorAnswer;
 
 impl Admin {
+    /// Returns this API with a catalog that has these scripts too, to check what is written together with them.
+    pub(crate) fn with_scripts<'v>(&self, written: impl Iterator<Item = (Key, &'v Value)>) -> Admin {
+        let read = |(key, value): (Key, &Value)| match Resource::parse(Kind::Script, &key.id, value) {
+            Ok(Resource::Script(script)) => Some((key.id, *script)),
+            _ => None,
+        };
+        let scripts: Vec<_> = written.filter(|(key, _)| key.kind == Kind::Script).filter_map(read).collect();
+        if scripts.is_empty() {
+            return self.clone();
+        }
+        let scripts: Vec<_> = scripts.iter().map(|(id, script)| (&**id, script)).collect();
+        let catalog = self.catalog.with_scripts(&scripts).unwrap_or_else(|| self.catalog.clone());
+        Admin { catalog, ..self.clone() }
+    }
+
     /// Checks a value as far as no other resources are needed.
     pub(crate) async fn check(&self, key: &Key, value: &Value) -> Result<(), ErrorAnswer> {
         let loaded = self.loaded_names().await?;
@@ -52,7 +67,8 @@ impl Admin {
         let Some(plugins) = value.get("plugins").and_then(Value::as_object) else { return Ok(()) };
         let all = self.catalog.about();
         for name in plugins.keys() {
-            let known = all.iter().any(|about| about.subsystem == Subsystem::Http && about.name == name);
+            let about = all.iter().find(|about| about.subsystem == Subsystem::Http && about.name == name);
+            let known = about.is_some_and(|about| !about.is_stored);
             if known && !loaded.contains(&name.as_str()) {
                 return Err(Invalid::new(format!("unknown plugin [{name}]"))
                     .within(name)
@@ -73,7 +89,12 @@ impl Admin {
     /// Refuses the first of these plugins that `stream_plugins` leaves out.
     fn check_stream_listed<'a>(&self, mut names: impl Iterator<Item = &'a str>) -> Result<(), Invalid> {
         let Some(listed) = &self.config.stream_plugins else { return Ok(()) };
-        match names.find(|name| !listed.iter().any(|listed| listed == name)) {
+        let all = self.catalog.about();
+        let is_stored = |name: &str| {
+            all.iter()
+                .any(|about| about.is_stored && about.subsystem == Subsystem::Stream && about.name == name)
+        };
+        match names.find(|name| !listed.iter().any(|listed| listed == name) && !is_stored(name)) {
             None => Ok(()),
             Some(name) => Err(Invalid::new(format!("unknown plugin [{name}]"))
                 .within(name)
@@ -165,6 +186,9 @@ fn check_alone(catalog: &dyn Catalog, open: Open<'_>, key: &Key, value: &Value) 
             pair.key = opened(open, std::mem::take(&mut pair.key));
         }
         control::certificates::check(ssl, crate::now())?;
+    }
+    if let Resource::Script(script) = &resource {
+        catalog.check_script(&key.id, script)?;
     }
     if let Resource::Proto(proto) = &resource {
         sdk::protos::compile(&proto.content)?;

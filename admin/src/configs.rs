@@ -155,7 +155,8 @@ impl Admin {
             return Ok(answer::empty(StatusCode::NO_CONTENT));
         }
         self.prepare(&mut document).await?;
-        if let Some(error) = self.errors(&document).into_iter().next() {
+        let checking = self.of_document(&document);
+        if let Some(error) = checking.errors(&document).into_iter().next() {
             return Err(refused(error.into_invalid()).into());
         }
         let sent = sections().filter_map(|kind| {
@@ -164,8 +165,9 @@ impl Admin {
         });
         let wanted = Wanted {
             made: Last { digest, modified: now(), versions: sent.collect(), ..Last::default() },
-            items: self.items(&document)?,
+            items: checking.items(&document)?,
             plugins: plugin_names(&document),
+            keeps_scripts: document.get(Kind::Script.collection()).is_none(),
         };
         let (by, last, mut response) =
             (author.clone(), wanted.made.clone(), answer::empty(StatusCode::ACCEPTED));
@@ -211,6 +213,8 @@ struct Wanted {
     made: Last,
     items: Vec<(Key, Value)>,
     plugins: Option<Vec<String>>,
+    /// It has no section of scripts: tools for APISIX do not know them, and must not delete them.
+    keeps_scripts: bool,
 }
 
 impl Wanted {
@@ -231,7 +235,7 @@ impl Wanted {
                 Some(version) => version.clone(),
                 None => before.as_u64().unwrap_or_default().saturating_add(1).into(),
             };
-            if version.as_f64() == before.as_f64() {
+            if version.as_f64() == before.as_f64() || kind == Kind::Script && self.keeps_scripts {
                 kept.insert(kind);
                 kept.extend(kind.owned());
             }
@@ -307,7 +311,12 @@ mod tests {
         let write = async |version: u64, id: &str| {
             let versions = BTreeMap::from([("routes_conf_version".to_owned(), json!(version))]);
             let items = vec![(Key::new(Kind::Route, id), json!({"id": id, "uri": "/"}))];
-            let wanted = Wanted { made: Last { versions, ..Last::default() }, items, plugins: None };
+            let wanted = Wanted {
+                made: Last { versions, ..Last::default() },
+                items,
+                plugins: None,
+                keeps_scripts: true,
+            };
             let by = Step::By { author: String::new(), message: String::new() };
             store.write(Box::new(move |view| wanted.steps(view, by.clone()))).await.map(drop)
         };

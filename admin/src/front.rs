@@ -9,7 +9,7 @@ use crate::answer;
 const ADMIN: &str = r#"{
   "api": "Admin API; requests need a key in X-API-KEY unless admin_key_required is false",
   "endpoints": {
-    "/apisix/admin/{kind}": "resources: routes, services, upstreams, consumers, ssls, global_rules, plugin_configs, consumer_groups, stream_routes, plugin_metadata, secrets, protos",
+    "/apisix/admin/{kind}": "resources: routes, services, upstreams, consumers, ssls, global_rules, plugin_configs, consumer_groups, stream_routes, plugin_metadata, secrets, protos, scripts",
     "/apisix/admin/{kind}/{id}": "one resource: GET, PUT, PATCH, DELETE",
     "/apisix/admin/configs": "all resources at once: GET, PUT",
     "/apisix/admin/plugins/list": "the plugins",

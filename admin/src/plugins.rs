@@ -91,7 +91,10 @@ impl Admin {
         let of_it = self.catalog.about().into_iter().filter(|about| about.subsystem == subsystem);
         Ok(match names {
             None => of_it.filter(|about| about.by_default).collect(),
-            Some(names) => of_it.filter(|about| names.iter().any(|name| name == about.name)).collect(),
+            Some(names) => {
+                let is_listed = |about: &About| names.iter().any(|name| name == about.name);
+                of_it.filter(|about| about.is_stored || is_listed(about)).collect()
+            }
         })
     }
 
@@ -161,7 +164,9 @@ fn wanted(
 
 /// Returns the HTTP plugins that are in use by default.
 fn default_names(about: &[About]) -> Vec<String> {
-    let in_use = about.iter().filter(|about| about.subsystem == Subsystem::Http && about.by_default);
+    let in_use = about
+        .iter()
+        .filter(|about| about.subsystem == Subsystem::Http && about.by_default && !about.is_stored);
     in_use.map(|about| about.name.to_owned()).collect()
 }
 
@@ -200,7 +205,7 @@ pub(crate) fn described<'a>(catalog: &dyn Catalog, plugins: impl IntoIterator<It
 }
 
 /// The names of schemas, as APISIX has them.
-pub(crate) const SCHEMAS: [(&str, Kind); 13] = [
+pub(crate) const SCHEMAS: [(&str, Kind); 14] = [
     ("consumer", Kind::Consumer),
     ("consumer_group", Kind::ConsumerGroup),
     ("credential", Kind::Credential),
@@ -210,6 +215,7 @@ pub(crate) const SCHEMAS: [(&str, Kind); 13] = [
     ("plugin_metadata", Kind::PluginMetadata),
     ("proto", Kind::Proto),
     ("route", Kind::Route),
+    ("script", Kind::Script),
     ("service", Kind::Service),
     ("ssl", Kind::Ssl),
     ("stream_route", Kind::StreamRoute),

@@ -483,7 +483,12 @@ pub(crate) fn allows(kind: Kind, method: &Method) -> bool {
         }
         Method::PATCH => !matches!(
             kind,
-            Kind::Consumer | Kind::Credential | Kind::PluginMetadata | Kind::StreamRoute | Kind::Proto
+            Kind::Consumer
+                | Kind::Credential
+                | Kind::PluginMetadata
+                | Kind::StreamRoute
+                | Kind::Proto
+                | Kind::Script
         ),
         _ => true,
     }

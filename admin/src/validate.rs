@@ -27,7 +27,7 @@ impl Admin {
     pub(crate) async fn validate_all(&self, head: &Parts, body: &[u8]) -> Answer {
         let mut document = read_document(head, body)?;
         self.prepare(&mut document).await?;
-        let errors = self.errors(&document);
+        let errors = self.of_document(&document).errors(&document);
         if errors.is_empty() {
             return Ok(answer::json(StatusCode::OK, &json!({})));
         }
@@ -48,6 +48,15 @@ impl Admin {
             }
         }
         Ok(())
+    }
+
+    /// Returns this API with the scripts of a document, to check its resources with.
+    pub(crate) fn of_document(&self, document: &Value) -> Admin {
+        let items = document.get(Kind::Script.collection()).and_then(Value::as_array);
+        let scripts = items.into_iter().flatten();
+        self.with_scripts(
+            scripts.filter_map(|item| Some((Key::new(Kind::Script, id_of(Kind::Script, item)?), item))),
+        )
     }
 
     /// Returns all mistakes of a document, in APISIX's order.

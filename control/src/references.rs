@@ -183,6 +183,7 @@ pub fn check_unused(view: &dyn View, key: &Key) -> Result<(), Refused> {
             }
             Ok(())
         }
+        Kind::Script => script_unused(view, key),
         Kind::StreamRoute => {
             let uses = |value: &Value| {
                 value.pointer("/protocol/superior_id").and_then(id_text).as_deref() == Some(&key.id)
@@ -284,6 +285,29 @@ fn check_credentials(view: &dyn View, key: &Key, value: &Value) -> Result<(), Re
 /// A consumer shares with its own credentials; a credential only with itself.
 fn same_holder(key: &Key, other: &Key) -> bool {
     key == other || (key.kind == Kind::Consumer && other.owner() == Some(&key.id))
+}
+
+/// Refuses to delete the script of a plugin that a resource has.
+fn script_unused(view: &dyn View, key: &Key) -> Result<(), Refused> {
+    let role = view.get(key).and_then(|row| row.value().get("type")?.as_str().map(str::to_owned));
+    let kinds: &[(Kind, &str)] = match role.as_deref() {
+        Some("module") => return Ok(()),
+        Some("stream_plugin") => &[(Kind::StreamRoute, "stream_route")],
+        _ => &[
+            (Kind::Route, "route"),
+            (Kind::Service, "service"),
+            (Kind::PluginConfig, "plugin_config"),
+            (Kind::Consumer, "consumer"),
+            (Kind::Credential, "credential"),
+            (Kind::ConsumerGroup, "consumer_group"),
+            (Kind::GlobalRule, "global_rule"),
+        ],
+    };
+    for (kind, word) in kinds {
+        let uses = |value: &Value| value.get("plugins").is_some_and(|plugins| plugins.get(&key.id).is_some());
+        none_of(&with(view, *kind, &key.id), uses, &format!("can not delete this script, plugin in {word}"))?;
+    }
+    Ok(())
 }
 
 fn upstream_unused(view: &dyn View, id: &str) -> Result<(), Refused> {
@@ -460,6 +484,9 @@ mod tests {
             (Key::new(Kind::Route, "r2"), json!({"service_id": "s"})),
             (Key::new(Kind::GlobalRule, "g"), split.clone()),
             (Key::new(Kind::Consumer, "jack"), json!({"group_id": "x"})),
+            (Key::new(Kind::Route, "r3"), json!({"plugins": {"ours": {}}})),
+            (Key::new(Kind::Script, "ours"), json!({"content": "x"})),
+            (Key::new(Kind::Script, "u"), json!({"content": "x", "type": "module"})),
         ]);
         let check =
             |kind, id| check_unused(&store, &Key::new(kind, id)).map_err(|refused| refused.to_string());
@@ -470,10 +497,13 @@ mod tests {
             (Kind::Service, "s", "service directly, route [r2] is still using it now"),
             (Kind::PluginConfig, "p", "plugin config, route [r] is still using it now"),
             (Kind::ConsumerGroup, "x", "consumer group, consumer [jack] is still using it now"),
+            (Kind::Script, "ours", "script, plugin in route [r3] is still using it now"),
         ] {
             assert_eq!(check(kind, id), Err(format!("can not delete this {said}")));
         }
-        for (kind, id) in [(Kind::Upstream, "4"), (Kind::Service, "t"), (Kind::Route, "r")] {
+        for (kind, id) in
+            [(Kind::Upstream, "4"), (Kind::Service, "t"), (Kind::Route, "r"), (Kind::Script, "u")]
+        {
             assert_eq!(check(kind, id), Ok(()));
         }
     }

@@ -51,6 +51,11 @@ impl Mistakes<'_> {
         {
             found.extend(sdk::protos::compile(content).err());
         }
+        if kind == Kind::Script
+            && let Ok(Resource::Script(script)) = Resource::parse(kind, &id, value)
+        {
+            found.extend(self.catalog.check_script(&id, &script).err());
+        }
         if let Some(upstream) = value.get("upstream") {
             let document = schema::document(Kind::Upstream);
             let inside =

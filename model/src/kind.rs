@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-/// A kind of resource, in APISIX 3.x's set.
+/// A kind of resource, in APISIX 3.x's set; scripts are ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     Route,
@@ -22,11 +22,12 @@ pub enum Kind {
     Secret,
     Proto,
     CostDecoration,
+    Script,
 }
 
 impl Kind {
     /// Every kind, in the order they are declared.
-    pub const ALL: [Kind; 14] = [
+    pub const ALL: [Kind; 15] = [
         Kind::Route,
         Kind::Service,
         Kind::Upstream,
@@ -41,6 +42,7 @@ impl Kind {
         Kind::Secret,
         Kind::Proto,
         Kind::CostDecoration,
+        Kind::Script,
     ];
 
     /// The name of the collection in paths, store keys and declarative files:
@@ -61,6 +63,7 @@ impl Kind {
             Kind::Secret => "secrets",
             Kind::Proto => "protos",
             Kind::CostDecoration => "graphql_cost_decorations",
+            Kind::Script => "scripts",
         }
     }
 
@@ -82,6 +85,7 @@ impl Kind {
             Kind::Secret => "secret",
             Kind::Proto => "proto",
             Kind::CostDecoration => "graphql cost decoration",
+            Kind::Script => "script",
         }
     }
 

@@ -19,7 +19,7 @@ pub fn places(kind: Kind) -> &'static [&'static str] {
         Kind::GlobalRule | Kind::PluginConfig | Kind::ConsumerGroup | Kind::Consumer | Kind::Credential => {
             &[SPLIT]
         }
-        Kind::PluginMetadata | Kind::Secret | Kind::Proto | Kind::CostDecoration => &[],
+        Kind::PluginMetadata | Kind::Secret | Kind::Proto | Kind::CostDecoration | Kind::Script => &[],
     }
 }
 

@@ -17,6 +17,7 @@ use crate::plugin_config::PluginConfig;
 use crate::plugin_metadata::PluginMetadata;
 use crate::proto::Proto;
 use crate::route::{self, Route};
+use crate::script::Script;
 use crate::secret::Secret;
 use crate::service::Service;
 use crate::ssl::{self, Ssl};
@@ -41,6 +42,7 @@ pub enum Resource {
     Secret(Box<Secret>),
     Proto(Box<Proto>),
     CostDecoration(Box<CostDecoration>),
+    Script(Box<Script>),
 }
 
 impl Resource {
@@ -103,6 +105,7 @@ impl Resource {
             Kind::Secret => Resource::Secret(Box::new(Secret::read(&key, value)?)),
             Kind::Proto => Resource::Proto(Box::new(typed(value)?)),
             Kind::CostDecoration => Resource::CostDecoration(Box::new(typed(value)?)),
+            Kind::Script => Resource::Script(Box::new(typed(value)?)),
         })
     }
 
@@ -123,6 +126,7 @@ impl Resource {
             Resource::Secret(_) => Kind::Secret,
             Resource::Proto(_) => Kind::Proto,
             Resource::CostDecoration(_) => Kind::CostDecoration,
+            Resource::Script(_) => Kind::Script,
         }
     }
 
@@ -294,6 +298,7 @@ mod tests {
             (Kind::Secret, "vault/1", json!({"uri": "http://v", "prefix": "p", "token": "t"})),
             (Kind::Proto, "1", json!({"content": "x"})),
             (Kind::CostDecoration, "shop/graphql_cost_decorations/1", json!({"field_path": "Query.a"})),
+            (Kind::Script, "ours", json!({"content": "return {}"})),
         ];
         for (kind, id, value) in cases {
             assert_eq!(parsed(kind, id, value).kind(), kind);

@@ -1,33 +1,35 @@
 //! The list of plugins as the control plane asks it: checks, chains, credentials.
 
+mod compiled;
 mod hosted;
 mod nested;
 mod shared;
+mod stored;
 
 use std::cell::Cell;
 use std::fmt;
 use std::net::IpAddr;
-use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
 use hashbrown::HashMap;
 use indexmap::IndexMap;
-use model::apisix_plugins::{self, ApisixPlugin, Facts, Subsystem, is_apisix};
-use model::{Invalid, Schema};
+use model::apisix_plugins::{self, Facts, Subsystem, is_apisix};
+use model::{Invalid, Script};
 use sdk::build::{Build, Names, Owner, Services};
 use sdk::catalog::{About, Configured, SchemaType, Scope};
 use sdk::chain::{Chain, Fitting, Stage};
 use sdk::condition::Condition;
 use sdk::consumers::Credential;
 use sdk::endpoint::{ControlReply, ControlRequest};
-use sdk::instance::Factory;
-use sdk::scripts::{self, Scripts};
+use sdk::scripts::{self, Scripts, Unloaded};
 use serde_json::{Value, json};
 
 use crate::ROWS;
 use crate::absent::Absent;
 use crate::meta::{self, Parts};
 use crate::preceded::Preceded;
+use compiled::Compiled;
+pub(crate) use compiled::with_meta;
 use hosted::Hosted;
 use nested::Within;
 use shared::Shared;
@@ -45,7 +47,7 @@ pub struct Catalog {
     streams: Vec<Arc<Compiled>>,
     hosted: Hosted,
     /// Compiles code of the configuration.
-    scripts: OnceLock<Box<dyn Scripts>>,
+    scripts: OnceLock<Arc<dyn Scripts>>,
     absent: Absent,
     /// The chains in use that shared instances make, by the addresses of these: a chain in use keeps them.
     chains: Shared<Vec<usize>, Chain>,
@@ -53,87 +55,6 @@ pub struct Catalog {
 
 /// Longer settings are not shared, in bytes: they are rarely repeated, and comparing them takes memory.
 const LONGEST_SHARED: usize = 1024;
-
-/// A plugin with its schemas. Each is compiled when it is first needed, and kept: a configuration
-/// uses few of the plugins, and all schemas together are megabytes.
-struct Compiled {
-    row: Row,
-    schema: OnceLock<Schema>,
-    consumer_schema: OnceLock<Option<Schema>>,
-    metadata_schema: OnceLock<Schema>,
-    /// The instances in use, by their settings as they were written: the order of fields is a part of that.
-    shared: Shared<String, Stage>,
-}
-
-enum Row {
-    Linked(&'static dyn Factory),
-    Hosted(Box<dyn Factory>),
-}
-
-impl Deref for Row {
-    type Target = dyn Factory;
-    fn deref(&self) -> &(dyn Factory + 'static) {
-        match self {
-            Row::Linked(row) => *row,
-            Row::Hosted(row) => &**row,
-        }
-    }
-}
-
-impl Compiled {
-    fn linked(row: &'static dyn Factory) -> Arc<Compiled> {
-        Arc::new(Compiled {
-            row: Row::Linked(row),
-            schema: OnceLock::new(),
-            consumer_schema: OnceLock::new(),
-            metadata_schema: OnceLock::new(),
-            shared: Shared::default(),
-        })
-    }
-
-    /// A plugin from outside, whose schemas may be wrong.
-    fn hosted(row: Box<dyn Factory>) -> Result<Arc<Compiled>, Invalid> {
-        let consumer_schema = row.consumer_schema().map(|schema| Schema::new(&schema)).transpose()?;
-        Ok(Arc::new(Compiled {
-            schema: Schema::new(&with_meta(row.schema()))?.into(),
-            consumer_schema: consumer_schema.into(),
-            metadata_schema: Schema::new(&metadata_schema(&*row))?.into(),
-            row: Row::Hosted(row),
-            shared: Shared::default(),
-        }))
-    }
-
-    fn schema(&self) -> &Schema {
-        self.schema.get_or_init(|| built_in(&with_meta(self.row.schema())))
-    }
-
-    fn consumer_schema(&self) -> Option<&Schema> {
-        self.consumer_schema.get_or_init(|| self.row.consumer_schema().as_ref().map(built_in)).as_ref()
-    }
-
-    fn metadata_schema(&self) -> &Schema {
-        self.metadata_schema.get_or_init(|| built_in(&metadata_schema(&*self.row)))
-    }
-
-    fn about(&self, subsystem: Subsystem) -> About {
-        let row = &self.row;
-        About { name: row.name(), subsystem, priority: row.priority(), auth: row.is_auth(), by_default: true }
-    }
-
-    fn facts(&self) -> Facts {
-        let row = &self.row;
-        let known = apisix_plugins::find(Subsystem::Http, row.name()).map(ApisixPlugin::facts);
-        let (kind, scope) = known.map(|facts| (facts.kind, facts.scope)).unwrap_or_default();
-        Facts {
-            version: row.version().parse::<f64>().map_or_else(|_| row.version().into(), Value::from),
-            kind: kind.or_else(|| row.is_auth().then(|| "auth".to_owned())),
-            scope,
-            schema: with_meta(row.schema()),
-            consumer_schema: row.consumer_schema(),
-            metadata_schema: row.metadata_schema(),
-        }
-    }
-}
 
 impl Catalog {
     pub fn new(services: Services, attrs: IndexMap<String, Value>) -> Catalog {
@@ -163,6 +84,23 @@ impl Catalog {
         self
     }
 
+    /// A copy, whose hosted plugins change on their own.
+    fn copy(&self) -> Catalog {
+        let mut absent = Absent::default();
+        absent.strict = self.absent.strict;
+        Catalog {
+            services: self.services.clone(),
+            attrs: self.attrs.clone(),
+            linked: self.linked.clone(),
+            by_name: self.by_name.clone(),
+            streams: self.streams.clone(),
+            hosted: self.hosted.copy(),
+            scripts: self.scripts.clone(),
+            absent,
+            chains: Shared::default(),
+        }
+    }
+
     fn find(&self, name: &str) -> Result<Arc<Compiled>, Invalid> {
         match self.by_name.get(name) {
             Some(&index) => Ok(self.linked[index].clone()),
@@ -175,10 +113,14 @@ impl Catalog {
         found.or_else(|| self.hosted.find_stream(name)).ok_or_else(|| crate::stream::unknown(name))
     }
 
-    /// Whether a plugin may be used; a hosted one that APISIX lacks always may.
+    /// Whether a plugin may be used; a stored one, and a hosted one that APISIX lacks, always may.
     fn is_listed(&self, name: &str, scope: &Scope<'_>) -> bool {
         scope.enabled.is_none_or(|enabled| enabled(name))
-            || !is_apisix(name) && self.hosted.find(name).is_some()
+            || self.hosted.find(name).is_some() && (!is_apisix(name) || self.is_stored(Subsystem::Http, name))
+    }
+
+    fn is_stored(&self, subsystem: Subsystem, name: &str) -> bool {
+        self.hosted.stored().has(subsystem, name)
     }
 
     /// Puts the `_meta.pre_function` of this configuration before a stage.
@@ -379,7 +321,8 @@ impl sdk::Catalog for Catalog {
                 continue;
             }
             let plugin = self.find_stream(name).map_err(|invalid| invalid.within(name))?;
-            if scope.enabled.is_some_and(|enabled| !enabled(name)) {
+            let is_listed = scope.enabled.is_none_or(|enabled| enabled(name));
+            if !is_listed && !self.is_stored(Subsystem::Stream, name) {
                 return Err(Invalid::new(format!(
                     "unknown plugin [{name}]: the list of stream plugins does not have it"
                 ))
@@ -413,11 +356,14 @@ impl sdk::Catalog for Catalog {
     }
 
     fn about(&self) -> Vec<About> {
-        let hosted = self.hosted.all();
+        let (hosted, streams) = (self.hosted.all(), self.hosted.streams());
         let of_routes = self.linked.iter().chain(hosted.values()).map(|plugin| plugin.about(Subsystem::Http));
-        let streams = self.hosted.streams();
         let of_streams = streams.values().map(|plugin| plugin.about(Subsystem::Stream));
         let mut all: Vec<About> = of_routes.chain(of_streams).collect();
+        for (subsystem, name, _) in self.hosted.stored().plugins() {
+            let of_it = all.iter_mut().filter(|about| (about.subsystem, about.name) == (subsystem, name));
+            of_it.for_each(|about| about.is_stored = true);
+        }
         for subsystem in [Subsystem::Http, Subsystem::Stream] {
             let known = subsystem.plugins().iter().map(|known| About {
                 name: known.name,
@@ -425,6 +371,7 @@ impl sdk::Catalog for Catalog {
                 priority: known.priority,
                 auth: known.is_auth(),
                 by_default: known.by_default,
+                is_stored: false,
             });
             let here = |name| subsystem == Subsystem::Http && self.find(name).is_ok();
             all.extend(known.filter(|about| !here(about.name)));
@@ -459,6 +406,25 @@ impl sdk::Catalog for Catalog {
 
     fn script(&self, owner: &Owner, code: &str) -> Result<Arc<Chain>, Invalid> {
         Ok(Arc::new(Chain::of(self.scripts("script")?.script(owner, code)?)))
+    }
+
+    fn load_scripts(&self, scripts: &[(&str, &Script)]) -> Vec<Unloaded> {
+        self.loaded_scripts(scripts).unwrap_or_else(|invalid| {
+            let unloaded = |(id, _): &(&str, &Script)| Unloaded {
+                id: (*id).to_owned(),
+                invalid: invalid.clone(),
+                keeps_last: false,
+            };
+            scripts.iter().map(unloaded).collect()
+        })
+    }
+
+    fn check_script(&self, id: &str, script: &Script) -> Result<(), Invalid> {
+        self.checked_script(id, script)
+    }
+
+    fn with_scripts(&self, scripts: &[(&str, &Script)]) -> Option<Arc<dyn sdk::Catalog>> {
+        Some(Arc::new(self.copy_with(scripts).ok()?))
     }
 
     fn control(&self, request: &ControlRequest) -> Option<ControlReply> {
@@ -511,28 +477,6 @@ fn refers(config: &Value) -> bool {
 /// `key-auth:` with nothing after it is `key-auth: {}`.
 pub(crate) fn or_empty(config: &Value) -> Value {
     if config.is_null() { json!({}) } else { config.clone() }
-}
-
-/// Returns the schema of a plugin's metadata; any object for plugins that have none.
-fn metadata_schema(row: &dyn Factory) -> Value {
-    row.metadata_schema().unwrap_or_else(|| json!({"type": "object"}))
-}
-
-fn built_in(document: &Value) -> Schema {
-    // The documents are constants of this crate and a test compiles each of them.
-    Schema::new(document).expect("the built-in schemas compile")
-}
-
-/// A plugin's schema with `_meta` let in.
-pub(crate) fn with_meta(mut schema: Value) -> Value {
-    if let Some(schema) = schema.as_object_mut() {
-        schema.insert("$comment".into(), "this is a mark for our injected plugin schema".into());
-        let properties = schema.entry("properties").or_insert_with(|| json!({}));
-        if let Some(properties) = properties.as_object_mut() {
-            properties.insert("_meta".into(), meta::schema());
-        }
-    }
-    schema
 }
 
 /// Where the configuration of this owner stands.

@@ -23,6 +23,7 @@ mod plugin_id;
 mod serverless;
 mod session;
 mod sockets;
+mod stored;
 #[cfg(test)]
 mod tests;
 mod text;

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use indexmap::IndexMap;
-use model::Invalid;
 pub use model::apisix_plugins::{Facts, Subsystem};
+use model::{Invalid, Script};
 use serde_json::Value;
 
 use crate::build::{Names, Owner};
@@ -14,6 +14,7 @@ use crate::condition::Condition;
 use crate::consumers::Credential;
 use crate::endpoint::{ControlReply, ControlRequest};
 use crate::protos::LookUp;
+use crate::scripts::Unloaded;
 use crate::upstream::Upstreams;
 
 /// One configured plugin, before its instance is built.
@@ -67,6 +68,8 @@ pub struct About {
     pub auth: bool,
     /// Enabled unless a list of plugins is configured.
     pub by_default: bool,
+    /// A stored script: enabled while it is stored.
+    pub is_stored: bool,
 }
 
 /// All plugins. Implemented by `plugins::Catalog`.
@@ -118,6 +121,30 @@ pub trait Catalog: Send + Sync + fmt::Debug {
     /// It returns no table, or this build runs no such code.
     fn script(&self, _owner: &Owner, _code: &str) -> Result<Arc<Chain>, Invalid> {
         Err(crate::scripts::none("script"))
+    }
+
+    /// Loads the stored scripts in the place of the previous ones; those that have not changed stay the same plugins.
+    /// Returns the ones that do not load.
+    fn load_scripts(&self, scripts: &[(&str, &Script)]) -> Vec<Unloaded> {
+        let none = |(id, _): &(&str, &Script)| Unloaded {
+            id: (*id).to_owned(),
+            invalid: crate::scripts::none("script"),
+            keeps_last: false,
+        };
+        scripts.iter().map(none).collect()
+    }
+
+    /// Loads a script to see whether that is possible.
+    ///
+    /// # Errors
+    /// It does not load, or there would be too many scripts.
+    fn check_script(&self, _id: &str, _script: &Script) -> Result<(), Invalid> {
+        Err(crate::scripts::none("script"))
+    }
+
+    /// Returns a catalog to check configurations with, which has these scripts besides those that are loaded.
+    fn with_scripts(&self, _scripts: &[(&str, &Script)]) -> Option<Arc<dyn Catalog>> {
+        None
     }
 
     /// Whether there is a stream plugin of this name.

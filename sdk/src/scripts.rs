@@ -1,14 +1,27 @@
 //! Code that stands in the configuration, outside of plugins of its own. A host of scripts compiles it.
 
+use std::any::Any;
 use std::sync::Arc;
 
-use model::Invalid;
+use model::{Invalid, Script};
 use serde_json::Value;
 
 use crate::build::Owner;
 use crate::chain::{Instance, Stage};
 use crate::condition::Condition;
+use crate::instance::Factory;
 use crate::phase::Phases;
+
+/// Compiled modules that stored scripts may require.
+pub type Library = Arc<dyn Any + Send + Sync>;
+
+/// Why a script is not loaded: its error, and whether its last valid version stays in use.
+#[derive(Debug, Clone)]
+pub struct Unloaded {
+    pub id: String,
+    pub invalid: Invalid,
+    pub keeps_last: bool,
+}
 
 /// Compiles code of the configuration; called on the control side.
 pub trait Scripts: Send + Sync {
@@ -36,6 +49,23 @@ pub trait Scripts: Send + Sync {
     /// # Errors
     /// The code does not load, or returns no table.
     fn script(&self, owner: &Owner, code: &str) -> Result<Arc<Stage>, Invalid>;
+
+    /// Compiles modules by their names. One that does not compile is an error of the scripts that require it.
+    ///
+    /// # Errors
+    /// No code can be compiled.
+    fn library(&self, modules: &[(&str, &str)]) -> Result<Library, Invalid>;
+
+    /// Loads a stored script; it may require the modules of the library. Returns its plugin, if it is one.
+    ///
+    /// # Errors
+    /// It does not load, or is no plugin; with its line.
+    fn stored(
+        &self,
+        id: &str,
+        script: &Script,
+        library: &Library,
+    ) -> Result<Option<Box<dyn Factory>>, Invalid>;
 }
 
 /// Returns the error for code in a field of the configuration where no code runs.

@@ -25,6 +25,7 @@ mod refusing;
 mod rejections;
 mod routes;
 mod runtime;
+mod scripts;
 mod shared;
 mod streams;
 mod touched;
@@ -262,6 +263,7 @@ impl Compiler {
     ) -> Compiled {
         self.upstreams.slots.tick();
         self.consumers.slots.tick();
+        self.load_scripts(desired, touched);
         let set = |list: Option<&Vec<String>>| list.map(|list| list.iter().cloned().collect::<HashSet<_>>());
         let enabled = set(desired.plugins.as_ref().or(self.settings.plugins.as_ref()));
         let on_streams = set(desired.stream_plugins.as_ref().or(self.settings.stream_plugins.as_ref()));

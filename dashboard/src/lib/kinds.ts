@@ -71,6 +71,14 @@ export const kinds: Kind[] = [
     about: "A proto is a Protocol Buffers file for transcoding gRPC.",
   },
   {
+    path: "scripts", one: "script", many: "Scripts", schema: "script",
+    template: {
+      type: "plugin",
+      content: 'local _M = {version = 0.1, priority = 1000, name = "my-plugin", schema = {type = "object"}}\n\nfunction _M.access(conf, ctx)\nend\n\nreturn _M\n',
+    },
+    about: "A script is a plugin in Lua, or a module of such plugins. The id is the plugin's name.",
+  },
+  {
     path: "secrets", one: "secret manager", many: "Secret managers",
     template: { uri: "https://vault.example.org", prefix: "kv/apisix", token: "…" },
     about: "A secret manager provides values for $secret:// references. The id is MANAGER/NAME.",

@@ -18,6 +18,7 @@ pub use self::secrets::of_secrets;
 use self::upstream::upstream;
 pub use self::upstream::{hash_header, hash_vars};
 use crate::Kind;
+use crate::script::Role;
 
 /// The schema of a kind.
 pub fn of_kind(kind: Kind) -> Value {
@@ -35,6 +36,7 @@ pub fn of_kind(kind: Kind) -> Value {
         Kind::StreamRoute => stream_route(),
         Kind::Proto => proto(),
         Kind::CostDecoration => cost_decoration(),
+        Kind::Script => a_script(),
     }
 }
 
@@ -269,6 +271,23 @@ fn stream_route() -> Value {
 fn proto() -> Value {
     let mut properties = metadata(name());
     extend(&mut properties, json!({"content": {"type": "string", "minLength": 1, "maxLength": 1_048_576}}));
+    json!({
+        "type": "object",
+        "properties": properties,
+        "required": ["content"],
+        "additionalProperties": false,
+    })
+}
+
+fn a_script() -> Value {
+    let mut properties = metadata(name());
+    extend(
+        &mut properties,
+        json!({
+            "type": {"type": "string", "enum": Role::WORDS, "default": "plugin"},
+            "content": {"type": "string", "minLength": 1, "maxLength": 1_048_576},
+        }),
+    );
     json!({
         "type": "object",
         "properties": properties,

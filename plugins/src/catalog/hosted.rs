@@ -1,35 +1,62 @@
 //! Plugins that come and go while the program runs: the seam for Lua and WebAssembly.
 //!
-//! The gateway registers those in Lua (`scripting`). `proxy/tests/hosted.rs` registers a plugin, serves requests by
-//! it, and removes it again.
+//! The gateway registers those in files (`scripting`), and the stored scripts are loaded by the compiler ([`stored`]).
+//! `proxy/tests/hosted.rs` registers a plugin, serves requests by it, and removes it again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::ArcSwap;
 use model::Invalid;
 use model::apisix_plugins::Subsystem;
 use sdk::Scripts;
 use sdk::instance::Factory;
 
+use super::stored::Stored;
 use super::{Catalog, Compiled};
 
-type ByName = BTreeMap<&'static str, Arc<Compiled>>;
+pub(super) type ByName = BTreeMap<&'static str, Arc<Compiled>>;
 
 /// The hosted plugins of a catalog.
 #[derive(Default)]
 pub(super) struct Hosted {
-    by_name: ArcSwap<ByName>,
-    /// Those of streams.
-    streams: ArcSwap<ByName>,
+    lists: ArcSwap<Lists>,
     /// Moves whenever one comes or goes.
     generation: AtomicU64,
 }
 
+#[derive(Default, Clone)]
+struct Lists {
+    registered: PerSubsystem,
+    stored: Arc<Stored>,
+    /// Both; a stored script takes the place of a registered plugin of its name.
+    all: PerSubsystem,
+}
+
+/// Plugins of routes, and of streams.
+#[derive(Default, Clone)]
+struct PerSubsystem([Arc<ByName>; 2]);
+
+impl PerSubsystem {
+    fn of(&self, subsystem: Subsystem) -> &Arc<ByName> {
+        &self.0[subsystem as usize]
+    }
+
+    fn of_mut(&mut self, subsystem: Subsystem) -> &mut ByName {
+        Arc::make_mut(&mut self.0[subsystem as usize])
+    }
+}
+
 impl Hosted {
-    pub(super) fn all(&self) -> Guard<Arc<ByName>> {
-        self.by_name.load()
+    /// A copy, which changes on its own.
+    pub(super) fn copy(&self) -> Hosted {
+        let lists = ArcSwap::new(self.lists.load_full());
+        Hosted { lists, generation: AtomicU64::new(self.generation()) }
+    }
+
+    pub(super) fn all(&self) -> Arc<ByName> {
+        self.lists.load().all.of(Subsystem::Http).clone()
     }
 
     pub(super) fn find(&self, name: &str) -> Option<Arc<Compiled>> {
@@ -37,29 +64,46 @@ impl Hosted {
     }
 
     /// Those of streams.
-    pub(super) fn streams(&self) -> Guard<Arc<ByName>> {
-        self.streams.load()
+    pub(super) fn streams(&self) -> Arc<ByName> {
+        self.lists.load().all.of(Subsystem::Stream).clone()
     }
 
     pub(super) fn find_stream(&self, name: &str) -> Option<Arc<Compiled>> {
         self.streams().get(name).cloned()
     }
 
+    pub(super) fn stored(&self) -> Arc<Stored> {
+        self.lists.load().stored.clone()
+    }
+
     pub(super) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    fn change(&self, subsystem: Subsystem, change: impl Fn(&mut ByName)) {
-        let list = match subsystem {
-            Subsystem::Http => &self.by_name,
-            Subsystem::Stream => &self.streams,
-        };
-        list.rcu(|by_name| {
-            let mut by_name = BTreeMap::clone(by_name);
-            change(&mut by_name);
-            by_name
-        });
+    /// Replaces the stored scripts.
+    pub(super) fn set_stored(&self, stored: &Arc<Stored>) {
+        let is_same = self.lists.load().stored.has_plugins_of(stored);
+        self.change(|lists| lists.stored = stored.clone());
+        if !is_same {
+            self.generation.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    fn register(&self, subsystem: Subsystem, change: impl Fn(&mut ByName)) {
+        self.change(|lists| change(lists.registered.of_mut(subsystem)));
         self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    fn change(&self, change: impl Fn(&mut Lists)) {
+        self.lists.rcu(|lists| {
+            let mut lists = Lists::clone(lists);
+            change(&mut lists);
+            lists.all = lists.registered.clone();
+            for (subsystem, name, plugin) in lists.stored.plugins() {
+                lists.all.of_mut(subsystem).insert(name, plugin.clone());
+            }
+            lists
+        });
     }
 }
 
@@ -83,23 +127,29 @@ impl Catalog {
 
     fn add(&self, subsystem: Subsystem, plugin: Box<dyn Factory>) -> Result<(), Invalid> {
         let name = plugin.name();
+        self.check_free(subsystem, name)?;
+        let plugin = Compiled::hosted(plugin)?;
+        self.hosted.register(subsystem, |hosted| _ = hosted.insert(name, plugin.clone()));
+        Ok(())
+    }
+
+    /// Refuses the names of linked plugins.
+    pub(super) fn check_free(&self, subsystem: Subsystem, name: &str) -> Result<(), Invalid> {
         let is_linked = match subsystem {
             Subsystem::Http => self.by_name.contains_key(name),
             Subsystem::Stream => self.streams.iter().any(|linked| linked.row.name() == name),
         };
-        if is_linked {
-            return Err(Invalid::new(format!("there already is a plugin named {name}"))
+        match is_linked {
+            true => Err(Invalid::new(format!("there already is a plugin named {name}"))
                 .got(name)
-                .hint("take another name"));
+                .hint("take another name")),
+            false => Ok(()),
         }
-        let plugin = Compiled::hosted(plugin)?;
-        self.hosted.change(subsystem, |hosted| _ = hosted.insert(name, plugin.clone()));
-        Ok(())
     }
 
     /// Sets the compiler of code in the configuration. The first call counts.
     pub fn set_scripts(&self, scripts: Box<dyn Scripts>) {
-        let _ = self.scripts.set(scripts);
+        let _ = self.scripts.set(scripts.into());
     }
 
     /// Whether a linked or hosted plugin has this name.
@@ -110,11 +160,11 @@ impl Catalog {
     /// Takes out a hosted plugin. Exchanges in flight keep their instances of it; resources that name
     /// it are compiled again, and keep their last good form.
     pub fn remove(&self, name: &str) {
-        self.hosted.change(Subsystem::Http, |hosted| _ = hosted.remove(name));
+        self.hosted.register(Subsystem::Http, |hosted| _ = hosted.remove(name));
     }
 
     /// As [`Catalog::remove`], for a plugin of streams.
     pub fn remove_stream(&self, name: &str) {
-        self.hosted.change(Subsystem::Stream, |hosted| _ = hosted.remove(name));
+        self.hosted.register(Subsystem::Stream, |hosted| _ = hosted.remove(name));
     }
 }

@@ -5,6 +5,7 @@ mod checks;
 mod facts;
 mod meta;
 mod nested;
+mod stored;
 
 use sdk::testing::{FixedNames, Probe};
 use sdk::{Catalog as _, Phase, Phases, Step};

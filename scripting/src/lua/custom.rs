@@ -1,4 +1,4 @@
-//! Plugins in files, as APISIX loads them: `apisix/plugins/NAME.lua` below `apisix.extra_lua_path`.
+//! Plugins in files, as APISIX loads them: `apisix/plugins/NAME.lua` below `apisix.extra_lua_path`, and stored scripts.
 //!
 //! The program reads the files; machines never do. A plugin has globals of its own, and its own copies of the modules
 //! that it requires.
@@ -44,12 +44,16 @@ impl Sources {
     }
 }
 
-/// Compiled modules.
-struct Library {
+/// Compiled modules by their names.
+type Modules = BTreeMap<String, Result<Code, String>>;
+
+/// A set of modules, of which machines load one.
+pub(super) struct Library {
     number: u64,
     alive: Arc<()>,
-    /// Machines hold these for `require`, and not the library, so that they can see its end.
-    modules: Arc<BTreeMap<String, Result<Code, String>>>,
+    /// Machines hold these for `require`, and not the library, so that they can see its end. The first ones that have a
+    /// name count.
+    modules: Vec<Arc<Modules>>,
 }
 
 /// Compiles all modules. One that does not compile is an error of the plugins that require it.
@@ -57,16 +61,21 @@ struct Library {
 /// # Errors
 /// The control machine cannot be made.
 pub fn library(host: &Arc<Host>, sources: Sources) -> Result<Arc<dyn std::any::Any + Send + Sync>, Invalid> {
-    static NUMBER: AtomicU64 = AtomicU64::new(0);
     let modules = control::run(host, move |machine| {
         let compile = |(module, (file, text)): (String, (String, String))| {
             let code = Code::compile(&machine.lua, &format!("@{file}"), &text);
             (module, code.map_err(|error| described(&error, &text)))
         };
-        Arc::new(sources.0.into_iter().map(compile).collect())
+        Arc::new(sources.0.into_iter().map(compile).collect::<Modules>())
     })?;
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    Ok(Arc::new(Library { number, alive: Arc::new(()), modules }))
+    Ok(Arc::new(Library::of(vec![modules])))
+}
+
+/// The library of a stored script: its module, and those that it may require.
+pub(super) fn library_of(module: String, code: Code, others: &sdk::scripts::Library) -> Library {
+    let own = Arc::new(Modules::from([(module, Ok(code))]));
+    let others = others.downcast_ref::<Library>().map(|others| others.modules.clone());
+    Library::of([vec![own], others.unwrap_or_default()].concat())
 }
 
 /// The message of an error, with the line it is about.
@@ -89,20 +98,33 @@ pub fn plugin(
     name: &str,
 ) -> Result<Option<Box<dyn Factory>>, Invalid> {
     let Ok(library) = library.clone().downcast::<Library>() else { return Ok(None) };
-    if !library.modules.contains_key(&module_name(subsystem, name)) {
+    let module = module_name(subsystem, name);
+    if !library.modules.iter().any(|modules| modules.contains_key(&module)) {
         return Ok(None);
     }
     let id = PluginId { subsystem, name: intern(name)? };
+    let loaded = loaded(host, library, id)?;
+    loaded.map(Some).map_err(|error| Invalid::new(format!("cannot load the plugin {name}: {error}")))
+}
+
+/// Loads the plugin of a library; the inner error is that of its code.
+///
+/// # Errors
+/// The control machine cannot be made.
+pub(super) fn loaded(
+    host: &Arc<Host>,
+    library: Arc<Library>,
+    id: PluginId,
+) -> Result<Result<Box<dyn Factory>, String>, Invalid> {
     let shared = library.clone();
     let facts = control::run(host, move |machine| {
         let facts = shared.plugin(machine, id).and_then(|module| Facts::of(machine, &module, id));
         facts.map_err(|error| text::message(&error))
     })?;
-    let facts = facts.map_err(|error| Invalid::new(format!("cannot load the plugin {name}: {error}")))?;
-    Ok(Some(Box::new(Custom { id, host: host.clone(), library, facts })))
+    Ok(facts.map(|facts| Box::new(Custom { id, host: host.clone(), library, facts }) as Box<dyn Factory>))
 }
 
-fn module_name(subsystem: Subsystem, plugin: &str) -> String {
+pub(super) fn module_name(subsystem: Subsystem, plugin: &str) -> String {
     match subsystem {
         Subsystem::Http => format!("apisix.plugins.{plugin}"),
         Subsystem::Stream => format!("apisix.stream.plugins.{plugin}"),
@@ -110,19 +132,29 @@ fn module_name(subsystem: Subsystem, plugin: &str) -> String {
 }
 
 impl Library {
+    fn of(modules: Vec<Arc<Modules>>) -> Library {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        Library { number: NUMBER.fetch_add(1, Ordering::Relaxed), alive: Arc::new(()), modules }
+    }
+
+    /// New globals, whose `require` finds the modules.
+    pub(super) fn environment(&self, machine: &Machine) -> mlua::Result<Table> {
+        let all = self.modules.clone();
+        let find = move |lua: &Lua, (name, globals): (String, Table)| match all
+            .iter()
+            .find_map(|modules| modules.get(&name))
+        {
+            Some(Ok(code)) => code.load(lua, &globals).map(Some),
+            Some(Err(error)) => Err(mlua::Error::runtime(error.clone())),
+            None => Ok(None),
+        };
+        machine.environment(Some(machine.lua.create_function(find)?))
+    }
+
     /// The table of a plugin in a machine, loaded at first use.
     fn plugin(self: &Arc<Library>, machine: &Machine, id: PluginId) -> mlua::Result<Table> {
         machine.module(self.number, id, &self.alive, || {
-            let modules = self.modules.clone();
-            let find =
-                machine.lua.create_function(
-                    move |lua: &Lua, (name, globals): (String, Table)| match modules.get(&name) {
-                        Some(Ok(code)) => code.load(lua, &globals).map(Some),
-                        Some(Err(error)) => Err(mlua::Error::runtime(error.clone())),
-                        None => Ok(None),
-                    },
-                )?;
-            let globals = machine.environment(Some(find))?;
+            let globals = self.environment(machine)?;
             if id.subsystem == Subsystem::Stream {
                 let source = machine
                     .lua

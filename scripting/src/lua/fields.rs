@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use mlua::{FromLuaMulti, Function, Table, Value as Lua};
 use model::Invalid;
+use sdk::Factory;
 use sdk::build::Owner;
 use sdk::chain::{Fitting, Instance, Stage};
 use sdk::condition::Condition;
+use sdk::scripts::Library;
 use sdk::{Phase, Phases, Scripts};
 use serde_json::Value;
 
@@ -16,7 +18,7 @@ use super::host::Host;
 use super::instance::{Script, name_of};
 use super::machine::{Loaded, Machine};
 use super::native::to_lua;
-use super::{control, text};
+use super::{control, stored, text};
 
 /// The compiler of code in the configuration.
 pub fn scripts(host: &Arc<Host>) -> Box<dyn Scripts> {
@@ -85,6 +87,19 @@ impl Scripts for Fields {
         };
         let script = Script::new(SCRIPT, self.0.clone(), phases, Box::new(load));
         Ok(Fitting { name: SCRIPT, priority: 0, meta: None }.stage(script))
+    }
+
+    fn library(&self, modules: &[(&str, &str)]) -> Result<Library, Invalid> {
+        stored::library(&self.0, modules)
+    }
+
+    fn stored(
+        &self,
+        id: &str,
+        script: &model::Script,
+        library: &Library,
+    ) -> Result<Option<Box<dyn Factory>>, Invalid> {
+        stored::load(&self.0, id, script, library)
     }
 }
 

@@ -118,6 +118,7 @@ impl Catalog for Plugins {
             priority: 0,
             auth: name == "key",
             by_default: true,
+            is_stored: false,
         };
         NAMES.into_iter().map(about).collect()
     }

@@ -124,7 +124,9 @@ impl Fields {
             | Kind::GlobalRule
             | Kind::PluginConfig
             | Kind::ConsumerGroup => &self.on_routes,
-            Kind::Upstream | Kind::Ssl | Kind::Secret | Kind::Proto | Kind::CostDecoration => &NONE,
+            Kind::Upstream | Kind::Ssl | Kind::Secret | Kind::Proto | Kind::CostDecoration | Kind::Script => {
+                &NONE
+            }
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Plugins within plugins, and plugins that a host adds and removes.
 
+use sdk::Factory;
 use sdk::build::PluginBuilder as _;
 
 use super::*;
