@@ -60,16 +60,26 @@ impl fmt::Debug for Names {
 pub type Secured = tokio_rustls::client::TlsStream<TcpStream>;
 
 impl Trust {
-    /// Speaks TLS over a connection with the server of this name or address.
+    /// Speaks TLS over a connection with the server of this name or address, and HTTP/2 within, if the server must
+    /// speak that.
     ///
     /// # Errors
     /// The name is invalid, or the handshake failed, for example because the certificate is not valid.
-    pub async fn secure(&self, stream: TcpStream, name: &str, verify: bool) -> Result<Secured, String> {
-        let config = if verify { &self.verifying } else { &self.trusting };
+    pub async fn secure(
+        &self,
+        stream: TcpStream,
+        name: &str,
+        verify: bool,
+        http2: bool,
+    ) -> Result<Secured, String> {
+        let mut config = if verify { self.verifying.clone() } else { self.trusting.clone() };
+        if http2 {
+            Arc::make_mut(&mut config).alpn_protocols = vec![b"h2".to_vec()];
+        }
         let bare = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(name);
         let name = ServerName::try_from(bare.to_owned())
             .map_err(|_| format!("`{name}` is no server name for a TLS handshake"))?;
-        let secured = TlsConnector::from(config.clone()).connect(name, stream).await;
+        let secured = TlsConnector::from(config).connect(name, stream).await;
         secured.map_err(|error| format!("TLS: {error}"))
     }
 }

@@ -141,6 +141,8 @@ struct Server {
     tls: Option<Tls>,
     timeout: Duration,
     trust: Arc<OnceLock<Trust>>,
+    /// HTTP/2 is offered in the TLS handshake.
+    http2: bool,
 }
 
 impl Server {
@@ -155,7 +157,11 @@ impl Server {
     }
 
     fn of(host: String, port: u16, tls: Option<Tls>, timeout: Duration, context: &Context) -> Server {
-        Server { host, port, tls, timeout, trust: context.trust.clone() }
+        Server { host, port, tls, timeout, trust: context.trust.clone(), http2: false }
+    }
+
+    fn with_http2(self) -> Server {
+        Server { http2: true, ..self }
     }
 
     /// Connects to the first address that takes it.
@@ -181,7 +187,7 @@ impl Server {
         let Some(tls) = &self.tls else { return Ok(Box::new(stream)) };
         let trust = self.trust.get().ok_or("it is not known yet which servers are trusted")?;
         let name = tls.name.as_deref().unwrap_or(&self.host);
-        Ok(Box::new(trust.secure(stream, name, tls.verify).await?))
+        Ok(Box::new(trust.secure(stream, name, tls.verify, self.http2).await?))
     }
 }
 

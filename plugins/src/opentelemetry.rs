@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! opentelemetry: a span for each sampled request, sent to a collector by OTLP over HTTP.
+//! opentelemetry: a span for each sampled request, sent to a collector by OTLP over HTTP or gRPC.
 //!
 //! Settings, names and attributes as in APISIX 3.18. The collector and the like are in the plugin's metadata, else in
 //! `plugin_attr.opentelemetry`; without both, the defaults hold. `traceparent` is set for the upstream whether the

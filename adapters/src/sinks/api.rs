@@ -36,19 +36,19 @@ const SECRET: usize = 4;
 #[derive(Debug, Deserialize)]
 pub(super) struct Settings {
     /// In the order of the destination's servers.
-    endpoints: Vec<Endpoint>,
+    pub endpoints: Vec<Endpoint>,
     #[serde(default)]
-    headers: Map<String, Value>,
+    pub headers: Map<String, Value>,
     /// Milliseconds for each step.
-    timeout: u64,
+    pub timeout: u64,
 }
 
 #[derive(Debug, Deserialize)]
-struct Endpoint {
+pub(super) struct Endpoint {
     /// Path and query.
-    uri: String,
+    pub uri: String,
     #[serde(default)]
-    tls: Option<Tls>,
+    pub tls: Option<Tls>,
 }
 
 /// An API of a log server.
@@ -279,7 +279,7 @@ impl Client {
 }
 
 /// Fields of requests as a plugin states them; null is absence.
-fn fields(all: &Map<String, Value>) -> Result<HeaderMap, String> {
+pub(super) fn fields(all: &Map<String, Value>) -> Result<HeaderMap, String> {
     let mut fields = HeaderMap::with_capacity(all.len());
     for (name, value) in all {
         let text = match value {

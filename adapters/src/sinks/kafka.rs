@@ -178,7 +178,8 @@ impl Kafka {
         let (host, port) = to;
         let timeout = Duration::from_millis(self.settings.timeout);
         let tls = self.settings.verify.map(|verify| Tls { name: None, verify });
-        let server = Server { host: host.clone(), port: *port, tls, timeout, trust: self.trust.clone() };
+        let server =
+            Server { host: host.clone(), port: *port, tls, timeout, trust: self.trust.clone(), http2: false };
         let is_configured = self.brokers.get(batch.server) == Some(to);
         let found =
             if is_configured { batch.addresses.to_vec() } else { addresses(host, *port, timeout).await? };

@@ -1,6 +1,8 @@
-//! OpenTelemetry collectors: spans by OTLP over HTTP, in protobuf.
+//! OpenTelemetry collectors: spans by OTLP over HTTP or gRPC, in protobuf.
 //!
 //! A record is an encoded span. The settings have the attributes of the resource, and the name of the scope.
+
+mod grpc;
 
 use prost::Message;
 use sdk::otlp::{self, Any, field};
@@ -18,6 +20,8 @@ struct Settings {
     resource: Map<String, Value>,
     scope: String,
     version: String,
+    #[serde(default)]
+    grpc: bool,
 }
 
 struct Otlp {
@@ -42,7 +46,9 @@ struct PartialSuccess {
 }
 
 fn make(to: &Destination, context: &Context) -> Result<Box<dyn Deliver>, String> {
-    api::make(Otlp::new(&super::settings(to)?), to, context)
+    let settings: Settings = super::settings(to)?;
+    let otlp = Otlp::new(&settings);
+    if settings.grpc { grpc::make(otlp, to, context) } else { api::make(otlp, to, context) }
 }
 
 impl Otlp {
@@ -116,6 +122,7 @@ mod tests {
             resource: [("a".to_owned(), Value::from("b"))].into_iter().collect(),
             scope: "s".to_owned(),
             version: "1".to_owned(),
+            grpc: false,
         };
         let records = super::super::tests::taken(vec![vec![1, 2].into(), vec![3].into()]);
         let expected = [

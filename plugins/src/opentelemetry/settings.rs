@@ -16,6 +16,9 @@ const INACTIVE_TIMEOUT: f64 = 2.0;
 /// How often a batch is sent again, if the collector is busy.
 const RETRIES: u64 = 1;
 
+/// The method of gRPC that takes spans.
+const EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
+
 pub(super) struct Settings {
     pub of_request_id: bool,
     pub sets_variables: bool,
@@ -35,6 +38,7 @@ pub(super) fn schema() -> Value {
                 "type": "object",
                 "properties": {
                     "address": {"type": "string", "default": "127.0.0.1:4318"},
+                    "protocol": {"type": "string", "enum": ["http", "grpc"], "default": "http"},
                     "request_timeout": {"type": "integer", "default": 3},
                     "request_headers": {"type": "object", "additionalProperties": values()},
                 },
@@ -61,21 +65,24 @@ impl Settings {
     /// An address that is not valid, or a header that cannot be sent.
     pub(super) fn read(written: &Value) -> Result<Settings, Invalid> {
         let at = |pointer: &str| written.pointer(pointer);
+        let grpc = at("/collector/protocol").and_then(Value::as_str) == Some("grpc");
         let address = at("/collector/address").and_then(Value::as_str).unwrap_or("127.0.0.1:4318");
         let uri = match address {
             address if address.contains("://") => address.trim_end_matches('/').to_owned(),
             address => format!("http://{address}"),
         };
         // Collectors are verified, as there is no setting that says otherwise.
-        let (servers, endpoints) =
-            endpoint::all([(&uri[..], "/collector/address".to_owned())], "/v1/traces", true)?;
+        let path = if grpc { EXPORT } else { "/v1/traces" };
+        let (servers, endpoints) = endpoint::all([(&uri[..], "/collector/address".to_owned())], path, true)?;
         let mut headers = json!({});
         if let Some(Value::Object(more)) = at("/collector/request_headers") {
             let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             let more = more.iter().map(|(name, value)| (name.clone(), text(value).into())).collect();
             endpoint::add_fields(&mut headers, &more, "/collector/request_headers")?;
         }
-        headers["Content-Type"] = "application/x-protobuf".into();
+        if !grpc {
+            headers["Content-Type"] = "application/x-protobuf".into();
+        }
         let seconds = at("/collector/request_timeout").and_then(Value::as_u64).unwrap_or(3).max(1);
         let settings = json!({
             "endpoints": endpoints,
@@ -84,6 +91,7 @@ impl Settings {
             "resource": resource(at("/resource").and_then(Value::as_object)),
             "scope": "sluice",
             "version": env!("CARGO_PKG_VERSION"),
+            "grpc": grpc,
         });
         let processor = |name: &str| at(&format!("/batch_span_processor/{name}"));
         let count = |name: &str, default: u64| {
@@ -167,6 +175,16 @@ mod tests {
         assert_eq!((&sink["timeout"], &sink["resource"]["service.name"]), (&json!(9000), &json!("gate")));
         let Batching { batch_max_size, inactive_timeout, buffer_duration, .. } = settings.batching;
         assert_eq!((batch_max_size, inactive_timeout, buffer_duration, settings.max_spans), (3, 1, 2, 7));
+    }
+
+    #[test]
+    fn a_collector_may_be_one_of_grpc() {
+        let settings =
+            Settings::read(&json!({"collector": {"address": "c.test:4317", "protocol": "grpc"}})).unwrap();
+        assert_eq!(settings.target.servers, [("c.test".to_owned(), 4317)]);
+        let sink = &settings.target.settings;
+        assert_eq!(sink["endpoints"], json!([{"uri": EXPORT, "tls": null}]));
+        assert_eq!((&sink["grpc"], &sink["headers"]), (&json!(true), &json!({})));
     }
 
     #[test]

@@ -1,0 +1,352 @@
+//! OTLP over gRPC: each batch is a call of `TraceService/Export`, over one HTTP/2 connection that is kept.
+//!
+//! Statuses are handled as the OTLP specification says ("OTLP/gRPC Response"): some are retried, after the delay
+//! that the collector states. A collector that is out of resources and states none gets no retry.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::DecodePaddingMode;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
+use bytes::{BufMut, Bytes, BytesMut};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http2::{Builder, SendRequest};
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue, TE, USER_AGENT};
+use hyper::{Method, Request};
+use hyper_util::rt::TokioIo;
+use prost::Message;
+use sdk::chain::LocalFuture;
+use sdk::sink::{Batch, Deliver, Destination, Outcome};
+
+use super::{Otlp, of_answer};
+use crate::sinks::api::{self, ANSWER, HOPS, fields, most_hops, repeated};
+use crate::sinks::{Context, Server, TIMEOUT, within};
+
+/// Calls under way at the same time.
+const AT_ONCE: usize = 8;
+
+/// The longest delay before a retry that a collector may state.
+const LONGEST_DELAY: Duration = Duration::from_secs(60);
+
+/// Before each message: whether it is compressed, and its length in four bytes.
+const PREFIX: usize = 5;
+
+/// A sink that calls a collector.
+struct Calls {
+    otlp: Otlp,
+    server: Server,
+    /// Of the method.
+    uri: String,
+    headers: HeaderMap,
+    kept: RefCell<Option<SendRequest<Full<Bytes>>>>,
+}
+
+/// The result of a call. The fields are those of the trailers, or of a head without a body.
+#[derive(Debug, Default)]
+struct Answer {
+    http_status: u16,
+    fields: HeaderMap,
+    body: Bytes,
+}
+
+/// `google.rpc.Status`.
+#[derive(Clone, PartialEq, Message)]
+struct Status {
+    #[prost(message, repeated, tag = "3")]
+    details: Vec<Detail>,
+}
+
+/// `google.protobuf.Any`.
+#[derive(Clone, PartialEq, Message)]
+struct Detail {
+    #[prost(string, tag = "1")]
+    type_url: String,
+    #[prost(bytes = "vec", tag = "2")]
+    value: Vec<u8>,
+}
+
+/// `google.rpc.RetryInfo`.
+#[derive(Clone, PartialEq, Message)]
+struct RetryInfo {
+    #[prost(message, optional, tag = "1")]
+    retry_delay: Option<Delay>,
+}
+
+/// `google.protobuf.Duration`.
+#[derive(Clone, PartialEq, Message)]
+struct Delay {
+    #[prost(int64, tag = "1")]
+    seconds: i64,
+    #[prost(int32, tag = "2")]
+    nanos: i32,
+}
+
+pub(super) fn make(otlp: Otlp, to: &Destination, context: &Context) -> Result<Box<dyn Deliver>, String> {
+    let api::Settings { mut endpoints, headers, timeout } = crate::sinks::settings(to)?;
+    let endpoint = endpoints.pop().ok_or("it has no server")?;
+    let server = Server::new(to, endpoint.tls, Duration::from_millis(timeout), context)?.with_http2();
+    let scheme = if server.tls.is_some() { "https" } else { "http" };
+    let uri = format!("{scheme}://{}:{}{}", server.host, server.port, endpoint.uri);
+    let mut headers = fields(&headers)?;
+    headers.insert(TE, HeaderValue::from_static("trailers"));
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(USER_AGENT, HeaderValue::from_static(concat!("sluice/", env!("CARGO_PKG_VERSION"))));
+    // The specification of gRPC allows eight digits.
+    let deadline = format!("{}m", timeout.min(99_999_999));
+    headers.insert("grpc-timeout", HeaderValue::try_from(deadline).map_err(|error| error.to_string())?);
+    Ok(Box::new(Calls { otlp, server, uri, headers, kept: RefCell::default() }))
+}
+
+impl Deliver for Calls {
+    fn at_once(&self) -> usize {
+        AT_ONCE
+    }
+
+    fn deliver<'a>(&'a self, batch: Batch<'a>) -> LocalFuture<'a, Outcome> {
+        Box::pin(async move {
+            match self.export(batch).await {
+                Ok(answer) => self.outcome(&answer, batch.records.len()),
+                Err(error) => Outcome::retry(format!("the collector {}: {error}", self.place())),
+            }
+        })
+    }
+}
+
+impl Calls {
+    fn place(&self) -> String {
+        format!("{}:{}", self.server.host, self.server.port)
+    }
+
+    async fn export(&self, batch: Batch<'_>) -> Result<Answer, String> {
+        let body = framed(&self.otlp.request(batch.records))?;
+        let hops = most_hops(batch.records);
+        let kept = self.kept.borrow().clone();
+        if let Some(sender) = kept.filter(SendRequest::is_ready) {
+            match self.call(sender, body.clone(), hops).await {
+                // The collector may have the spans: sent at once again, they would arrive twice.
+                Err(error) if error == TIMEOUT => {
+                    self.kept.take();
+                    return Err(error);
+                }
+                // The connection may have been closed while it was idle.
+                Err(_) => {}
+                answer => return answer,
+            }
+        }
+        let sender = self.connect(batch).await?;
+        self.kept.replace(Some(sender.clone()));
+        let answer = self.call(sender, body, hops).await;
+        if answer.is_err() {
+            self.kept.take();
+        }
+        answer
+    }
+
+    async fn connect(&self, batch: Batch<'_>) -> Result<SendRequest<Full<Bytes>>, String> {
+        let stream = self.server.connect(batch.addresses).await;
+        let stream = stream.map_err(|error| format!("failed to connect: {error}"))?;
+        let mut builder = Builder::new(OnThread);
+        builder.initial_stream_window_size(ANSWER as u32).initial_connection_window_size(1 << 20);
+        let opening = builder.handshake(TokioIo::new(stream));
+        let (sender, connection) = within(self.server.timeout, opening).await?;
+        tokio::task::spawn_local(async move {
+            // The calls under way return the error.
+            let _ = connection.await;
+        });
+        Ok(sender)
+    }
+
+    async fn call(
+        &self,
+        mut sender: SendRequest<Full<Bytes>>,
+        body: Bytes,
+        hops: u16,
+    ) -> Result<Answer, String> {
+        let request = Request::builder().method(Method::POST).uri(&self.uri).header(HOPS, hops);
+        let mut request = request
+            .body(Full::new(body))
+            .map_err(|error| format!("no request can be made of it: {error}"))?;
+        request.headers_mut().extend(self.headers.clone());
+        let timeout = self.server.timeout;
+        let response = within(timeout, async {
+            sender.ready().await?;
+            sender.send_request(request).await
+        });
+        let (head, body) = response.await?.into_parts();
+        let body = within(timeout, Limited::new(body, ANSWER).collect()).await?;
+        let fields = body.trailers().cloned().unwrap_or(head.headers);
+        Ok(Answer { http_status: head.status.as_u16(), fields, body: body.to_bytes() })
+    }
+
+    fn outcome(&self, answer: &Answer, spans: usize) -> Outcome {
+        let place = self.place();
+        if answer.http_status != 200 {
+            let reason = format!("the collector {place} answered with status {}", answer.http_status);
+            return match answer.http_status {
+                429 | 502..=504 => Outcome::retry(reason),
+                _ => Outcome::Rejected(reason),
+            };
+        }
+        let Some(status) = answer.status() else {
+            return Outcome::Rejected(format!("the collector {place} answered without a status of gRPC"));
+        };
+        let ours = self.headers.values().filter_map(|value| value.to_str().ok());
+        let message = answer.fields.get("grpc-message").map_or(&b""[..], HeaderValue::as_bytes);
+        let reason =
+            format!("the collector {place} answered with gRPC status {status}: {}", repeated(message, ours));
+        match (status, answer.retry_delay()) {
+            (0, _) => of_answer(answer.message(), spans),
+            // RESOURCE_EXHAUSTED may pass only where the collector says so.
+            (8, None) => Outcome::Rejected(reason),
+            // CANCELLED, DEADLINE_EXCEEDED, ABORTED, OUT_OF_RANGE, UNAVAILABLE and DATA_LOSS.
+            (1 | 4 | 8 | 10 | 11 | 14 | 15, after) => Outcome::Retry { after, reason },
+            _ => Outcome::Rejected(reason),
+        }
+    }
+}
+
+impl Answer {
+    fn status(&self) -> Option<u32> {
+        self.fields.get("grpc-status")?.to_str().ok()?.parse().ok()
+    }
+
+    /// The first message of the body; none of it if it is compressed, as none was asked for.
+    fn message(&self) -> &[u8] {
+        match self.body.split_first_chunk::<PREFIX>() {
+            Some((&[0, length @ ..], rest)) => {
+                let length = u32::from_be_bytes(length) as usize;
+                rest.get(..length).unwrap_or_default()
+            }
+            _ => &[],
+        }
+    }
+
+    /// The delay that the collector states in the details of the status.
+    fn retry_delay(&self) -> Option<Duration> {
+        const BASE64: GeneralPurpose = GeneralPurpose::new(
+            &base64::alphabet::STANDARD,
+            GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+        );
+        let details = BASE64.decode(self.fields.get("grpc-status-details-bin")?).ok()?;
+        let mut details = Status::decode(&details[..]).ok()?.details.into_iter();
+        let info = details.find(|detail| detail.type_url.ends_with("/google.rpc.RetryInfo"))?;
+        let delay = RetryInfo::decode(&info.value[..]).ok()?.retry_delay?;
+        let seconds = Duration::from_secs(u64::try_from(delay.seconds).ok()?);
+        let nanos = Duration::from_nanos(u64::try_from(delay.nanos).ok()?);
+        Some(seconds.saturating_add(nanos).min(LONGEST_DELAY))
+    }
+}
+
+/// Runs the tasks of a connection on this thread.
+#[derive(Debug, Clone, Copy)]
+struct OnThread;
+
+impl<F: Future + 'static> hyper::rt::Executor<F> for OnThread {
+    fn execute(&self, task: F) {
+        tokio::task::spawn_local(async move {
+            task.await;
+        });
+    }
+}
+
+/// A message as gRPC sends it: not compressed.
+fn framed(message: &[u8]) -> Result<Bytes, String> {
+    let length = u32::try_from(message.len()).map_err(|_| "the batch is too long")?;
+    let mut out = BytesMut::with_capacity(PREFIX + message.len());
+    out.put_u8(0);
+    out.put_u32(length);
+    out.extend_from_slice(message);
+    Ok(out.freeze())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn calls() -> Calls {
+        let settings = serde_json::json!({"resource": {}, "scope": "s", "version": "1", "grpc": true});
+        let to = Destination::server("otlp", "h".to_owned(), 4317, settings);
+        let server = Server::new(&to, None, Duration::from_secs(1), &Context::default()).unwrap();
+        let headers = HeaderMap::from_iter([(USER_AGENT, HeaderValue::from_static("s3cr3t"))]);
+        let otlp = Otlp::new(&crate::sinks::settings(&to).unwrap());
+        Calls { otlp, server, uri: String::new(), headers, kept: RefCell::default() }
+    }
+
+    fn answer(status: &'static str, body: &'static [u8]) -> Answer {
+        let fields = [("grpc-status", status), ("grpc-message", "no s3cr3t")];
+        let fields = fields.map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)));
+        Answer { http_status: 200, fields: fields.into_iter().collect(), body: Bytes::from_static(body) }
+    }
+
+    #[test]
+    fn outcomes_follow_the_status_of_the_call() {
+        let calls = calls();
+        for body in
+            [&b""[..], b"\0\0\0\0\0", b"\x01\0\0\0\x04\x0a\x02\x08\x02", b"\0\0\0\0\x09\x0a\x02\x08\x02"]
+        {
+            assert_eq!(calls.outcome(&answer("0", body), 5), Outcome::Delivered, "{body:?}");
+        }
+        let part = calls.outcome(&answer("0", b"\0\0\0\0\x04\x0a\x02\x08\x02"), 5);
+        assert!(matches!(part, Outcome::Partial { rejected: 2, .. }), "{part:?}");
+        for status in ["1", "4", "10", "11", "14", "15"] {
+            let outcome = calls.outcome(&answer(status, b""), 5);
+            assert!(matches!(outcome, Outcome::Retry { after: None, .. }), "{status}: {outcome:?}");
+        }
+        for status in ["2", "3", "5", "7", "8", "12", "13", "16", "99", "x"] {
+            let outcome = calls.outcome(&answer(status, b""), 5);
+            let Outcome::Rejected(reason) = outcome else { panic!("{status}: {outcome:?}") };
+            assert!(!reason.contains("s3cr3t"), "{reason}");
+        }
+        for (http_status, passes) in [(503, true), (429, true), (404, false), (204, false)] {
+            let outcome = calls.outcome(&Answer { http_status, ..answer("0", b"") }, 5);
+            assert_eq!(matches!(outcome, Outcome::Retry { .. }), passes, "{http_status}");
+        }
+        assert!(matches!(
+            calls.outcome(&Answer { http_status: 200, ..Answer::default() }, 5),
+            Outcome::Rejected(_)
+        ));
+    }
+
+    #[test]
+    fn a_collector_may_state_a_delay() {
+        let details = |seconds, nanos, type_url: &str| {
+            let value = RetryInfo { retry_delay: Some(Delay { seconds, nanos }) }.encode_to_vec();
+            let other =
+                Detail { type_url: "type.googleapis.com/google.rpc.Help".to_owned(), value: vec![255] };
+            let info = Detail { type_url: type_url.to_owned(), value };
+            Status { details: vec![other, info] }.encode_to_vec()
+        };
+        let with = |status, details: &[u8], is_padded: bool| {
+            let mut answer = answer(status, b"");
+            let text = base64::engine::general_purpose::STANDARD.encode(details);
+            let text = if is_padded { &text } else { text.trim_end_matches('=') };
+            answer.fields.insert("grpc-status-details-bin", HeaderValue::try_from(text).unwrap());
+            calls().outcome(&answer, 5)
+        };
+        const INFO: &str = "type.googleapis.com/google.rpc.RetryInfo";
+        for (status, seconds, nanos, expected) in [
+            ("8", 2, 500_000_000, Some(Duration::from_millis(2500))),
+            ("14", 0, 0, Some(Duration::ZERO)),
+            ("14", i64::MAX, i32::MAX, Some(LONGEST_DELAY)),
+            ("14", -1, 0, None),
+        ] {
+            for is_padded in [true, false] {
+                let outcome = with(status, &details(seconds, nanos, INFO), is_padded);
+                let Outcome::Retry { after, .. } = outcome else { panic!("{status}: {outcome:?}") };
+                assert_eq!(after, expected, "{status} {seconds} {nanos}");
+            }
+        }
+        for details in [details(1, 0, "type.googleapis.com/google.rpc.Other"), vec![255, 255], Vec::new()] {
+            assert!(matches!(with("8", &details, true), Outcome::Rejected(_)), "{details:?}");
+        }
+        assert!(matches!(with("3", &details(1, 0, INFO), true), Outcome::Rejected(_)));
+    }
+
+    #[test]
+    fn messages_have_their_length_before_them() {
+        assert_eq!(framed(b"ab").unwrap(), &b"\0\0\0\0\x02ab"[..]);
+        assert_eq!(framed(b"").unwrap(), &b"\0\0\0\0\0"[..]);
+    }
+}
