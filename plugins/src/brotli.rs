@@ -16,9 +16,9 @@ use sdk::chain::Phases;
 use sdk::{Build, Chunk, Exchange, Plugin, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use smallvec::SmallVec;
 
-use crate::encoding::{self, Accepted, Choice, Compressor};
+use crate::encoding::filtered::{self, Filtered};
+use crate::encoding::{Choice, Compressor};
 
 /// The stage.
 pub struct Brotli {
@@ -37,22 +37,11 @@ pub struct Config {
 }
 
 /// One response's compressor.
-struct Work {
-    /// Whose: the plugin may stand on a global rule and on the route.
-    stage: usize,
-    encoder: Encoder,
-    /// The memory that the encoder takes from the worker's budget.
-    memory: sdk::budget::Reservation,
-}
-
-struct Encoder {
+pub struct Encoder {
     level: usize,
     /// Gone when the stream is over.
     writer: Option<CompressorWriter<Vec<u8>>>,
 }
-
-/// The stages at work on one exchange: one, as the other finds the response coded.
-struct AtWork(SmallVec<[Work; 1]>);
 
 impl Plugin for Brotli {
     const NAME: &'static str = "brotli";
@@ -103,93 +92,57 @@ impl Plugin for Brotli {
     }
 
     fn header_filter(&self, x: &mut Exchange<'_>) {
-        // Of an answer that failed, when this is the gateway's own in its place.
-        if let Some(AtWork(all)) = x.note_mut::<AtWork>() {
-            all.retain(|work| work.stage != self.id());
-        }
-        let accepted = matches!(encoding::accepted(x, "br"), Accepted::Named(true) | Accepted::Any(true));
-        let has_body = !matches!(x.status(), 204 | 206 | 304);
-        if !accepted || !has_body || encoding::is_coded(x) || !self.choice.takes(x) {
-            return;
-        }
-        let mut params = self.params.clone();
-        if let Some(length) = encoding::announced(x) {
-            // A window that is larger than the body is of no use.
-            let needed = length.saturating_add(16).checked_ilog2().map_or(10, |bits| bits as i32 + 1);
-            params.lgwin = params.lgwin.min(needed.max(SMALLEST_CHEAP));
-        }
-        let mut memory = sdk::budget::Reservation::default();
-        if memory.resize(x.world().budget(), memory_for(&params)).is_err() {
-            x.complain(Self::NAME, "the response is not compressed: the worker holds as much as it may");
-            return;
-        }
-        if x.method() == sdk::Method::Head {
-            // The head is that of a response to GET, but there is nothing to compress.
-            self.choice.add_vary(x);
-            encoding::set_coding(x, "br");
-            return;
-        }
-        let writer = Some(CompressorWriter::with_params(Vec::new(), BUFFER, &params));
-        let encoder = Encoder { level: usize::try_from(params.quality).unwrap_or_default(), writer };
-        let work = Work { stage: self.id(), encoder, memory };
-        go_on(x, work);
-        self.choice.add_vary(x);
-        encoding::set_coding(x, "br");
+        filtered::begin(self, x);
     }
 
     fn filters_body(&self, x: &Exchange<'_>) -> bool {
-        x.note::<AtWork>().is_some_and(|AtWork(all)| all.iter().any(|work| work.stage == self.id()))
+        filtered::is_at_work(self, x)
     }
 
     fn body_action(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) -> Step {
-        if chunk.data.is_empty() && !chunk.last {
-            return Step::Next;
-        }
-        let Some(mut work) = self.work(x) else { return Step::Next };
-        let is_long = work.encoder.is_long(chunk.data.len());
-        if !is_long {
-            work.encoder.code(chunk);
-        }
-        if is_long || !chunk.last {
-            go_on(x, work);
-        }
-        if is_long { Step::Wait } else { Step::Next }
+        filtered::code(self, x, chunk)
     }
 
     async fn wait_body(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) -> Step {
-        let Some(Work { stage, encoder, memory }) = self.work(x) else { return Step::Next };
-        let (encoder, memory) = encoding::code_away(x.world(), encoder, memory, chunk).await;
-        if !chunk.last {
-            go_on(x, Work { stage, encoder, memory });
-        }
-        Step::Next
+        filtered::code_away(self, x, chunk).await
     }
 }
 
-/// Keeps a compressor for the next piece.
-fn go_on(x: &mut Exchange<'_>, work: Work) {
-    match x.note_mut::<AtWork>() {
-        Some(AtWork(all)) => all.push(work),
-        None => x.set_note(AtWork(SmallVec::from_iter([work]))),
+impl Filtered for Brotli {
+    const CODING: &'static str = "br";
+    type Compressor = Encoder;
+
+    fn choice(&self) -> &Choice {
+        &self.choice
+    }
+
+    fn memory(&self, length: Option<u64>) -> usize {
+        memory_for(&self.params(length))
+    }
+
+    fn compressor(&self, length: Option<u64>) -> io::Result<Encoder> {
+        let params = self.params(length);
+        let writer = Some(CompressorWriter::with_params(Vec::new(), BUFFER, &params));
+        Ok(Encoder { level: usize::try_from(params.quality).unwrap_or_default(), writer })
     }
 }
 
 impl Brotli {
-    fn id(&self) -> usize {
-        std::ptr::from_ref(self).addr()
-    }
-
-    /// Takes the compressor.
-    fn work(&self, x: &mut Exchange<'_>) -> Option<Work> {
-        let AtWork(all) = x.note_mut::<AtWork>()?;
-        let index = all.iter().position(|work| work.stage == self.id())?;
-        Some(all.swap_remove(index))
+    /// The library's settings for a body of this length.
+    fn params(&self, length: Option<u64>) -> BrotliEncoderParams {
+        let mut params = self.params.clone();
+        if let Some(length) = length {
+            // A window that is larger than the body is of no use.
+            let needed = length.saturating_add(16).checked_ilog2().map_or(10, |bits| bits as i32 + 1);
+            params.lgwin = params.lgwin.min(needed.max(SMALLEST_CHEAP));
+        }
+        params
     }
 }
 
 impl Compressor for Encoder {
-    fn cost(&self) -> u64 {
-        COSTS.get(self.level).copied().unwrap_or(COSTS[11])
+    fn nanoseconds(&self, length: usize) -> u64 {
+        COSTS.get(self.level).copied().unwrap_or(COSTS[11]).saturating_mul(length as u64)
     }
 
     fn put(&mut self, part: &[u8]) -> io::Result<()> {

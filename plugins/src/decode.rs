@@ -1,6 +1,6 @@
 //! Decoding of bodies that a server has compressed, in parts that a worker or the background pool has time for.
 
-use std::io::{Cursor, ErrorKind, Read};
+use std::io::{self, BufRead, Cursor, ErrorKind, Read};
 
 use flate2::read::MultiGzDecoder;
 use sdk::Exchange;
@@ -11,6 +11,7 @@ use sdk::offload::Until;
 pub(crate) enum Coding {
     Gzip,
     Brotli,
+    Zstd,
 }
 
 /// The coding of a response, as its head names it.
@@ -31,6 +32,7 @@ impl Coded {
         match codings.next() {
             None if is("gzip") || is("x-gzip") => Coded::As(Coding::Gzip),
             None if is("br") => Coded::As(Coding::Brotli),
+            None if is("zstd") => Coded::As(Coding::Zstd),
             _ => Coded::Unknown,
         }
     }
@@ -77,6 +79,10 @@ impl Decoding {
             Coding::Brotli => {
                 let window = body.first().map_or(0, |&first| 1 << window_bits(first));
                 (window + BROTLI, Box::new(brotli::Decompressor::new(Cursor::new(body), 4096)))
+            }
+            Coding::Zstd => {
+                let window = zstd_window(&body);
+                (window + ZSTD, zstd(Cursor::new(body), window))
             }
         };
         Decoding { from, own: held + window, plain: Vec::new(), most, cut }
@@ -136,6 +142,51 @@ impl Decoding {
 
 /// Bytes of a brotli decoder beside its window: tables of codes, and the parts of a block.
 const BROTLI: usize = 1 << 20;
+
+/// Bytes of a zstd decoder beside its window: tables, and blocks before and after decoding.
+const ZSTD: usize = 512 << 10;
+
+/// RFC 9659: a window of more bytes need not be supported.
+const MOST_WINDOW: u64 = 8 << 20;
+
+/// A decoder of frames whose windows are no larger.
+pub(crate) fn zstd<'b>(body: impl BufRead + Send + 'b, window: usize) -> Box<dyn Read + Send + 'b> {
+    let decoder = zstd::Decoder::with_buffer(body).and_then(|mut decoder| {
+        decoder.window_log_max(window.next_power_of_two().ilog2())?;
+        Ok(decoder)
+    });
+    match decoder {
+        Ok(decoder) => Box::new(decoder),
+        Err(error) => Box::new(Failed(error.kind())),
+    }
+}
+
+/// A decoder that could not be made.
+struct Failed(ErrorKind);
+
+impl Read for Failed {
+    fn read(&mut self, _into: &mut [u8]) -> io::Result<usize> {
+        Err(self.0.into())
+    }
+}
+
+/// The window of the first frame (RFC 8878 section 3.1.1.1), or the largest where the frame is of another kind.
+pub(crate) fn zstd_window(body: &[u8]) -> usize {
+    let window = || {
+        let (&flags, rest) = body.strip_prefix(b"\x28\xb5\x2f\xfd")?.split_first()?;
+        if flags & 0x20 == 0 {
+            let &size = rest.first()?;
+            let base = 1 << (10 + (size >> 3));
+            return Some(base + base / 8 * u64::from(size & 7));
+        }
+        // The frame is its window: its length follows the identifier of a dictionary.
+        let at = [0, 1, 2, 4][usize::from(flags & 3)];
+        let field = rest.get(at..at + (1 << (flags >> 6)))?;
+        let length = field.iter().rev().fold(0, |length, &byte| length << 8 | u64::from(byte));
+        Some(length + if field.len() == 2 { 256 } else { 0 })
+    };
+    window().unwrap_or(MOST_WINDOW).clamp(1 << 10, MOST_WINDOW) as usize
+}
 
 /// RFC 7932 section 9.1: the stream begins with the size of its window, of which this is the exponent.
 pub(crate) fn window_bits(first: u8) -> u32 {
@@ -197,7 +248,8 @@ pub(crate) mod tests {
             (&["br"], Coded::As(Coding::Brotli)),
             (&["br, gzip"], Coded::Unknown),
             (&["br", "gzip"], Coded::Unknown),
-            (&["zstd"], Coded::Unknown),
+            (&["zstd"], Coded::As(Coding::Zstd)),
+            (&["deflate"], Coded::Unknown),
             (&[""], Coded::Unknown),
         ] {
             let mut probe = Probe::get("/");
@@ -214,7 +266,11 @@ pub(crate) mod tests {
     #[test]
     fn a_body_is_decoded_in_parts_within_its_bounds() {
         let text = b"0123456789".repeat(30_000);
-        for (coding, coded) in [(Coding::Gzip, gzip(&text)), (Coding::Brotli, brotli(&text))] {
+        for (coding, coded) in [
+            (Coding::Gzip, gzip(&text)),
+            (Coding::Brotli, brotli(&text)),
+            (Coding::Zstd, zstd::encode_all(&text[..], 3).unwrap()),
+        ] {
             let decoding = |most, coded: &[u8], cut| Decoding::new(coding, coded.to_vec(), most, cut);
             for pauses in [false, true] {
                 assert!(
@@ -248,5 +304,29 @@ pub(crate) mod tests {
         let two = [gzip(b"one "), gzip(b"two")].concat();
         let members = Decoding::new(Coding::Gzip, two, 100, false);
         assert_eq!(decode(members, usize::MAX, false), (Decoded::All, b"one two".to_vec()));
+    }
+
+    #[test]
+    fn frames_of_zstd_have_windows_of_8_mib_at_most() {
+        let frame = |window_log| {
+            let mut coder = zstd::Encoder::new(Vec::new(), 1).unwrap();
+            coder.window_log(window_log).unwrap();
+            coder.write_all(b"text").unwrap();
+            coder.finish().unwrap()
+        };
+        let whole = zstd::bulk::compress(&[7; 5000], 1).unwrap();
+        assert_eq!(zstd_window(&whole), 5000);
+        assert_eq!(zstd_window(&zstd::bulk::compress(&[7; 300], 1).unwrap()), 1 << 10);
+        assert_eq!(zstd_window(&frame(23)), 8 << 20);
+        assert_eq!(zstd_window(b"\x28\xb5\x2f\xfd\x00\x0f"), (2 << 10) + (2 << 10) / 8 * 7);
+        assert_eq!(zstd_window(b"\x50\x2a\x4d\x18"), 8 << 20);
+        for (body, end) in [
+            (frame(23), (Decoded::All, b"text".to_vec())),
+            (frame(24), (Decoded::Broken, Vec::new())),
+            ([frame(12), frame(12)].concat(), (Decoded::All, b"texttext".to_vec())),
+            ([frame(12), frame(13)].concat(), (Decoded::Broken, b"text".to_vec())),
+        ] {
+            assert_eq!(decode(Decoding::new(Coding::Zstd, body, 100, false), usize::MAX, false), end);
+        }
     }
 }

@@ -1,5 +1,7 @@
-//! The common part of gzip and brotli: the choice of responses, the changes of the head, and the work
+//! The common part of gzip, brotli and zstd: the choice of responses, the changes of the head, and the work
 //! on a body, piece by piece, on a background thread where it takes long.
+
+pub(crate) mod filtered;
 
 use std::io;
 
@@ -72,8 +74,8 @@ impl Choice {
 
 /// A compressor of one response.
 pub(crate) trait Compressor: Send + Sized + 'static {
-    /// Nanoseconds for a byte, roughly.
-    fn cost(&self) -> u64;
+    /// Nanoseconds for the next piece, roughly.
+    fn nanoseconds(&self, length: usize) -> u64;
 
     /// Takes a part of a piece.
     fn put(&mut self, part: &[u8]) -> io::Result<()>;
@@ -90,7 +92,7 @@ pub(crate) trait Compressor: Send + Sized + 'static {
 
     /// Whether a worker has no time for a piece of this length.
     fn is_long(&self, length: usize) -> bool {
-        self.cost().saturating_mul(length as u64) > MOST
+        self.nanoseconds(length) > MOST
     }
 }
 

@@ -153,8 +153,8 @@ impl Work {
 }
 
 impl Compressor for Work {
-    fn cost(&self) -> u64 {
-        COSTS.get(self.level as usize).copied().unwrap_or(100)
+    fn nanoseconds(&self, length: usize) -> u64 {
+        COSTS.get(self.level as usize).copied().unwrap_or(100).saturating_mul(length as u64)
     }
 
     fn put(&mut self, part: &[u8]) -> io::Result<()> {

@@ -118,6 +118,7 @@ mod wheel;
 mod within;
 pub mod workflow;
 pub mod zipkin;
+pub mod zstd;
 
 pub use catalog::{Catalog, not_listed};
 
@@ -190,6 +191,7 @@ plugins! {
     limit_conn::LimitConn,
     limit_count::LimitCount,
     limit_req::LimitReq,
+    zstd::Zstd,
     brotli::Brotli,
     gzip::Gzip,
     server_info::ServerInfo,

@@ -19,6 +19,8 @@ use sdk::{Build, Chunk, Exchange, Step};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use crate::decode::{zstd, zstd_window};
+
 /// Bytes of a body that an entry has, where the plugin's configuration does not say.
 const MAX_BODY: usize = 524_288;
 
@@ -333,6 +335,7 @@ fn decoded(coding: Option<&[u8]>, bytes: &[u8], most: usize) -> Option<Vec<u8>> 
     let _ = match coding? {
         b"gzip" => MultiGzDecoder::new(bytes).take(most).read_to_end(&mut out),
         b"br" => brotli::Decompressor::new(bytes, 4096).take(most).read_to_end(&mut out),
+        b"zstd" => zstd(bytes, zstd_window(bytes)).take(most).read_to_end(&mut out),
         _ => return None,
     };
     (!out.is_empty()).then_some(out)

@@ -1,6 +1,6 @@
 //! response-rewrite: changes the status, headers and body of a response.
 //!
-//! Settings and order as in APISIX 3.18. Filters decode a body in gzip or brotli, and the client gets
+//! Settings and order as in APISIX 3.18. Filters decode a body in gzip, brotli or zstd, and the client gets
 //! it plain; one in another coding passes unfiltered, and the error log says so. So does a part of a
 //! body (206). A body that filters look at is held whole; what a worker holds in all is bounded by
 //! `nginx_config.http.held_bodies`. While filters work, this counts the body and the new one that a
@@ -223,7 +223,7 @@ impl Plugin for ResponseRewrite {
                 Coded::Unknown => {
                     x.complain(
                         Self::NAME,
-                        "the filters did not run: the Content-Encoding is neither gzip nor br",
+                        "the filters did not run: the Content-Encoding is not gzip, br or zstd",
                     );
                     false
                 }

@@ -4,7 +4,7 @@
 #![expect(clippy::disallowed_methods, reason = "this test does the engine's part")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use plugins::{brotli::Brotli, gzip::Gzip};
+use plugins::{brotli::Brotli, gzip::Gzip, zstd::Zstd};
 use sdk::testing::{Probe, chunk, now, respond};
 use sdk::{Plugin, Step};
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ static ALLOCATOR: dhat::Alloc = dhat::Alloc;
 
 /// Bytes taken while a body is compressed in pieces of this length, and what they count as.
 fn taken<P: Plugin>(config: &Value, head: &[(&str, &str)], body: &[u8], piece: usize) -> (usize, usize) {
-    let mut probe = Probe::request("GET", "/", &[("Accept-Encoding", "gzip, br")]);
+    let mut probe = Probe::request("GET", "/", &[("Accept-Encoding", "gzip, br, zstd")]);
     let stage: P = probe.stage(config.clone()).unwrap();
     let mut x = probe.exchange();
     respond(&mut x, 200, head);
@@ -102,5 +102,15 @@ fn memory_is_counted_in_full() {
     {
         brotli(level, lgwin, lgblock);
     }
+    for level in 1..=19 {
+        for window in [10, 14, 18, 19, 23] {
+            let config = json!({"comp_level": level, "window_log": window});
+            let taken = taken::<Zstd>(&config, &[html], &noise[..64 << 10], 64 << 10);
+            hold(format!("zstd {config}"), taken, 2.5);
+        }
+    }
+    let config = json!({});
+    hold("zstd".to_owned(), taken::<Zstd>(&config, &[html], &text, 16 << 10), 1.5);
+    hold("zstd short".to_owned(), taken::<Zstd>(&config, &short, &text[..600], 600), 3.0);
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }

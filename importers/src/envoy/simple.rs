@@ -169,6 +169,12 @@ fn compressor(filter: &Filter<'_>, config: &Node<'_>, report: &mut Report) -> Ma
                     settings["comp_level"] = json!(level.min(11));
                 }
             }
+            "Zstd" | "zstd" => {
+                plugin = "zstd";
+                if let Some(level) = level {
+                    settings["comp_level"] = json!(level.clamp(1, 19));
+                }
+            }
             "Gzip" | "gzip" => {
                 if let Some(level) = level {
                     settings["comp_level"] = json!(level.clamp(1, 9));

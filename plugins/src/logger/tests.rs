@@ -284,7 +284,10 @@ fn a_compressed_body_is_logged_decoded() {
     assert_eq!(decoded(Some(b"br"), &brotli, 1000), Some(text.clone().into_bytes()));
     assert_eq!(decoded(Some(b"gzip"), &gzip, 7), Some(b"hello h".to_vec()), "never more than may be logged");
     assert_eq!(decoded(Some(b"gzip"), b"hello", 1000), None);
+    let zstd = zstd::encode_all(text.as_bytes(), 3).unwrap();
+    assert_eq!(decoded(Some(b"zstd"), &zstd, 1000), Some(text.clone().into_bytes()));
     assert_eq!(decoded(Some(b"zstd"), &gzip, 1000), None);
+    assert_eq!(decoded(Some(b"deflate"), &gzip, 1000), None);
     assert_eq!(decoded(None, &gzip, 1000), None);
     let mut probe = Probe::get("/a");
     let plugin = plugin(&probe, json!({"include_resp_body": true}), None);

@@ -103,6 +103,12 @@ pub fn licences(crates: &[Crate]) -> Result<String> {
         }
         for file in files {
             let text = String::from_utf8_lossy(&std::fs::read(&file)?).replace('\r', "");
+            // A library in C may be offered under the GPL as well, where its crate takes the other licence.
+            if text.contains("GNU GENERAL PUBLIC LICENSE")
+                && !one.license.as_deref().is_some_and(|license| license.contains("GPL"))
+            {
+                continue;
+            }
             let key = text.split_whitespace().collect::<Vec<_>>().join(" ");
             let user = format!("{} {} ({})", one.name, one.version, one.license.as_deref().unwrap_or("-"));
             let (_, users) = texts.entry(key).or_insert_with(|| (text, Vec::new()));
@@ -189,6 +195,8 @@ mod tests {
         let text = licences(&[one("a"), one("b")]).unwrap();
         assert!(text.contains("a 1.0.0 (MIT)\nb 1.0.0 (MIT)\n"), "{text}");
         assert_eq!(text.matches("Do as\nyou like.\n").count(), 1);
+        std::fs::write(folder.join("c/lib/COPYING"), "GNU GENERAL PUBLIC LICENSE\n").unwrap();
+        assert!(!licences(&[one("a")]).unwrap().contains("GNU"));
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

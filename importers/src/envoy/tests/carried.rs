@@ -280,6 +280,20 @@ fn tokens_that_are_not_read_do_not_pass_as_missing() {
 }
 
 #[test]
+fn libraries_of_compressors_are_plugins() {
+    for (library, plugin, level) in [
+        ("zstd.compressor.v3.Zstd, compression_level: 22", "zstd", 19),
+        ("brotli.compressor.v3.Brotli, quality: 4", "brotli", 4),
+        ("gzip.compressor.v3.Gzip, compression_level: COMPRESSION_LEVEL_9", "gzip", 9),
+    ] {
+        let text = fixture("filters.yaml").replace("gzip.compressor.v3.Gzip", library);
+        let import = import(&text);
+        assert_valid(&import, plugin);
+        assert_eq!(resource(&import, "routes/all")["plugins"][plugin]["comp_level"], level, "{plugin}");
+    }
+}
+
+#[test]
 fn servers_of_grpc_are_asked() {
     let text = fixture("filters.yaml");
     let start = text.find("              http_service:").unwrap();
