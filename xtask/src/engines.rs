@@ -1,6 +1,6 @@
 //! `cargo x engines`: cases against the real servers that plugins talk to.
 //!
-//! These are too heavy for `cargo x test`: a first run downloads some 200 MB and builds OPA.
+//! These are too heavy for `cargo x test`: a first run downloads some 360 MB and builds OPA.
 
 use crate::shell::{root, run, stage};
 use crate::{build, tools};

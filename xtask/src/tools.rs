@@ -145,15 +145,17 @@ pub fn etcd() -> Result<PathBuf> {
     Ok(root().join("target/tools/etcd"))
 }
 
-/// The programs that the cases of `tests/engines` run: OPA, Kafka and Zipkin.
+/// The programs that the cases of `tests/engines` run: OPA, Kafka, Zipkin and Keycloak.
 pub fn engines() -> Result<()> {
     debian(&ENGINES)?;
     go_tool("opa", "github.com/open-policy-agent/opa@v1.9.0")?;
     let pom = root().join("tests/engines/pom.xml");
     let text = std::fs::read_to_string(&pom)?;
-    for (name, groups) in
-        [("kafka", "-DexcludeGroupIds=io.zipkin"), ("zipkin", "-DincludeGroupIds=io.zipkin")]
-    {
+    for (name, groups) in [
+        ("kafka", "-DexcludeGroupIds=io.zipkin,org.keycloak"),
+        ("zipkin", "-DincludeGroupIds=io.zipkin"),
+        ("keycloak", "-DincludeGroupIds=org.keycloak"),
+    ] {
         let folder = root().join("target/tools").join(name);
         let stamp = folder.join("pom.xml");
         if std::fs::read_to_string(&stamp).is_ok_and(|there| there == text) {
@@ -167,7 +169,21 @@ pub fn engines() -> Result<()> {
         let mut maven = Command::new("mvn");
         maven.args(["--batch-mode", "--quiet", "--file"]).arg(&pom).arg(COPY_JARS);
         run(maven.arg(groups).arg(format!("-DoutputDirectory={}", folder.display())))?;
+        unpack_archives(&folder)?;
         std::fs::write(stamp, &text)?;
+    }
+    Ok(())
+}
+
+/// Replaces each archive in a folder by its content, without its folder.
+fn unpack_archives(folder: &Path) -> Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "gz") {
+            let mut tar = Command::new("tar");
+            run(tar.args(["--strip-components=1", "-xzf"]).arg(&path).arg("-C").arg(folder))?;
+            std::fs::remove_file(path)?;
+        }
     }
     Ok(())
 }
