@@ -1,4 +1,4 @@
-"""A collector of OpenTelemetry with grpcio and the messages of opentelemetry-proto: otlp_grpc.py PORT SPANS_FILE
+"""A collector of OpenTelemetry with grpcio and the messages of opentelemetry-proto: otlp_grpc.py PORT SPANS_FILE [TLS_PORT CERTIFICATE KEY]
 
 Writes each span as a line of JSON. The end of a span's name decides the answer: `busy` gets UNAVAILABLE with a delay of
 0 s, once; `full` RESOURCE_EXHAUSTED without one; `wait` the same with a delay of 0 s, once; `part` is rejected in a
@@ -82,6 +82,10 @@ class Collector(services.TraceServiceServicer):
 server = grpc.server(futures.ThreadPoolExecutor(8))
 services.add_TraceServiceServicer_to_server(Collector(), server)
 assert server.add_insecure_port("127.0.0.1:" + sys.argv[1])
+if sys.argv[3:]:
+    certificate, key = (open(path, "rb").read() for path in sys.argv[4:6])
+    credentials = grpc.ssl_server_credentials([(key, certificate)])
+    assert server.add_secure_port("127.0.0.1:" + sys.argv[3], credentials)
 server.start()
 threading.Timer(60, lambda: os._exit(0)).start()
 server.wait_for_termination()
