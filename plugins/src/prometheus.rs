@@ -69,6 +69,8 @@ pub struct Prometheus {
     status: Metric,
     latency: Metric,
     bandwidth: Metric,
+    /// A metric has extra labels.
+    has_extra: bool,
     page: Option<Arc<MetricsPage>>,
 }
 
@@ -89,7 +91,7 @@ pub struct Config {
 /// Noted on an exchange whose route has this plugin: the global rule need not count it.
 struct RouteCounts;
 
-/// Noted on an exchange that was counted.
+/// Noted on an exchange that the global rule has counted.
 struct Counted;
 
 impl Plugin for Prometheus {
@@ -141,12 +143,16 @@ impl Plugin for Prometheus {
     fn build(config: Config, cx: &mut Build<'_>) -> Result<Prometheus, Invalid> {
         let metadata = cx.metadata();
         let metric = |name, labels| Metric::new(name, labels, metadata, cx.attr);
+        let status = metric("http_status", &STATUS)?;
+        let latency = metric("http_latency", &LATENCY)?;
+        let bandwidth = metric("bandwidth", &LATENCY)?;
         Ok(Prometheus {
             prefer_name: config.prefer_name,
             global: cx.owner.collection == "global_rules",
-            status: metric("http_status", &STATUS)?,
-            latency: metric("http_latency", &LATENCY)?,
-            bandwidth: metric("bandwidth", &LATENCY)?,
+            has_extra: [&status, &latency, &bandwidth].iter().any(|metric| !metric.extra.is_empty()),
+            status,
+            latency,
+            bandwidth,
             page: cx.service(),
         })
     }
@@ -185,7 +191,9 @@ impl Plugin for Prometheus {
             return;
         }
         self.count(x);
-        x.set_note(Counted);
+        if self.global {
+            x.set_note(Counted);
+        }
     }
 }
 
@@ -247,26 +255,35 @@ impl Prometheus {
     /// Bytes that differ where any label differs.
     #[inline]
     fn key(&self, request: &Request<'_>, x: &Exchange<'_>, key: &mut Vec<u8>) {
-        key.extend_from_slice(&request.code.to_ne_bytes());
-        for metric in [&self.status, &self.latency, &self.bandwidth] {
-            key.extend_from_slice(&metric.disabled.to_ne_bytes());
+        let texts =
+            [request.route, request.matched_uri, request.matched_host, request.service, request.consumer];
+        // Short values have fixed places before the texts. The sources differ in their first letters.
+        let mut short = [0; 48];
+        short[..2].copy_from_slice(&request.code.to_ne_bytes());
+        for (at, metric) in [(2, &self.status), (4, &self.latency), (6, &self.bandwidth)] {
+            short[at..at + 2].copy_from_slice(&metric.disabled.to_ne_bytes());
         }
+        short[8] = request.source.bytes().next().unwrap_or_default();
         match request.node {
-            Some(IpAddr::V4(ip)) => key.extend_from_slice(&ip.octets()),
-            Some(IpAddr::V6(ip)) => key.extend_from_slice(&ip.octets()),
+            Some(IpAddr::V4(ip)) => {
+                short[9] = 4;
+                short[12..16].copy_from_slice(&ip.octets());
+            }
+            Some(IpAddr::V6(ip)) => {
+                short[9] = 6;
+                short[12..28].copy_from_slice(&ip.octets());
+            }
             None => {}
         }
-        let texts = [
-            request.source,
-            request.route,
-            request.matched_uri,
-            request.matched_host,
-            request.service,
-            request.consumer,
-        ];
+        for (place, text) in short[28..].chunks_exact_mut(4).zip(texts) {
+            place.copy_from_slice(&(text.len() as u32).to_ne_bytes());
+        }
+        key.extend_from_slice(&short);
         for text in texts {
-            key.push(0xff);
             key.extend_from_slice(text.as_bytes());
+        }
+        if !self.has_extra {
+            return;
         }
         for metric in [&self.status, &self.latency, &self.bandwidth] {
             for (_, var) in &metric.extra {

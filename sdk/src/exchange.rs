@@ -128,8 +128,15 @@ impl<'s> Exchange<'s> {
         SEED.with(|seed| [0, 1].map(|half| seed.hash_one((self.serial << 1) | half)))
     }
 
-    /// Unix milliseconds at which the exchange began. The clock is read at the first call; later
-    /// calls return the same time.
+    /// Sets the times at which the exchange began, where the engine has read the clock anyway.
+    #[inline]
+    pub fn began(&self, unix_ms: u64, steady_ms: u64) {
+        self.start_ms.set(unix_ms);
+        self.start_steady_ms.set(steady_ms);
+    }
+
+    /// Unix milliseconds at which the exchange began. The clock is read at the first call, unless the engine has read
+    /// it; later calls return the same time.
     pub fn start_ms(&self) -> u64 {
         if self.start_ms.get() == 0 {
             self.start_ms.set(self.engine.world.now_ms());
@@ -350,11 +357,17 @@ impl<'s> Exchange<'s> {
             (Name::XCredentialIdentifier, identity.credential_id.as_deref()),
             (Name::XConsumerCustomId, identity.consumer.custom_id.as_deref()),
         ];
+        // Hardly any client sends one of these.
+        let is_forged = |id| {
+            matches!(id, Name::XConsumerUsername | Name::XCredentialIdentifier | Name::XConsumerCustomId)
+        };
+        if fields.list().iter().any(|field| is_forged(field.id)) {
+            fields.retain_ids(|id| !is_forged(id));
+        }
         for (name, value) in pairs {
-            fields.remove_id(name);
             if let Some(value) = value {
                 // A value that is not valid in a header is omitted.
-                let _ = fields.set_id(name, value.as_bytes());
+                let _ = fields.append_id(name, value.as_bytes());
             }
         }
         self.identity = Some(identity);

@@ -40,6 +40,8 @@ impl Window {
 
 /// Names of the headers that show a limit.
 pub(super) struct Headers {
+    /// The limit as text, if it is the same for all requests.
+    fixed: Option<Box<str>>,
     limit: Option<HeaderName>,
     remaining: Option<HeaderName>,
     reset: Option<HeaderName>,
@@ -47,7 +49,7 @@ pub(super) struct Headers {
 
 impl Headers {
     /// The names of the plugin's metadata; a rule's prefix stands before `RateLimit-`.
-    pub(super) fn new(metadata: Option<&Value>, prefix: Option<&str>) -> Headers {
+    pub(super) fn new(metadata: Option<&Value>, prefix: Option<&str>, count: &Amount) -> Headers {
         let name = |field: &str, default: &str| {
             let name = metadata.and_then(|metadata| metadata.get(field)).and_then(Value::as_str);
             let name = name.unwrap_or(default);
@@ -58,7 +60,12 @@ impl Headers {
             // A name that cannot stand in a head is left out.
             HeaderName::new(&name).ok()
         };
+        let fixed = match count {
+            Amount::Fixed(count) => Some(count.to_string().into()),
+            Amount::Text(..) => None,
+        };
         Headers {
+            fixed,
             limit: name("limit_header", "X-RateLimit-Limit"),
             remaining: name("remaining_header", "X-RateLimit-Remaining"),
             reset: name("reset_header", "X-RateLimit-Reset"),
@@ -70,12 +77,13 @@ impl Headers {
         let remaining = if decision.allowed { decision.remaining } else { 0 };
         let mut number = itoa::Buffer::new();
         let mut seconds = Seconds::default();
-        let values = [(&self.limit, limit), (&self.remaining, remaining)];
-        for (name, value) in values {
-            if let Some(name) = name {
-                // Digits can always stand in a head.
-                let _ = x.set_response_header(name, number.format(value).as_bytes());
-            }
+        // Digits can always stand in a head.
+        if let Some(name) = &self.limit {
+            let text = self.fixed.as_deref().unwrap_or_else(|| number.format(limit));
+            let _ = x.set_response_header(name, text.as_bytes());
+        }
+        if let Some(name) = &self.remaining {
+            let _ = x.set_response_header(name, number.format(remaining).as_bytes());
         }
         if let Some(name) = &self.reset {
             let _ = x.set_response_header(name, seconds.format(decision.reset_ms));

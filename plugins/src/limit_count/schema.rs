@@ -125,7 +125,7 @@ impl Config {
 impl Rules {
     /// The rules in force: those written, or the one that count and window make.
     pub(super) fn in_force(&self, metadata: Option<&Value>) -> Vec<Rule> {
-        let headers = |prefix: Option<&str>| Headers::new(metadata, prefix);
+        let headers = |prefix: Option<&str>, count: &Amount| Headers::new(metadata, prefix, count);
         if let Some(rules) = &self.rules {
             let rule = |(index, rule): (usize, &super::RuleConfig)| {
                 let number = (index + 1).to_string();
@@ -134,7 +134,7 @@ impl Rules {
                     count: rule.count.clone(),
                     window: rule.time_window.clone(),
                     by: By::Combination { template: Template::parse(&rule.key), optional: true },
-                    headers: headers(Some(name)),
+                    headers: headers(Some(name), &rule.count),
                     fields: Fields::new(name),
                 }
             };
@@ -146,11 +146,12 @@ impl Rules {
         };
         // The schema sees to it that both are there when there are no rules.
         let amount = |amount: &Option<Amount>| amount.clone().unwrap_or(Amount::Fixed(0));
+        let count = amount(&self.count);
         vec![Rule {
-            count: amount(&self.count),
+            headers: headers(None, &count),
+            count,
             window: amount(&self.time_window),
             by,
-            headers: headers(None),
             fields: Fields::new("default"),
         }]
     }

@@ -79,6 +79,7 @@ pub(crate) async fn drive(
     if !chains.are_none()
         && let Flow::Go = flow
     {
+        stopwatch.share(&x);
         flow =
             before_upstream(worker, down, &mut x, chains, (plan_chain, &lease.consumer_chains), &mut merged)
                 .await;

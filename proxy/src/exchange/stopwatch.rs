@@ -49,6 +49,15 @@ impl<'w> Stopwatch<'w> {
         }
     }
 
+    /// Spares the plugins before the upstream a reading of the clock.
+    #[inline]
+    pub(super) fn share(&self, x: &Exchange<'_>) {
+        if let Some(began) = self.began {
+            let clock = &self.worker.clock;
+            x.began(clock.unix_ms(began), clock.steady_ms_of(began));
+        }
+    }
+
     /// The plugins before the upstream have run.
     #[inline]
     pub(super) fn forwards(&mut self, x: &mut Exchange<'_>, chains: Chains<'_>) {

@@ -126,6 +126,8 @@ impl Commands {
 #[derive(Debug)]
 pub(super) struct Latency {
     cells: Box<[AtomicU64]>,
+    /// The cells of a kind: its counts by bucket, that of the unbounded one, and the sum.
+    kind_len: usize,
     retired: AtomicBool,
 }
 
@@ -146,16 +148,20 @@ pub enum Kind {
 
 impl Latency {
     pub(super) fn new(buckets: usize) -> Latency {
-        // For each kind the counts by bucket, the unbounded bucket, and the sum.
-        let cells = (0..3 * (buckets + 2)).map(|_| AtomicU64::new(0)).collect();
-        Latency { cells, retired: AtomicBool::new(false) }
+        let kind_len = buckets + 2;
+        let cells = (0..3 * kind_len).map(|_| AtomicU64::new(0)).collect();
+        Latency { cells, kind_len, retired: AtomicBool::new(false) }
     }
 
     /// Counts a duration in the first bucket it fits; the last bucket is unbounded.
     #[inline]
     pub(super) fn observe(&self, kind: Kind, bounds_us: &[u64], us: u64) {
         let (counts, sum) = self.part(kind);
-        let bucket = bounds_us.partition_point(|&bound| bound < us);
+        let bucket = match bounds_us.first() {
+            // Most durations, among them nearly all of the gateway's own.
+            Some(&first) if us <= first => 0,
+            _ => bounds_us.partition_point(|&bound| bound < us),
+        };
         if let Some(count) = counts.get(bucket) {
             add(count, 1);
         }
@@ -173,7 +179,7 @@ impl Latency {
 
     #[inline]
     fn part(&self, kind: Kind) -> (&[AtomicU64], &AtomicU64) {
-        let len = self.cells.len() / 3;
+        let len = self.kind_len;
         let cells = &self.cells[kind as usize * len..][..len];
         (&cells[..len - 1], &cells[len - 1])
     }
