@@ -116,7 +116,7 @@ fn meters(boot: &Boot) -> sdk::meters::Settings {
 pub fn checking(boot: &Boot, folders: &Arc<Folders>) -> anyhow::Result<Arc<plugins::Catalog>> {
     let caches = Arc::new(Caches::for_checking(cache_zones(boot)));
     let mut services = services(boot, folders)?;
-    // None is asked.
+    // Checks start none.
     let runner = Arc::new(Runner::new(Path::new("")));
     services.extensions = services.extensions.with(caches).with(runner);
     Ok(catalog_with(boot, services, false).0)

@@ -69,6 +69,9 @@ impl Permit {
 /// Sends the request to the first of the target's addresses that takes it, and reads the whole
 /// answer. All of it has one deadline, however many addresses there are.
 pub(crate) async fn run(worker: &Worker, request: Fetch) -> Result<Fetched, FetchError> {
+    if request.tunnel.is_some() && (request.http2 || !request.target.tls) {
+        return Err(FetchError::NoTunnel);
+    }
     let FetchTimeouts { connect, send, read } = request.timeouts;
     let end = worker.clock.after(connect.saturating_add(send).saturating_add(read));
     let waiters = [worker.clock.waiter(), worker.clock.waiter()];

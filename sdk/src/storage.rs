@@ -21,8 +21,9 @@ mod memory;
 #[cfg(any(test, feature = "testing"))]
 pub use memory::Memory;
 
-/// A storage of values by their keys. Each call ends within the storage's own timeout, even if the server hangs; its error
-/// is for the log.
+/// A storage of values by their keys.
+///
+/// Each call ends within the storage's own timeout, even if the server hangs. Its error is for the log.
 pub trait Storage: Send + Sync {
     /// The value of a key, unless it has expired.
     fn get<'a>(
@@ -37,17 +38,17 @@ pub trait Storage: Send + Sync {
         world: &'a dyn World,
         key: &'a [u8],
         value: &'a [u8],
-        ttl: Option<Duration>,
+        ttl: Duration,
     ) -> LocalFuture<'a, Result<(), &'static str>>;
 
-    /// As [`Storage::set`], if the key has a value: one that was removed meanwhile stays so.
+    /// As [`Storage::set`], if the key has a value: one that was removed meanwhile stays so. Returns whether it had one.
     fn replace<'a>(
         &'a self,
         world: &'a dyn World,
         key: &'a [u8],
         value: &'a [u8],
-        ttl: Option<Duration>,
-    ) -> LocalFuture<'a, Result<(), &'static str>>;
+        ttl: Duration,
+    ) -> LocalFuture<'a, Result<bool, &'static str>>;
 
     /// Removes a key and its value, if it has one.
     fn remove<'a>(&'a self, world: &'a dyn World, key: &'a [u8])

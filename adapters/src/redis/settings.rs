@@ -228,7 +228,7 @@ impl Settings {
             login: Login { user: all.username, password: all.password, database: all.database },
             sentinel_login: Login::default(),
             tls: all.ssl.then_some(all.ssl_verify),
-            server_name: all.server_name,
+            server_name: all.server_name.filter(|name| !name.is_empty()),
             connect_timeout: millis(all.connect_timeout),
             timeout: millis(all.connect_timeout.max(all.send_timeout).max(all.read_timeout)),
             idle: millis(all.keepalive_timeout),

@@ -15,13 +15,13 @@ use super::servers::Access;
 use super::settings::Settings;
 
 /// One server, with settings as APISIX's plugins have them for sessions.
-pub struct Sessions;
+pub struct Values;
 
 struct RedisStorage(Access);
 
 const UNEXPECTED: &str = "the Redis server gave an unexpected answer";
 
-impl Backend for Sessions {
+impl Backend for Values {
     fn open(
         &self,
         settings: &Map<String, serde_json::Value>,
@@ -38,23 +38,21 @@ impl RedisStorage {
         answer.map(|(value, _)| value).map_err(|error| error.as_str())
     }
 
+    /// Returns whether the value was set.
     async fn write(
         &self,
         world: &dyn World,
         key: &[u8],
         value: &[u8],
         must_exist: bool,
-        ttl: Option<Duration>,
-    ) -> Result<(), &'static str> {
-        let millis = ttl.map(|ttl| ttl.as_millis().max(1).to_string());
-        let mut arguments = vec![&b"SET"[..], key, value];
+        ttl: Duration,
+    ) -> Result<bool, &'static str> {
+        let millis = ttl.as_millis().max(1).to_string();
+        let mut arguments = vec![&b"SET"[..], key, value, b"PX", millis.as_bytes()];
         if must_exist {
             arguments.push(b"XX");
         }
-        if let Some(millis) = &millis {
-            arguments.extend([b"PX", millis.as_bytes()]);
-        }
-        self.ask(world, key, &command(&arguments)).await.map(|_| ())
+        Ok(self.ask(world, key, &command(&arguments)).await? != Value::Nil)
     }
 }
 
@@ -78,9 +76,9 @@ impl Storage for RedisStorage {
         world: &'a dyn World,
         key: &'a [u8],
         value: &'a [u8],
-        ttl: Option<Duration>,
+        ttl: Duration,
     ) -> LocalFuture<'a, Result<(), &'static str>> {
-        Box::pin(self.write(world, key, value, false, ttl))
+        Box::pin(async move { self.write(world, key, value, false, ttl).await.map(|_| ()) })
     }
 
     fn replace<'a>(
@@ -88,8 +86,8 @@ impl Storage for RedisStorage {
         world: &'a dyn World,
         key: &'a [u8],
         value: &'a [u8],
-        ttl: Option<Duration>,
-    ) -> LocalFuture<'a, Result<(), &'static str>> {
+        ttl: Duration,
+    ) -> LocalFuture<'a, Result<bool, &'static str>> {
         Box::pin(self.write(world, key, value, true, ttl))
     }
 

@@ -26,7 +26,7 @@ pub(super) enum Matcher {
 }
 
 /// A text.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Operand {
     /// A field of the request.
     Request(usize),
@@ -86,13 +86,13 @@ impl Matcher {
         })
     }
 
-    /// Calls `found` for each question about roles: its graph, and the name and the domain where they are known.
-    pub fn roles<'m>(&'m self, found: &mut impl FnMut(usize, Option<&'m [u8]>, Option<&'m [u8]>)) {
+    /// Calls `found` for each question about roles: its graph, name and domain.
+    pub fn roles<'m>(&'m self, found: &mut impl FnMut(usize, &'m Operand, Option<&'m Operand>)) {
         match self {
             Matcher::Or(parts) | Matcher::And(parts) => parts.iter().for_each(|part| part.roles(found)),
             Matcher::Not(inner) => inner.roles(found),
             Matcher::Role { graph, name, domain, .. } => {
-                found(*graph, name.constant(), domain.as_ref().map_or(Some(b""), Operand::constant));
+                found(*graph, name, domain.as_ref());
             }
             Matcher::Constant(_) | Matcher::Equal(..) | Matcher::Less(..) | Matcher::Function(..) => {}
         }
@@ -161,7 +161,8 @@ impl Operand {
         }
     }
 
-    fn constant(&self) -> Option<&[u8]> {
+    /// A text that is known before any request.
+    pub fn constant(&self) -> Option<&[u8]> {
         match self {
             Operand::Request(_) => None,
             Operand::Constant(text) => Some(text),

@@ -9,7 +9,7 @@ use ::model::Invalid;
 use hashbrown::{Equivalent, HashMap, HashSet};
 use sdk::pattern::{Searches, StepLimit};
 
-use super::matcher::{Matcher, Scope};
+use super::matcher::{Matcher, Operand, Scope};
 use super::parse;
 
 /// A model and its policy, ready to decide.
@@ -244,7 +244,8 @@ fn links(lines: &[Line], graphs: &[Graph]) -> usize {
     let mut known = HashMap::new();
     let mut all = 0;
     for (graph, _, domain) in asked {
-        all += *known.entry((graph, domain)).or_insert_with(|| graphs[graph].work(domain));
+        let work = || graphs[graph].work(domain.map_or(Some(b""), Operand::constant));
+        all += *known.entry((graph, domain)).or_insert_with(work);
     }
     all
 }

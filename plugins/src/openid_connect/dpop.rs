@@ -38,12 +38,10 @@ struct Nonces([Option<String>; 2]);
 const LONGEST: usize = 1024;
 
 /// The request that a proof is for.
-struct Asked<'a> {
+struct Proven<'a> {
     method: Method,
     remote: &'a Remote,
     url: &'a str,
-    fields: Fields,
-    body: Bytes,
     /// For the userinfo endpoint.
     access_token: Option<&'a str>,
 }
@@ -99,19 +97,19 @@ impl Dpop {
     async fn proof(
         &self,
         x: &Exchange<'_>,
-        asked: &Asked<'_>,
+        request: &Proven<'_>,
         nonce: Option<String>,
     ) -> Result<String, &'static str> {
         const FAILED: &str = "the key of dpop cannot sign";
-        let url = asked.url.split(['?', '#']).next().unwrap_or_default();
+        let url = request.url.split(['?', '#']).next().unwrap_or_default();
         let mut payload = json!({
-            "jti": random(16).ok_or(FAILED)?, "htm": asked.method.as_str(), "htu": url,
+            "jti": random(16).ok_or(FAILED)?, "htm": request.method.as_str(), "htu": url,
             "iat": x.world().now_ms() / 1000,
         });
         if let Some(nonce) = nonce {
             payload["nonce"] = nonce.into();
         }
-        if let Some(token) = asked.access_token {
+        if let Some(token) = request.access_token {
             let hash = digest::digest(&digest::SHA256, token.as_bytes());
             payload["ath"] = BASE64_URL_SAFE_NO_PAD.encode(hash).into();
         }
@@ -123,21 +121,23 @@ impl Dpop {
         Ok(format!("{signed}.{}", BASE64_URL_SAFE_NO_PAD.encode(signature)))
     }
 
-    /// Sends a request with a proof, and once more if the server asks for a nonce.
+    /// Sends a request with a proof, and once more if the server wants a nonce. `make` gives its fields and its body: those
+    /// of the second one differ if the client proves itself by a token, which is good for one request.
     async fn send(
         &self,
         x: &Exchange<'_>,
         provider: &Provider,
-        asked: &Asked<'_>,
+        request: &Proven<'_>,
+        make: impl AsyncFn() -> Result<(Fields, Bytes), &'static str>,
     ) -> Result<Fetched, &'static str> {
-        let of_userinfo = usize::from(asked.access_token.is_some());
+        let of_userinfo = usize::from(request.access_token.is_some());
         let mut again = true;
         loop {
             let nonce = self.nonces.with(x.world(), |nonces| nonces.0[of_userinfo].clone());
-            let mut fields = asked.fields.clone();
+            let (mut fields, body) = make().await?;
             // Base64 is valid in a header.
-            let _ = fields.set(b"DPoP", self.proof(x, asked, nonce).await?.as_bytes());
-            let answer = provider.fetch(x, asked.remote, asked.method, fields, asked.body.clone()).await;
+            let _ = fields.set(b"DPoP", self.proof(x, request, nonce).await?.as_bytes());
+            let answer = provider.fetch(x, request.remote, request.method, fields, body).await;
             let answer = answer.map_err(|error| error.as_str())?;
             let new = answer.fields.get_named(b"dpop-nonce").filter(|nonce| nonce.len() <= LONGEST);
             let new = new.and_then(|nonce| String::from_utf8(nonce.to_vec()).ok());
@@ -166,21 +166,32 @@ fn wants_nonce(answer: &Fetched) -> bool {
 }
 
 impl OpenidConnect {
-    /// Sends a form to an endpoint of the provider, with a proof if the settings want one. Returns its JSON object.
+    /// Sends a form to an endpoint of the provider, where the client proves itself by `method`, and by its key if the
+    /// settings say so. Returns the JSON object of the answer.
     pub(super) async fn post(
         &self,
         x: &Exchange<'_>,
         (remote, url): (&Remote, &str),
-        mut fields: Fields,
+        method: &str,
         form: Form,
     ) -> Result<Map<String, Value>, &'static str> {
-        let Some(dpop) = &self.dpop else {
-            return self.provider.post(x, remote, fields, form.bytes()).await;
+        let make = async || {
+            let (mut fields, form) = self.client.prove(x, method, url, form.clone()).await?;
+            Provider::describe_form(&mut fields);
+            Ok((fields, form.bytes().into()))
         };
-        Provider::describe_form(&mut fields);
-        let body = form.bytes().into();
-        let asked = Asked { method: Method::Post, remote, url, fields, body, access_token: None };
-        object(&accepted(dpop.send(x, &self.provider, &asked).await?)?)
+        let answer = match &self.dpop {
+            None => {
+                let (fields, body) = make().await?;
+                let answer = self.provider.fetch(x, remote, Method::Post, fields, body).await;
+                answer.map_err(|error| error.as_str())?
+            }
+            Some(dpop) => {
+                let request = Proven { method: Method::Post, remote, url, access_token: None };
+                dpop.send(x, &self.provider, &request, make).await?
+            }
+        };
+        object(&accepted(answer)?)
     }
 
     /// The claims of the userinfo endpoint; only those in plain JSON.
@@ -190,18 +201,24 @@ impl OpenidConnect {
         (remote, url): (&Remote, &str),
         access_token: &str,
     ) -> Option<Map<String, Value>> {
+        const INVALID: &str = "the access token cannot stand in a header";
         let scheme = if self.dpop.is_some() { "DPoP" } else { "Bearer" };
-        let mut fields = Fields::new();
-        // The name and value are valid.
-        let _ = fields.set(b"Accept", b"application/json");
-        fields.set(b"Authorization", format!("{scheme} {access_token}").as_bytes()).ok()?;
+        let make = async || {
+            let mut fields = Fields::new();
+            // The name and value are valid.
+            let _ = fields.set(b"Accept", b"application/json");
+            let authorization = format!("{scheme} {access_token}");
+            fields.set(b"Authorization", authorization.as_bytes()).map_err(|_| INVALID)?;
+            Ok((fields, Bytes::new()))
+        };
         let answer = match &self.dpop {
-            None => self.provider.fetch(x, remote, Method::Get, fields, Bytes::new()).await.ok()?,
+            None => {
+                let (fields, body) = make().await.ok()?;
+                self.provider.fetch(x, remote, Method::Get, fields, body).await.ok()?
+            }
             Some(dpop) => {
-                let access_token = Some(access_token);
-                let asked =
-                    Asked { method: Method::Get, remote, url, fields, body: Bytes::new(), access_token };
-                dpop.send(x, &self.provider, &asked).await.ok()?
+                let request = Proven { method: Method::Get, remote, url, access_token: Some(access_token) };
+                dpop.send(x, &self.provider, &request, make).await.ok()?
             }
         };
         if answer.status == 200 { object(&answer.body).ok() } else { None }

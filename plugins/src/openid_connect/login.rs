@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::client::{Form, random};
 use super::config::{Config, UnauthAction, seconds};
 use super::provider::Document;
-use super::session::{Cookies, Login, Logins, Session};
+use super::session::{Cookies, Kept, Login, Logins, Session};
 use super::{ID_TOKEN, OpenidConnect, RAW_ID_TOKEN, REFRESH_TOKEN, USERINFO, claims};
 use crate::auth::ExternalUser;
 use crate::jwt_auth::token::Token;
@@ -24,6 +24,8 @@ const RESTARTS: u8 = 3;
 
 /// The longest path and query that a browser is sent back to, in bytes.
 const LONGEST_URL: usize = 2048;
+
+const TOO_LONG: &str = "the session is too long";
 
 /// The settings of logins.
 pub(super) struct LoginRules {
@@ -163,23 +165,25 @@ impl OpenidConnect {
         }
         let found = match rules.cookies.session(x, now).await {
             Ok(found) => found,
-            Err(why) => {
-                x.complain(Self::NAME, why);
-                return Step::Reply(Reply::status(503).because("the storage of sessions does not answer"));
-            }
+            Err(why) => return self.away(x, why),
         };
         if x.path() == path_of(&self.config.logout_path).as_bytes() {
             return self.log_out(x, rules, found.map(|(session, _)| session)).await;
         }
-        if let Some((mut session, mut changed)) = found {
-            let is_current = self.keep_current(x, &mut session, now, &mut changed).await;
-            if is_current && !self.config.force_reauthorize {
+        let current = match found {
+            Some((session, changed)) => self.keep_current(x, rules, session, now, changed).await,
+            None => Ok(None),
+        };
+        match current {
+            Ok(Some(session)) if !self.config.force_reauthorize => {
                 let interval = self.config.refresh_session_interval.map(seconds);
                 if interval.is_some_and(|interval| session.asked.saturating_add(interval) < now) {
                     return self.authorize(x, rules, now, Some("none")).await;
                 }
-                return self.pass_session(x, rules, &session, changed).await;
+                return self.pass_session(x, rules, &session);
             }
+            Ok(_) => {}
+            Err(step) => return step,
         }
         match self.config.unauth_action {
             UnauthAction::Auth => self.authorize(x, rules, now, None).await,
@@ -202,34 +206,49 @@ impl OpenidConnect {
         }
     }
 
-    /// Renews the access token if it has expired. Returns false if the browser has to log in again.
+    pub(super) fn away(&self, x: &Exchange<'_>, why: &'static str) -> Step {
+        x.complain(Self::NAME, why);
+        Step::Reply(Reply::status(503).because("the storage of sessions does not answer"))
+    }
+
+    /// Renews the access token if it has expired, and writes a session that has changed. `None` if the browser has to log
+    /// in again.
     async fn keep_current(
         &self,
-        x: &Exchange<'_>,
-        session: &mut Session,
+        x: &mut Exchange<'_>,
+        rules: &LoginRules,
+        mut session: Session,
         now: u64,
-        changed: &mut bool,
-    ) -> bool {
-        if session.access_token.is_none() {
-            return !self.config.renew_access_token_on_expiry;
-        }
-        if now < session.access_until {
-            return true;
-        }
-        if !self.config.renew_access_token_on_expiry {
-            session.access_token = None;
-            return true;
-        }
-        match self.renew(x, session, now).await {
-            Ok(()) => {
-                *changed = true;
-                true
+        mut changed: bool,
+    ) -> Result<Option<Session>, Step> {
+        let renews = self.config.renew_access_token_on_expiry;
+        match &session.access_token {
+            None if renews => return Ok(None),
+            Some(_) if now >= session.access_until && renews => {
+                if let Err(why) = self.renew(x, &mut session, now).await {
+                    // Another worker or node may have renewed it meanwhile.
+                    let token = session.access_token.clone();
+                    let kept = rules.cookies.session(x, now).await.map_err(|why| self.away(x, why))?;
+                    let renewed = kept.filter(|(kept, _)| kept.access_token != token);
+                    if renewed.is_none() {
+                        x.complain(Self::NAME, why);
+                    }
+                    return Ok(renewed.map(|(session, _)| session));
+                }
+                changed = true;
             }
-            Err(why) => {
-                x.complain(Self::NAME, why);
-                false
+            Some(_) if now >= session.access_until => session.access_token = None,
+            None | Some(_) => {}
+        }
+        let secure = scheme(x) == "https";
+        let is_kept = !changed || self.set_session(x, rules, &mut session, secure).await?;
+        if !is_kept && self.config.revoke_tokens_on_logout {
+            // The logout knew only those before.
+            if let Some(document) = self.provider.document(x).await {
+                self.revoke(x, &document, &session).await;
             }
         }
+        Ok(is_kept.then_some(session))
     }
 
     /// Sends the browser to the provider.
@@ -321,8 +340,7 @@ impl OpenidConnect {
         let (remote, url) = found.ok_or("no endpoint URI for pushed authorization requests")?;
         let configured = self.config.par.endpoint_auth_method.as_deref();
         let method = configured.unwrap_or_else(|| self.token_method(document));
-        let (fields, form) = self.client.prove(x, method, url, params).await?;
-        let answer = self.post(x, (remote, url), fields, form).await?;
+        let answer = self.post(x, (remote, url), method, params).await?;
         let reference = answer.get("request_uri").and_then(Value::as_str);
         let reference = reference.ok_or("the provider's response has no request_uri")?;
         Ok(Form::default().with("client_id", &self.config.client_id).with("request_uri", reference))
@@ -366,9 +384,11 @@ impl OpenidConnect {
         if argument(x, "client_id").is_some_and(|id| id != self.config.client_id) {
             return Err("client_id from argument does not match expected client_id");
         }
-        let session = self.redeem(x, &document, &login, &code, now).await?;
+        let mut session = self.redeem(x, &document, &login, &code, now).await?;
         let secure = scheme(x) == "https";
-        self.set_session(x, rules, session, secure).await?;
+        if let Err(step) = self.set_session(x, rules, &mut session, secure).await {
+            return Ok(step);
+        }
         logins.restarts = 0;
         // Removing a login makes the cookie shorter.
         let _ = rules.cookies.set_logins(x, &logins, secure);
@@ -394,33 +414,34 @@ impl OpenidConnect {
         Ok(redirect(url))
     }
 
-    /// Writes a session, without the claims of the user if it is too long with them.
+    /// Writes a session, without the claims of the user if it is too long with them. Returns false if a logout removed it
+    /// meanwhile.
     async fn set_session(
         &self,
         x: &mut Exchange<'_>,
         rules: &LoginRules,
-        mut session: Session,
+        session: &mut Session,
         secure: bool,
-    ) -> Result<(), &'static str> {
-        if rules.cookies.set_session(x, &session, secure).await? {
-            return Ok(());
+    ) -> Result<bool, Step> {
+        let mut kept = rules.cookies.set_session(x, session, secure).await;
+        if kept == Ok(Kept::TooLong) && session.user.is_some() {
+            x.complain(Self::NAME, "the session is too long: the claims of the user are left out");
+            session.user = None;
+            kept = rules.cookies.set_session(x, session, secure).await;
         }
-        session.user = None;
-        x.complain(Self::NAME, "the session is too long: the claims of the user are left out");
-        match rules.cookies.set_session(x, &session, secure).await? {
-            true => Ok(()),
-            false => Err("the session is too long"),
+        match kept {
+            Ok(Kept::Yes) => Ok(true),
+            Ok(Kept::Gone) => Ok(false),
+            Ok(Kept::TooLong) => {
+                x.complain(Self::NAME, TOO_LONG);
+                Err(fail(TOO_LONG))
+            }
+            Err(why) => Err(self.away(x, why)),
         }
     }
 
     /// Accepts a request with a session, and passes its tokens on.
-    async fn pass_session(
-        &self,
-        x: &mut Exchange<'_>,
-        rules: &LoginRules,
-        session: &Session,
-        changed: bool,
-    ) -> Step {
+    fn pass_session(&self, x: &mut Exchange<'_>, rules: &LoginRules, session: &Session) -> Step {
         let id_token = Token::parse(session.id_token.as_bytes()).map_or(Value::Null, Token::into_claims);
         let user = session.user.clone().map(Value::Object);
         if let Some(schema) = &self.claim_schema {
@@ -445,12 +466,6 @@ impl OpenidConnect {
             };
             if let Err(reply) = judged {
                 return Step::Reply(reply);
-            }
-        }
-        if changed {
-            let secure = scheme(x) == "https";
-            if let Err(why) = self.set_session(x, rules, session.clone(), secure).await {
-                x.complain(Self::NAME, why);
             }
         }
         rules.cookies.hide(x);

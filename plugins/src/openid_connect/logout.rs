@@ -18,7 +18,9 @@ impl OpenidConnect {
     ) -> Step {
         // Also while the provider cannot be reached.
         let secure = scheme(x) == "https";
-        rules.cookies.forget(x).await;
+        if let Err(why) = rules.cookies.forget(x).await {
+            return self.away(x, why);
+        }
         rules.cookies.remove(x, Kind::Session, 0, secure);
         rules.cookies.remove(x, Kind::Login, 0, secure);
         let Some(document) = self.provider.document(x).await else {
@@ -57,7 +59,7 @@ impl OpenidConnect {
         redirect(with_query(&to, params))
     }
 
-    async fn revoke(&self, x: &Exchange<'_>, document: &Document, session: &Session) {
+    pub(super) async fn revoke(&self, x: &Exchange<'_>, document: &Document, session: &Session) {
         let Some(remote) = &document.revocation else { return };
         let tokens = [("refresh_token", &session.refresh_token), ("access_token", &session.access_token)];
         for (hint, token) in tokens {

@@ -2,6 +2,7 @@
 //!
 //! Answers are bounded in size and time. Nothing of them is logged: they hold tokens.
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -53,6 +54,8 @@ pub(super) struct Document {
     pub pushed_url: String,
     pub end_session_url: Option<String>,
     jwks: Option<Remote>,
+    /// Endpoints are left out, since they have no TLS.
+    leaves_tls: bool,
     pub auth_methods: Option<Vec<String>>,
     pub id_token_algorithms: Option<Vec<String>>,
 }
@@ -88,7 +91,16 @@ impl Provider {
         let times = (DOCUMENT_TTL, self.wait_ms());
         // Without verification, anyone between could have written the document anyway.
         let needs_tls = self.discovery.is_https() && self.manner.verify;
-        let ask = async || self.get(x, &self.discovery, |body| Document::read(body, needs_tls)).await;
+        let ask = async || {
+            let document = self.get(x, &self.discovery, |body| Document::read(body, needs_tls)).await?;
+            if document.leaves_tls {
+                x.complain(
+                    OpenidConnect::NAME,
+                    "the discovery document names endpoints without TLS, which are left out (ssl_verify)",
+                );
+            }
+            Some(document)
+        };
         obtain(&self.document, x.world(), times, |_| true, ask).await
     }
 
@@ -184,7 +196,14 @@ impl Document {
         let text = |name: &str| document.get(name).and_then(Value::as_str);
         let url = |name: &str| text(name).unwrap_or_default().to_owned();
         let remote = |name: &str| text(name).and_then(|url| Remote::parse(url).ok());
-        let called = |name: &str| remote(name).filter(|remote| !needs_tls || remote.is_https());
+        let leaves_tls = Cell::new(false);
+        let called = |name: &str| {
+            remote(name).filter(|remote| {
+                let is_left_out = needs_tls && !remote.is_https();
+                leaves_tls.set(leaves_tls.get() || is_left_out);
+                !is_left_out
+            })
+        };
         let list = |name: &str| {
             let items = document.get(name)?.as_array()?;
             Some(items.iter().filter_map(|item| item.as_str().map(str::to_owned)).collect::<Vec<_>>())
@@ -206,6 +225,7 @@ impl Document {
             // Only an address that can stand in a Location.
             end_session_url: remote("end_session_endpoint").map(|_| url("end_session_endpoint")),
             jwks: called("jwks_uri"),
+            leaves_tls: leaves_tls.get(),
             auth_methods: list("token_endpoint_auth_methods_supported"),
             id_token_algorithms: list("id_token_signing_alg_values_supported"),
         })
@@ -220,7 +240,7 @@ mod tests {
     fn a_document_over_tls_leads_to_no_endpoint_without_it() {
         let written = br#"{"authorization_endpoint": "http://a/", "token_endpoint": "http://a/t", "jwks_uri": "https://a/k"}"#;
         let document = Document::read(written, true).unwrap();
-        assert!(document.token.is_none() && document.jwks.is_some());
+        assert!(document.token.is_none() && document.jwks.is_some() && document.leaves_tls);
         assert!(document.authorization.is_some(), "browsers ask it");
         assert!(Document::read(written, false).unwrap().token.is_some());
     }

@@ -1,26 +1,25 @@
 //! Sessions and logins in encrypted cookies; or sessions in a storage, and their random ids in cookies.
 //!
-//! A cookie, or a value in the storage, holds a random salt and the text, encrypted by AES-256-GCM with a key that HKDF derives from
-//! `session.secret` and the salt, so each has a key of its own. Its purpose, the client's id, the provider and
-//! the session's id are authenticated with it: a cookie of another kind or of another client does not open, nor does the
-//! value of another session. A long text is split over
-//! several cookies (`session`, `session2`, …).
+//! A cookie, or a value in the storage, holds a random salt and the text, encrypted by AES-256-GCM with a key that HKDF
+//! derives from `session.secret` and the salt, so each has a key of its own. Its purpose, the client's id, the provider
+//! and the session's id are authenticated with it: a cookie of another kind or of another client does not open, nor does
+//! the value of another session. A long text is split over several cookies (`session`, `session2`, …). The key of a value
+//! is a keyed hash of the id, so that who reads the storage cannot use the sessions in it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
-use aws_lc_rs::{hkdf, rand};
+use aws_lc_rs::{hkdf, hmac, rand};
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use model::Invalid;
 use sdk::storage::Storage;
-use sdk::{Build, Exchange, HeaderName, Plugin};
+use sdk::{Build, Exchange, HeaderName};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::OpenidConnect;
 use super::client::random;
 use super::config::{self, Config, seconds};
 
@@ -28,7 +27,7 @@ use super::config::{self, Config, seconds};
 const CHUNK: usize = 3_800;
 
 /// Bytes of a session in a storage.
-const LONGEST: usize = 256 << 10;
+const LONGEST: usize = 64 << 10;
 
 /// Random bytes of a session's id.
 const ID: usize = 32;
@@ -45,8 +44,8 @@ const LOGIN_TIME: u64 = 600;
 /// Seconds between two notes that the session is used.
 const TOUCH: u64 = 60;
 
-/// The longest time of a value in a storage, in seconds.
-const MOST_SECONDS: u64 = 10 * 366 * 86_400;
+/// The longest time of a session in a storage, in seconds: the 400 days for which browsers keep a cookie.
+const MOST_SECONDS: u64 = 400 * 86_400;
 
 const FORMAT: u8 = 1;
 const SALT: usize = 16;
@@ -72,6 +71,15 @@ pub(super) struct Cookies {
 pub(super) enum Kind {
     Session,
     Login,
+}
+
+/// How writing a session went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kept {
+    Yes,
+    TooLong,
+    /// A logout removed it meanwhile.
+    Gone,
 }
 
 /// A browser that has logged in. Times are Unix seconds.
@@ -202,7 +210,7 @@ impl Cookies {
             (None, _) => self.read(x, Kind::Session),
             (Some(_), None) => None,
             (Some((storage, prefix)), Some(id)) => {
-                let sealed = storage.get(x.world(), format!("{prefix}{id}").as_bytes()).await?;
+                let sealed = storage.get(x.world(), &self.key_of(prefix, &id)).await?;
                 let plain = sealed.and_then(|sealed| self.open(&self.label(Kind::Session, &id), &sealed));
                 let session = plain.and_then(|plain| serde_json::from_slice::<Session>(&plain).ok());
                 session.map(|session| Session { id: Some(id), ..session })
@@ -252,7 +260,7 @@ impl Cookies {
         serde_json::from_slice(&plain).ok()
     }
 
-    /// Writes a session. Returns false if it is too long.
+    /// Writes a session.
     ///
     /// # Errors
     /// The storage does not answer, or there are no random numbers.
@@ -261,46 +269,59 @@ impl Cookies {
         x: &mut Exchange<'_>,
         session: &Session,
         secure: bool,
-    ) -> Result<bool, &'static str> {
+    ) -> Result<Kept, &'static str> {
         let Some((storage, prefix)) = &self.storage else {
-            return Ok(self.write(x, Kind::Session, session, secure).is_some());
+            let written = self.write(x, Kind::Session, session, secure);
+            return Ok(if written.is_some() { Kept::Yes } else { Kept::TooLong });
         };
         const FAILED: &str = "the session cannot be encrypted";
+        let plain = serde_json::to_vec(session).map_err(|_| FAILED)?;
+        if plain.len() > LONGEST {
+            return Ok(Kept::TooLong);
+        }
         let (is_new, id) = match session.id.clone() {
             Some(id) => (false, id),
             // No session that the browser brought becomes one of a user who logs in.
             None => {
-                self.forget(x).await;
+                self.forget(x).await?;
                 (true, random(ID).ok_or(FAILED)?)
             }
         };
-        let plain = serde_json::to_vec(session).map_err(|_| FAILED)?;
-        if plain.len() > LONGEST {
-            return Ok(false);
-        }
         let sealed = self.seal(&self.label(Kind::Session, &id), &plain).ok_or(FAILED)?;
         let ends =
             [(session.made, self.absolute), (session.rolled, self.rolling), (session.touched, self.idling)];
         let ends = ends.into_iter().filter(|(_, limit)| *limit > 0);
-        let end = ends.map(|(since, limit)| since.saturating_add(limit)).min();
+        let end = ends.map(|(since, limit)| since.saturating_add(limit)).min().unwrap_or(u64::MAX);
         let now = x.world().now_ms() / 1000;
-        let ttl = end.map(|end| Duration::from_secs(end.saturating_sub(now).clamp(1, MOST_SECONDS)));
-        let key = format!("{prefix}{id}");
-        match is_new {
-            true => storage.set(x.world(), key.as_bytes(), &sealed, ttl).await?,
-            false => storage.replace(x.world(), key.as_bytes(), &sealed, ttl).await?,
+        let ttl = Duration::from_secs(end.saturating_sub(now).clamp(1, MOST_SECONDS));
+        let key = self.key_of(prefix, &id);
+        if is_new {
+            storage.set(x.world(), &key, &sealed, ttl).await?;
+        } else if !storage.replace(x.world(), &key, &sealed, ttl).await? {
+            return Ok(Kept::Gone);
         }
         self.set(x, Kind::Session, 0, &format!("1.{id}"), secure, "");
-        Ok(true)
+        // Those of a session that was in cookies.
+        self.remove(x, Kind::Session, 1, secure);
+        Ok(Kept::Yes)
     }
 
     /// Removes the session of a request from the storage.
-    pub async fn forget(&self, x: &Exchange<'_>) {
-        if let (Some((storage, prefix)), Some(id)) = (&self.storage, self.id(x))
-            && let Err(why) = storage.remove(x.world(), format!("{prefix}{id}").as_bytes()).await
-        {
-            x.complain(OpenidConnect::NAME, why);
+    ///
+    /// # Errors
+    /// The storage does not answer.
+    pub async fn forget(&self, x: &Exchange<'_>) -> Result<(), &'static str> {
+        match (&self.storage, self.id(x)) {
+            (Some((storage, prefix)), Some(id)) => storage.remove(x.world(), &self.key_of(prefix, &id)).await,
+            _ => Ok(()),
         }
+    }
+
+    /// The key of a session. Someone who sees it, and not the secret, does not know the id in the cookie.
+    fn key_of(&self, prefix: &str, id: &str) -> Vec<u8> {
+        let secret = hmac::Key::new(hmac::HMAC_SHA256, &self.secret);
+        let tag = hmac::sign(&secret, format!("openid-connect key\n{id}").as_bytes());
+        format!("{prefix}{}", BASE64_URL_SAFE_NO_PAD.encode(tag)).into_bytes()
     }
 
     /// Sets the cookies of the logins under way, or removes them if there are none.

@@ -179,8 +179,7 @@ impl OpenidConnect {
     ) -> Result<Map<String, Value>, &'static str> {
         let remote = document.token.as_ref().ok_or("no endpoint URI for token")?;
         let method = self.token_method(document);
-        let (fields, form) = self.client.prove(x, method, &document.token_url, form).await?;
-        let answer = self.post(x, (remote, &document.token_url), fields, form).await?;
+        let answer = self.post(x, (remote, &document.token_url), method, form).await?;
         let r#type = answer.get("token_type").and_then(Value::as_str).unwrap_or_default();
         if self.dpop.is_some() && !r#type.eq_ignore_ascii_case("DPoP") {
             return Err("the provider does not bind the access token to the key of dpop");

@@ -11,7 +11,7 @@ use serde_json::Value;
 pub(crate) struct Forward {
     plain: Option<Proxy>,
     tls: Option<Proxy>,
-    /// Hosts, in lower case, that are asked without a proxy, with all under them; `*` are all.
+    /// Hosts, in lower case, that no proxy is between, with all under them if they have a dot; `*` alone are all.
     direct: Vec<String>,
 }
 
@@ -30,17 +30,16 @@ impl Forward {
         let text = |name: &str| options.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
         let proxy = |name: &str| {
             let Some(url) = text(name) else { return Ok(None) };
-            let invalid = |why: &str| Invalid::new(why).at(format!("/{name}")).got(url);
-            let rest = url.strip_prefix("http://").ok_or_else(|| {
-                invalid("the address of the proxy is invalid").expected("http://host[:port]")
-            })?;
+            // It may have a password, so it is not shown.
+            let invalid = || {
+                let invalid = Invalid::new("the address of the proxy is invalid");
+                invalid.at(format!("/{name}")).expected("http://host[:port]")
+            };
+            let rest = url.strip_prefix("http://").ok_or_else(invalid)?;
+            let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte);
             let (host, port) = split_authority(rest.strip_suffix('/').unwrap_or(rest), 80)
-                .filter(|(host, _)| {
-                    host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte))
-                })
-                .ok_or_else(|| {
-                    invalid("the address of the proxy is invalid").expected("http://host[:port]")
-                })?;
+                .filter(|(host, _)| host.bytes().all(is_name))
+                .ok_or_else(invalid)?;
             let name = format!("{name}_authorization");
             let authorization = text(&name).map(str::to_owned);
             if authorization
@@ -64,11 +63,13 @@ impl Forward {
     pub fn to(&self, host: &str, tls: bool) -> Option<&Proxy> {
         let proxy = if tls { &self.tls } else { &self.plain };
         let host = host.to_ascii_lowercase();
-        let is_direct = |own: &String| {
-            own == "*"
-                || host.strip_suffix(own.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+        let is_all = matches!(&self.direct[..], [all] if all == "*");
+        let is_direct = |own: &String| match host.strip_suffix(own.as_str()) {
+            Some("") => true,
+            Some(rest) => rest.ends_with('.') && own.contains('.'),
+            None => false,
         };
-        proxy.as_ref().filter(|_| !self.direct.iter().any(is_direct))
+        proxy.as_ref().filter(|_| !is_all && !self.direct.iter().any(is_direct))
     }
 }
 
@@ -95,6 +96,8 @@ mod tests {
             assert_eq!((to(host, false), to(host, true)), (None, None), "{host}");
         }
         assert!(to("xa.test", false).is_some());
+        let parts = parsed(json!({"http_proxy": "http://p", "no_proxy": "test,*"})).unwrap();
+        assert!(parts.to("idp.test", false).is_some() && parts.to("test", false).is_none());
         let all = parsed(json!({"http_proxy": "http://p", "no_proxy": "*"})).unwrap();
         assert_eq!((all.to("a", false), all.to("a", true)), (None, None));
     }
@@ -109,7 +112,9 @@ mod tests {
         ] {
             let mut options = json!({});
             options[name] = json!(value);
-            assert_eq!(parsed(options).unwrap_err().pointer, format!("/{name}"), "{value}");
+            let invalid = parsed(options).unwrap_err();
+            assert_eq!(invalid.pointer, format!("/{name}"), "{value}");
+            assert!(!invalid.to_string().contains("u:p"), "{invalid}");
         }
         let invalid =
             parsed(json!({"http_proxy": "http://p", "http_proxy_authorization": "a\r\nb: c"})).unwrap_err();

@@ -112,7 +112,8 @@ impl Failure {
     }
 }
 
-const REFUSED_SESSION: &str = "the upstream refused the TLS handshake that was to resume a session";
+pub(crate) const REFUSED_SESSION: &str =
+    "the upstream refused the TLS handshake that was to resume a session";
 
 async fn once(
     worker: &Worker,

@@ -1,5 +1,6 @@
 //! Work of a module beside exchanges: timers, queues, and calls that no exchange waits for.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::{Rc, Weak as Owner};
 use std::task::Poll;
@@ -23,6 +24,15 @@ struct Held {
     life: Owner<Life>,
 }
 
+/// Ends the beginning of work, even by a panic.
+struct Began<'m>(&'m Cell<bool>);
+
+impl Drop for Began<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
 impl Machine {
     /// Begins the work that code of this machine has asked for. Work that this work asks for follows it: contexts that
     /// release each other do not grow the stack.
@@ -30,6 +40,7 @@ impl Machine {
         if self.begins.replace(true) {
             return;
         }
+        let _began = Began(&self.begins);
         loop {
             let Some(one) = self.begun.borrow_mut().pop_front() else { break };
             if let Begun::Delete(context) = one {
@@ -62,7 +73,6 @@ impl Machine {
                 self.with(self.generation(), |vm, _| vm.calls = vm.calls.saturating_sub(1));
             }
         }
-        self.begins.set(false);
     }
 
     /// The period of a timer that begins, and its life.

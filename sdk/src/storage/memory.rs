@@ -18,17 +18,24 @@ use crate::world::World;
 
 #[derive(Debug, Default)]
 pub struct Memory {
-    values: Mutex<BTreeMap<Vec<u8>, Stored>>,
+    values: Mutex<Values>,
+    /// The values after the next read, as another node leaves them.
+    next: Mutex<Option<Values>>,
     /// Every call fails.
     pub is_away: AtomicBool,
 }
 
-/// A value and its time.
-pub type Stored = (Vec<u8>, Option<Duration>);
+/// Values and their times, by key.
+pub type Values = BTreeMap<Vec<u8>, (Vec<u8>, Duration)>;
 
 impl Memory {
-    pub fn values(&self) -> MutexGuard<'_, BTreeMap<Vec<u8>, Stored>> {
+    pub fn values(&self) -> MutexGuard<'_, Values> {
         self.values.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Another node sets these values after the next read.
+    pub fn then(&self, values: Values) {
+        *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(values);
     }
 
     fn answer<T: 'static>(&self, value: T) -> LocalFuture<'static, Result<T, &'static str>> {
@@ -42,8 +49,12 @@ impl Storage for Memory {
         _world: &'a dyn World,
         key: &'a [u8],
     ) -> LocalFuture<'a, Result<Option<Vec<u8>>, &'static str>> {
-        let values = self.values();
-        self.answer(values.get(key).map(|(value, _)| value.clone()))
+        let mut values = self.values();
+        let found = values.get(key).map(|(value, _)| value.clone());
+        if let Some(next) = self.next.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            *values = next;
+        }
+        self.answer(found)
     }
 
     fn set<'a>(
@@ -51,7 +62,7 @@ impl Storage for Memory {
         _world: &'a dyn World,
         key: &'a [u8],
         value: &'a [u8],
-        ttl: Option<Duration>,
+        ttl: Duration,
     ) -> LocalFuture<'a, Result<(), &'static str>> {
         if !self.is_away.load(Relaxed) {
             let mut values = self.values();
@@ -65,10 +76,13 @@ impl Storage for Memory {
         world: &'a dyn World,
         key: &'a [u8],
         value: &'a [u8],
-        ttl: Option<Duration>,
-    ) -> LocalFuture<'a, Result<(), &'static str>> {
+        ttl: Duration,
+    ) -> LocalFuture<'a, Result<bool, &'static str>> {
         let has = self.values().contains_key(key);
-        if has { self.set(world, key, value, ttl) } else { self.answer(()) }
+        if has {
+            drop(self.set(world, key, value, ttl));
+        }
+        self.answer(has)
     }
 
     fn remove<'a>(
@@ -76,7 +90,9 @@ impl Storage for Memory {
         _world: &'a dyn World,
         key: &'a [u8],
     ) -> LocalFuture<'a, Result<(), &'static str>> {
-        self.values().remove(key);
+        if !self.is_away.load(Relaxed) {
+            self.values().remove(key);
+        }
         self.answer(())
     }
 }

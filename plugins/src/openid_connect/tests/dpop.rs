@@ -79,6 +79,39 @@ fn a_nonce_is_asked_for_once_and_tokens_must_be_bound() {
 }
 
 #[test]
+fn each_request_has_an_assertion_of_its_own_and_the_claims_a_nonce_of_their_own() {
+    let pair = pair();
+    let mut rest = settings(&pair);
+    rest["token_endpoint_auth_method"] = json!("client_secret_jwt");
+    let mut login = Login::begin(&rest);
+    let mut tokens = login.tokens(&login.claims());
+    tokens["token_type"] = json!("DPoP");
+    let asks = |status: u16, header: (&str, &str), nonce: &str| {
+        let fields = sdk::testing::fields(&[("DPoP-Nonce", nonce), header]);
+        let body = br#"{"error": "use_dpop_nonce"}"#.to_vec();
+        Ok(Fetched { status, fields, body, ..Fetched::default() })
+    };
+    let of_userinfo = ("WWW-Authenticate", r#"DPoP error="use_dpop_nonce""#);
+    login.gateway.answers(vec![
+        asks(400, ("X", "1"), "n-1"),
+        answer(&tokens),
+        answer(&login.signer.jwks()),
+        asks(401, of_userinfo, "n-2"),
+        answer(&json!({"sub": "rose"})),
+    ]);
+    assert_eq!(login.come_back().status, 302);
+    let assertion = |request: usize| {
+        let sent = login.gateway.probe.world.sent.borrow();
+        super::login::argument(std::str::from_utf8(&sent[request].body).unwrap(), "client_assertion")
+    };
+    assert!(assertion(1) != assertion(2) && !assertion(2).is_empty());
+    assert_eq!(proof(&login, 5, &pair.1)["nonce"], json!("n-2"));
+    let mut login = Login::begin(&settings(&pair));
+    login.gateway.answers(vec![asks(400, ("X", "1"), &"n".repeat(1025)), answer(&tokens)]);
+    assert_eq!((login.come_back().status, login.gateway.asked()), (500, 2), "the nonce is too long");
+}
+
+#[test]
 fn keys_must_fit() {
     let (one, other) = (pair(), pair());
     let refused = |rest: Value| {

@@ -172,6 +172,10 @@ fn stored() -> (std::sync::Arc<Memory>, sdk::build::Extensions, Value) {
     (memory, extensions, json!({"session": session, "renew_access_token_on_expiry": false}))
 }
 
+fn set_away(memory: &Memory, is_away: bool) {
+    memory.is_away.store(is_away, std::sync::atomic::Ordering::Relaxed);
+}
+
 #[test]
 fn sessions_may_be_in_a_storage() {
     let (memory, extensions, rest) = stored();
@@ -179,36 +183,82 @@ fn sessions_may_be_in_a_storage() {
     let keys = || memory.values().keys().cloned().collect::<Vec<_>>();
     let [(_, cookie)] = &login.gateway.cookies.clone()[..] else { panic!("{:?}", login.gateway.cookies) };
     let id = cookie.strip_prefix("1.").unwrap();
-    assert_eq!(keys(), [format!("s:session:{id}").into_bytes()]);
+    let key = String::from_utf8(keys()[0].clone()).unwrap();
+    assert!(key.starts_with("s:session:") && !key.contains(id), "{key} {id}");
     let (value, ttl) = memory.values().values().next().unwrap().clone();
     assert!(!value.windows(4).any(|part| part == b"at-1"), "it is encrypted");
-    assert_eq!(ttl, Some(std::time::Duration::from_secs(900)));
+    assert_eq!(ttl, std::time::Duration::from_secs(900));
     let ended = login.gateway.get("/shop", &[]);
-    assert_eq!(
-        (ended.status, ended.upstream("X-Access-Token"), ended.upstream("Cookie")),
-        (200, Some("at-1"), None)
-    );
-    // Of another id, of another kind of text, and of none.
-    let other = format!("1.{}", "A".repeat(43));
-    memory.values().insert(format!("s:session:{}", &other[2..]).into_bytes(), (value, None));
-    for cookie in [&other[..], "1.x", "1.../../../../../../../../../../../../../../../../", "2.x"] {
+    assert_eq!((ended.status, ended.upstream("Cookie")), (200, None));
+    assert_eq!(ended.upstream("X-Access-Token"), Some("at-1"));
+    let unknown = format!("1.{}", "A".repeat(43));
+    for cookie in [&unknown[..], &format!("1.{}/", &id[..42]), &key.replace("s:session:", "1."), "1.x", "2.x"]
+    {
         login.gateway.cookies = vec![("session".to_owned(), cookie.to_owned())];
         assert_eq!(login.gateway.get("/shop", &[]).status, 302, "{cookie}");
     }
-    login.gateway.cookies = vec![("session".to_owned(), format!("1.{id}"))];
-    memory.is_away.store(true, std::sync::atomic::Ordering::Relaxed);
-    assert_eq!(login.gateway.get("/shop", &[]).status, 503);
-    assert_eq!(login.gateway.get("/logout", &[]).status, 503);
-    memory.is_away.store(false, std::sync::atomic::Ordering::Relaxed);
+    let mine = vec![("session".to_owned(), format!("1.{id}"))];
+    login.gateway.cookies = [mine.clone(), vec![("session2".to_owned(), "of cookies".to_owned())]].concat();
     // Its use is noted in its place.
     login.gateway.at(100);
     let ended = login.gateway.get("/shop", &[]);
     assert!(ended.header("Set-Cookie").starts_with(&format!("session=1.{id};")), "{ended:?}");
-    assert_eq!(keys().len(), 2);
+    assert_eq!((keys().len(), login.gateway.cookies.clone()), (1, mine.clone()));
+    set_away(&memory, true);
+    assert_eq!(login.gateway.get("/shop", &[]).status, 503);
+    assert_eq!(login.gateway.get("/logout", &[]).status, 503);
+    set_away(&memory, false);
     assert_eq!(login.gateway.get("/logout", &[]).status, 302);
-    assert_eq!((login.gateway.cookies.len(), keys().len()), (0, 1), "the session is gone in both places");
-    login.gateway.cookies = vec![("session".to_owned(), format!("1.{id}"))];
+    assert_eq!((login.gateway.cookies.len(), keys().len()), (0, 0), "the session is gone in both places");
+    login.gateway.cookies = mine;
     assert_eq!(login.gateway.get("/shop", &[]).status, 302);
+}
+
+#[test]
+fn a_value_of_another_session_does_not_open() {
+    let (memory, extensions, rest) = stored();
+    let mut one = Login::done_with(&rest, extensions.clone());
+    let mut other = Login::done_with(&rest, extensions);
+    let mut values = memory.values();
+    let both: Vec<_> = values.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+    let [(first, value), (second, other_value)] = &both[..] else { panic!("{both:?}") };
+    values.insert(first.clone(), other_value.clone());
+    values.insert(second.clone(), value.clone());
+    drop(values);
+    assert_eq!([one.gateway.get("/shop", &[]).status, other.gateway.get("/shop", &[]).status], [302, 302]);
+}
+
+#[test]
+fn a_renewal_beside_a_logout_or_another_renewal_does_not_bring_a_session_back() {
+    let (memory, extensions, mut rest) = stored();
+    rest["renew_access_token_on_expiry"] = json!(true);
+    rest["revoke_tokens_on_logout"] = json!(true);
+    let mut login = Login::done_with(&rest, extensions);
+    let before = memory.values().clone();
+    let renewed = || answer(&json!({"access_token": "at-2", "refresh_token": "rt-2", "expires_in": 1000}));
+    let refused = || Ok(Fetched { status: 400, ..Fetched::default() });
+    let cookies = login.gateway.cookies.clone();
+    memory.then(Default::default());
+    login.gateway.at(200);
+    let empty = || Ok(Fetched { status: 200, ..Fetched::default() });
+    login.gateway.answers(vec![renewed(), empty(), empty()]);
+    let ended = login.gateway.get("/shop", &[]);
+    assert_eq!((ended.status, memory.values().len()), (302, 0), "{ended:?}");
+    let (uri, body) = login.gateway.last_asked();
+    assert_eq!((&*uri, &*argument(&body, "token")), ("/revoke", "at-2"));
+    // Another node renews it first: the provider refuses the second renewal, and the renewed session is in the storage.
+    *memory.values() = before.clone();
+    login.gateway.cookies = cookies.clone();
+    login.gateway.at(300);
+    login.gateway.answers(vec![renewed()]);
+    assert_eq!(login.gateway.get("/shop", &[]).upstream("X-Access-Token"), Some("at-2"));
+    let after = memory.values().clone();
+    *memory.values() = before;
+    memory.then(after);
+    login.gateway.at(320);
+    login.gateway.answers(vec![refused()]);
+    let ended = login.gateway.get("/shop", &[]);
+    assert_eq!((ended.status, ended.upstream("X-Access-Token")), (200, Some("at-2")), "{ended:?}");
 }
 
 #[test]
