@@ -1,8 +1,10 @@
 //! Requests that stages make themselves, through the worker's own connections.
 
+pub(crate) mod call;
 mod permits;
 mod tunnel;
 
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use sdk::Client;
@@ -79,21 +81,7 @@ pub(crate) async fn run(worker: &Worker, request: Fetch) -> Result<Fetched, Fetc
     let mut out = Vec::with_capacity(512 + request.body.len());
     let mut last = FetchError::Unresolved;
     for &addr in request.target.addresses.iter() {
-        let secured: Option<Secured> = request.target.tls.then(|| {
-            let common = &worker.settings.tls;
-            let tls = if request.verify { &common.verifying } else { &common.trusting };
-            let name = server_name(request.target.authority.as_bytes(), addr);
-            Secured { tls: tls.clone(), name, h2: request.http2 }
-        });
-        let peer = match (&secured, &request.tunnel) {
-            (None, _) => Peer::plain(addr),
-            (Some(Secured { tls, name, .. }), None) => worker.pools.over_tls(addr, tls, name),
-            (Some(Secured { tls, name, .. }), Some(tunnel)) => {
-                worker.pools.raw(&(addr, tunnel, tls.identity(), name))
-            }
-        };
-        let Keep { connections, idle } = request.keep;
-        let keepalive = Keepalive { size: connections, idle_timeout: idle, requests: REQUESTS };
+        let Way { peer, secured, keepalive } = Way::to(worker, &request, addr);
         let mut pooled = match request.http2 {
             true => None,
             false => worker.pools.take(peer, worker.clock.coarse_ms(), true),
@@ -162,6 +150,34 @@ pub(crate) async fn run(worker: &Worker, request: Fetch) -> Result<Fetched, Fetc
         }
     }
     Err(last)
+}
+
+/// How one of a target's addresses is reached.
+struct Way {
+    peer: Peer,
+    secured: Option<Secured>,
+    keepalive: Keepalive,
+}
+
+impl Way {
+    fn to(worker: &Worker, request: &Fetch, addr: SocketAddr) -> Way {
+        let secured: Option<Secured> = request.target.tls.then(|| {
+            let common = &worker.settings.tls;
+            let tls = if request.verify { &common.verifying } else { &common.trusting };
+            let name = server_name(request.target.authority.as_bytes(), addr);
+            Secured { tls: tls.clone(), name, h2: request.http2 }
+        });
+        let peer = match (&secured, &request.tunnel) {
+            (None, _) => Peer::plain(addr),
+            (Some(Secured { tls, name, .. }), None) => worker.pools.over_tls(addr, tls, name),
+            (Some(Secured { tls, name, .. }), Some(tunnel)) => {
+                worker.pools.raw(&(addr, tunnel, tls.identity(), name))
+            }
+        };
+        let Keep { connections, idle } = request.keep;
+        let keepalive = Keepalive { size: connections, idle_timeout: idle, requests: REQUESTS };
+        Way { peer, secured, keepalive }
+    }
 }
 
 /// Sends the request to this gateway, over a connection in memory that it serves as any other: it counts

@@ -17,6 +17,7 @@
 
 pub mod budget;
 pub mod build;
+pub mod call;
 pub mod catalog;
 pub mod chain;
 pub mod client;
@@ -31,6 +32,7 @@ pub mod error_log;
 mod escape;
 pub mod exchange;
 pub mod expr;
+mod fetch_error;
 pub mod files;
 mod header;
 pub mod inert;

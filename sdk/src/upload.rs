@@ -17,8 +17,8 @@ use crate::step::{LocalFuture, Step};
 /// body that is buffered already is filtered as one chunk and keeps a length. Bytes that a filter
 /// holds back must count against [`crate::World::budget`]; the proxy counts the growth of a chunk.
 pub trait RequestFilter {
-    /// Changes, grows or empties a chunk. Only `Next`, `Wait` and `Refuse` have a meaning here; if
-    /// it rejects the request midway, the request's connection to the upstream is closed.
+    /// Changes, grows or empties a chunk. `Refuse` and `Reply` reject the request midway: its connection to the
+    /// upstream is closed, and the client gets the status unless the response has begun. [`Step::Body`] is invalid.
     fn filter(&mut self, chunk: &mut Chunk) -> Step;
 
     /// Called only after it returned [`Step::Wait`] for that chunk. It is dropped when the client

@@ -11,9 +11,11 @@ use bytes::Bytes;
 use wire::{Fields, Method};
 
 use crate::budget::{Budget, Reservation};
+use crate::call::Call;
 use crate::client::Client;
 use crate::connection::{Connect, ConnectError, Connection, TooManyTasks};
 use crate::exchange::Exchange;
+pub use crate::fetch_error::FetchError;
 use crate::meters::Shard;
 use crate::offload::{Job, Output, TimeSlice};
 use crate::resolve::ResolveError;
@@ -47,6 +49,12 @@ pub trait World {
     /// Sends a request over the worker's own connections and returns the complete response. The
     /// number of exchanges is bounded, which bounds their fetches.
     fn fetch(&self, request: Fetch) -> LocalFuture<'static, Result<Fetched, FetchError>>;
+
+    /// Opens a call over HTTP/2: a request whose body is sent while the response comes. Of the request, `body`,
+    /// `max_body`, `repeatable` and `timeouts.read` have no effect.
+    fn call(&self, _request: Fetch) -> Call {
+        Call::new(Rc::default(), Box::pin(async { Err(FetchError::Unresolved) }))
+    }
 
     /// Sends a request through the gateway's own router, as if this client had sent it on a
     /// separate connection: an exchange with its own route, plugins and upstream. The target's
@@ -242,61 +250,4 @@ pub struct Fetched {
     pub trailers: Fields,
     /// The reservation for the body in [`World::budget`].
     pub held: Reservation,
-}
-
-/// Why a [`Fetch`] failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FetchError {
-    Unresolved,
-    Refused,
-    Timeout,
-    /// TLS is not available, or the server's certificate is not trusted.
-    Untrusted(&'static str),
-    Broken,
-    TooLarge,
-    /// The proxy refused the tunnel.
-    NoTunnel,
-}
-
-impl FetchError {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            FetchError::Unresolved => "the host name has no address",
-            FetchError::Refused => "the connection was refused",
-            FetchError::Timeout => "the request timed out",
-            FetchError::Untrusted(why) => why,
-            FetchError::Broken => "the response was invalid or incomplete HTTP",
-            FetchError::TooLarge => "the response exceeds the size limit",
-            FetchError::NoTunnel => "the proxy does not open a tunnel to the server",
-        }
-    }
-}
-
-impl std::fmt::Display for FetchError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl std::error::Error for FetchError {}
-
-#[cfg(test)]
-mod tests {
-    use super::FetchError;
-
-    #[test]
-    fn fetch_errors_have_a_text() {
-        use FetchError::{Broken, Refused, Timeout, TooLarge, Unresolved, Untrusted};
-        let words = [
-            (Unresolved, "address"),
-            (Refused, "refused"),
-            (Timeout, "timed out"),
-            (Untrusted("the TLS handshake failed"), "TLS"),
-            (Broken, "incomplete HTTP"),
-            (TooLarge, "size limit"),
-        ];
-        for (error, word) in words {
-            assert!(error.to_string().contains(word) && error.as_str().contains(word), "{error}");
-        }
-    }
 }

@@ -116,6 +116,8 @@ pub enum FaultKind {
     AtLimit(Limit),
     UnsupportedScheme,
     Panic,
+    /// A plugin rejected the request's body while it was sent, with this status.
+    BodyRejected(u16),
     /// A stage asked for something that cannot be, such as a body length that does not fit.
     BrokenStage,
     Stopping,
@@ -315,7 +317,7 @@ impl FaultKind {
             | FaultKind::NoServerLeft
             | FaultKind::NoTimeLeft
             | FaultKind::UnsupportedScheme => 502,
-            FaultKind::TurnedAway(status) => status,
+            FaultKind::TurnedAway(status) | FaultKind::BodyRejected(status) => status,
             FaultKind::NoRoute | FaultKind::Plan(Failure::NoService) => 404,
             FaultKind::Plan(Failure::NoUpstreamObject) => 502,
             FaultKind::Plan(_)
@@ -398,6 +400,7 @@ impl FaultKind {
             FaultKind::AtLimit(limit) => limit.words(),
             FaultKind::UnsupportedScheme => "the upstream's scheme is not supported yet",
             FaultKind::Panic => "a plugin failed",
+            FaultKind::BodyRejected(_) => "a plugin rejected the request body",
             FaultKind::BrokenStage => "a plugin made a response that cannot be sent",
             FaultKind::Stopping => "the gateway is stopping",
             FaultKind::Overloaded => "the gateway is overloaded",

@@ -339,7 +339,8 @@ async fn filter(
         match step {
             Step::Next => {}
             Step::Refuse(why) => return Err(Fault::client(FaultKind::Undecidable(why))),
-            Step::Reply(_) | Step::Wait | Step::Body(_) => {
+            Step::Reply(reply) => return Err(Fault::client(FaultKind::BodyRejected(reply.status))),
+            Step::Wait | Step::Body(_) => {
                 return Err(Fault::gateway(FaultKind::BrokenStage));
             }
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sdk::budget::{Budget, Reservation};
+use sdk::call::{Call, Pipe};
 use sdk::chain::LocalFuture;
 use sdk::connection::{Connect, ConnectError, Connection, TooManyTasks};
 use sdk::meters::Shard;
@@ -51,6 +52,18 @@ impl World for Worker {
             let worker = worker.ok_or(FetchError::Broken)?;
             fetch::run(&worker, request).await
         })
+    }
+
+    fn call(&self, request: Fetch) -> Call {
+        let (worker, pipe) = (self.strong(), Rc::<Pipe>::default());
+        let end = pipe.clone();
+        Call::new(
+            pipe,
+            Box::pin(async move {
+                let worker = worker.ok_or(FetchError::Broken)?;
+                fetch::call::run(worker, request, end).await
+            }),
+        )
     }
 
     fn dispatch(&self, client: &Client, request: Fetch) -> LocalFuture<'static, Result<Fetched, FetchError>> {
