@@ -18,7 +18,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::auth::Vouched;
-use message::{Answer, Header, Writer};
+use crate::protobuf::{Writer, unframed};
+use message::{Answer, Header};
 
 /// The method that servers of the API v3 offer.
 const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
@@ -81,26 +82,8 @@ impl Plugin for ExtAuthz {
 
     fn build(mut config: Config, cx: &mut Build<'_>) -> Result<ExtAuthz, Invalid> {
         let target = cx.target(&config.uri).map_err(|invalid| invalid.at("/uri"))?;
-        let rest = config.uri.split_once("://").map_or("", |(_, rest)| rest);
-        let path = match rest.find('/').map(|at| &rest[at..]) {
-            None | Some("/") => CHECK.to_owned(),
-            Some(path)
-                if path.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'?' | b'#')) =>
-            {
-                path.to_owned()
-            }
-            Some(_) => {
-                return Err(Invalid::new("the path of uri is not that of a method of gRPC")
-                    .at("/uri")
-                    .expected(CHECK));
-            }
-        };
-        let mut fields = Fields::new();
-        for (name, value) in &config.metadata {
-            fields.append(name.as_bytes(), value.as_bytes()).map_err(|_| {
-                Invalid::new("this is not a valid header").within(name).under("/metadata").got(value)
-            })?;
-        }
+        let path = method_of(&config.uri, CHECK)?;
+        fields_of(&config.metadata)?;
         config.request_headers.iter_mut().for_each(|name| name.make_ascii_lowercase());
         Ok(ExtAuthz { target, path, config })
     }
@@ -141,6 +124,37 @@ impl Plugin for ExtAuthz {
     }
 }
 
+/// The path of the method to call: that of the address, or the usual one.
+///
+/// # Errors
+/// It is no path of a method.
+pub(crate) fn method_of(uri: &str, usual: &str) -> Result<String, Invalid> {
+    let rest = uri.split_once("://").map_or("", |(_, rest)| rest);
+    match rest.find('/').map(|at| &rest[at..]) {
+        None | Some("/") => Ok(usual.to_owned()),
+        Some(path) if path.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'?' | b'#')) => {
+            Ok(path.to_owned())
+        }
+        Some(_) => {
+            Err(Invalid::new("the path of uri is not that of a method of gRPC").at("/uri").expected(usual))
+        }
+    }
+}
+
+/// The headers of a call.
+///
+/// # Errors
+/// One of them is invalid.
+pub(crate) fn fields_of(metadata: &IndexMap<String, String>) -> Result<Fields, Invalid> {
+    let mut fields = Fields::new();
+    for (name, value) in metadata {
+        fields.append(name.as_bytes(), value.as_bytes()).map_err(|_| {
+            Invalid::new("this is not a valid header").within(name).under("/metadata").got(value)
+        })?;
+    }
+    Ok(fields)
+}
+
 /// The server's answer.
 fn read(fetched: &Fetched) -> Result<Answer<'_>, &'static str> {
     if fetched.status != 200 {
@@ -152,7 +166,7 @@ fn read(fetched: &Fetched) -> Result<Answer<'_>, &'static str> {
     if failed || fetched.body.is_empty() {
         return Err("the authorization server answers with an error of gRPC");
     }
-    let message = message::unframed(&fetched.body);
+    let message = unframed(&fetched.body);
     message
         .and_then(|message| Answer::read(message).ok())
         .ok_or("the authorization server's answer is not a CheckResponse")
@@ -160,11 +174,8 @@ fn read(fetched: &Fetched) -> Result<Answer<'_>, &'static str> {
 
 impl ExtAuthz {
     fn request(&self, x: &Exchange<'_>, message: Vec<u8>) -> Fetch {
-        let mut fields = Fields::new();
-        for (name, value) in &self.config.metadata {
-            // Checked at build time.
-            let _ = fields.append(name.as_bytes(), value.as_bytes());
-        }
+        // Checked at build time.
+        let mut fields = fields_of(&self.config.metadata).unwrap_or_default();
         // The name and value are valid.
         let _ = fields.set(b"Content-Type", b"application/grpc");
         x.count_hop(&mut fields);
@@ -353,7 +364,7 @@ fn to_client(x: &mut Exchange<'_>, headers: &[Header<'_>]) {
 }
 
 /// Whether a header is not part of the framing or of the connection.
-fn is_changeable(name: &str) -> bool {
+pub(crate) fn is_changeable(name: &str) -> bool {
     const FIXED: [&str; 8] = [
         "host",
         "content-length",

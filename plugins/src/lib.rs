@@ -49,6 +49,7 @@ pub mod ext_plugin;
 pub mod ext_plugin_post_req;
 pub mod ext_plugin_post_resp;
 pub mod ext_plugin_pre_req;
+pub mod ext_proc;
 pub mod fault_injection;
 pub mod file_logger;
 mod form;
@@ -86,6 +87,7 @@ pub mod opentelemetry;
 pub mod path_characters;
 mod preceded;
 pub mod prometheus;
+mod protobuf;
 pub mod proxy_cache;
 pub mod proxy_mirror;
 pub mod proxy_rewrite;
@@ -180,6 +182,7 @@ plugins! {
     forward_auth::ForwardAuth,
     opa::Opa,
     authz_keycloak::AuthzKeycloak,
+    ext_proc::ExtProc,
     data_mask::DataMask,
     error_log_logger::ErrorLogLogger,
     proxy_cache::ProxyCache,

@@ -1,142 +1,10 @@
 //! Messages of `envoy.service.auth.v3` in the wire format of Protocol Buffers, as far as they are used; those of v2 have
 //! the same fields. Unknown fields are skipped.
 
-/// The wire types in use.
-const VARINT: u64 = 0;
-const BYTES: u64 = 2;
+use crate::protobuf::{Field, Fields, Malformed, number, text};
 
 /// Headers that an answer may set or remove: each is compared with the others.
 const MOST_HEADERS: usize = 1000;
-
-/// A message that is being written.
-#[derive(Default)]
-pub(super) struct Writer(Vec<u8>);
-
-impl Writer {
-    pub fn number(&mut self, field: u64, value: u64) -> &mut Writer {
-        if value != 0 {
-            self.varint(field << 3 | VARINT);
-            self.varint(value);
-        }
-        self
-    }
-
-    pub fn bytes(&mut self, field: u64, value: &[u8]) -> &mut Writer {
-        if !value.is_empty() {
-            self.part(field, value);
-        }
-        self
-    }
-
-    /// A message; present even if it is empty.
-    pub fn message(&mut self, field: u64, message: &Writer) -> &mut Writer {
-        self.part(field, &message.0);
-        self
-    }
-
-    /// An entry of a `map<string, string>`.
-    pub fn entry(&mut self, field: u64, key: &[u8], value: &[u8]) -> &mut Writer {
-        let mut entry = Writer::default();
-        entry.bytes(1, key).bytes(2, value);
-        self.message(field, &entry)
-    }
-
-    /// The message with the prefix of gRPC: not compressed, and its length.
-    pub fn framed(&self) -> Vec<u8> {
-        let length = u32::try_from(self.0.len()).unwrap_or(u32::MAX).to_be_bytes();
-        [&[0][..], &length, &self.0].concat()
-    }
-
-    fn part(&mut self, field: u64, value: &[u8]) {
-        self.varint(field << 3 | BYTES);
-        self.varint(value.len() as u64);
-        self.0.extend_from_slice(value);
-    }
-
-    fn varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.0.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.0.push(value as u8);
-    }
-}
-
-/// The message within the prefix of gRPC; `None` if it is missing, compressed or incomplete.
-pub(super) fn unframed(body: &[u8]) -> Option<&[u8]> {
-    let (&[flag, a, b, c, d], message) = body.split_first_chunk::<5>()?;
-    (flag == 0 && message.len() == u32::from_be_bytes([a, b, c, d]) as usize).then_some(message)
-}
-
-/// A field of a message.
-pub(super) enum Field<'m> {
-    Number(u64),
-    Bytes(&'m [u8]),
-    /// A number of 4 or 8 bytes, which no field in use has.
-    Fixed,
-}
-
-/// The fields of a message with their numbers; an error ends them.
-pub(super) struct Fields<'m>(&'m [u8]);
-
-impl<'m> Fields<'m> {
-    pub fn of(message: &'m [u8]) -> Fields<'m> {
-        Fields(message)
-    }
-
-    fn varint(&mut self) -> Option<u64> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let (&byte, rest) = self.0.split_first()?;
-            self.0 = rest;
-            value |= u64::from(byte & 0x7f).checked_shl(shift)?;
-            if byte < 0x80 {
-                return Some(value);
-            }
-        }
-        None
-    }
-
-    fn take(&mut self, length: u64) -> Option<&'m [u8]> {
-        let (part, rest) = self.0.split_at_checked(usize::try_from(length).ok()?)?;
-        self.0 = rest;
-        Some(part)
-    }
-
-    fn field(&mut self) -> Option<(u64, Field<'m>)> {
-        let tag = self.varint()?;
-        let field = match tag & 7 {
-            0 => Field::Number(self.varint()?),
-            1 => self.take(8).map(|_| Field::Fixed)?,
-            2 => {
-                let length = self.varint()?;
-                Field::Bytes(self.take(length)?)
-            }
-            5 => self.take(4).map(|_| Field::Fixed)?,
-            _ => return None,
-        };
-        Some((tag >> 3, field))
-    }
-}
-
-/// A message that is not readable.
-#[derive(Debug)]
-pub(super) struct Malformed;
-
-impl<'m> Iterator for Fields<'m> {
-    type Item = Result<(u64, Field<'m>), Malformed>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.0.is_empty() {
-            return None;
-        }
-        let field = self.field();
-        if field.is_none() {
-            self.0 = &[];
-        }
-        Some(field.ok_or(Malformed))
-    }
-}
 
 /// A header that the server sets.
 #[derive(Debug, PartialEq, Eq)]
@@ -216,19 +84,6 @@ impl<'m> Answer<'m> {
     }
 }
 
-/// The last number of a field; an error if the field is not a number.
-fn number(message: &[u8], wanted: u64) -> Result<Option<u64>, Malformed> {
-    let mut found = None;
-    for field in Fields::of(message) {
-        match field? {
-            (number, Field::Number(value)) if number == wanted => found = Some(value),
-            (number, _) if number == wanted => return Err(Malformed),
-            _ => {}
-        }
-    }
-    Ok(found)
-}
-
 /// `HeaderValueOption`. One without a name is skipped.
 fn header(message: &[u8]) -> Result<Option<Header<'_>>, Malformed> {
     let mut found = Header { name: "", value: b"", append: false };
@@ -251,13 +106,10 @@ fn header(message: &[u8]) -> Result<Option<Header<'_>>, Malformed> {
     Ok((!found.name.is_empty()).then_some(found))
 }
 
-fn text(bytes: &[u8]) -> Result<&str, Malformed> {
-    std::str::from_utf8(bytes).map_err(|_| Malformed)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protobuf::{Writer, unframed};
 
     #[test]
     fn messages_are_written_and_read() {
@@ -285,13 +137,6 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_seven_bits_a_byte() {
-        let mut message = Writer::default();
-        message.number(3, 300).entry(10, b"k", b"v");
-        assert_eq!(message.0, b"\x18\xac\x02\x52\x06\x0a\x01k\x12\x01v");
-    }
-
-    #[test]
     fn an_answer_accepts_only_by_its_status() {
         // A status of two parts, of which the second has only a text.
         assert_eq!(Answer::read(b"\x0a\x02\x08\x07\x0a\x03\x12\x01a").unwrap().code, 7);
@@ -310,7 +155,7 @@ mod tests {
             }
             let mut answer = Writer::default();
             answer.message(3, &ok);
-            Answer::read(&answer.0).is_ok()
+            Answer::read(answer.as_bytes()).is_ok()
         };
         assert_eq!((answer(MOST_HEADERS), answer(MOST_HEADERS + 1)), (true, false));
     }
@@ -326,9 +171,5 @@ mod tests {
         ] {
             assert!(Answer::read(wrong).is_err(), "{wrong:?}");
         }
-        for wrong in [&b""[..], b"\0\0\0\0", b"\x01\0\0\0\0", b"\0\0\0\0\x02a", b"\0\0\0\0\0a"] {
-            assert!(unframed(wrong).is_none(), "{wrong:?}");
-        }
-        assert_eq!(unframed(b"\0\0\0\0\0"), Some(&b""[..]));
     }
 }

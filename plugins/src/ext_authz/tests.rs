@@ -1,8 +1,8 @@
 use sdk::testing::{Probe, fields, now};
 use sdk::world::FetchError;
 
-use super::message::{Field, Fields as Parts};
 use super::*;
+use crate::protobuf::{Field, Fields as Parts};
 
 fn answer(message: &Writer) -> Result<Fetched, FetchError> {
     Ok(Fetched { status: 200, body: message.framed(), ..Fetched::default() })
@@ -71,7 +71,7 @@ fn the_server_gets_the_request() {
     assert_eq!(sent.timeouts.read, Duration::from_millis(700));
     assert_eq!(sent.fields.get_named(b"x-api"), Some(&b"k"[..]));
     assert_eq!(sent.fields.get_named(b"content-type"), Some(&b"application/grpc"[..]));
-    let attributes = part(message::unframed(&sent.body).unwrap(), &[1])[0];
+    let attributes = part(unframed(&sent.body).unwrap(), &[1])[0];
     assert_eq!(part(attributes, &[1, 1, 1, 2]), [b"127.0.0.1"]);
     let http = part(attributes, &[4, 2])[0];
     let text = |path: &[u64]| String::from_utf8(part(http, path)[0].to_vec()).unwrap();
@@ -101,7 +101,7 @@ fn the_server_gets_the_request() {
     let rest = json!({"request_headers": ["Authorization"], "uri": "http://127.0.0.1:1/a.B/C"});
     let sent = run(&headers, rest, answer(&Writer::default()), |_, _| {});
     assert_eq!(sent.uri, b"/a.B/C");
-    let message = message::unframed(&sent.body).unwrap();
+    let message = unframed(&sent.body).unwrap();
     let names = part(message, &[1, 4, 2, 3, 1]);
     assert_eq!(names[4..], [b"authorization"]);
 }

@@ -1,0 +1,493 @@
+//! ext-proc: a server of `envoy.service.ext_proc.v3.ExternalProcessor` reads and changes requests and responses.
+//!
+//! Native: APISIX has no such plugin. Each exchange has a stream of gRPC, on which messages are those of Envoy's filter
+//! `ext_proc`, so servers that are made for it can be used unchanged.
+
+mod bodies;
+mod changes;
+mod message;
+mod mode;
+mod session;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use indexmap::IndexMap;
+use model::Invalid;
+use sdk::chain::Phases;
+use sdk::world::{Fetch, FetchTimeouts, Keep, Target};
+use sdk::{Build, Chunk, Exchange, Fields, Framing, Method, Phase, Plugin, Reply, Step, target};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use message::{Answer, Continue, Headers, Immediate, Part, Verdict};
+use mode::{BodyMode, Mode};
+use session::{Failure, INVALID, Session, State};
+
+/// The method that servers offer.
+const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
+
+/// The configured plugin.
+pub struct ExtProc {
+    target: Target,
+    /// The path of the method.
+    path: String,
+    config: Config,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Config {
+    uri: String,
+    ssl_verify: bool,
+    timeout: u64,
+    allow_degradation: bool,
+    status_on_error: u16,
+    #[serde(default)]
+    processing_mode: Mode,
+    allow_mode_override: bool,
+    max_body_bytes: usize,
+    max_message_bytes: usize,
+    #[serde(default)]
+    metadata: IndexMap<String, String>,
+    keepalive_timeout: u64,
+}
+
+/// The streams of an exchange, by the address of the plugin instance.
+#[derive(Default)]
+struct Streams(Vec<(usize, Rc<Stream>)>);
+
+/// The stream of an instance.
+struct Stream {
+    session: Session,
+    allow_degradation: bool,
+    status_on_error: u16,
+    /// The next part of the request.
+    request: Cell<Stage>,
+    /// The body that takes the place of the message's.
+    replacement: RefCell<Option<Vec<u8>>>,
+    response: bodies::Response,
+}
+
+/// How far a request has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Headers,
+    /// Its body is buffered for the server.
+    Body,
+    /// Its body is buffered, to be replaced.
+    Replaced,
+    Done,
+}
+
+impl Plugin for ExtProc {
+    const NAME: &'static str = "ext-proc";
+    const PRIORITY: i32 = 1999;
+    const PHASES: Phases =
+        Phases::ACCESS.with(Phases::HEADER_FILTER).with(Phases::BODY_FILTER).with(Phases::LOG);
+
+    type Config = Config;
+
+    fn schema() -> Value {
+        let header = |default| json!({"type": "string", "enum": ["SEND", "SKIP"], "default": default});
+        let body = json!({"type": "string", "enum": ["NONE", "STREAMED", "BUFFERED"], "default": "NONE"});
+        json!({
+            "type": "object",
+            "properties": {
+                "uri": {"type": "string"},
+                "ssl_verify": {"type": "boolean", "default": true},
+                "timeout": {"type": "integer", "minimum": 1, "maximum": 60000, "default": 200},
+                "allow_degradation": {"type": "boolean", "default": false},
+                "status_on_error": {"type": "integer", "minimum": 200, "maximum": 599, "default": 500},
+                "processing_mode": {
+                    "type": "object",
+                    "properties": {
+                        "request_header_mode": header("SEND"),
+                        "response_header_mode": header("SEND"),
+                        "request_body_mode": body,
+                        "response_body_mode": body,
+                        "request_trailer_mode": header("SKIP"),
+                        "response_trailer_mode": header("SKIP"),
+                    },
+                    "additionalProperties": false,
+                },
+                "allow_mode_override": {"type": "boolean", "default": false},
+                "max_body_bytes": {"type": "integer", "minimum": 1, "maximum": 67_108_864, "default": 1_048_576},
+                "max_message_bytes": {"type": "integer", "minimum": 1, "maximum": 134_217_728, "default": 4_194_304},
+                "metadata": {"type": "object", "additionalProperties": {"type": "string"}},
+                "keepalive_timeout": {"type": "integer", "minimum": 1000, "default": 60000},
+            },
+            "required": ["uri"],
+        })
+    }
+
+    fn build(config: Config, cx: &mut Build<'_>) -> Result<ExtProc, Invalid> {
+        let target = cx.target(&config.uri).map_err(|invalid| invalid.at("/uri"))?;
+        let path = crate::ext_authz::method_of(&config.uri, PROCESS)?;
+        crate::ext_authz::fields_of(&config.metadata)?;
+        let mode = config.processing_mode;
+        let trailers = [
+            (
+                "request_trailer_mode",
+                mode.request_trailers,
+                mode.request_body == BodyMode::Buffered,
+                "BUFFERED",
+            ),
+            (
+                "response_trailer_mode",
+                mode.response_trailers,
+                mode.response_body != BodyMode::None,
+                "STREAMED or BUFFERED",
+            ),
+        ];
+        for (name, sends, is_possible, needed) in trailers {
+            if sends && !is_possible {
+                let body = name.replace("trailer", "body");
+                return Err(Invalid::new("trailers can be sent behind a body only")
+                    .within(name)
+                    .under("/processing_mode")
+                    .expected(format!("`{body}` {needed}")));
+            }
+        }
+        Ok(ExtProc { target, path, config })
+    }
+
+    fn phases(&self) -> Phases {
+        match self.config.processing_mode.sees_responses() || self.config.allow_mode_override {
+            true => ExtProc::PHASES,
+            false => Phases::ACCESS.with(Phases::LOG),
+        }
+    }
+
+    fn access(&self, x: &mut Exchange<'_>) -> Step {
+        let stream = match self.stream(x) {
+            Some(stream) => stream,
+            None => match self.open(x) {
+                Some(stream) => stream,
+                None => return Step::Reply(Reply::status(self.config.status_on_error)),
+            },
+        };
+        match stream.request.get() {
+            _ if !stream.session.is_open() => Step::Next,
+            Stage::Headers => Step::Wait,
+            Stage::Body => crate::buffer_body(x, self.config.max_body_bytes),
+            Stage::Replaced => match crate::buffer_body(x, self.config.max_body_bytes) {
+                Step::Wait => {
+                    stream.request.set(Stage::Done);
+                    replace(x, stream.replacement.take().unwrap_or_default())
+                }
+                step => step,
+            },
+            Stage::Done => Step::Next,
+        }
+    }
+
+    fn header_action(&self, x: &mut Exchange<'_>) -> Step {
+        match self.stream(x) {
+            Some(stream) if stream.session.is_open() && stream.session.mode.get().sees_responses() => {
+                Step::Wait
+            }
+            _ => Step::Next,
+        }
+    }
+
+    fn filters_body(&self, x: &Exchange<'_>) -> bool {
+        self.stream(x).is_some_and(|stream| stream.filters_response())
+    }
+
+    fn holds_body(&self, x: &Exchange<'_>) -> bool {
+        self.stream(x).is_some_and(|stream| stream.holds_response())
+    }
+
+    fn body_action(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) -> Step {
+        let Some(stream) = self.stream(x) else { return Step::Next };
+        stream.take_piece(chunk, self.config.max_body_bytes)
+    }
+
+    async fn wait_body(&self, x: &mut Exchange<'_>, chunk: &mut Chunk) -> Step {
+        match self.stream(x) {
+            Some(stream) => match stream.response_body(x, chunk).await {
+                Ok(step) => step,
+                Err(failure) => stream.fail(x, failure),
+            },
+            None => Step::Next,
+        }
+    }
+
+    async fn wait(&self, phase: Phase, x: &mut Exchange<'_>) -> Step {
+        let Some(stream) = self.stream(x) else { return Step::Next };
+        let done = match phase {
+            Phase::HeaderFilter => stream.response_headers(x).await,
+            _ if stream.request.get() == Stage::Headers => self.request_headers(&stream, x).await,
+            _ => stream.request_body(x).await,
+        };
+        done.unwrap_or_else(|failure| stream.fail(x, failure))
+    }
+
+    fn log(&self, x: &mut Exchange<'_>) {
+        // The stream ends with the exchange.
+        let id = self.id();
+        if let Some(streams) = x.note_mut::<Streams>() {
+            streams.0.retain(|(own, _)| *own != id);
+        }
+    }
+}
+
+impl ExtProc {
+    fn id(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    fn stream(&self, x: &Exchange<'_>) -> Option<Rc<Stream>> {
+        let streams = x.note::<Streams>()?;
+        streams.0.iter().find(|(id, _)| *id == self.id()).map(|(_, stream)| stream.clone())
+    }
+
+    /// Opens the stream; it connects when there is something to send.
+    fn open(&self, x: &mut Exchange<'_>) -> Option<Rc<Stream>> {
+        let world = x.world().owned()?;
+        let config = &self.config;
+        let call = world.call(self.request(x));
+        let timeout = Duration::from_millis(config.timeout);
+        let stream = Rc::new(Stream {
+            session: Session::new(world, call, config.processing_mode, timeout, config.max_message_bytes),
+            allow_degradation: config.allow_degradation,
+            status_on_error: config.status_on_error,
+            request: Cell::new(Stage::Headers),
+            replacement: RefCell::default(),
+            response: bodies::Response::default(),
+        });
+        let id = self.id();
+        match x.note_mut::<Streams>() {
+            Some(streams) => streams.0.push((id, stream.clone())),
+            None => x.set_note(Streams(vec![(id, stream.clone())])),
+        }
+        Some(stream)
+    }
+
+    fn request(&self, x: &Exchange<'_>) -> Fetch {
+        // Checked at build time.
+        let mut fields = crate::ext_authz::fields_of(&self.config.metadata).unwrap_or_default();
+        // The name and value are valid.
+        let _ = fields.set(b"Content-Type", b"application/grpc");
+        x.count_hop(&mut fields);
+        let timeout = Duration::from_millis(self.config.timeout);
+        Fetch {
+            verify: self.config.ssl_verify,
+            target: self.target.clone(),
+            method_name: Vec::new(),
+            method: Method::Post,
+            uri: self.path.clone().into_bytes(),
+            fields,
+            body: Bytes::new(),
+            timeouts: FetchTimeouts { connect: timeout, send: timeout, read: timeout },
+            max_body: 0,
+            repeatable: false,
+            http2: true,
+            keep: Keep { connections: 1, idle: Duration::from_millis(self.config.keepalive_timeout) },
+            tunnel: None,
+        }
+    }
+
+    async fn request_headers(&self, stream: &Rc<Stream>, x: &mut Exchange<'_>) -> Result<Step, Failure> {
+        let has_body = x.request().framing != Framing::None;
+        let session = &stream.session;
+        stream.request.set(Stage::Done);
+        if session.mode.get().request_headers {
+            let message = message::of_headers(Part::RequestHeaders, &request_headers(x), !has_body);
+            let Some(answer) = session.ask(Part::RequestHeaders, &message).await? else {
+                return Ok(Step::Next);
+            };
+            let answer = Answer::read(&answer).map_err(|_| INVALID)?;
+            if let Some(mode) = answer.mode.filter(|_| self.config.allow_mode_override) {
+                session.mode.set(mode);
+            }
+            let done = match stream.verdict(answer.verdict)? {
+                Ok(done) => done,
+                Err(reply) => return Ok(reply),
+            };
+            changes::of_request(x, &done.headers).map_err(|_| INVALID)?;
+            if done.replaces {
+                let mode = session.mode.get();
+                session.mode.set(Mode { request_body: BodyMode::None, request_trailers: false, ..mode });
+                let Some(body) = done.body else { return Ok(Step::Next) };
+                if !has_body {
+                    return Ok(replace(x, body.to_vec()));
+                }
+                stream.replacement.replace(Some(body.to_vec()));
+                stream.request.set(Stage::Replaced);
+                return Ok(Step::Body(self.config.max_body_bytes));
+            }
+        }
+        match session.mode.get().request_body {
+            BodyMode::None => {}
+            _ if !has_body => {}
+            BodyMode::Buffered => {
+                stream.request.set(Stage::Body);
+                return Ok(match crate::buffer_body(x, self.config.max_body_bytes) {
+                    // It is called again.
+                    Step::Wait => Step::Body(self.config.max_body_bytes),
+                    step => step,
+                });
+            }
+            BodyMode::Streamed => x.filter_request_body(Box::new(bodies::Upload::of(stream.clone()))),
+        }
+        Ok(Step::Next)
+    }
+}
+
+impl Stream {
+    /// The response for a failure; where failures are ignored, the server is not asked any more.
+    fn fail(&self, x: &Exchange<'_>, failure: Failure) -> Step {
+        self.session.state.set(State::Over);
+        if failure == Failure::NoMemory {
+            return crate::no_memory();
+        }
+        if self.allow_degradation {
+            return Step::Next;
+        }
+        x.complain(ExtProc::NAME, failure.as_str());
+        Step::Reply(Reply::status(self.status_on_error).because(failure.as_str()))
+    }
+
+    /// The changes of an answer, or the step for an immediate response.
+    fn verdict<'m>(&self, verdict: Option<Verdict<'m>>) -> Result<Result<Continue<'m>, Step>, Failure> {
+        match verdict {
+            Some(Verdict::Continue(_, done)) => Ok(Ok(done)),
+            Some(Verdict::Immediate(answer)) => {
+                self.session.state.set(State::Over);
+                immediate(&answer).map(Err)
+            }
+            None => Err(INVALID),
+        }
+    }
+
+    /// Sends the buffered body of the request, and its trailers.
+    async fn request_body(&self, x: &mut Exchange<'_>) -> Result<Step, Failure> {
+        self.request.set(Stage::Done);
+        let session = &self.session;
+        let sends_trailers = session.mode.get().request_trailers && !x.request_trailers().is_empty();
+        let message = message::of_body(Part::RequestBody, x.body(), !sends_trailers);
+        let Some(answer) = session.ask(Part::RequestBody, &message).await? else { return Ok(Step::Next) };
+        drop(message);
+        let answer = Answer::read(&answer).map_err(|_| INVALID)?;
+        let done = match self.verdict(answer.verdict)? {
+            Ok(done) => done,
+            Err(reply) => return Ok(reply),
+        };
+        changes::of_request(x, &done.headers).map_err(|_| INVALID)?;
+        if let Some(body) = done.body {
+            let trailers = x.request_trailers().clone();
+            x.set_body(body.to_vec()).map_err(|_| Failure::NoMemory)?;
+            for (name, value, _) in trailers.iter() {
+                // They were valid before.
+                let _ = x.set_request_trailer(&String::from_utf8_lossy(name), value);
+            }
+        }
+        if !sends_trailers || done.replaces {
+            return Ok(Step::Next);
+        }
+        let message = message::of_headers(Part::RequestTrailers, &all(x.request_trailers()), false);
+        let Some(answer) = session.ask(Part::RequestTrailers, &message).await? else { return Ok(Step::Next) };
+        let answer = Answer::read(&answer).map_err(|_| INVALID)?;
+        match self.verdict(answer.verdict)? {
+            Ok(done) => changes::of_request_trailers(x, &done.headers).map_err(|_| INVALID)?,
+            Err(reply) => return Ok(reply),
+        }
+        Ok(Step::Next)
+    }
+
+    async fn response_headers(&self, x: &mut Exchange<'_>) -> Result<Step, Failure> {
+        let session = &self.session;
+        let has_body = x.method() != Method::Head
+            && !matches!(x.status(), 204 | 205 | 304)
+            && !matches!(x.response().framing, Framing::None | Framing::Length(0));
+        if session.mode.get().response_headers {
+            let message = message::of_headers(Part::ResponseHeaders, &response_headers(x), !has_body);
+            let Some(answer) = session.ask(Part::ResponseHeaders, &message).await? else {
+                return Ok(Step::Next);
+            };
+            let answer = Answer::read(&answer).map_err(|_| INVALID)?;
+            let done = match self.verdict(answer.verdict)? {
+                Ok(done) => done,
+                Err(reply) => return Ok(reply),
+            };
+            changes::of_response(x, &done.headers).map_err(|_| INVALID)?;
+            if done.replaces {
+                let mode = session.mode.get();
+                session.mode.set(Mode { response_body: BodyMode::None, response_trailers: false, ..mode });
+                self.response.replace(done.body.filter(|_| has_body));
+            }
+        }
+        if self.filters_response() {
+            x.remove_response_header("Content-Length");
+        }
+        Ok(Step::Next)
+    }
+}
+
+/// The response that the server makes.
+fn immediate(answer: &Immediate<'_>) -> Result<Step, Failure> {
+    let mut fields = changes::of_immediate(answer).map_err(|_| INVALID)?;
+    let status = match answer.status {
+        0 => 200,
+        status => u16::try_from(status).ok().filter(|status| (200..=599).contains(status)).ok_or(INVALID)?,
+    };
+    if !answer.body.is_empty() && fields.get_named(b"content-type").is_none() {
+        // The name and value are valid.
+        let _ = fields.set(b"Content-Type", b"text/plain; charset=utf-8");
+    }
+    let body = Bytes::copy_from_slice(answer.body);
+    let reply = Reply { body, fields: Some(Box::new(fields)), ..Reply::status(status) };
+    Ok(Step::Reply(reply.because("the processing server makes the response")))
+}
+
+/// Replaces the request's body.
+fn replace(x: &mut Exchange<'_>, body: Vec<u8>) -> Step {
+    match x.set_body(body) {
+        Ok(()) => Step::Next,
+        Err(_) => crate::no_memory(),
+    }
+}
+
+fn request_headers(x: &Exchange<'_>) -> Headers {
+    let head = x.request();
+    // The normal form, by which routes are found and which the upstream gets.
+    let mut path = Vec::with_capacity(head.target().len());
+    target::encode_path(x.path(), &head.path_rules, &mut path);
+    if head.has_query {
+        path.push(b'?');
+        path.extend_from_slice(x.query());
+    }
+    let mut headers = Headers::default();
+    headers.add(b":authority", head.authority());
+    headers.add(b":method", head.method_bytes());
+    headers.add(b":path", &path);
+    headers.add(b":scheme", x.client().scheme().as_bytes());
+    add_all(&head.fields, &mut headers);
+    headers
+}
+
+fn response_headers(x: &Exchange<'_>) -> Headers {
+    let mut headers = Headers::default();
+    headers.add(b":status", x.status().to_string().as_bytes());
+    add_all(&x.response().fields, &mut headers);
+    headers
+}
+
+fn all(fields: &Fields) -> Headers {
+    let mut headers = Headers::default();
+    add_all(fields, &mut headers);
+    headers
+}
+
+/// Adds fields, with their names in lower case.
+fn add_all(fields: &Fields, headers: &mut Headers) {
+    for (name, value, _) in fields.iter() {
+        let name = name.to_ascii_lowercase();
+        if name != b"host" {
+            headers.add(&name, value);
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! The stream to the server that an exchange has.
+//!
+//! Both directions of the exchange share it: each waits for the answer to its own message.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use sdk::World;
+use sdk::budget::Reservation;
+use sdk::call::Call;
+use sdk::world::FetchError;
+
+use super::message::{Part, Side, Subject};
+use super::mode::Mode;
+use crate::protobuf::Writer;
+use crate::within::within;
+
+/// The prefix of a message of gRPC.
+const PREFIX: usize = 5;
+
+/// Messages that ask for more time.
+const MOST_DELAYS: u32 = 100;
+
+/// Bytes that come at a time, besides the message that is read.
+const AHEAD: usize = 64 << 10;
+
+/// Why there is no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// It cannot be reached, or the stream breaks off.
+    Broken(&'static str),
+    Timeout,
+    NoMemory,
+}
+
+impl Failure {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Failure::Broken(why) => why,
+            Failure::Timeout => "the processing server does not answer in time",
+            Failure::NoMemory => "the gateway's memory for request and response bodies is used up",
+        }
+    }
+}
+
+pub(super) const INVALID: Failure = Failure::Broken("the processing server's answer is invalid");
+const UNASKED: Failure = Failure::Broken("the processing server answers what was not sent");
+const TOO_LARGE: Failure = Failure::Broken("the processing server's answer exceeds max_message_bytes");
+const REFUSED: Failure = Failure::Broken("the processing server ends the stream with an error of gRPC");
+const STATUS: Failure = Failure::Broken("the processing server does not answer with status 200");
+
+/// Where the processing of an exchange stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    Open,
+    /// The server has ended the stream, or failed where failures are ignored.
+    Over,
+}
+
+pub(super) struct Session {
+    pub world: Rc<dyn World>,
+    pub mode: Cell<Mode>,
+    pub state: Cell<State>,
+    timeout: Duration,
+    max_message: usize,
+    call: RefCell<Call>,
+    /// Bytes that have come, of messages that are not complete.
+    buffer: RefCell<(Vec<u8>, Reservation)>,
+    sides: [Waiting; 2],
+    /// Messages that asked for more time.
+    delays: Cell<u32>,
+}
+
+/// A direction that waits for an answer.
+#[derive(Default)]
+struct Waiting {
+    part: Cell<Option<Part>>,
+    /// Its answer, which came while the other direction read.
+    answer: RefCell<Option<Vec<u8>>>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Session {
+    pub fn new(
+        world: Rc<dyn World>,
+        call: Call,
+        mode: Mode,
+        timeout: Duration,
+        max_message: usize,
+    ) -> Session {
+        Session {
+            world,
+            mode: Cell::new(mode),
+            state: Cell::new(State::Open),
+            timeout,
+            max_message,
+            call: RefCell::new(call),
+            buffer: RefCell::default(),
+            sides: Default::default(),
+            delays: Cell::new(0),
+        }
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.state.get() == State::Open
+    }
+
+    /// Sends a message about a part and returns its answer; `None` if the server has ended the stream.
+    ///
+    /// # Errors
+    /// There is no answer to it.
+    pub async fn ask(&self, part: Part, message: &Writer) -> Result<Option<Vec<u8>>, Failure> {
+        let mut held = Reservation::default();
+        let framed = message.framed();
+        held.resize(self.world.budget(), framed.len()).map_err(|_| Failure::NoMemory)?;
+        self.call.borrow().send(framed);
+        self.sides[part.side() as usize].part.set(Some(part));
+        let answer =
+            within(&*self.world, self.timeout, poll_fn(|cx| self.poll_answer(part.side(), cx))).await;
+        self.sides[part.side() as usize].part.set(None);
+        answer.unwrap_or(Err(Failure::Timeout))
+    }
+
+    fn poll_answer(&self, side: Side, cx: &mut Context<'_>) -> Poll<Result<Option<Vec<u8>>, Failure>> {
+        let own = &self.sides[side as usize];
+        if let Some(answer) = own.answer.take() {
+            return Poll::Ready(Ok(Some(answer)));
+        }
+        loop {
+            while let Some(message) = self.take_message()? {
+                let to = match Subject::of(&message).map_err(|_| INVALID)? {
+                    // It is not granted.
+                    Subject::MoreTime if self.delays.get() < MOST_DELAYS => {
+                        self.delays.set(self.delays.get() + 1);
+                        continue;
+                    }
+                    Subject::MoreTime => return Poll::Ready(Err(UNASKED)),
+                    // It ends the exchange, which either direction can.
+                    Subject::Immediate => side,
+                    Subject::Part(part) => {
+                        if self.sides[part.side() as usize].part.get() != Some(part) {
+                            return Poll::Ready(Err(UNASKED));
+                        }
+                        part.side()
+                    }
+                };
+                if to == side {
+                    return Poll::Ready(Ok(Some(message)));
+                }
+                let other = &self.sides[to as usize];
+                if other.answer.replace(Some(message)).is_some() {
+                    return Poll::Ready(Err(UNASKED));
+                }
+                if let Some(waker) = other.waker.take() {
+                    waker.wake();
+                }
+            }
+            let read = self.call.borrow_mut().poll_read(cx);
+            match read {
+                Poll::Pending => {
+                    *own.waker.borrow_mut() = Some(cx.waker().clone());
+                    return Poll::Pending;
+                }
+                Poll::Ready(Ok(Some(piece))) => self.add(&piece)?,
+                Poll::Ready(Ok(None)) => return Poll::Ready(self.ended()),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(failure_of(error))),
+            }
+        }
+    }
+
+    fn add(&self, piece: &[u8]) -> Result<(), Failure> {
+        // An answer that is no message of gRPC is not read as one.
+        if self.call.borrow().head().is_some_and(|(status, _)| status != 200) {
+            return Err(STATUS);
+        }
+        let (bytes, held) = &mut *self.buffer.borrow_mut();
+        let room = held.reserve(self.world.budget(), bytes, piece.len(), self.max_message + AHEAD);
+        room.map_err(|_| Failure::NoMemory)?;
+        bytes.extend_from_slice(piece);
+        Ok(())
+    }
+
+    /// Takes a complete message.
+    fn take_message(&self) -> Result<Option<Vec<u8>>, Failure> {
+        let (bytes, _) = &mut *self.buffer.borrow_mut();
+        let Some((&[flag, a, b, c, d], rest)) = bytes.split_first_chunk::<PREFIX>() else { return Ok(None) };
+        let length = u32::from_be_bytes([a, b, c, d]) as usize;
+        if flag != 0 {
+            return Err(INVALID);
+        }
+        if length > self.max_message {
+            return Err(TOO_LARGE);
+        }
+        if rest.len() < length {
+            return Ok(None);
+        }
+        let message = rest[..length].to_vec();
+        bytes.drain(..PREFIX + length);
+        Ok(Some(message))
+    }
+
+    /// The server has ended the stream: with status 0 if it wants nothing more.
+    fn ended(&self) -> Result<Option<Vec<u8>>, Failure> {
+        let call = self.call.borrow();
+        let (status, head) = call.head().unwrap_or_default();
+        let trailers = call.trailers();
+        let is_cut = !self.buffer.borrow().0.is_empty();
+        let of = |fields: &sdk::Fields| fields.get_named(b"grpc-status").map(<[u8]>::to_vec);
+        match of(&trailers).or_else(|| of(&head)) {
+            _ if status != 200 => Err(STATUS),
+            Some(code) if code == b"0" && !is_cut => {
+                self.state.set(State::Over);
+                Ok(None)
+            }
+            _ => Err(REFUSED),
+        }
+    }
+}
+
+fn failure_of(error: FetchError) -> Failure {
+    match error {
+        FetchError::Timeout => Failure::Timeout,
+        error => Failure::Broken(error.as_str()),
+    }
+}
