@@ -35,6 +35,7 @@ mod server_tls;
 mod simple;
 mod syntax;
 mod tcp;
+mod tracing;
 mod upstream_tls;
 mod value;
 mod vhosts;

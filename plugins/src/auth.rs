@@ -6,6 +6,7 @@ use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use model::Invalid;
 use sdk::consumers::Identity;
+use sdk::template::Template;
 use sdk::{Exchange, Reply, Step};
 use serde_json::{Value, json};
 use smallvec::{SmallVec, smallvec};
@@ -27,42 +28,71 @@ pub(crate) fn anonymous_consumer() -> Value {
 }
 
 /// The value of `WWW-Authenticate` in a 401 (RFC 9110 section 11.6.1).
-pub(crate) struct Challenge(Vec<u8>);
+pub(crate) enum Challenge {
+    Text(Vec<u8>),
+    /// With variables in the realm.
+    Of(Template),
+}
 
 impl Challenge {
     /// `realm` must have passed its schema, so that it needs no escapes.
     pub fn new(scheme: &str, realm: &str) -> Challenge {
-        Challenge(format!("{scheme} realm=\"{realm}\"").into_bytes())
+        Challenge::Text(format!("{scheme} realm=\"{realm}\"").into_bytes())
     }
 
-    /// Of tokens (RFC 6750 section 3). Without a realm if it is empty.
+    /// Of tokens (RFC 6750 section 3). Without a realm if it is empty; `${name}` in it is a variable.
     pub fn bearer(realm: &str) -> Challenge {
         match realm {
-            "" => Challenge(b"Bearer".to_vec()),
+            "" => Challenge::Text(b"Bearer".to_vec()),
+            realm if realm.contains("${") => {
+                Challenge::Of(Template::parse(&format!("Bearer realm=\"{realm}\"")))
+            }
             realm => Challenge::new("Bearer", realm),
         }
     }
 
+    pub fn has_variables(&self) -> bool {
+        matches!(self, Challenge::Of(_))
+    }
+
+    /// The value for a request.
+    fn value(&self, x: &Exchange<'_>) -> Vec<u8> {
+        match self {
+            Challenge::Text(text) => text.clone(),
+            Challenge::Of(template) => {
+                let mut value = Vec::new();
+                // A quoted string (RFC 9110 section 5.6.4), on one line.
+                template.render_escaped(x, &mut value, |byte, out| match byte {
+                    b'"' | b'\\' => out.extend_from_slice(&[b'\\', byte]),
+                    0x20..=0x7e => out.push(byte),
+                    _ => {}
+                });
+                value
+            }
+        }
+    }
+
     /// Refuses a token: the client learns that it sent one, and that it is not accepted.
-    pub fn refuse_token(&self, message: &'static str) -> Step {
-        let separator = if self.0.contains(&b' ') { ", " } else { " " };
+    pub fn refuse_token(&self, x: &Exchange<'_>, message: &'static str) -> Step {
+        let value = self.value(x);
+        let separator = if value.contains(&b' ') { ", " } else { " " };
         let error = "error=\"invalid_token\"";
         let page = "error_uri=\"https://tools.ietf.org/html/rfc6750#section-3.1\"";
         let challenge = format!("{separator}{error}, error_description=\"{message}\", {page}").into_bytes();
         let reply = Reply::json(401, &json!({ "message": message })).because(message);
-        Step::Reply(reply.header("WWW-Authenticate", [&self.0[..], &challenge].concat()))
+        Step::Reply(reply.header("WWW-Authenticate", [value, challenge].concat()))
     }
 
-    pub fn refuse(&self, message: &'static str) -> Step {
+    pub fn refuse(&self, x: &Exchange<'_>, message: &'static str) -> Step {
         let reply = Reply::json(401, &json!({ "message": message })).because(message);
-        Step::Reply(reply.header("WWW-Authenticate", self.0.clone()))
+        Step::Reply(reply.header("WWW-Authenticate", self.value(x)))
     }
 
     /// Accepts the request as the anonymous consumer; refuses it if that consumer does not exist.
     pub fn admit(&self, x: &mut Exchange<'_>, plugin: &'static str, anonymous: &str) -> Step {
         let Some(consumer) = x.consumers().by_name(anonymous) else {
             x.complain(plugin, "the configured anonymous_consumer does not exist");
-            return self.refuse("Invalid user authorization");
+            return self.refuse(x, "Invalid user authorization");
         };
         let identity = Identity::anonymous(consumer);
         x.authenticate(identity);

@@ -243,7 +243,7 @@ impl BasicAuth {
                 Step::Next
             }
             (Err(_), Some(anonymous)) => self.challenge.admit(x, Self::NAME, anonymous),
-            (Err(message), None) => self.challenge.refuse(message),
+            (Err(message), None) => self.challenge.refuse(x, message),
         };
         if self.hide_credentials && matches!(step, Step::Next) {
             x.remove_header("Authorization");

@@ -27,6 +27,9 @@ pub struct Cors {
     by_metadata: Option<Vec<Origins>>,
     timing: Option<Origins>,
     timing_by_regex: Option<Vec<Pattern>>,
+    /// Headers about methods, headers and time are sent to preflights alone.
+    standard: bool,
+    rejects: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -41,6 +44,8 @@ pub struct Config {
     allow_origins_by_metadata: Option<Vec<String>>,
     timing_allow_origins: Option<String>,
     timing_allow_origins_by_regex: Option<Vec<String>>,
+    preflight_headers_only: bool,
+    reject_other_origins: bool,
 }
 
 /// A setting of origins.
@@ -62,7 +67,11 @@ enum HeaderValue<'a> {
 }
 
 /// Where the Origin the client sent lies; a later stage may change the header itself.
-struct Asked(Span);
+struct Asked {
+    origin: Span,
+    preflight: bool,
+    rejected: bool,
+}
 
 const ORIGINS: &str = r"^(\*|\*\*|null|\w+://[^,]+(,\w+://[^,]+)*)$";
 const ALL_METHODS: &str = "GET,POST,PUT,DELETE,PATCH,HEAD,OPTIONS,CONNECT,TRACE";
@@ -123,6 +132,16 @@ impl Plugin for Cors {
                     "pattern": ORIGINS,
                 },
                 "timing_allow_origins_by_regex": list("origins that match one of these may see timing"),
+                "preflight_headers_only": {
+                    "description": "answers to preflights alone have Access-Control-Allow-Methods, -Allow-Headers and -Max-Age, with the method of the preflight for `**` and no time below 0; other requests with OPTIONS are forwarded",
+                    "type": "boolean",
+                    "default": false,
+                },
+                "reject_other_origins": {
+                    "description": "requests of origins, with methods and preflights for headers that are not allowed get 403, except those of the site itself",
+                    "type": "boolean",
+                    "default": false,
+                },
             },
         })
     }
@@ -164,33 +183,50 @@ impl Plugin for Cors {
                 "timing_allow_origins_by_regex",
             )?,
             origins: Origins::parse(&config.allow_origins),
-            methods: if config.allow_methods == "**" { ALL_METHODS.into() } else { config.allow_methods },
+            methods: match config.allow_methods {
+                all if all == "**" && !config.preflight_headers_only => ALL_METHODS.into(),
+                methods => methods,
+            },
             headers: Some(config.allow_headers).filter(|headers| headers != "**"),
             expose: config.expose_headers.filter(|headers| !headers.is_empty()),
             max_age: config.max_age.to_string(),
             credentials: config.allow_credential,
+            standard: config.preflight_headers_only,
+            rejects: config.reject_other_origins,
         })
     }
 
     fn rewrite(&self, x: &mut Exchange<'_>) -> Step {
         let origin = x.header(&Name::Origin).map(<[u8]>::to_vec);
-        if let Some(origin) = origin {
-            let span = x.intern(&origin);
-            x.set_note(Asked(span));
+        let options = x.method() == Method::Options;
+        let preflight = options && origin.is_some() && x.header(&Name::AccessControlRequestMethod).is_some();
+        if let Some(own) = origin {
+            let rejected = self.rejects && !same_site(x, &own) && !self.accepts(x, &own, preflight);
+            let origin = x.intern(&own);
+            x.set_note(Asked { origin, preflight, rejected });
+            if rejected {
+                return Step::Reply(Reply::status(403).because("a request of another site is not allowed"));
+            }
         }
-        if x.method() == Method::Options { Step::Reply(Reply::status(200)) } else { Step::Next }
+        if preflight || options && !self.standard { Step::Reply(Reply::status(200)) } else { Step::Next }
     }
 
     fn header_filter(&self, x: &mut Exchange<'_>) {
-        let asked = x.note::<Asked>().map(|asked| asked.0);
+        let (asked, preflight) = match x.note::<Asked>() {
+            Some(asked) if asked.rejected => return,
+            Some(asked) => (Some(asked.origin), asked.preflight),
+            None => (None, false),
+        };
         let own = asked.map(|span| x.request().fields.bytes(span).to_vec());
         let own = own.as_deref();
-        if !matches!(self.origins, Origins::Any) {
+        // No cache keeps answers to OPTIONS (RFC 9110 section 9.3.7).
+        let cached = !(self.standard && preflight);
+        if cached && !matches!(self.origins, Origins::Any) {
             set(x.add_response_header("Vary", b"Origin"));
         }
         if let Some(allowed) = self.allowed(own, x.searches()) {
             let origin = allowed.bytes(own);
-            self.allow(x, origin);
+            self.allow(x, origin, preflight || !self.standard);
         }
         let timing = match (&self.timing_by_regex, &self.timing) {
             (Some(patterns), _) => matches(patterns, own, x.searches()).then_some(HeaderValue::Own),
@@ -242,13 +278,58 @@ impl Cors {
         }
     }
 
-    fn allow(&self, x: &mut Exchange<'_>, origin: &[u8]) {
+    /// Whether this origin may send the request, or the one that its preflight is for.
+    fn accepts(&self, x: &Exchange<'_>, own: &[u8], preflight: bool) -> bool {
+        let asked = |name| x.header(name).unwrap_or_default();
+        let method = match preflight {
+            true => asked(&Name::AccessControlRequestMethod),
+            false => x.request().method_bytes(),
+        };
+        // One header that is allowed is enough: browsers check the others.
+        let headers = asked(&Name::AccessControlRequestHeaders);
+        let mut wanted = headers.split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
+        self.allowed(Some(own), x.searches()).is_some()
+            && lists(&self.methods, method)
+            && (!preflight
+                || headers.is_empty()
+                || self.headers.as_ref().is_none_or(|allowed| wanted.any(|name| lists(allowed, name))))
+    }
+
+    /// Adds the headers of an origin that is allowed; with `full`, those that preflights are about as well.
+    fn allow(&self, x: &mut Exchange<'_>, origin: &[u8], full: bool) {
         set(x.set_response_header(&Name::AccessControlAllowOrigin, origin));
-        set(x.set_response_header(&Name::AccessControlAllowMethods, self.methods.as_bytes()));
-        set(x.set_response_header(&Name::AccessControlMaxAge, self.max_age.as_bytes()));
+        if full {
+            self.allow_methods(x);
+        }
         if let Some(expose) = &self.expose {
             set(x.set_response_header(&Name::AccessControlExposeHeaders, expose.as_bytes()));
         }
+        if full {
+            self.allow_headers(x);
+        }
+        if self.credentials {
+            set(x.set_response_header(&Name::AccessControlAllowCredentials, b"true"));
+        }
+    }
+
+    fn allow_methods(&self, x: &mut Exchange<'_>) {
+        let asked;
+        let methods = match self.methods.as_str() {
+            "**" => {
+                asked = x.header(&Name::AccessControlRequestMethod).unwrap_or_default().to_vec();
+                &asked
+            }
+            methods => methods.as_bytes(),
+        };
+        if !self.standard || !methods.is_empty() {
+            set(x.set_response_header(&Name::AccessControlAllowMethods, methods));
+        }
+        if !self.standard || !self.max_age.starts_with('-') {
+            set(x.set_response_header(&Name::AccessControlMaxAge, self.max_age.as_bytes()));
+        }
+    }
+
+    fn allow_headers(&self, x: &mut Exchange<'_>) {
         let asked;
         let headers = match &self.headers {
             Some(headers) => Some(headers.as_bytes()),
@@ -257,14 +338,24 @@ impl Cors {
                 asked.as_deref()
             }
         };
-        match headers {
+        match headers.filter(|headers| !self.standard || !headers.is_empty()) {
             Some(headers) => set(x.set_response_header(&Name::AccessControlAllowHeaders, headers)),
             None => x.remove_response_header(&Name::AccessControlAllowHeaders),
         }
-        if self.credentials {
-            set(x.set_response_header(&Name::AccessControlAllowCredentials, b"true"));
-        }
     }
+}
+
+/// Whether the request comes from a page of the same site: its Origin has the scheme and host of the request.
+fn same_site(x: &Exchange<'_>, own: &[u8]) -> bool {
+    let host = x.header("Host").unwrap_or_default();
+    own.strip_prefix(x.client().scheme().as_bytes())
+        .and_then(|rest| rest.strip_prefix(b"://"))
+        .is_some_and(|origin| origin.eq_ignore_ascii_case(host))
+}
+
+/// Whether a list of names, or one that stands for all, has this name.
+fn lists(list: &str, name: &[u8]) -> bool {
+    matches!(list, "*" | "**") || list.split(',').any(|one| one.trim().as_bytes().eq_ignore_ascii_case(name))
 }
 
 /// The names are constants and the values come from a checked request or an operator;

@@ -13,7 +13,7 @@ use sdk::budget::Reservation;
 use sdk::chain::Phases;
 use sdk::template::Template;
 use sdk::world::{Fetch, FetchTimeouts, Fetched, Keep, Target};
-use sdk::{Build, Exchange, Fields, Method, Phase, Plugin, Reply, Step, target};
+use sdk::{Build, Exchange, Fields, Method, Name, Phase, Plugin, Reply, Step, target};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -43,7 +43,11 @@ pub struct Config {
     request_headers: Vec<String>,
     #[serde(default)]
     extra_headers: IndexMap<String, Value>,
+    all_request_headers: bool,
     upstream_headers: Vec<String>,
+    #[serde(default)]
+    upstream_header_names: IndexMap<String, String>,
+    client_statuses: Option<Vec<u16>>,
     client_headers: Vec<String>,
     timeout: u64,
     keepalive: bool,
@@ -84,6 +88,22 @@ impl Plugin for ForwardAuth {
                     "type": "object",
                     "minProperties": 1,
                     "patternProperties": {"^[^:]+$": {"type": "string"}},
+                },
+                "all_request_headers": {
+                    "type": "boolean",
+                    "default": false,
+                    "description": "send all client request headers to the authorization service",
+                },
+                "upstream_header_names": {
+                    "type": "object",
+                    "minProperties": 1,
+                    "patternProperties": {"^[^:]+$": {"type": "string", "minLength": 1}},
+                    "description": "authorization response headers that will be sent to the upstream under other names: the name for the upstream, and that of the response",
+                },
+                "client_statuses": {
+                    "type": "array",
+                    "items": {"type": "integer", "minimum": 300, "maximum": 599},
+                    "description": "statuses of the authorization service that the client gets; for others it gets `status_on_error`",
                 },
                 "upstream_headers": names("authorization response header that will be sent to the upstream"),
                 "client_headers":
@@ -130,6 +150,10 @@ impl Plugin for ForwardAuth {
                 check_name(name).map_err(|invalid| invalid.at(format!("/{list}/{at}")))?;
             }
         }
+        for (name, from) in &config.upstream_header_names {
+            let place = |invalid: Invalid| invalid.within(name).under("/upstream_header_names");
+            check_name(name).and_then(|()| check_name(from)).map_err(place)?;
+        }
         let needs_body = extra_headers.iter().any(|(_, template)| template.needs_body());
         Ok(ForwardAuth { target, uri, config, extra_headers, needs_body, max_answer: max_answer(cx.attr) })
     }
@@ -158,13 +182,13 @@ impl Plugin for ForwardAuth {
         drop(held);
         match answer {
             Ok(answer) if self.accepts(answer.status) => {
-                pass_on(x, &self.config.upstream_headers, &answer);
+                self.pass_on(x, &answer);
                 Step::Next
             }
             Ok(answer) => self.refuse(x, answer),
             Err(_) if self.config.allow_degradation => {
                 // The request was not judged, so the client's own values for these headers are not trusted.
-                pass_on(x, &self.config.upstream_headers, &Fetched::default());
+                self.pass_on(x, &Fetched::default());
                 Step::Next
             }
             Err(error) => {
@@ -216,11 +240,20 @@ impl ForwardAuth {
         if is_post && let Some(coding) = x.header("Content-Encoding") {
             set("Content-Encoding", coding);
         }
-        let mut value = Vec::new();
+        let (mut value, mut withheld) = (Vec::new(), Vec::new());
         for (name, template) in &self.extra_headers {
             value.clear();
             template.render(x, &mut value);
             set(name, &value);
+            if value.is_empty() {
+                withheld.push(name);
+            }
+        }
+        if self.config.all_request_headers {
+            add_all(&mut fields, &head.fields);
+            for name in withheld {
+                fields.remove(name.as_bytes());
+            }
         }
         for name in &self.config.request_headers {
             if fields.get_named(name.as_bytes()).is_none()
@@ -271,35 +304,54 @@ impl ForwardAuth {
                 };
             }
         }
-        Step::Reply(
-            Reply::text(answer.status, answer.body).because("the authorization server refuses the request"),
-        )
+        let because = "the authorization server refuses the request";
+        let statuses = self.config.client_statuses.as_ref();
+        if statuses.is_some_and(|statuses| !statuses.contains(&answer.status)) {
+            return Step::Reply(Reply::status(self.config.status_on_error).because(because));
+        }
+        Step::Reply(Reply::text(answer.status, answer.body).because(because))
+    }
+
+    /// Sets `upstream_headers` and those of other names from the server's answer. The client's own headers of these
+    /// names are removed, even if the answer has no such header, and so are lookalikes.
+    fn pass_on(&self, x: &mut Exchange<'_>, answer: &Fetched) {
+        let plain = self.config.upstream_headers.iter().map(|name| (name, name));
+        let names = plain.chain(&self.config.upstream_header_names);
+        for (name, _) in names.clone() {
+            x.remove_lookalikes(name);
+        }
+        for (name, from) in names.clone() {
+            x.remove_header(name);
+            for (at, value) in values(&answer.fields, from).enumerate() {
+                // As in `refuse`.
+                let _ = match at {
+                    0 => x.set_header(name, value),
+                    _ => x.add_header(name, value),
+                };
+            }
+        }
+        let mut vouched = x.take_note::<Vouched>().unwrap_or_default();
+        let mut is_any = false;
+        for (name, from) in names {
+            vouched.add(name.as_bytes());
+            values(&answer.fields, from).for_each(|value| vouched.add(value));
+            is_any = true;
+        }
+        if is_any {
+            x.set_note(vouched);
+        }
     }
 }
 
-/// Sets `upstream_headers` from the server's answer. The client's own headers of these names are removed,
-/// even if the answer has no such header, and so are lookalikes.
-fn pass_on(x: &mut Exchange<'_>, names: &[String], answer: &Fetched) {
-    for name in names {
-        x.remove_lookalikes(name);
-    }
-    for name in names {
-        x.remove_header(name);
-        for (at, value) in values(&answer.fields, name).enumerate() {
-            // As in `refuse`.
-            let _ = match at {
-                0 => x.set_header(name, value),
-                _ => x.add_header(name, value),
-            };
+/// Adds the client's headers that are not there yet, but for those of its connection and its body.
+fn add_all(fields: &mut Fields, client: &Fields) {
+    const OTHERS: [Name; 3] = [Name::Host, Name::ContentLength, Name::Expect];
+    let known: Vec<Vec<u8>> = fields.iter().map(|(name, _, _)| name.to_ascii_lowercase()).collect();
+    for (name, value, id) in client.iter() {
+        if !OTHERS.contains(&id) && !known.contains(&name.to_ascii_lowercase()) {
+            // They stand in a head already, so they can stand in another.
+            let _ = fields.append(name, value);
         }
-    }
-    let mut vouched = x.take_note::<Vouched>().unwrap_or_default();
-    for name in names {
-        vouched.add(name.as_bytes());
-        values(&answer.fields, name).for_each(|value| vouched.add(value));
-    }
-    if !names.is_empty() {
-        x.set_note(vouched);
     }
 }
 

@@ -139,7 +139,7 @@ impl Plugin for HmacAuth {
                 );
             }
             (Err(Denied::Message(_)), Some(anonymous)) => self.challenge.admit(x, Self::NAME, anonymous),
-            (Err(Denied::Message(message)), None) => self.challenge.refuse(message),
+            (Err(Denied::Message(message)), None) => self.challenge.refuse(x, message),
         };
         if self.config.hide_credentials && matches!(step, Step::Next) {
             x.remove_header("Authorization");

@@ -145,13 +145,13 @@ impl Plugin for JwksAuth {
     fn rewrite(&self, x: &mut Exchange<'_>) -> Step {
         let Some(text) = self.find(x) else {
             if !self.config.allow_missing {
-                return self.challenge.refuse("Missing JWT token in request");
+                return self.challenge.refuse(x, "Missing JWT token in request");
             }
             self.pass_on(x, None);
             return Step::Next;
         };
         let Some(token) = Token::parse(&text) else {
-            return self.challenge.refuse_token("JWT token invalid");
+            return self.challenge.refuse_token(x, "JWT token invalid");
         };
         match &self.keys {
             Keys::Given(keys) => self.judge(x, keys, &token),
@@ -168,9 +168,11 @@ impl Plugin for JwksAuth {
     }
 
     async fn wait(&self, _phase: Phase, x: &mut Exchange<'_>) -> Step {
-        let Some(text) = self.find(x) else { return self.challenge.refuse("Missing JWT token in request") };
+        let Some(text) = self.find(x) else {
+            return self.challenge.refuse(x, "Missing JWT token in request");
+        };
         let Some(token) = Token::parse(&text) else {
-            return self.challenge.refuse_token("JWT token invalid");
+            return self.challenge.refuse_token(x, "JWT token invalid");
         };
         match self.keys_for(x, token.key_id()).await {
             Ok(keys) => self.judge(x, &keys, &token),
@@ -255,21 +257,21 @@ impl JwksAuth {
     fn judge(&self, x: &mut Exchange<'_>, keys: &KeySet, token: &Token<'_>) -> Step {
         let config = &self.config;
         if !keys.verify(token) {
-            return self.challenge.refuse_token("failed to verify jwt");
+            return self.challenge.refuse_token(x, "failed to verify jwt");
         }
         let claim = |name: &str| token.claim(name).and_then(Value::as_str);
         if config.issuer.as_deref().is_some_and(|issuer| claim("iss") != Some(issuer)) {
-            return self.challenge.refuse_token("the issuer of the token is not accepted");
+            return self.challenge.refuse_token(x, "the issuer of the token is not accepted");
         }
         if !config.audiences.is_empty() && !self.is_for_us(token.claim("aud")) {
-            return self.challenge.refuse_token("the audience of the token is not accepted");
+            return self.challenge.refuse_token(x, "the audience of the token is not accepted");
         }
         let now = x.world().now_ms() / 1000;
         let lacks_end = config.require_expiration && token.claim("exp").is_none();
         let times_are_numbers =
             ["exp", "nbf"].iter().all(|name| token.claim(name).is_none_or(Value::is_number));
         if lacks_end || !times_are_numbers || !self.is_in_time(token, now) {
-            return self.challenge.refuse_token("the token is expired or not yet valid");
+            return self.challenge.refuse_token(x, "the token is expired or not yet valid");
         }
         self.pass_on(x, Some(token));
         Step::Next

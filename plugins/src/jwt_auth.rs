@@ -49,6 +49,8 @@ struct Issuer {
     grace: f64,
 }
 
+const MISSING: &str = "Missing JWT token in request";
+
 impl Plugin for JwtAuth {
     const NAME: &'static str = "jwt-auth";
     const PRIORITY: i32 = 2510;
@@ -114,7 +116,7 @@ impl Plugin for JwtAuth {
     }
 
     fn build(config: Config, _cx: &mut Build<'_>) -> Result<JwtAuth, Invalid> {
-        let challenge = Challenge::new("Bearer", &config.realm);
+        let challenge = Challenge::bearer(&config.realm);
         Ok(JwtAuth { config, challenge })
     }
 
@@ -135,7 +137,10 @@ impl Plugin for JwtAuth {
                 Step::Next
             }
             (Err(_), Some(anonymous)) => self.challenge.admit(x, Self::NAME, anonymous),
-            (Err(message), None) => self.challenge.refuse(message),
+            (Err(message), None) if message != MISSING && self.challenge.has_variables() => {
+                self.challenge.refuse_token(x, message)
+            }
+            (Err(message), None) => self.challenge.refuse(x, message),
         }
     }
 }
@@ -144,7 +149,7 @@ impl JwtAuth {
     /// Finds the consumer of a request, and the claims of its token. The error is APISIX's message.
     fn identify(&self, x: &mut Exchange<'_>) -> Result<(Identity, Value), &'static str> {
         const REFUSED: &str = "failed to verify jwt";
-        let text = self.take(x).ok_or("Missing JWT token in request")?;
+        let text = self.take(x).ok_or(MISSING)?;
         let token = Token::parse(&text).ok_or("JWT token invalid")?;
         let key = match token.claim(&self.config.key_claim_name) {
             None | Some(Value::Bool(false)) => return Err("missing user key in JWT token"),

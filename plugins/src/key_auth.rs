@@ -106,7 +106,7 @@ impl Plugin for KeyAuth {
             Err(refusal) => refusal,
         };
         let Some(anonymous) = &self.config.anonymous_consumer else {
-            return self.challenge.refuse(refusal.message());
+            return self.challenge.refuse(x, refusal.message());
         };
         if self.config.hide_credentials {
             // A wrong key may be a right one elsewhere, so it goes as well, wherever it stands.

@@ -114,25 +114,25 @@ impl Plugin for LdapAuth {
     fn rewrite(&self, x: &mut Exchange<'_>) -> Step {
         match sent(x) {
             Ok((name, password)) if !name.is_empty() && !password.is_empty() => Step::Wait,
-            Ok(_) => self.challenge.refuse(REFUSED),
-            Err(message) => self.challenge.refuse(message),
+            Ok(_) => self.challenge.refuse(x, REFUSED),
+            Err(message) => self.challenge.refuse(x, message),
         }
     }
 
     async fn wait(&self, _phase: Phase, x: &mut Exchange<'_>) -> Step {
-        let Ok((name, password)) = sent(x) else { return self.challenge.refuse(INVALID) };
+        let Ok((name, password)) = sent(x) else { return self.challenge.refuse(x, INVALID) };
         let dn = format!("{}={},{}", self.uid, escaped(&name), self.base_dn);
         // First, so that names of no consumer cost no bind and lock no account of the directory.
         let Some(identity) = x.consumers().find(Self::NAME, dn.as_bytes()).cloned() else {
-            return self.challenge.refuse(REFUSED);
+            return self.challenge.refuse(x, REFUSED);
         };
         match bind::bind(x.world(), &self.connect, TIMEOUT, &dn, &password).await {
             Ok(()) => {}
-            Err(Failure::Refused) => return self.challenge.refuse(REFUSED),
+            Err(Failure::Refused) => return self.challenge.refuse(x, REFUSED),
             Err(Failure::Server(reason)) => {
                 // As in APISIX, clients learn no more than that they are not accepted.
                 x.complain(Self::NAME, reason);
-                return self.challenge.refuse(REFUSED);
+                return self.challenge.refuse(x, REFUSED);
             }
         }
         x.authenticate(identity);

@@ -44,6 +44,7 @@ pub mod elasticsearch_logger;
 mod encoding;
 pub mod error_log_logger;
 pub mod error_page;
+mod expiry;
 pub mod ext_authz;
 pub mod ext_plugin;
 pub mod ext_plugin_post_req;

@@ -26,6 +26,7 @@ use smallvec::SmallVec;
 
 use crate::decode::{Coded, Coding};
 use crate::edits::{self, Edit};
+use crate::expiry;
 use work::{Pause, Work};
 
 /// The stage.
@@ -37,6 +38,7 @@ pub struct ResponseRewrite {
     filters: Arc<[Substitution]>,
     vars: Option<Expr>,
     max_body: usize,
+    expires: Option<i64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -50,6 +52,7 @@ pub struct Config {
     #[serde(default)]
     filters: Vec<FilterConfig>,
     max_resp_body_size: usize,
+    expires: Option<i64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -120,6 +123,7 @@ impl Plugin for ResponseRewrite {
                     "type": "integer", "minimum": 200, "maximum": 598,
                 },
                 "vars": {"type": "array"},
+                "expires": expiry::schema(),
                 "filters": {
                     "description": "a group of filters that modify response bodyby replacing one specified string by another",
                     "type": "array", "minItems": 1,
@@ -176,6 +180,7 @@ impl Plugin for ResponseRewrite {
             filters: config.filters.into_iter().enumerate().map(filter).collect::<Result<_, _>>()?,
             vars,
             max_body: config.max_resp_body_size,
+            expires: config.expires,
         })
     }
 
@@ -248,6 +253,12 @@ impl Plugin for ResponseRewrite {
                 Some(AtWork(all)) => all.push(held),
                 None => x.set_note(AtWork(SmallVec::from_iter([held]))),
             }
+        }
+        if let Some(seconds) = self.expires.filter(|_| expiry::applies(x.status())) {
+            let (expires, control) = expiry::values(x, seconds);
+            // The values are made here, and valid.
+            let _ = x.set_response_header("Expires", expires.as_bytes());
+            let _ = x.set_response_header("Cache-Control", control.as_bytes());
         }
         edits::on_response(&self.edits, x);
     }

@@ -29,6 +29,7 @@ use sdk::{Build, Exchange, Method, Plugin, Reply, Step, SureAnswer};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::expiry;
 use body::{FileBody, FilePart};
 use candidates::{Candidates, Last};
 use error_files::{ErrorFile, ErrorFiles};
@@ -86,7 +87,7 @@ impl Plugin for StaticFiles {
                     "items": {"type": "string", "pattern": "^[^/]+$", "maxLength": 255},
                 },
                 "try_files": {"type": "array", "minItems": 1, "maxItems": 16, "items": path},
-                "expires": {"type": "integer", "minimum": -3_153_600_000_i64, "maximum": 3_153_600_000_i64},
+                "expires": expiry::schema(),
                 "etag": {"type": "boolean", "default": true},
                 "types": {"type": "object", "maxProperties": 1000, "additionalProperties": media_type},
                 "default_type": media_type,
@@ -259,12 +260,8 @@ impl StaticFiles {
     /// Says how long the response may be kept.
     fn with_expiry(&self, x: &Exchange<'_>, reply: Reply) -> Reply {
         let Some(seconds) = self.expires else { return reply };
-        let control = match seconds {
-            0.. => format!("max-age={seconds}"),
-            _ => "no-cache".to_owned(),
-        };
-        let at = (x.world().now_ms() / 1000).saturating_add_signed(seconds);
-        reply.header("Expires", find::http_date(at)).header("Cache-Control", control)
+        let (expires, control) = expiry::values(x, seconds);
+        reply.header("Expires", expires).header("Cache-Control", control)
     }
 
     /// Replies with a part of a file.

@@ -67,6 +67,8 @@ pub struct Settings {
     pub policy: Policy,
     /// Retry behaviour beyond APISIX's.
     pub retry: Option<Box<Retry>>,
+    /// The status that clients get where no server answered, instead of 502.
+    pub failure_status: Option<u16>,
 }
 
 impl Deref for Upstream {
@@ -134,6 +136,7 @@ impl Upstream {
             own_timeouts: false,
             policy,
             retry: None,
+            failure_status: None,
         };
         let servers = Servers {
             endpoints: endpoints.into(),

@@ -7,6 +7,7 @@ requests are derived from the original's configuration by the readers here, not 
 
 import argparse
 import copy
+import email.utils
 import importlib
 import itertools
 import json
@@ -27,11 +28,13 @@ import upstream
 
 # Headers of one connection or of one program; they differ without any configuration.
 HOP = {"connection", "keep-alive", "te", "upgrade", "transfer-encoding", "date", "server", "via", "content-length"}
-OWN = HOP | {"x-apisix-upstream-status", "x-request-id", "x-envoy-upstream-service-time", "x-envoy-expected-rq-timeout-ms", "x-envoy-internal", "sec-websocket-key",
+OWN = HOP | {"x-apisix-upstream-status", "x-request-id", "x-envoy-upstream-service-time", "x-envoy-internal", "sec-websocket-key",
              "x-compare-id"}
 FORWARDED = {"x-real-ip", "x-forwarded-for", "x-forwarded-host", "x-forwarded-port", "x-forwarded-proto", "x-forwarded-prefix",
              "sluice-hops"}
 ACCEPT = "sec-websocket-accept"
+# Lists that say nothing when they are empty.
+EMPTY = {"tracestate", "access-control-allow-headers", "access-control-allow-methods"}
 MOST_REQUESTS = 600
 # Statuses that the server is to answer with; without one it ends the connection.
 FAILURES = ("404", "500", "502", "503", "none")
@@ -78,7 +81,7 @@ def written(request, name, value):
     """A header's value as it is compared: texts of an ETag and for people are the program's own, a Location may be
     relative."""
     if name == "www-authenticate":
-        return re.sub(r'error_description="[^"]*"', "error_description", value)
+        return re.sub(r', error_(description|uri)="[^"]*"', "", value)
     if name == "etag":
         return "W/" if value.startswith("W/") else "strong"
     if name == "location":
@@ -89,8 +92,22 @@ def written(request, name, value):
     return value
 
 
+def within(now, value):
+    """A time as the seconds from that of the answer on, in steps of ten."""
+    try:
+        apart = email.utils.parsedate_to_datetime(value) - email.utils.parsedate_to_datetime(now)
+    except (TypeError, ValueError):
+        return value
+    return f"{round(apart.total_seconds() / 10) * 10} s"
+
+
 def received(name, value):
-    """A header's value as it is compared at the upstream: a list may have spaces after its commas."""
+    """A header's value as it is compared at the upstream: a list may have spaces after its commas, and the identifiers of a
+    trace are drawn."""
+    if name == "traceparent":
+        return re.sub("[0-9a-f]{32}-[0-9a-f]{16}", "drawn", value)
+    if name in ("x-b3-traceid", "x-b3-spanid", "x-b3-parentspanid"):
+        return "drawn"
     return re.sub(r",\s*", ", ", value) if name.startswith("x-forwarded-") else value
 
 
@@ -99,7 +116,7 @@ def joined(headers):
     A `Content-Type` that is there twice with one value counts once."""
     lists, others = {}, []
     for name, value in headers:
-        if name == "content-type" and (name, value) in others:
+        if name == "content-type" and (name, value) in others or name in EMPTY and not value:
             continue
         if name == "vary":
             lists.setdefault(name, set()).update(part.strip().lower() for part in value.split(","))
@@ -132,7 +149,8 @@ def result(request, answer, groups):
         seen["method"] = "GET"
         # A gateway that reads WebSockets makes a handshake of its own.
         seen["headers"] = [pair for pair in seen["headers"] if pair[0] not in ("origin", "sec-websocket-protocol")]
-    headers = joined((name, written(request, name, value)) for name, value in answer.headers if name not in OWN | {"x-upstream"})
+    now = next((value for name, value in answer.headers if name == "date"), None)
+    headers = joined((name, within(now, value) if name == "expires" else written(request, name, value)) for name, value in answer.headers if name not in OWN | {"x-upstream"})
     if answer.status == 405:
         # RFC 9110 section 15.5.6 demands it; nginx leaves it out.
         headers = [pair for pair in headers if pair[0] != "allow"]
@@ -188,8 +206,10 @@ def without_added(original, headers):
     for name, value in headers:
         if name in FORWARDED and name not in sent:
             continue
-        if name == "x-forwarded-for" and value == sent.get(name, "") + ", 127.0.0.1":
-            value = sent[name]
+        if name == "x-forwarded-for" and name in sent:
+            # The gateway appends the client: the connection's address, or the one that proxies in front tell of.
+            clients = ("127.0.0.1", sent[name].rpartition(",")[2].strip())
+            value = sent[name] if value in [f"{sent[name]}, {one}" for one in clients] else value
         kept.append((name, value))
     return kept
 
@@ -270,6 +290,22 @@ def sluice(site, folder, args, log):
     return subprocess.Popen(command, stdout=log, stderr=log, env=environment(site, folder))
 
 
+def certified(names, certs, folder):
+    """A folder with a certificate of the comparison's authority that is valid for the names by which the file calls its
+    servers, as theirs is."""
+    folder.mkdir()
+    for name in ("server-ec.key", "ca.crt"):
+        shutil.copy(certs / name, folder)
+    listed = ",".join(f"DNS:{name}" for name in ["server.test", "*.server.test", *sorted(names)])
+    (folder / "names").write_text(f"subjectAltName=IP:127.0.0.1,{listed}\n")
+    request = ["openssl", "req", "-new", "-key", folder / "server-ec.key", "-subj", "/CN=server.test", "-out", folder / "request"]
+    signed = ["openssl", "x509", "-req", "-in", folder / "request", "-CA", certs / "ca.crt", "-CAkey", certs / "ca.key", "-CAcreateserial",
+              "-extfile", folder / "names", "-days", "2", "-out", folder / "server-ec.crt"]
+    for command in (request, signed):
+        subprocess.run(list(map(str, command)), check=True, capture_output=True)
+    return folder
+
+
 def compare(original, path, args, ports):
     folder = Path(args.work) / f"{original.NAME}-{Path(path).stem}"
     shutil.rmtree(folder, ignore_errors=True)
@@ -287,7 +323,9 @@ def compare(original, path, args, ports):
     client.CERTIFICATE[:] = [certs / "server-ec.crt", certs / "server-ec.key"]
     client.PROXIED = site.proxied() if hasattr(site, "proxied") else set()
     ready, answered = multiprocessing.Event(), site.answered() if hasattr(site, "answered") else []
-    servers = multiprocessing.Process(target=upstream.run, args=(list(site.upstreams()), site.tls_upstreams(), Path(args.certs), ready, answered), daemon=True)
+    names = site.tls_names() if hasattr(site, "tls_names") else []
+    own = certified(names, certs, folder / "servers") if names else Path(args.certs)
+    servers = multiprocessing.Process(target=upstream.run, args=(list(site.upstreams()), site.tls_upstreams(), own, ready, answered), daemon=True)
     servers.start()
     ready.wait(10)
     try:

@@ -127,6 +127,13 @@ class Site:
     def tls_upstreams(self):
         return self.tls_ups
 
+    def tls_names(self):
+        """The names by which the file calls servers in TLS."""
+        clusters = items(self.top, "static_resources", "clusters")
+        found = {node.value for cluster in clusters for node, path in walk(cluster)
+                 if path and path[-1] == "sni" and isinstance(node, yaml.ScalarNode)}
+        return {name for name in found if re.fullmatch(r"[A-Za-z0-9.-]{1,253}", name)}
+
     def same_upstream(self):
         return self.groups
 

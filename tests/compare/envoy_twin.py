@@ -83,8 +83,6 @@ def visit(node):
                 route["host_rewrite_literal"] = route.pop("host_rewrite")
             if isinstance(route.get("cors"), dict):
                 node.setdefault("typed_per_filter_config", {})["envoy.filters.http.cors"] = of_cors(route.pop("cors"))
-            if "max_grpc_timeout" in route:
-                route["max_stream_duration"] = {"grpc_timeout_header_max": route.pop("max_grpc_timeout")}
         for one in node.values():
             visit(one)
 

@@ -245,9 +245,8 @@ fn read(context: &mut Context<'_>, node: &Node<'_>, name: &str) -> Cluster {
             own.insert("slow_start".to_owned(), seconds_json(window.min(86_400.0)));
         }
     }
-    if !own.is_empty() {
-        value.insert("sluice".to_owned(), Value::Object(own));
-    }
+    own.insert("failure_status".to_owned(), json!(503));
+    value.insert("sluice".to_owned(), Value::Object(own));
     common(node, &mut report);
     report.fields(node, FIELDS);
     context.report.take(report, &[]);

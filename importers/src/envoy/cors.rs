@@ -4,13 +4,12 @@ use serde_json::json;
 
 use super::draft::{Draft, Levels, override_of};
 use super::manager::Manager;
-use super::matching::joined;
 use super::value::{Text, TextMatch, boolean, items, regex_text, string_match, text, whole};
 use crate::finding::Severity::{Behaviour, Cosmetic};
 use crate::node::Node;
 
 /// How the headers of the plugin differ from those of the filter.
-const HEADERS: &str = "`Access-Control-Allow-Methods`, `-Allow-Headers` and `-Max-Age` are sent with all responses to allowed origins, with `*` as it stands and -1 where no age is set, and `Vary: Origin` with them; Envoy sends the three in preflights, and the names of the request for `*`";
+const HEADERS: &str = "responses to allowed origins have `Vary: Origin`, without which caches would give them to others; Envoy leaves it out";
 
 /// Adds the policy of a route, if the manager has the filter for it.
 pub(super) fn apply(
@@ -56,12 +55,12 @@ pub(super) fn apply(
         policy.whole();
         return;
     };
-    let mut settings = json!({"allow_methods": "", "allow_headers": "", "max_age": -1});
+    let mut settings =
+        json!({"allow_methods": "", "allow_headers": "", "max_age": -1, "preflight_headers_only": true});
     let credentials = boolean(&policy, "allow_credentials") == Some(true);
-    for (name, simple) in [("allow_methods", "GET,HEAD,POST"), ("allow_headers", "accept")] {
+    for name in ["allow_methods", "allow_headers"] {
         if let Some(list) = text(&policy, name) {
-            // With credentials browsers take `*` for a name, which no method and no header has.
-            settings[name] = json!(if credentials && list == "*" { simple } else { list });
+            settings[name] = json!(if list == "*" { "**" } else { list });
         }
     }
     if let Some(list) = text(&policy, "expose_headers").filter(|list| !(credentials && *list == "*")) {
@@ -73,14 +72,6 @@ pub(super) fn apply(
     if credentials {
         settings["allow_credential"] = json!(true);
     }
-    // Envoy answers preflights of origins that are allowed; everything else goes on.
-    let preflight = joined(
-        "OR",
-        vec![
-            json!(["request_method", "~=", "OPTIONS"]),
-            json!(["http_access_control_request_method", "~~", "^"]),
-        ],
-    );
     let from = if any {
         json!(["http_origin", "~~", "^"])
     } else {
@@ -90,7 +81,7 @@ pub(super) fn apply(
     if !any {
         settings["allow_origins_by_regex"] = json!(patterns);
     }
-    settings["_meta"] = json!({"filter": [from, preflight]});
+    settings["_meta"] = json!({"filter": [from]});
     draft.plugins.set("cors", settings);
     draft.report.behaviour(&policy, "cors", HEADERS);
     draft.report.fields(

@@ -107,6 +107,14 @@ pub(super) fn read<'a>(
     filters
 }
 
+/// Whether the router adds no headers of its own to requests.
+pub(super) fn suppresses_headers(filters: &[Filter<'_>]) -> bool {
+    let router = filters.iter().find(|filter| filter.is(&["router", "Router"]));
+    router
+        .and_then(|router| router.config.as_ref())
+        .is_some_and(|config| boolean(config, "suppress_envoy_headers") == Some(true))
+}
+
 /// The type of a filter's settings.
 fn type_url(node: &Node<'_>) -> String {
     let Some(config) = node.any(&["typed_config", "config"]) else { return String::new() };

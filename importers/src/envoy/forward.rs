@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 use super::answer::{is_same, note_query, prefix_pair};
 use super::cluster::Clusters;
 use super::context::{Context, Report};
-use super::draft::{Draft, Levels, set_host};
-use super::manager::Around;
+use super::draft::{Draft, Levels, merge_headers, set_host};
+use super::manager::{Around, Manager};
 use super::retries;
 use super::value::{self, boolean, items, number, regex_text, replacement, seconds, seconds_json, text};
 use crate::finding::Severity::{self, Behaviour, Cosmetic};
@@ -35,6 +35,7 @@ pub(super) fn read(
     retries::read(action, levels, &mut settings, &mut draft.report);
     clusters(context, around, action, draft, settings);
     timeouts(action, around, draft);
+    added_headers(action, levels, around.manager, rewrite);
     mirror(action, levels, around.clusters, draft);
     for upgrade in items(action, "upgrade_configs") {
         self::upgrade(&upgrade, draft);
@@ -102,6 +103,49 @@ fn report_fields(action: &Node<'_>, report: &mut Report) {
             ("rate_limits", Cosmetic, "limits stand with the filter `ratelimit`"),
         ],
     );
+}
+
+/// The headers that Envoy adds to requests.
+fn added_headers(
+    action: &Node<'_>,
+    levels: &Levels<'_>,
+    manager: &Manager<'_>,
+    rewrite: &mut Map<String, Value>,
+) {
+    let mut set = Map::new();
+    if manager.sends_address {
+        set.insert("X-Envoy-External-Address".to_owned(), json!("$remote_addr"));
+    }
+    if !manager.suppresses_headers {
+        let uri = if manager.raw_targets { "$real_request_uri" } else { "$normal_request_uri" };
+        let prefix = text(action, "prefix_rewrite").filter(|prefix| !prefix.is_empty());
+        if prefix.is_some() || action.some("regex_rewrite").is_some() {
+            set.insert("X-Envoy-Original-Path".to_owned(), json!(uri));
+        }
+        let has_host = |headers: &Value| headers.pointer("/set/Host").is_some();
+        if rewrite.contains_key("host") || rewrite.get("headers").is_some_and(has_host) {
+            set.insert("X-Envoy-Original-Host".to_owned(), json!("$http_host"));
+        }
+        if let Some(time) = expected_time(action, levels) {
+            set.insert("X-Envoy-Expected-Rq-Timeout-Ms".to_owned(), json!(time.to_string()));
+        }
+    }
+    if !set.is_empty() {
+        let headers = rewrite.entry("headers").or_insert_with(|| json!({}));
+        merge_headers(headers, Map::from_iter([("set".to_owned(), Value::Object(set))]));
+    }
+}
+
+/// The milliseconds that a server has for its answer: those of a try, or else of the whole request.
+fn expected_time(action: &Node<'_>, levels: &Levels<'_>) -> Option<u64> {
+    let whole = seconds(action, "timeout").unwrap_or(15.0);
+    let policy = action.some("retry_policy").or_else(|| levels.host.some("retry_policy"));
+    let of_try = policy.and_then(|policy| seconds(&policy, "per_try_timeout")).unwrap_or(0.0);
+    if action.some("max_stream_duration").is_some() {
+        return None;
+    }
+    let fits = of_try > 0.0 && (whole <= 0.0 || of_try < whole);
+    Some(((if fits { of_try } else { whole }) * 1000.0).round() as u64).filter(|time| *time > 0)
 }
 
 fn paths(action: &Node<'_>, draft: &mut Draft, rewrite: &mut Map<String, Value>) {

@@ -80,6 +80,9 @@ const CONDITIONS: [&str; 9] = [
     "case_sensitive",
 ];
 
+/// The address of the request.
+const REALM: &str = "${scheme}://${http_host}${real_request_uri}";
+
 /// Reads the filter.
 pub(super) fn read<'a>(
     context: &mut Context<'_>,
@@ -87,7 +90,6 @@ pub(super) fn read<'a>(
     config: &Node<'a>,
     report: &mut Report,
 ) -> Option<Rules<'a>> {
-    report.behaviour(config, "jwt_authn", "refusals have another realm in `WWW-Authenticate`");
     report.fields(
         config,
         &[
@@ -424,6 +426,7 @@ impl Rules<'_> {
             if !filter.is_empty() {
                 settings.insert("_meta".to_owned(), json!({"filter": filter}));
             }
+            settings.insert("realm".to_owned(), json!(REALM));
             draft.plugins.set("jwks-auth", Value::Object(settings));
             return;
         }
@@ -434,6 +437,7 @@ impl Rules<'_> {
         }
         self.spare_preflights(&mut filter);
         let mut settings = first.settings.clone();
+        settings.insert("realm".to_owned(), json!(REALM));
         if !filter.is_empty() {
             settings.insert("_meta".to_owned(), json!({"filter": filter}));
         }

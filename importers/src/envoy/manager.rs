@@ -9,6 +9,7 @@ use super::draft::{Draft, front};
 use super::filters::{self, Filter};
 use super::matching::Matcher;
 use super::paths::PathForm;
+use super::tracing;
 use super::value::{self, boolean, enumerated, items, number, seconds, text};
 use crate::finding::Severity::{self, Behaviour, Cosmetic};
 use crate::node::Node;
@@ -26,6 +27,14 @@ pub(super) struct Manager<'a> {
     pub(super) refuses_upgrades: bool,
     pub(super) uses_remote_address: bool,
     pub(super) strips_port: bool,
+    /// The address of a client is the last one in `X-Forwarded-For`.
+    pub(super) last_forwarded: bool,
+    /// The address of clients is sent in `X-Envoy-External-Address`.
+    pub(super) sends_address: bool,
+    /// The router adds no `X-Envoy-*`.
+    pub(super) suppresses_headers: bool,
+    /// The plugin that traces requests, and its settings.
+    pub(super) traces: Option<(&'static str, Value)>,
     /// Addresses of clients are those that proxies in front tell of.
     pub(super) behind_proxies: bool,
     /// Seconds of `stream_idle_timeout`.
@@ -40,8 +49,6 @@ pub(super) struct Manager<'a> {
     fronts: Vec<(Node<'a>, Matcher)>,
     node: Node<'a>,
 }
-
-const TRACES: &str = "traces are not sent: servers get none of their headers (`traceparent`, `tracestate`, `x-b3-traceid` and so on), and clients no `x-envoy-decorator-operation`";
 
 const FIELDS: &[(&str, Severity, &str)] = &[
     ("stat_prefix", Cosmetic, "statistics have other names"),
@@ -74,7 +81,11 @@ const FIELDS: &[(&str, Severity, &str)] = &[
         "trusted proxies are set up in config.yaml: `nginx_config.http.real_ip_from`",
     ),
     ("early_header_mutation_extensions", Behaviour, "headers are changed by routes alone"),
-    ("internal_address_config", Cosmetic, "no address counts as internal"),
+    (
+        "internal_address_config",
+        Behaviour,
+        "no address counts as internal, and servers get no `X-Envoy-External-Address` and `X-Envoy-Internal`",
+    ),
     ("skip_xff_append", Behaviour, "`X-Forwarded-For` always gets the client's address"),
     ("via", Behaviour, "`Via` is not set"),
     ("preserve_external_request_id", Cosmetic, "an `X-Request-Id` of the client is kept"),
@@ -104,14 +115,7 @@ impl<'a> Manager<'a> {
         let mut report = Report::default();
         let _ = node.get("@type");
         report.fields(node, FIELDS);
-        if let Some(tracing) = node.some("tracing") {
-            // Without a provider nothing is traced.
-            match tracing.some("provider") {
-                Some(_) => report.behaviour(&tracing, "tracing", TRACES),
-                None => report.cosmetic(&tracing, "tracing", "traces are not sent"),
-            }
-            tracing.whole();
-        }
+        let traces = tracing::read(context, clusters, node, &mut report);
         // None is the default.
         if let Some(hops) = node.some("xff_num_trusted_hops").filter(|hops| hops.u64() != Some(0)) {
             let effect = "trusted proxies are set up in config.yaml: `nginx_config.http.real_ip_from`";
@@ -150,6 +154,13 @@ impl<'a> Manager<'a> {
             behind_proxies: boolean(node, "use_remote_address") != Some(true)
                 || number(node, "xff_num_trusted_hops").unwrap_or(0) > 0
                 || !items(node, "original_ip_detection_extensions").is_empty(),
+            last_forwarded: items(node, "original_ip_detection_extensions").is_empty()
+                && number(node, "xff_num_trusted_hops").unwrap_or(0)
+                    == u64::from(boolean(node, "use_remote_address") == Some(true)),
+            sends_address: boolean(node, "use_remote_address") == Some(true)
+                && node.some("internal_address_config").is_none(),
+            suppresses_headers: false,
+            traces,
             idle: seconds(node, "stream_idle_timeout"),
             request_ids: boolean(node, "generate_request_id").unwrap_or(true),
             hides_certificates: true,
@@ -189,6 +200,7 @@ impl<'a> Manager<'a> {
         manager.bounds(node, &mut report);
         context.report.take(report, &[]);
         manager.filters = filters::read(context, clusters, &items(node, "http_filters"));
+        manager.suppresses_headers = filters::suppresses_headers(&manager.filters);
         manager.has_cors = manager.filters.iter().any(|filter| filter.is(&["cors", "Cors"]));
         manager.linear = manager.filters.iter().any(|filter| filter.is(&["grpc_web", "GrpcWeb"]));
         manager.fronts = manager.filters.iter().filter_map(filters::health_check).collect();
@@ -254,7 +266,7 @@ impl<'a> Manager<'a> {
         report.behaviour(
             node,
             "http_connection_manager",
-            "servers get `X-Forwarded-For`, `-Proto`, `-Host`, `-Port` and `X-Real-IP` in the gateway's own way, and no `X-Envoy-*`; errors and missing routes are answered with the gateway's own bodies, and requests whose server ends the connection with 502 instead of 503",
+            "servers get `X-Forwarded-For`, `-Proto`, `-Host`, `-Port` and `X-Real-IP` in the gateway's own way, and clients no `X-Envoy-Upstream-Service-Time`; errors and missing routes are answered with the gateway's own bodies",
         );
     }
 

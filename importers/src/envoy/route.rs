@@ -9,7 +9,7 @@ use super::manager::{Around, Manager};
 use super::matching::Matcher;
 use super::plugins::Plugins;
 use super::value::{boolean, text};
-use super::{answer, cors, filters, forward};
+use super::{answer, cors, filters, forward, tracing};
 use crate::finding::Severity::{Behaviour, Cosmetic};
 use crate::node::Node;
 
@@ -46,8 +46,9 @@ pub(super) fn read(
         filtered: Vec::new(),
     };
     report_fields(node, &mut draft.report);
-    let mut requests = Edits::new(around.manager.behind_proxies);
-    let mut responses = Edits::new(around.manager.behind_proxies);
+    let unknown_clients = around.manager.behind_proxies && !around.manager.last_forwarded;
+    let mut requests = Edits::new(unknown_clients);
+    let mut responses = Edits::new(unknown_clients);
     let mut order = levels.all();
     if boolean(&levels.table, "most_specific_header_mutations_wins") == Some(true) {
         order.reverse();
@@ -55,6 +56,23 @@ pub(super) fn read(
     for level in order {
         requests.read(level, "request", context.source.variables, &mut draft.report);
         responses.read(level, "response", context.source.variables, &mut draft.report);
+    }
+    if around.manager.last_forwarded && (requests.names_client() || responses.names_client()) {
+        let all = json!(["0.0.0.0/0", "::/0"]);
+        let real = json!({"source": "http_x_forwarded_for", "trusted_addresses": all});
+        draft.plugins.set("real-ip", real);
+    }
+    if let Some((name, settings)) = &around.manager.traces {
+        draft.plugins.set(name, settings.clone());
+        if let Some(operation) = tracing::operation(node) {
+            responses.set("X-Envoy-Decorator-Operation", operation);
+        }
+    }
+    if around.manager.traces.is_none()
+        && let Some(decorator) = node.some("decorator")
+    {
+        decorator.whole();
+        draft.report.cosmetic(&decorator, "decorator", "names of traces are not used");
     }
     let mut rewrite = Map::new();
     let mut answers = false;
@@ -112,7 +130,13 @@ fn require_tls(levels: &Levels<'_>, manager: &Manager<'_>, action: usize, draft:
     }
     let taken = draft.plugins.has("redirect") && required == "EXTERNAL_ONLY";
     if !taken {
-        draft.plugins.set("redirect", json!({"http_to_https": true, "encode_uri": true}));
+        let target = if manager.raw_targets { "${real_request_uri}" } else { "${normal_request_uri}" };
+        let mut redirect = json!({"uri": format!("https://${{http_host}}{target}"), "ret_code": 301});
+        // A proxy in front may have ended TLS.
+        if !manager.uses_remote_address {
+            redirect["_meta"] = json!({"filter": [["http_x_forwarded_proto", "~=", "https"]]});
+        }
+        draft.plugins.set("redirect", redirect);
         // No request reaches the action.
         let findings = draft.report.findings[action..].iter_mut();
         findings
@@ -120,10 +144,6 @@ fn require_tls(levels: &Levels<'_>, manager: &Manager<'_>, action: usize, draft:
             .for_each(|finding| finding.severity = Cosmetic);
     }
     if let Some(node) = levels.host.some("require_tls") {
-        if !taken {
-            let effect = "clients of other methods than GET and HEAD are redirected with 308 instead of 301, and their `Location` has no port; its path is in the normal form";
-            draft.report.behaviour(&node, "require_tls", effect);
-        }
         if taken {
             draft.report.behaviour(
                 &node,
@@ -138,13 +158,6 @@ fn require_tls(levels: &Levels<'_>, manager: &Manager<'_>, action: usize, draft:
                 "clients within the network are redirected as well",
             );
         }
-        if manager.uses_remote_address {
-            draft.report.cosmetic(
-                &node,
-                "require_tls",
-                "`X-Forwarded-Proto: https` of a client counts as HTTPS",
-            );
-        }
     }
     required != "EXTERNAL_ONLY"
 }
@@ -153,7 +166,6 @@ fn report_fields(node: &Node<'_>, report: &mut Report) {
     report.fields(
         node,
         &[
-            ("decorator", Cosmetic, "names of traces are not used"),
             ("tracing", Cosmetic, "routes are traced alike"),
             ("metadata", Cosmetic, "metadata of routes is not used"),
             ("stat_prefix", Cosmetic, "statistics have other names"),

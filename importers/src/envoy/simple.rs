@@ -39,6 +39,8 @@ const NAMED: &[(&str, &str)] = &[
 
 /// The settings of the router itself.
 pub(super) fn router(config: &Node<'_>, report: &mut Report) {
+    // Read by routes.
+    let _ = config.get("suppress_envoy_headers");
     report.fields(
         config,
         &[
@@ -46,7 +48,6 @@ pub(super) fn router(config: &Node<'_>, report: &mut Report) {
             ("start_child_span", Cosmetic, "traces are not sent"),
             ("upstream_log", Cosmetic, "tries are logged with their request"),
             ("upstream_log_options", Cosmetic, "tries are logged with their request"),
-            ("suppress_envoy_headers", Cosmetic, "`X-Envoy-*` is never sent"),
             ("strict_check_headers", Cosmetic, "`X-Envoy-*` of clients has no effect"),
             ("respect_expected_rq_timeout", Behaviour, "`X-Envoy-Expected-Rq-Timeout-Ms` has no effect"),
             ("suppress_grpc_request_failure_code_stats", Cosmetic, "statistics have other names"),

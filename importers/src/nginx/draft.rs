@@ -32,6 +32,8 @@ pub(super) struct ResponseHeaders {
     pub remove: Vec<String>,
     /// Only for the statuses for which nginx adds headers without `always`.
     pub only_successes: bool,
+    /// Seconds of `expires`.
+    pub expires: Option<i64>,
 }
 
 /// The statuses of `add_header` without `always`.
@@ -112,7 +114,7 @@ pub(super) fn passes_forwarded(route: &Value) -> bool {
 
 impl ResponseHeaders {
     fn into_plugin(self) -> Option<Value> {
-        if self.add.is_empty() && self.remove.is_empty() {
+        if self.add.is_empty() && self.remove.is_empty() && self.expires.is_none() {
             return None;
         }
         let (mut add, mut set) = (Vec::new(), Map::<String, Value>::new());
@@ -128,6 +130,13 @@ impl ResponseHeaders {
                 }
                 Some(_) if can_be_added => add.push(format!("{name}: {value}")),
                 Some(_) => {}
+                // Beside the value of `expires`.
+                None if self.expires.is_some()
+                    && name.eq_ignore_ascii_case("cache-control")
+                    && can_be_added =>
+                {
+                    add.push(format!("{name}: {value}"));
+                }
                 None if name.eq_ignore_ascii_case("set-cookie") && can_be_added => {
                     add.push(format!("{name}: {value}"));
                 }
@@ -146,7 +155,13 @@ impl ResponseHeaders {
                 headers.insert(verb.to_owned(), changes);
             }
         }
-        let mut plugin = json!({ "headers": headers });
+        let mut plugin = match headers.is_empty() {
+            true => json!({}),
+            false => json!({ "headers": headers }),
+        };
+        if let Some(seconds) = self.expires {
+            plugin["expires"] = json!(seconds);
+        }
         if self.only_successes {
             plugin["vars"] = json!([["status", "in", SUCCESSES]]);
         }

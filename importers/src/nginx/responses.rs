@@ -63,27 +63,23 @@ pub(super) fn headers(scope: &Scope<'_>, lookup: Lookup<'_>, draft: &mut Draft, 
         let time = if expires.arg(0) == "modified" { expires.arg(1) } else { expires.arg(0) };
         let value = match time {
             "off" => None,
-            "epoch" => Some("no-cache".to_owned()),
-            "max" => Some("max-age=315360000".to_owned()),
-            time if time.starts_with('-') => Some("no-cache".to_owned()),
-            time => match values::seconds(time) {
-                Some(seconds) => Some(format!("max-age={}", seconds as u64)),
+            "epoch" => Some(-1),
+            "max" => Some(315_360_000),
+            time => match values::seconds(time.trim_start_matches('-'))
+                .map(|seconds| seconds.min(3.1e9) as i64)
+            {
+                Some(seconds) if time.starts_with('-') => Some(-seconds),
+                Some(seconds) => Some(seconds),
                 None => {
                     report.add(expires, Severity::Behaviour, "not carried over: the time is not a plain one");
                     None
                 }
             },
         };
-        if let Some(value) = value {
-            let effect = match always.contains(&true) {
-                false => "the time is sent in Cache-Control alone, without Expires",
-                true => {
-                    "the time is sent in Cache-Control alone, with all responses as headers with `always` are"
-                }
-            };
+        draft.response.expires = value;
+        if expires.arg(0) == "modified" && value.is_some() {
+            let effect = "the time is that from the request on, not from the last change";
             report.add(expires, Severity::Behaviour, effect);
-            always.push(false);
-            draft.response.add.insert(0, ("Cache-Control".to_owned(), value));
         }
     }
     draft.response.only_successes = !always.is_empty() && !always.contains(&true);

@@ -71,6 +71,13 @@ impl<'a> Upstreams<'a> {
         }
     }
 
+    /// Whether a target has several servers.
+    pub(super) fn is_several(&self, target: &Target) -> bool {
+        let servers =
+            |group: &&'a Directive| group.children().iter().filter(|server| server.name == "server").count();
+        self.groups.get(&target.authority).is_some_and(|group| servers(group) > 1)
+    }
+
     /// The id of the upstream of a target, which is made if it is absent.
     pub(super) fn id(
         &mut self,

@@ -138,24 +138,14 @@ pub fn plugin(item: &Item<'_>, report: &mut Report) -> Value {
     let age = item.get("max-age").and_then(|item| item.text());
     // A number is in seconds.
     let age = age.and_then(|text| text.parse::<f64>().ok().or_else(|| units::seconds(&text)));
-    plugin.insert("max_age".to_owned(), json!(age.map_or(1800, |age| age as i64)));
+    plugin.insert("max_age".to_owned(), json!(age.map_or(-1, |age| age as i64)));
     if item.get("allow-private-network").is_some_and(|item| item.bool() == Some(true)) {
         report.item(Severity::Behaviour, item, "`Access-Control-Allow-Private-Network` is not sent", None);
     }
-    // Other requests with OPTIONS go to the upstream, and requests without an origin get no headers.
-    let preflight =
-        json!(
-            ["OR", ["request_method", "~=", "OPTIONS"], ["http_access_control_request_method", "~~", "."],]
-        );
-    plugin.insert("_meta".to_owned(), json!({"filter": [["http_origin", "~~", "."], preflight]}));
-    let effect = match is_any {
-        true => "responses that are not preflights also have Access-Control-Allow-Methods and -Max-Age",
-        false => {
-            "requests of other origins and methods are served without headers of CORS, instead of with 403, and \
-             responses that are not preflights also have Access-Control-Allow-Methods and -Max-Age"
-        }
-    };
-    report.item(Severity::Behaviour, item, effect, None);
+    plugin.insert("preflight_headers_only".to_owned(), json!(true));
+    plugin.insert("reject_other_origins".to_owned(), json!(true));
+    // Requests without an origin get no headers.
+    plugin.insert("_meta".to_owned(), json!({"filter": [["http_origin", "~~", "."]]}));
     plugin.into()
 }
 

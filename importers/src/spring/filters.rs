@@ -65,8 +65,6 @@ pub struct Scope<'r> {
     pub settings: &'r Settings<'r>,
     /// `spring.cloud.gateway` in its spelling of this version.
     pub gateway: Option<&'r Item<'r>>,
-    /// Several servers may answer.
-    pub balanced: bool,
     /// Global CORS sets the headers of CORS.
     pub cors: bool,
 }
@@ -174,7 +172,7 @@ pub fn add(definition: &Definition<'_>, scope: &Scope<'_>, effects: &mut Effects
         "SecureHeaders" => secure(definition, scope, effects, report),
         "RequestSize" => limits::size(definition, effects, report),
         "RequestRateLimiter" | "RateLimit" => limits::rate(definition, scope, effects, report),
-        "Retry" => resilience::retry(definition, scope, effects, report),
+        "Retry" => resilience::retry(definition, effects, report),
         "CircuitBreaker" | "Hystrix" => resilience::breaker(definition, scope, effects, report),
         "LoadBalancer" => match argument("serviceId", 0) {
             Some(service) => effects.service = Some(service),
@@ -373,7 +371,10 @@ impl Effects {
         }
         // Answers of the gateway itself, and those that open a WebSocket, are complete before the filters.
         if !response.is_empty() {
-            response.insert("vars".to_owned(), json!([["upstream_status", "~~", "^[2-9]"]]));
+            response.insert(
+                "vars".to_owned(),
+                json!([["upstream_status", "~~", "^[2-9]"], ["sluice_by", "==", "upstream"]]),
+            );
         }
         if !response.is_empty() {
             plugins.insert("response-rewrite".to_owned(), response.into());

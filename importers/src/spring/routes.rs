@@ -102,10 +102,6 @@ pub fn read<'s>(
         report.resource(Key::new(Kind::GlobalRule, "preflight"), rule, report.place());
     }
     report.current = None;
-    if has_routes {
-        let effect = "requests whose server ends the connection without an answer, or cannot be reached, get 502, in Spring 500";
-        report.find(Severity::Behaviour, report.place(), "spring.cloud.gateway", effect);
-    }
     if change_paths {
         let effect =
             "filters change paths with their percent-encodings decoded, and Spring as the client wrote them";
@@ -136,7 +132,7 @@ pub fn add(drafts: Vec<Draft>, source: &Source<'_>, report: &mut Report) -> Resu
         };
         value.insert("priority".to_owned(), json!(order::priority(at, count)));
         value.extend(draft.body);
-        value.insert("upstream".to_owned(), draft.upstream.into());
+        value.insert("upstream".to_owned(), upstream::answering(draft.upstream).into());
         report.resource(draft.key, value.into(), draft.place);
     }
     Ok(())
@@ -347,12 +343,10 @@ impl<'s> Parts<'s> {
         }
         definitions.extend(more);
         let has_cors = !shared.cors.is_empty();
-        let balanced = self.uri.as_deref().is_some_and(|uri| uri.starts_with("lb:"));
         let scope = Scope {
             conditions: &conditions,
             settings: shared.settings,
             gateway: shared.gateway,
-            balanced,
             cors: has_cors,
         };
         let mut effects = Effects::default();

@@ -75,6 +75,17 @@ pub fn nodes(host: &str, port: u16) -> Map<String, Value> {
     of_addresses(&[Address { scheme: "http".to_owned(), host: host.to_owned(), port: Some(port) }])
 }
 
+/// The upstream, with 500 as the answer where no server answers, as in Spring.
+pub fn answering(mut upstream: Map<String, Value>) -> Map<String, Value> {
+    let has_servers =
+        upstream.get("nodes").is_none_or(|nodes| nodes.as_array().is_none_or(|all| !all.is_empty()));
+    if has_servers {
+        let own = upstream.entry("sluice").or_insert_with(|| json!({}));
+        own["failure_status"] = json!(500);
+    }
+    upstream
+}
+
 /// An upstream without a server, which answers 503.
 pub fn no_nodes() -> Map<String, Value> {
     of_addresses(&[])

@@ -21,6 +21,8 @@ pub struct Own {
     pub subset: Option<Subset>,
     pub locality: Option<Locality>,
     pub sticky: Option<Sticky>,
+    /// The status that clients get where no node answered, instead of 502.
+    pub failure_status: Option<u16>,
 }
 
 /// Requests go to the nodes whose metadata has the value they ask for.
@@ -278,5 +280,6 @@ pub(crate) fn schema() -> Value {
             "max": positive,
             "tolerance": {"type": "number", "minimum": 1, "maximum": 100},
         })),
+        "failure_status": {"type": "integer", "minimum": 500, "maximum": 599},
     }))
 }

@@ -220,3 +220,69 @@ fn an_origin_whose_searches_come_to_no_end_is_not_let_in() {
         }
     }
 }
+
+/// The status with which a request is answered at once, if it is, and the headers of its answer.
+fn standard(method: &str, headers: &[(&str, &str)]) -> (Option<u16>, Vec<(String, String)>) {
+    let config = json!({
+        "allow_origins": "http://a.com", "allow_methods": "GET,PUT", "allow_headers": "X-One,X-Two",
+        "expose_headers": "X-Three", "max_age": -1,
+        "preflight_headers_only": true, "reject_other_origins": true,
+    });
+    let mut probe = Probe::request(method, "/", headers);
+    let stage: Cors = probe.stage(config).unwrap();
+    let mut x = probe.exchange();
+    let status = match stage.rewrite(&mut x) {
+        Step::Reply(reply) => Some(reply.status),
+        _ => None,
+    };
+    respond(&mut x, status.unwrap_or(200), &[]);
+    stage.header_filter(&mut x);
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    (status, x.response().fields.iter().map(|(name, value, _)| (text(name), text(value))).collect())
+}
+
+#[test]
+fn headers_of_preflights_alone() {
+    const METHOD: (&str, &str) = ("Access-Control-Request-Method", "PUT");
+    const ORIGIN: (&str, &str) = ("Origin", "http://a.com");
+    let allowed =
+        pairs(&[(ALLOW, "http://a.com"), ("Vary", "Origin"), ("Access-Control-Expose-Headers", "X-Three")]);
+    assert_eq!(standard("GET", &[ORIGIN]).1.len(), allowed.len());
+    assert!(standard("GET", &[ORIGIN]).1.iter().all(|pair| allowed.contains(pair)));
+    assert_eq!(
+        standard("OPTIONS", &[ORIGIN, METHOD]),
+        (
+            Some(200),
+            pairs(&[
+                (ALLOW, "http://a.com"),
+                ("Access-Control-Allow-Methods", "GET,PUT"),
+                ("Access-Control-Expose-Headers", "X-Three"),
+                ("Access-Control-Allow-Headers", "X-One,X-Two"),
+            ])
+        )
+    );
+    // Not a preflight, so it is for the upstream.
+    assert_eq!(standard("OPTIONS", &[]).0, None);
+}
+
+#[test]
+fn other_sites_are_rejected() {
+    const METHOD: &str = "Access-Control-Request-Method";
+    const HEADERS: &str = "Access-Control-Request-Headers";
+    let status = |method, headers: &[(&str, &str)]| standard(method, headers).0;
+    for (method, headers, expected) in [
+        ("GET", &[("Origin", "http://a.com")][..], None),
+        ("GET", &[("Origin", "http://b.com")], Some(403)),
+        ("GET", &[("Origin", "http://me.com"), ("Host", "me.com")], None),
+        ("GET", &[("Origin", "https://me.com"), ("Host", "me.com")], Some(403)),
+        ("POST", &[("Origin", "http://a.com")], Some(403)),
+        ("POST", &[], None),
+        ("OPTIONS", &[("Origin", "http://a.com"), (METHOD, "POST")], Some(403)),
+        ("OPTIONS", &[("Origin", "http://b.com"), (METHOD, "PUT")], Some(403)),
+        ("OPTIONS", &[("Origin", "http://a.com"), (METHOD, "PUT"), (HEADERS, "x-one, x-9")], Some(200)),
+        ("OPTIONS", &[("Origin", "http://a.com"), (METHOD, "PUT"), (HEADERS, "x-9")], Some(403)),
+    ] {
+        assert_eq!(status(method, headers), expected, "{method} {headers:?}");
+    }
+    assert_eq!(standard("GET", &[("Origin", "http://b.com")]).1, []);
+}

@@ -266,3 +266,45 @@ fn targets_are_taken_apart() {
         assert_eq!(probe.stage::<ForwardAuth>(wrong.clone()).err().unwrap().pointer, pointer, "{wrong}");
     }
 }
+
+#[test]
+fn all_headers_go_to_the_server_and_its_own_under_other_names() {
+    let settings = json!({
+        "all_request_headers": true,
+        "extra_headers": {"X-Why": "gate", "Cookie": ""},
+        "upstream_header_names": {"X-User": "x-auth-user"},
+    });
+    let headers = [
+        ("Host", "a"),
+        ("X-Own", "1"),
+        ("X-Own", "2"),
+        ("Cookie", "c=1"),
+        ("X-User", "root"),
+        ("Content-Length", "3"),
+    ];
+    let sent = run(&headers, settings, answer(200, &[("X-Auth-User", "jack")]), |step, x| {
+        assert!(matches!(step, Step::Next));
+        assert_eq!(x.header("X-User"), Some(&b"jack"[..]));
+    });
+    let values = |name: &str| -> Vec<&[u8]> {
+        sent.fields
+            .iter()
+            .filter(|(own, _, _)| own.eq_ignore_ascii_case(name.as_bytes()))
+            .map(|(_, value, _)| value)
+            .collect()
+    };
+    assert_eq!(values("X-Own"), [b"1", b"2"]);
+    assert_eq!(values("X-Why"), [b"gate"]);
+    assert!(values("Cookie").is_empty() && values("Content-Length").is_empty());
+}
+
+#[test]
+fn clients_get_some_statuses_alone() {
+    let settings = json!({"client_statuses": [401, 403], "status_on_error": 500});
+    for (status, expected) in [(401, 401), (403, 403), (404, 500), (302, 500)] {
+        run(&[], settings.clone(), answer(status, &[]), |step, _| match step {
+            Step::Reply(reply) => assert_eq!(reply.status, expected),
+            other => panic!("{other:?}"),
+        });
+    }
+}

@@ -344,3 +344,16 @@ fn no_token_breaks_it() {
         assert!(same || refused(&changed, shared(), json!({})).is_some(), "{changed}");
     }
 }
+
+#[test]
+fn a_realm_may_have_variables() {
+    let realm = "${scheme}://${http_host}${real_request_uri}";
+    let probe = Probe::request("GET", "/a?b=\"c\"", &[("Host", "a.test")]);
+    run(probe, shared(), json!({ "realm": realm }), |step, _| match step {
+        Step::Reply(reply) => {
+            let challenge = b"Bearer realm=\"http://a.test/a?b=\\\"c\\\"\"".to_vec();
+            assert_eq!(reply.headers.last(), Some(&("WWW-Authenticate", challenge)));
+        }
+        step => panic!("{step:?}"),
+    });
+}

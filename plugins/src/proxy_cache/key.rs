@@ -45,9 +45,8 @@ impl Sent {
             "host" | "http_host" | "upstream_host" => &[Sent::Authority],
             "uri" | "document_uri" => &[Sent::Path],
             "args" | "query_string" => &[Sent::Query],
-            "request_uri" | "real_request_uri" | "upstream_uri" | "request" | "request_line" => {
-                &[Sent::Path, Sent::Query]
-            }
+            "request_uri" | "real_request_uri" | "normal_request_uri" | "upstream_uri" | "request"
+            | "request_line" => &[Sent::Path, Sent::Query],
             _ => &[],
         }
     }

@@ -1,13 +1,13 @@
 //! Finding a file, on the threads for files: everything here may block.
 
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
 
 use sdk::files::{Files, OpenError, OpenFile, Opened, Root};
 use sdk::{Exchange, Fields, Method};
 
 use super::body::FilePart;
 use super::candidates::{Candidate, relative};
+use crate::expiry::http_date;
 use crate::proxy_cache::{range, rules};
 
 /// The question for a file. It owns all it needs.
@@ -194,9 +194,4 @@ fn etag(seconds: u64, nanos: u32, length: u64) -> String {
         0 => format!("\"{seconds:x}-{length:x}\""),
         nanos => format!("\"{seconds:x}-{length:x}-{nanos:x}\""),
     }
-}
-
-pub(super) fn http_date(seconds: u64) -> String {
-    // The year 9999, the last that a date of HTTP can name.
-    httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(seconds.min(253_402_300_799)))
 }

@@ -240,8 +240,12 @@ pub(super) fn refused(worker: &Worker, x: &mut Exchange<'_>, fault: Fault) -> By
 /// The reply that tells a client of a fault, in APISIX's shape: `{"error_msg":"404 Route Not Found"}`,
 /// with the cause beside it where APISIX has no text of its own.
 pub(crate) fn of_fault(fault: Fault) -> Reply {
+    of_fault_as(fault, fault.kind.status())
+}
+
+/// The same with this status.
+pub(crate) fn of_fault_as(fault: Fault, status: u16) -> Reply {
     let kind = fault.kind;
-    let status = kind.status();
     let mut reply = match kind {
         FaultKind::NoRoute => fixed(b"{\"error_msg\":\"404 Route Not Found\"}\n"),
         _ => fixed_text(status, kind.words()),

@@ -17,7 +17,7 @@ use super::answer;
 use super::counts::count;
 use super::fault::{Blame, Fault, FaultKind};
 use super::fault_log::report;
-use super::forward::{Forward, Forwarded};
+use super::forward::{Forward, Forwarded, failure_status};
 use super::handover::hand_over;
 use super::live;
 use super::max_body::MaxBody;
@@ -135,7 +135,9 @@ pub(crate) async fn drive(
                 }
                 Err(failed) => {
                     fault = Some(failed);
-                    let reply = filtered(worker, &mut x, answer::of_fault(failed), failed.kind.is_exit());
+                    let status = failure_status(&lease, plan, &x, failed);
+                    let reply = answer::of_fault_as(failed, status);
+                    let reply = filtered(worker, &mut x, reply, failed.kind.is_exit());
                     answer::send(worker, down, &mut x, chains, reply, Source::Gateway).await
                 }
             }

@@ -260,6 +260,22 @@ impl FaultKind {
         matches!(self, FaultKind::NoRoute | FaultKind::Plan(_) | FaultKind::NoNode)
     }
 
+    /// Whether no server answered: there was no connection, or it ended too early. Invalid answers and timeouts differ.
+    pub(crate) fn is_without_answer(self) -> bool {
+        matches!(
+            self,
+            FaultKind::ConnectRefused
+                | FaultKind::ConnectFailed
+                | FaultKind::TlsFailed(_)
+                | FaultKind::ClosedEarly
+                | FaultKind::Ended(_)
+                | FaultKind::BrokenStream
+                | FaultKind::Unprocessed
+                | FaultKind::NoServerLeft
+                | FaultKind::NoTimeLeft
+        )
+    }
+
     pub(crate) fn of_connect(error: &io::Error) -> FaultKind {
         match error.kind() {
             io::ErrorKind::ConnectionRefused => FaultKind::ConnectRefused,

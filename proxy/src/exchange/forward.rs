@@ -173,6 +173,22 @@ impl Forward<'_> {
     }
 }
 
+/// The status of the answer to a failed request: that of the fault, or `sluice.failure_status` of the upstream.
+#[cold]
+pub(super) fn failure_status(snapshot: &Snapshot, plan: &Plan, x: &Exchange<'_>, fault: Fault) -> u16 {
+    let status = fault.kind.status();
+    if !fault.kind.is_without_answer() {
+        return status;
+    }
+    let made = snapshot::made(x);
+    let upstream = match (&made, x.engine().forward.upstream) {
+        (Some(made), _) => Ok(made),
+        (None, None) => snapshot.upstream(plan),
+        (None, Some(chosen)) => snapshot.chosen(chosen),
+    };
+    upstream.ok().and_then(|upstream| upstream.failure_status).unwrap_or(status)
+}
+
 /// The upstream of the plan, or the one that a plugin chose or made.
 #[inline]
 fn upstream_of<'s>(

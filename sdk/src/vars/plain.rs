@@ -12,6 +12,7 @@ use wire::proxy_protocol::Ends;
 use super::{ReadResult, Value, read, ssl, time};
 use crate::exchange::{Exchange, Source};
 use crate::stream::{Call, Stream};
+use crate::target;
 use crate::trace::Tracer;
 
 macro_rules! plain {
@@ -52,6 +53,7 @@ plain! {
     MqttClientId = "mqtt_client_id",
     Msec = "msec",
     OtelSpan = "opentelemetry_span_id",
+    NormalRequestUri = "normal_request_uri",
     OtelTrace = "opentelemetry_trace_id",
     OtelTraceparent = "opentelemetry_context_traceparent",
     PeerAddr = "realip_remote_addr",
@@ -192,6 +194,15 @@ impl Plain {
                 ReadResult::Plain
             }
             Plain::RequestUri => request_uri(x, out),
+            Plain::NormalRequestUri => {
+                let head = x.request();
+                target::encode_path(head.path(), &head.path_rules, out);
+                if head.has_query {
+                    out.push(b'?');
+                    out.extend_from_slice(head.query());
+                }
+                ReadResult::Written
+            }
             Plain::Scheme => ReadResult::Borrowed(x.client().scheme().as_bytes()),
             Plain::Status => {
                 let digit = |by: u16| b'0' + (x.status() / by % 10) as u8;
@@ -382,6 +393,7 @@ impl Plain {
             Plain::BodyBytesSent
             | Plain::RemoteUser
             | Plain::RequestLine
+            | Plain::NormalRequestUri
             | Plain::RequestTime
             | Plain::RequestUri
             | Plain::Scheme

@@ -89,6 +89,7 @@ pub(super) fn upstream(
     settings.timeouts = from.timeout.as_deref().map_or(defaults.timeouts, |timeout| timeouts(*timeout));
     settings.own_timeouts = from.timeout.is_some();
     settings.retry = own.and_then(|own| own.retry.as_ref()).map(|retry| Box::new(self::retry(retry)));
+    settings.failure_status = own.and_then(|own| own.failure_status);
     let checks = from.checks.as_deref().filter(|_| defaults.health_checks);
     upstream.health = Health::new(checks, own, &upstream.endpoints, &upstream.pass_host).map(Arc::new);
     if let Some(own) = own {

@@ -32,8 +32,18 @@ fn routes_keep_their_conditions_and_actions() {
     let headers = &versioned["plugins"]["proxy-rewrite"]["headers"];
     assert_eq!(
         *headers,
-        json!({"add": {"x-method": "${request_method}"}, "set": {"x-from": "${remote_addr}"}, "remove": ["x-secret"]})
+        json!({
+            "add": {"x-method": "${request_method}"},
+            "set": {
+                "x-from": "${remote_addr}",
+                "X-Envoy-Original-Path": "$normal_request_uri",
+                "X-Envoy-Expected-Rq-Timeout-Ms": "30000",
+            },
+            "remove": ["x-secret"],
+        })
     );
+    // The address of a client is the last one in `X-Forwarded-For`, as in Envoy.
+    assert_eq!(versioned["plugins"]["real-ip"]["source"], "http_x_forwarded_for");
     assert_eq!(versioned["plugins"]["response-rewrite"]["headers"]["set"], json!({"x-served-by": "edge"}));
     let redirect = &resource(&import, "routes/shop-api-old")["plugins"]["redirect"];
     assert_eq!(
@@ -178,7 +188,7 @@ fn required_tls_comes_before_the_action_of_a_route() {
         plugins.into_iter().filter(|plugins| plugins.get("redirect").is_some()).collect::<Vec<_>>()
     };
     let routes = fixture("routes.yaml");
-    let to_tls = |plugins: &&Value| plugins["redirect"] == json!({"http_to_https": true, "encode_uri": true});
+    let to_tls = |plugins: &&Value| plugins["redirect"]["uri"] == "https://${http_host}${normal_request_uri}";
     let found = redirects(routes);
     let required: Vec<&Value> = found.iter().filter(to_tls).collect();
     assert!(!required.is_empty() && required.iter().all(|plugins| plugins.get("response-rewrite").is_none()));
@@ -254,6 +264,8 @@ fn a_provider_without_an_issuer_verifies_by_its_keys() {
     for name in ["jwks", "_meta"] {
         rest.as_object_mut().unwrap().remove(name);
     }
+    let realm = rest.as_object_mut().unwrap().remove("realm");
+    assert_eq!(realm, Some(json!("${scheme}://${http_host}${real_request_uri}")));
     assert_eq!(
         rest,
         json!({"audiences": ["shop"], "header": "x-token", "prefix": "", "payload_header": "x-payload", "claim_headers": {"x-sub": "sub"}})
@@ -387,4 +399,63 @@ fn endpoints_of_a_file_are_read() {
     assert_eq!(resource(&import(text), "upstreams/app")["nodes"][0]["host"], "10.0.0.1");
     let absent = import(&text.replace("eds.yaml", "none.yaml"));
     assert!(absent.findings.iter().any(|finding| finding.effect.contains("the file does not exist")));
+}
+
+#[test]
+fn requests_are_traced_by_the_plugin_of_the_provider() {
+    let traced = |tracing: &str| {
+        let text = fixture("routes.yaml").replacen(
+            "stat_prefix:",
+            &format!("tracing: {tracing}\n          stat_prefix:"),
+            1,
+        );
+        import(&text)
+    };
+    let name = fixture("routes.yaml")
+        .split("- name: ")
+        .filter_map(|part| part.split_once('\n'))
+        .map(|(name, _)| name.trim());
+    let cluster = name.last().unwrap();
+    let otel = traced(&format!(
+        "{{random_sampling: {{value: 25}}, provider: {{name: o, typed_config: {{\"@type\": type.googleapis.com/envoy.config.trace.v3.OpenTelemetryConfig, service_name: edge, grpc_service: {{envoy_grpc: {{cluster_name: {cluster}}}, timeout: 0.5s}}}}}}}}"
+    ));
+    assert_valid(&otel, "opentelemetry");
+    let plugin = &resource(&otel, "routes/shop-api")["plugins"]["opentelemetry"];
+    assert_eq!(
+        plugin["sampler"]["options"]["root"],
+        json!({"name": "trace_id_ratio", "options": {"fraction": 0.25}})
+    );
+    let metadata = resource(&otel, "plugin_metadata/opentelemetry");
+    assert_eq!(metadata["resource"], json!({"service.name": "edge"}));
+    assert!(metadata["collector"]["address"].as_str().unwrap().ends_with(":4318"), "{metadata}");
+    let zipkin = traced(&format!(
+        "{{provider: {{name: z, typed_config: {{\"@type\": type.googleapis.com/envoy.config.trace.v3.ZipkinConfig, collector_cluster: {cluster}, collector_endpoint: /api/v2/spans}}}}}}"
+    ));
+    assert_valid(&zipkin, "zipkin");
+    let plugin = &resource(&zipkin, "routes/shop-api")["plugins"]["zipkin"];
+    assert!(plugin["endpoint"].as_str().unwrap().ends_with("/api/v2/spans"), "{plugin}");
+    assert_eq!(plugin["sample_ratio"], 1.0);
+    let other = traced(
+        "{provider: {name: x, typed_config: {\"@type\": type.googleapis.com/envoy.config.trace.v3.XRayConfig}}}",
+    );
+    assert!(
+        other
+            .findings
+            .iter()
+            .any(|finding| finding.construct == "tracing" && finding.severity == crate::Severity::Behaviour)
+    );
+}
+
+#[test]
+fn headers_that_envoy_adds_are_sent() {
+    let set = |text: &str| {
+        let import = import(text);
+        resource(&import, "routes/shop-api")["plugins"]["proxy-rewrite"]["headers"]["set"].clone()
+    };
+    let routes = fixture("routes.yaml");
+    assert_eq!(set(routes).get("X-Envoy-External-Address"), None);
+    let external =
+        set(&routes.replacen("stat_prefix:", "use_remote_address: true\n          stat_prefix:", 1));
+    assert_eq!(external["X-Envoy-External-Address"], "$remote_addr");
+    assert_eq!(external["X-Envoy-Original-Path"], "$normal_request_uri");
 }

@@ -302,11 +302,17 @@ fn headers_with_the_address_of_a_client_differ_behind_proxies() {
         let all = import.findings.iter().map(|finding| finding.construct.clone());
         all.filter(|construct| construct.contains("headers_to_add")).collect()
     };
-    let hops = json!({"use_remote_address": true, "xff_num_trusted_hops": 1});
-    for manager in [&json!({}), &json!({"use_remote_address": false}), &hops] {
+    let hops = json!({"use_remote_address": true, "xff_num_trusted_hops": 2});
+    for manager in [&json!({"xff_num_trusted_hops": 1}), &hops] {
         assert_eq!(named(manager), ["request_headers_to_add: X-Client"], "{manager}");
     }
-    assert!(named(&json!({"use_remote_address": true})).is_empty());
+    // The last address in `X-Forwarded-For`, or that of the connection.
+    let hop = json!({"use_remote_address": true, "xff_num_trusted_hops": 1});
+    for manager in
+        [&json!({}), &json!({"use_remote_address": false}), &hop, &json!({"use_remote_address": true})]
+    {
+        assert!(named(manager).is_empty(), "{manager}");
+    }
 }
 
 #[test]

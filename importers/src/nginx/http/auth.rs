@@ -57,74 +57,55 @@ impl<'a> Http<'_, 'a> {
             Some(uri) => uri.constant().unwrap_or("/").to_owned(),
         };
         let mut extra = Map::new();
-        let mut headers: Vec<String> =
-            ["Authorization", "Cookie", "User-Agent", "Accept", "Origin", "Referer"]
-                .map(str::to_owned)
-                .to_vec();
         for set in server.all("proxy_set_header") {
             let name = set.arg(0);
             let lower = name.to_ascii_lowercase();
             let text = Text::parse(set.arg(1)).fill(lookup);
             if matches!(lower.as_str(), "host" | "connection" | "content-length" | "upgrade" | "x-real-ip")
                 || lower.starts_with("x-forwarded-")
-                || text.constant() == Some("")
             {
                 continue;
             }
-            match text.single().and_then(|name| name.strip_prefix("http_")) {
-                Some(own) if own.replace('_', "-") == lower => {
-                    if !headers.iter().any(|known| known.eq_ignore_ascii_case(name)) {
-                        headers.push(name.to_owned());
-                    }
-                }
-                _ => {
-                    let value = answers::template(set, text, &mut self.report);
-                    extra.insert(name.to_owned(), json!(responses::clean(&value)));
-                }
+            // An empty value keeps back that of the client.
+            if text.single() != Some(&format!("http_{}", lower.replace('-', "_"))) {
+                let value = answers::template(set, text, &mut self.report);
+                extra.insert(name.to_owned(), json!(responses::clean(&value)));
             }
         }
-        let mut settings = json!({
-            "uri": format!("http://{address}{path}"),
-            "request_headers": headers,
-        });
+        let mut settings = json!({"uri": format!("http://{address}{path}"), "all_request_headers": true});
         if !extra.is_empty() {
             settings["extra_headers"] = Value::Object(extra);
         }
-        let upstream_headers = self.auth_headers(&sets, &state.scope);
-        if !upstream_headers.is_empty() {
-            settings["upstream_headers"] = json!(upstream_headers);
+        // nginx answers other statuses with 500.
+        settings["client_statuses"] = json!([401, 403]);
+        settings["client_headers"] = json!(["WWW-Authenticate"]);
+        settings["status_on_error"] = json!(500);
+        let names = self.auth_headers(&sets, &state.scope);
+        if !names.is_empty() {
+            settings["upstream_header_names"] = Value::Object(names);
         }
-        let effect =
-            "the server is asked with some of the client's headers, and the first of its group alone";
-        self.report.add(at, Severity::Behaviour, effect);
+        if self.upstreams.is_several(&pass.target) {
+            let effect = "the first server of its group is asked, no other";
+            self.report.add(at, Severity::Behaviour, effect);
+        }
         draft.plugins.insert("forward-auth".to_owned(), settings);
     }
 
-    /// The headers for the upstream that `auth_request_set` takes from the answer.
-    fn auth_headers(&mut self, sets: &[&'a Directive], scope: &Scope<'a>) -> Vec<String> {
-        let mut names = Vec::new();
+    /// The headers for the upstream that `auth_request_set` takes from the answer, and their names there.
+    fn auth_headers(&mut self, sets: &[&'a Directive], scope: &Scope<'a>) -> Map<String, Value> {
+        let mut names = Map::new();
         for set in sets {
             let Some(variable) = set.arg(0).strip_prefix('$') else { continue };
             let Some(header) = set.arg(1).strip_prefix("$upstream_http_") else {
                 self.report.add(set, Severity::Behaviour, "only headers of the answer are carried over");
                 continue;
             };
-            let header = header.replace('_', "-");
             for header_set in scope.all("proxy_set_header") {
-                if Text::parse(header_set.arg(1)).single() != Some(variable) {
-                    continue;
-                }
-                if header_set.arg(0).eq_ignore_ascii_case(&header) {
-                    names.push(header_set.arg(0).to_owned());
-                } else {
-                    let effect =
-                        format!("the upstream gets `{header}`, the header of the answer, under its own name");
-                    self.report.add(header_set, Severity::Behaviour, effect);
-                    names.push(header.clone());
+                if Text::parse(header_set.arg(1)).single() == Some(variable) {
+                    names.insert(header_set.arg(0).to_owned(), json!(header.replace('_', "-")));
                 }
             }
         }
-        names.dedup();
         names
     }
 

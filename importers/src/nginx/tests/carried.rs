@@ -387,3 +387,37 @@ fn the_first_group_of_a_name_has_its_value_in_the_requests_of_the_name() {
     assert!(!sent(false).contains("host_before"), "{}", sent(false));
     assert_eq!(findings(&import), Vec::<String>::new());
 }
+
+#[test]
+fn servers_that_are_asked_get_all_headers_and_name_the_user() {
+    let import = server(
+        "location = /check { internal; proxy_pass http://auth:9000/verify; proxy_set_header X-Why gate; proxy_set_header Cookie \"\"; }
+         location / { auth_request /check; auth_request_set $user $upstream_http_x_auth_user;
+                      proxy_set_header X-User $user; proxy_pass http://b:1; }",
+    );
+    check(&import);
+    let asked = &route(&import, "port-80")["plugins"]["forward-auth"];
+    assert_eq!(
+        *asked,
+        json!({
+            "uri": "http://auth:9000/verify",
+            "all_request_headers": true,
+            "extra_headers": {"X-Why": "gate", "Cookie": ""},
+            "upstream_header_names": {"X-User": "x-auth-user"},
+            "client_statuses": [401, 403],
+            "client_headers": ["WWW-Authenticate"],
+            "status_on_error": 500,
+        })
+    );
+    assert_eq!(findings(&import), Vec::<String>::new());
+}
+
+#[test]
+fn times_of_answers_of_servers_are_the_plugins() {
+    let import =
+        server("location / { proxy_pass http://b:1; expires 7d; add_header Cache-Control public always; }");
+    check(&import);
+    let rewrite = &route(&import, "port-80")["plugins"]["response-rewrite"];
+    assert_eq!(*rewrite, json!({"expires": 604_800, "headers": {"add": ["Cache-Control: public"]}}));
+    assert_eq!(findings(&import), Vec::<String>::new());
+}

@@ -13,7 +13,7 @@ use crate::spring::units;
 const SERVER_ERRORS: std::ops::RangeInclusive<u16> = 500..=511;
 
 /// `Retry`: repeated attempts after failures and statuses.
-pub fn retry(definition: &Definition<'_>, scope: &Scope<'_>, effects: &mut Effects, report: &mut Report) {
+pub fn retry(definition: &Definition<'_>, effects: &mut Effects, report: &mut Report) {
     let list = |name: &str, at: usize| {
         let listed = definition.argument(name, at).map(|text| vec![text]);
         definition.named(name).map(|item| item.texts()).or(listed)
@@ -46,10 +46,6 @@ pub fn retry(definition: &Definition<'_>, scope: &Scope<'_>, effects: &mut Effec
     let mut retry = json!({});
     if !statuses.is_empty() {
         retry["statuses"] = json!(statuses);
-        if !scope.balanced {
-            let effect = "answers with these statuses are retried only while another server is left";
-            report.find(Severity::Behaviour, definition.place.clone(), &construct(definition), effect);
-        }
     }
     if unsafe_methods {
         retry["any_method"] = json!(true);
@@ -71,10 +67,6 @@ pub fn retry(definition: &Definition<'_>, scope: &Scope<'_>, effects: &mut Effec
     effects.upstream.insert("retries".to_owned(), json!(retries));
     if retry.as_object().is_some_and(|retry| !retry.is_empty()) {
         effects.upstream.insert("sluice".to_owned(), json!({"retry": retry}));
-    }
-    // Of one server, no answer is retried.
-    if !scope.balanced {
-        return;
     }
     let effect = match unsafe_methods {
         true => "requests of all methods are retried",
@@ -140,7 +132,7 @@ pub fn breaker(definition: &Definition<'_>, scope: &Scope<'_>, effects: &mut Eff
         definition.argument("fallbackUri", 1).or_else(|| definition.argument("fallbackcmd", 2))
     {
         let effect = format!(
-            "`{fallback}` is not called: clients get the error of the server, or 502 or 504 of the gateway"
+            "`{fallback}` is not called: clients get the error of the server, or 500 or 504 of the gateway"
         );
         let hint = "the plugin error-page sets the body of errors";
         report.hint(Severity::Behaviour, definition.place.clone(), &construct(definition), effect, hint);

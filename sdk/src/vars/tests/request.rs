@@ -35,6 +35,7 @@ fn request_variables() {
         ("uri", Some("/a/b")),
         ("request_uri", Some("/a/b?x=1%202&X=3&flag&x=4")),
         ("real_request_uri", Some("/a/b?x=1%202&X=3&flag&x=4")),
+        ("normal_request_uri", Some("/a/b?x=1%202&X=3&flag&x=4")),
         ("query_string", Some("x=1%202&X=3&flag&x=4")),
         ("args", Some("x=1%202&X=3&flag&x=4")),
         ("is_args", Some("?")),
