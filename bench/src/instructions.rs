@@ -31,6 +31,9 @@ const WARM: usize = 300;
 /// Requests of the shorter series.
 const SHORT: usize = 100;
 
+/// The file of the profile dumped last.
+const LAST: &str = "last-profile";
+
 /// The scenarios, by what is switched on.
 const SCENARIOS: [(&str, Setup); 9] = {
     let plain = Setup { answer: Answer::Length4000, ..Setup::PLAIN };
@@ -51,6 +54,10 @@ const GATEWAYS: [Gateway; 3] = [Gateway::Sluice, Gateway::Nginx, Gateway::Haprox
 
 /// Options of a count.
 pub struct Count {
+    /// Only scenarios whose name contains one of these, if there are any.
+    pub words: Vec<String>,
+    /// Where the profiles of Sluice are kept.
+    pub keep: Option<PathBuf>,
     /// Instead of building Sluice.
     pub binary: Option<PathBuf>,
     /// Leave out nginx and HAProxy.
@@ -90,7 +97,9 @@ pub fn run(count: &Count) -> Result<()> {
     let names: String = programs.iter().map(|(gateway, _)| format!("{:>12}", gateway.name())).collect();
     println!("{:<14}{names}", "scenario");
     let mut counted = BTreeMap::new();
-    for (index, (name, setup)) in SCENARIOS.iter().enumerate() {
+    let wanted =
+        |name: &str| count.words.is_empty() || count.words.iter().any(|word| name.contains(word.as_str()));
+    for (index, (name, setup)) in SCENARIOS.iter().enumerate().filter(|(_, (name, _))| wanted(name)) {
         let mut line = format!("{name:<14}");
         for (number, (gateway, program)) in programs.iter().enumerate() {
             let place = place(count, &folder, *gateway, index * GATEWAYS.len() + number, setup, &upstream);
@@ -100,6 +109,7 @@ pub fn run(count: &Count) -> Result<()> {
                     let found = per_request(*gateway, program, setup, &place, count.requests)
                         .with_context(|| format!("{gateway}, {name}"))?;
                     if *gateway == Gateway::Sluice {
+                        keep(count, &place.folder, name)?;
                         counted.insert(*name, found);
                     }
                     found.to_string()
@@ -108,6 +118,9 @@ pub fn run(count: &Count) -> Result<()> {
             line += &format!("{cell:>12}");
         }
         println!("{line}");
+    }
+    if !count.words.is_empty() {
+        return Ok(());
     }
     println!("\nplugin alone: instructions over plain\n");
     let plain = counted.get("plain").copied().unwrap_or_default();
@@ -193,6 +206,14 @@ fn per_request(
     Ok(long.saturating_sub(short) / requests as u64)
 }
 
+/// Copies the profile of the longer series to the folder for profiles, if there is one.
+fn keep(count: &Count, folder: &Path, scenario: &str) -> Result<()> {
+    let Some(keep) = &count.keep else { return Ok(()) };
+    fs::create_dir_all(keep)?;
+    fs::copy(folder.join(LAST), keep.join(format!("{}.callgrind", scenario.replace(['/', ' '], "-"))))?;
+    Ok(())
+}
+
 /// The instructions of all processes since the last call, which starts their counters again at 0.
 fn totals(pids: &[u32], folder: &Path) -> Result<u64> {
     for pid in pids {
@@ -208,7 +229,8 @@ fn totals(pids: &[u32], folder: &Path) -> Result<u64> {
             let dump = fs::read_to_string(&path)?;
             let total = dump.lines().rev().find_map(|line| line.strip_prefix("totals: "));
             sum += total.and_then(|total| total.trim().parse::<u64>().ok()).unwrap_or(0);
-            fs::remove_file(&path)?;
+            // A profile stays until the next one.
+            fs::rename(&path, folder.join(LAST))?;
         }
     }
     if sum == 0 {

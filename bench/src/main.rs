@@ -92,6 +92,11 @@ const PORTS: std::ops::RangeInclusive<i64> = 1_024..=31_768;
 enum Command {
     /// Counts user instructions per request of sluice, nginx and HAProxy by callgrind
     Instructions {
+        /// Only scenarios whose name contains one of these words; then no plugins, and nothing is written
+        words: Vec<String>,
+        /// Keep the profiles of sluice in this folder, for callgrind_annotate
+        #[arg(long, value_name = "FOLDER")]
+        keep: Option<PathBuf>,
         /// Count this sluice instead of building it
         #[arg(long, value_name = "PATH")]
         binary: Option<PathBuf>,
@@ -135,8 +140,9 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
-        Some(Command::Instructions { binary, alone, requests, port_base }) => {
-            return instructions::run(&instructions::Count { binary, alone, requests, port_base });
+        Some(Command::Instructions { words, keep, binary, alone, requests, port_base }) => {
+            let count = instructions::Count { words, keep, binary, alone, requests, port_base };
+            return instructions::run(&count);
         }
         Some(Command::AbTest { a, b, scenario, rounds, duration, port_base }) => {
             let duration = Duration::from_secs(duration);
