@@ -56,8 +56,11 @@ impl Pseudo {
 #[derive(Debug)]
 pub struct Encoder {
     table: Table,
-    /// Entries inserted so far.
-    inserted: u32,
+    /// Entries inserted so far, modulo 2^16.
+    inserted: u16,
+    /// For each name, by [`Text::key`], the value of `inserted` at the entry that was used last. Most fields repeat
+    /// the last value of their name, and are found here without a hash of the value.
+    recent: [u16; KEYS],
     /// Hashes of fields and of names, in the slots that they select. Empty until a field may be
     /// indexed.
     slots: Vec<Slot>,
@@ -66,11 +69,16 @@ pub struct Encoder {
     least: usize,
 }
 
+/// Keys of names: the known ones, pseudo-header fields by their index in the static table, and a few for all others.
+const KEYS: usize = PSEUDO + 8 + OTHERS;
+const PSEUDO: usize = Name::KNOWN.len() + 1;
+const OTHERS: usize = 32;
+
 #[derive(Debug, Clone, Copy, Default)]
 struct Slot {
-    hash: u32,
+    hash: u16,
     /// The value of `inserted` at the entry of the hash; 0 for a field that came once.
-    number: u32,
+    number: u16,
 }
 
 impl Default for Encoder {
@@ -82,7 +90,14 @@ impl Default for Encoder {
 impl Encoder {
     pub fn new() -> Encoder {
         let size = DEFAULT_TABLE_SIZE;
-        Encoder { table: Table::new(size), inserted: 0, slots: Vec::new(), next: size, least: size }
+        Encoder {
+            table: Table::new(size),
+            inserted: 0,
+            recent: [0; KEYS],
+            slots: Vec::new(),
+            next: size,
+            least: size,
+        }
     }
 
     /// Applies the peer's SETTINGS_HEADER_TABLE_SIZE from the next block on. More than 4096 bytes
@@ -178,7 +193,25 @@ impl Encoder {
     }
 
     /// Appends a field that is indexed once it repeats.
+    #[inline]
     fn indexed(&mut self, text: Text<'_>, out: &mut Vec<u8>) {
+        match self.find_recent(&text) {
+            Some(age) => put_integer(INDEXED.0, INDEXED.1, FIRST + age, out),
+            None => self.search(text, out),
+        }
+    }
+
+    /// The age of the entry that was used last for the name, if it has the value.
+    #[inline]
+    fn find_recent(&self, text: &Text<'_>) -> Option<usize> {
+        // An age that is wrong because of overflow does no harm, as the texts are compared.
+        let age = usize::from(self.inserted.wrapping_sub(self.recent[text.key()]));
+        let entry = self.table.get(age)?;
+        (text.is_name(&self.table, entry) && text.is_value(&self.table, entry)).then_some(age)
+    }
+
+    /// As [`Encoder::indexed`] for a field whose name had another value last.
+    fn search(&mut self, text: Text<'_>, out: &mut Vec<u8>) {
         // An entry takes at most a quarter of the table.
         if text.name.len() + text.value.len() + 32 > self.table.limit() / 4 {
             return self.unindexed(&text, text.hash_name(), out);
@@ -196,6 +229,7 @@ impl Encoder {
             && text.is_name(&self.table, entry)
             && text.is_value(&self.table, entry)
         {
+            self.recent[text.key()] = slot.number;
             return put_integer(INDEXED.0, INDEXED.1, FIRST + age, out);
         }
         self.insert(&text, hash, of_name, out);
@@ -225,6 +259,7 @@ impl Encoder {
         out.truncate(end);
         self.inserted = self.inserted.wrapping_add(1);
         let number = self.inserted;
+        self.recent[text.key()] = number;
         self.note(hash, number);
         if text.index == 0 {
             self.note(of_name, number);
@@ -249,15 +284,15 @@ impl Encoder {
     }
 
     /// Remembers a hash in the least useful of its slots.
-    fn note(&mut self, hash: u64, number: u32) {
-        let (tag, inserted, live) = (tag(hash), self.inserted, self.table.len() as u32);
+    fn note(&mut self, hash: u64, number: u16) {
+        let (tag, inserted, live) = (tag(hash), self.inserted, self.table.len());
         let uselessness = |slot: &Slot| match (slot.hash, slot.number) {
-            (hash, _) if hash == tag => u32::MAX,
-            (0, _) => u32::MAX - 1,
-            (_, 0) => u32::MAX - 3,
-            (_, number) => match inserted.wrapping_sub(number) {
+            (hash, _) if hash == tag => usize::MAX,
+            (0, _) => usize::MAX - 1,
+            (_, 0) => usize::MAX - 3,
+            (_, number) => match usize::from(inserted.wrapping_sub(number)) {
                 age if age < live => age,
-                _ => u32::MAX - 2,
+                _ => usize::MAX - 2,
             },
         };
         let slot = self
@@ -273,7 +308,7 @@ impl Encoder {
     /// overflow of the count does no harm.
     #[inline]
     fn entry(&self, slot: Slot) -> Option<(usize, Entry)> {
-        let age = self.inserted.wrapping_sub(slot.number) as usize;
+        let age = usize::from(self.inserted.wrapping_sub(slot.number));
         if slot.number == 0 { None } else { self.table.get(age).map(|entry| (age, entry)) }
     }
 }
@@ -291,6 +326,19 @@ struct Text<'a> {
 }
 
 impl Text<'_> {
+    /// The key of the name; some unknown names share one.
+    #[inline]
+    fn key(&self) -> usize {
+        match (self.id, self.index) {
+            (Name::Other, 0) => {
+                let end = self.name.last_chunk::<4>().map_or(0, |end| u32::from_le_bytes(*end) | 0x2020_2020);
+                PSEUDO + 8 + (end.wrapping_mul(0x9e37_79b9) >> 27) as usize
+            }
+            (Name::Other, index) => PSEUDO + usize::from(index & 7),
+            (id, _) => id as usize,
+        }
+    }
+
     #[inline]
     fn hash_name(&self) -> u64 {
         match (self.id, self.index) {
@@ -324,6 +372,9 @@ impl Text<'_> {
     #[inline]
     fn is_value(&self, table: &Table, entry: Entry) -> bool {
         let (first, second) = table.value(entry);
+        if second.is_empty() {
+            return self.value == first;
+        }
         match self.value.split_at_checked(first.len()) {
             Some((start, end)) => start == first && end == second,
             None => false,
@@ -359,8 +410,8 @@ fn ways(hash: u64) -> std::ops::Range<usize> {
 
 /// The part of a hash that a slot keeps; 0 is an empty slot.
 #[inline]
-fn tag(hash: u64) -> u32 {
-    (hash >> 32) as u32 | 1
+fn tag(hash: u64) -> u16 {
+    (hash >> 48) as u16 | 1
 }
 
 /// Appends a literal. Texts are not Huffman-coded: one that repeats is sent only twice, and others
