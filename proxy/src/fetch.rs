@@ -324,7 +324,7 @@ impl Head for Fetch {
                     | Name::Te
                     | Name::Trailer
             ) {
-                to.field(name, value);
+                to.field(id, name, value);
             }
         }
     }

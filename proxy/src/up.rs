@@ -12,7 +12,7 @@ pub(crate) mod warm;
 use std::time::Duration;
 
 use wire::h1::encode::BadTarget;
-use wire::{Field, Fields, Method, ResponseHead};
+use wire::{Field, Fields, Method, Name, ResponseHead};
 
 use crate::buffers::Buffer;
 use crate::clock::Waiter;
@@ -280,7 +280,8 @@ pub(crate) trait Head {
 
 /// Takes fields, one after the other.
 pub(crate) trait Lines {
-    fn name(&mut self, name: &[u8]);
+    /// Begins a field whose value comes in parts.
+    fn name(&mut self, id: Name, name: &'static [u8]);
     /// A part of the value.
     fn value(&mut self, part: &[u8]);
     /// A number as the value, or a part of it.
@@ -290,13 +291,8 @@ pub(crate) trait Lines {
     /// A field of a message, as it stands there.
     #[inline]
     fn copy(&mut self, fields: &Fields, field: &Field) {
-        self.field(fields.bytes(field.name), fields.bytes(field.value));
+        self.field(field.id, fields.bytes(field.name), fields.bytes(field.value));
     }
 
-    #[inline(always)]
-    fn field(&mut self, name: &[u8], value: &[u8]) {
-        self.name(name);
-        self.value(value);
-        self.end();
-    }
+    fn field(&mut self, id: Name, name: &[u8], value: &[u8]);
 }

@@ -136,8 +136,11 @@ impl Attempt<'_> {
                 send_timeout: timeouts.send,
                 keepalive: upstream.keepalive,
             };
-            // Boxed, as it is larger than what HTTP/1 needs.
-            let place = Box::pin(worker.links.place(worker, waiter, target, fresh)).await?;
+            let place = match worker.links.place_now(worker, &target, fresh) {
+                Some(place) => place,
+                // Boxed, as it is larger than what HTTP/1 needs.
+                None => Box::pin(worker.links.place(worker, waiter, target, fresh)).await?,
+            };
             let stream = up::h2::Stream::new(place, upstream.scheme.is_grpc());
             return Ok(Connection { conn: up::Upstream::H2(Box::new(stream)), peer });
         }

@@ -90,28 +90,32 @@ impl Head for Outbound<'_, '_> {
             to.copy(&head.fields, field);
         }
         let ip = x.client().ip_text();
-        to.field(b"X-Real-IP", ip);
-        to.name(b"X-Forwarded-For");
-        for before in forwarded_for {
-            to.value(head.fields.bytes(before));
-            to.value(b", ");
+        to.field(Name::XRealIp, b"X-Real-IP", ip);
+        if forwarded_for.is_empty() {
+            to.field(Name::XForwardedFor, b"X-Forwarded-For", ip);
+        } else {
+            to.name(Name::XForwardedFor, b"X-Forwarded-For");
+            for before in forwarded_for {
+                to.value(head.fields.bytes(before));
+                to.value(b", ");
+            }
+            to.value(ip);
+            to.end();
         }
-        to.value(ip);
-        to.end();
         if !present.has(ForwardedHeaders::PROTO) {
-            to.field(b"X-Forwarded-Proto", x.client().scheme().as_bytes());
+            to.field(Name::XForwardedProto, b"X-Forwarded-Proto", x.client().scheme().as_bytes());
         }
         if !present.has(ForwardedHeaders::HOST) && !head.authority().is_empty() {
-            to.field(b"X-Forwarded-Host", head.authority());
+            to.field(Name::XForwardedHost, b"X-Forwarded-Host", head.authority());
         }
         if !present.has(ForwardedHeaders::PORT) {
-            to.name(b"X-Forwarded-Port");
+            to.name(Name::XForwardedPort, b"X-Forwarded-Port");
             to.number(u64::from(x.forwarded_port()));
             to.end();
         }
         let hops = x.engine().forward.hops;
         if hops > 0 {
-            to.name(b"Sluice-Hops");
+            to.name(Name::SluiceHops, b"Sluice-Hops");
             to.number(u64::from(hops));
             to.end();
         }

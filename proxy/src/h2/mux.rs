@@ -377,6 +377,11 @@ impl Mux {
         self.peer_streams as usize
     }
 
+    /// Whether a stream can begin now beside `open` others, and its head be sent.
+    pub(crate) fn takes_streams(&mut self, open: usize) -> bool {
+        self.over.is_none() && self.goaway.is_none() && open < self.peer_streams() && self.room() > 0
+    }
+
     /// Waits until the peer accepts streams, or never will.
     pub(crate) fn poll_streams(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.peer_streams > 0 || self.over.is_some() || self.goaway.is_some() {

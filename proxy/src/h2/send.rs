@@ -63,7 +63,7 @@ impl Mux {
     }
 
     /// Free room in `out`, in bytes.
-    fn room(&mut self) -> usize {
+    pub(super) fn room(&mut self) -> usize {
         let unsent = self.out.len() - self.written;
         if unsent + LEAST < FIRST {
             return FIRST - unsent;
@@ -385,6 +385,7 @@ impl Mux {
 
     /// Removes a stream; resets it unless it is closed.
     pub(super) fn remove(&mut self, index: usize) {
+        let before = self.out.len();
         let slot = &self.slots[index];
         let answered = slot.sent && self.role == Role::Server;
         let rest = slot.expected.map(|left| i64::try_from(left).unwrap_or(i64::MAX));
@@ -405,7 +406,10 @@ impl Mux {
             partial.index = None;
         }
         self.slots.remove(index);
-        self.wake_driver();
+        // Frames are to be written, or a graceful close is complete.
+        if self.out.len() != before || self.closing.is_some() {
+            self.wake_driver();
+        }
     }
 
     /// Whether a field is connection-specific, or replaced by something else in HTTP/2 (RFC 9113 section 8.2.2).

@@ -27,6 +27,9 @@ pub(crate) enum StreamError {
     Connection,
 }
 
+/// Bytes of memory that a free slot keeps for the next stream.
+const KEPT: usize = 1 << 10;
+
 /// The state of one stream, until its exchange drops it.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
@@ -100,6 +103,14 @@ impl Priority {
     }
 }
 
+/// Empties the fields for the next message.
+fn keep_if_small(fields: &mut Fields) {
+    match fields.memory() {
+        0..=KEPT => fields.clear(KEPT),
+        _ => *fields = Fields::new(),
+    }
+}
+
 /// Stores the waker of `cx`, unless it is stored already.
 fn note(waker: &mut Option<Waker>, cx: &Context<'_>) {
     if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
@@ -108,6 +119,57 @@ fn note(waker: &mut Option<Waker>, cx: &Context<'_>) {
 }
 
 impl Slot {
+    /// Becomes a free slot. In place, as it is large; small memory is kept.
+    fn clear(&mut self) {
+        let Slot {
+            id,
+            data,
+            window,
+            unread,
+            expected,
+            has_head,
+            received,
+            heads,
+            // Cleared when it is filled.
+            spare: _,
+            trailers,
+            refused,
+            trailers_size,
+            bodiless,
+            send_window,
+            sent,
+            queued,
+            priority,
+            gone,
+            reset,
+            reader,
+            writer,
+        } = self;
+        (*id, *window, *unread, *expected, *trailers_size, *send_window) = (0, 0, 0, None, 0, 0);
+        (*has_head, *received, *bodiless, *sent, *queued, *reset) =
+            (false, false, false, false, false, false);
+        (*refused, *priority, *gone) = (None, Priority::default(), None);
+        (*reader, *writer) = (None, None);
+        data.clear();
+        if data.capacity() > KEPT {
+            *data = Vec::new();
+        }
+        heads.clear();
+        keep_if_small(trailers);
+    }
+
+    /// Takes back the memory of a piece and of trailers that were read, for the next stream.
+    pub(super) fn recycle(&mut self, piece: &mut Vec<u8>, trailers: &mut Fields) {
+        if self.data.capacity() == 0 && piece.capacity() <= KEPT {
+            piece.clear();
+            std::mem::swap(&mut self.data, piece);
+        }
+        if self.trailers.is_empty() {
+            keep_if_small(trailers);
+            std::mem::swap(&mut self.trailers, trailers);
+        }
+    }
+
     pub(super) fn wait_to_read(&mut self, cx: &Context<'_>) {
         note(&mut self.reader, cx);
     }
@@ -189,14 +251,8 @@ impl Slots {
 
     /// Removes a stream. Its memory is kept for the next one if it is small.
     pub(super) fn remove(&mut self, index: usize) {
-        let Slot { mut data, mut heads, spare, mut trailers, .. } = std::mem::take(&mut self.slots[index]);
+        self.slots[index].clear();
         self.ids[index] = 0;
-        data.clear();
-        heads.clear();
-        trailers.clear(1 << 10);
-        if data.capacity() <= 1 << 10 {
-            self.slots[index] = Slot { data, heads, spare, trailers, ..Slot::default() };
-        }
         self.free.push(index);
     }
 

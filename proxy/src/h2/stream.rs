@@ -197,6 +197,11 @@ impl Stream {
         std::mem::swap(to, &mut mux.slots[self.index].trailers);
     }
 
+    /// Takes back the memory of a piece and of trailers that were read.
+    pub(crate) fn recycle(&self, piece: &mut Vec<u8>, trailers: &mut Fields) {
+        self.mux.borrow_mut().slots[self.index].recycle(piece, trailers);
+    }
+
     /// Whether the peer's message ended without unread data or trailers.
     pub(crate) fn is_received(&self) -> bool {
         let mux = self.mux.borrow();

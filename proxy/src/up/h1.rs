@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use wire::h1::Progress;
 use wire::h1::encode::{BadTarget, decimal, request_line};
-use wire::{Field, Fields, Framing, Method, ResponseHead};
+use wire::{Field, Fields, Framing, Method, Name, ResponseHead};
 
 use super::{Head, Lines, Size};
 use crate::buffers::{Buffer, Lent, SMALL};
@@ -152,7 +152,7 @@ struct Text<'a>(&'a mut Vec<u8>);
 // Always inline, as names are mostly constants, which then are written without a call.
 impl Lines for Text<'_> {
     #[inline(always)]
-    fn name(&mut self, name: &[u8]) {
+    fn name(&mut self, _: Name, name: &'static [u8]) {
         self.0.extend_from_slice(name);
         self.0.extend_from_slice(b": ");
     }
@@ -169,6 +169,14 @@ impl Lines for Text<'_> {
 
     #[inline(always)]
     fn end(&mut self) {
+        self.0.extend_from_slice(b"\r\n");
+    }
+
+    #[inline(always)]
+    fn field(&mut self, _: Name, name: &[u8], value: &[u8]) {
+        self.0.extend_from_slice(name);
+        self.0.extend_from_slice(b": ");
+        self.0.extend_from_slice(value);
         self.0.extend_from_slice(b"\r\n");
     }
 

@@ -14,7 +14,7 @@ use sha1::{Digest, Sha1};
 use smallvec::SmallVec;
 use wire::fields::check_value;
 use wire::h1::Refusal;
-use wire::h1::encode::{BadTarget, check_target, decimal};
+use wire::h1::encode::{BadTarget, check_target, digits};
 use wire::h2::frame::Code;
 use wire::{Field, Fields, Framing, Method, Name, ResponseHead};
 
@@ -112,6 +112,12 @@ pub(crate) struct Receiver<'a> {
     complete: bool,
     trailers: Fields,
     interim: usize,
+}
+
+impl Drop for Receiver<'_> {
+    fn drop(&mut self) {
+        self.stream.place.stream().recycle(&mut self.piece, &mut self.trailers);
+    }
 }
 
 impl Stream {
@@ -222,8 +228,13 @@ impl Sender<'_> {
         };
         self.ended = !tunnels && matches!(size, Size::None | Size::Exactly(0));
         let put = |to: &mut FieldSink<'_>| {
-            let mut list =
-                List { to, text: SmallVec::new(), name: 0, kind: ContentType::of(stream), key: None };
+            let mut list = List {
+                to,
+                name: (Name::Other, b""),
+                text: SmallVec::new(),
+                kind: ContentType::of(stream),
+                key: None,
+            };
             if tunnels {
                 list.key = Some(None);
             }
@@ -234,9 +245,7 @@ impl Sender<'_> {
                 return;
             }
             if let Size::Exactly(length) = size {
-                let mut digits = Vec::with_capacity(20);
-                decimal(length, &mut digits);
-                to.put(Name::ContentLength, b"content-length", &digits);
+                to.put(Name::ContentLength, b"content-length", digits(length, &mut [0; 20]));
             }
             if kind == ContentType::Missing {
                 to.put(Name::ContentType, b"content-type", b"application/grpc");
@@ -341,9 +350,9 @@ impl ContentType {
 /// Adds fields to a head being sent.
 struct List<'a, 'b> {
     to: &'a mut FieldSink<'b>,
-    /// Name and value of a field that comes in parts, and the length of the name.
+    /// Name and value of a field that comes in parts.
+    name: (Name, &'static [u8]),
     text: SmallVec<[u8; 128]>,
-    name: usize,
     kind: ContentType,
     /// For a tunnel: the expected `Sec-WebSocket-Accept`, once the key is known.
     key: Option<Option<[u8; 28]>>,
@@ -370,10 +379,10 @@ impl List<'_, '_> {
 }
 
 impl Lines for List<'_, '_> {
-    fn name(&mut self, name: &[u8]) {
+    #[inline]
+    fn name(&mut self, id: Name, name: &'static [u8]) {
         self.text.clear();
-        self.text.extend_from_slice(name);
-        self.name = name.len();
+        self.name = (id, name);
     }
 
     fn value(&mut self, part: &[u8]) {
@@ -381,19 +390,13 @@ impl Lines for List<'_, '_> {
     }
 
     fn number(&mut self, number: u64) {
-        let mut digits = Vec::with_capacity(20);
-        decimal(number, &mut digits);
-        self.text.extend_from_slice(&digits);
+        self.text.extend_from_slice(digits(number, &mut [0; 20]));
     }
 
     fn end(&mut self) {
-        let List { to, text, name, .. } = self;
-        let (name, value) = text.split_at(*name);
-        let id = Name::from_bytes(name);
+        let (id, name) = self.name;
         // Fields that `put` treats specially never come in parts.
-        if !Mux::is_connection_field(id) {
-            to.put(id, name, value);
-        }
+        self.to.put(id, name, &self.text);
     }
 
     #[inline]
@@ -402,8 +405,8 @@ impl Lines for List<'_, '_> {
     }
 
     #[inline]
-    fn field(&mut self, name: &[u8], value: &[u8]) {
-        self.put(Name::from_bytes(name), name, value);
+    fn field(&mut self, id: Name, name: &[u8], value: &[u8]) {
+        self.put(id, name, value);
     }
 }
 

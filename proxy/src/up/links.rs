@@ -63,6 +63,11 @@ pub(crate) struct Link {
     driver: RefCell<Option<Waker>>,
     /// Places that are taken.
     open: Cell<usize>,
+    /// Since when there are none, in the clock's coarse milliseconds.
+    idle_since: Cell<u64>,
+    /// When its task looks at it without being woken, and in how many milliseconds it has to when nothing is on it.
+    looks_at: Cell<u64>,
+    idle_look: u64,
     /// Requests it has carried.
     carried: Cell<u64>,
     /// No further request is to go on it.
@@ -151,19 +156,19 @@ impl Links {
                 }
                 Err(_) => return Err(Fault::upstream(FaultKind::ConnectTimeout)),
             }
-            mux.borrow_mut().probe();
-            let carried = link.carried.get() + 1;
-            link.carried.set(carried);
-            if carried >= target.keepalive.requests {
-                link.closing.set(true);
-            }
-            let reused = carried > 1;
-            let idle_until = Some(carried).filter(|_| reused && link.open.get() == 1);
-            let link = taken.keep();
-            let claim = Claim { index: link.claims.begin(), link };
-            return Ok(Place { claim, stream, reused, idle_until });
+            return Ok(Place::new(taken.keep(), stream, &target));
         }
         Err(last)
+    }
+
+    /// As [`Links::place`], without a wait; none if there would be one, or another connection is needed.
+    pub(crate) fn place_now(&self, worker: &Worker, target: &Target, fresh: bool) -> Option<Place> {
+        let link = self.choose(worker, target, fresh)?;
+        let stream = match &*link.state.borrow() {
+            State::Ready(mux) if mux.borrow_mut().takes_streams(link.open.get()) => h2::Stream::begin(mux),
+            _ => return None,
+        };
+        Some(Place::new(Taken::new(&link).keep(), stream, target))
     }
 
     /// A connection with room, or a new one.
@@ -275,6 +280,9 @@ impl Link {
             waiting: RefCell::default(),
             driver: RefCell::default(),
             open: Cell::new(0),
+            idle_since: Cell::new(worker.clock.coarse_ms()),
+            looks_at: Cell::new(u64::MAX),
+            idle_look: target.keepalive.idle_timeout.as_millis().clamp(1, u128::from(LOOK)) as u64,
             carried: Cell::new(0),
             closing: Cell::new(false),
             settled: Cell::new(false),
@@ -349,6 +357,17 @@ impl Link {
         }
     }
 
+    /// Nothing is on it any more. Its task is woken only if that is to have an effect soon: between the requests of
+    /// one client, a connection is often idle for a moment.
+    fn note_idle(&self) {
+        let now = self.clock.coarse_ms();
+        self.idle_since.set(now);
+        let is_large = self.windows.whole() > FIRST_WINDOW;
+        if self.closing.get() || is_large || self.looks_at.get() > now + self.idle_look {
+            self.wake_driver();
+        }
+    }
+
     fn wake_driver(&self) {
         if let Some(waker) = &*self.driver.borrow() {
             waker.wake_by_ref();
@@ -404,6 +423,20 @@ impl Claim {
 }
 
 impl Place {
+    /// The link counts the stream as open.
+    fn new(link: Rc<Link>, stream: h2::Stream, target: &Target) -> Place {
+        stream.mux().borrow_mut().probe();
+        let carried = link.carried.get() + 1;
+        link.carried.set(carried);
+        if carried >= target.keepalive.requests {
+            link.closing.set(true);
+        }
+        let reused = carried > 1;
+        let idle_until = Some(carried).filter(|_| reused && link.open.get() == 1);
+        let claim = Claim { index: link.claims.begin(), link };
+        Place { claim, stream, reused, idle_until }
+    }
+
     pub(super) fn link(&self) -> &Link {
         &self.claim.link
     }
@@ -453,7 +486,7 @@ impl Drop for Taken {
         if let Some(link) = self.0.take() {
             link.open.set(link.open.get() - 1);
             if link.open.get() == 0 {
-                link.wake_driver();
+                link.note_idle();
             }
         }
     }
@@ -500,8 +533,7 @@ async fn drive(driven: Driven, target: Target) {
         Ok(Err(_)) => return link.set(State::Over(Fault::upstream(FaultKind::ClosedEarly))),
         Err(_) => return link.set(State::Over(Fault::upstream(FaultKind::ConnectTimeout))),
     }
-    let mut idle = None;
-    poll_fn(|cx| poll(&driven, &mux, &mut transport, &waiter, &target, &mut idle, cx)).await;
+    poll_fn(|cx| poll(&driven, &mux, &mut transport, &waiter, &target, cx)).await;
     link.refused.set(super::tls::refusal(&transport.io));
     mux.borrow_mut().end(EndReason::Closed(None));
 }
@@ -513,7 +545,6 @@ fn poll(
     transport: &mut Transport,
     waiter: &Waiter,
     target: &Target,
-    idle: &mut Option<u64>,
     cx: &mut Context<'_>,
 ) -> Poll<()> {
     let Driven { worker, link, .. } = driven;
@@ -553,26 +584,24 @@ fn poll(
     if over.is_some() && (written.is_ready() || transport.blocked_until(Duration::ZERO).is_some()) {
         return Poll::Ready(());
     }
-    if link.open.get() > 0 {
-        *idle = None;
-    } else if link.closing.get() {
+    let idle = match (link.open.get(), target.keepalive.idle_timeout) {
         // No request waits on it.
-        return Poll::Ready(());
-    } else if idle.is_none() {
-        *idle = Some(match target.keepalive.idle_timeout.as_millis() {
-            // Zero is no limit, as in APISIX.
-            0 => u64::MAX,
-            _ => clock.after(target.keepalive.idle_timeout),
-        });
-    }
+        (0, _) if link.closing.get() => return Poll::Ready(()),
+        // Zero is no limit, as in APISIX.
+        (0, timeout) if timeout.as_millis() > 0 => {
+            Some(clock.after(timeout) - (clock.coarse_ms() - link.idle_since.get()))
+        }
+        _ => None,
+    };
     let blocked = transport.blocked_until(target.send_timeout);
     let silent =
         mux.borrow().probing().map(|since| clock.after(target.connect_timeout) - (clock.coarse_ms() - since));
     let release = mux.borrow_mut().release().filter(|until| !clock.is_over(*until));
-    let next = [*idle, blocked, silent, release].into_iter().flatten().min().unwrap_or(u64::MAX);
+    let next = [idle, blocked, silent, release].into_iter().flatten().min().unwrap_or(u64::MAX);
     if clock.is_over(next) {
         return Poll::Ready(());
     }
+    link.looks_at.set(next);
     // It is not over, as was just looked at.
     let _ = waiter.poll_elapsed::<()>(next, cx);
     Poll::Pending

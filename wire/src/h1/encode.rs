@@ -197,18 +197,22 @@ pub fn decimal(value: u64, out: &mut Vec<u8>) {
     out.truncate(end);
 }
 
-fn long_decimal(mut value: u64, out: &mut Vec<u8>) {
-    let mut digits = [0u8; 20];
-    let mut at = digits.len();
+fn long_decimal(value: u64, out: &mut Vec<u8>) {
+    out.extend_from_slice(digits(value, &mut [0; 20]));
+}
+
+/// Writes a number in decimal digits to the end of `room`; returns the digits.
+#[inline]
+pub fn digits(mut value: u64, room: &mut [u8; 20]) -> &[u8] {
+    let mut at = room.len();
     loop {
         at -= 1;
-        digits[at] = b'0' + (value % 10) as u8;
+        room[at] = b'0' + (value % 10) as u8;
         value /= 10;
         if value == 0 {
-            break;
+            return &room[at..];
         }
     }
-    out.extend_from_slice(&digits[at..]);
 }
 
 #[cfg(test)]
@@ -256,6 +260,7 @@ mod tests {
             let mut out = b"x".to_vec();
             decimal(value, &mut out);
             assert_eq!(out, format!("x{value}").into_bytes());
+            assert_eq!(digits(value, &mut [0; 20]), &out[1..]);
         }
     }
 

@@ -43,6 +43,11 @@ impl Input {
         self.received
     }
 
+    /// Gives its memory back to the stream.
+    pub(super) fn recycle(&mut self, stream: &h2::Stream) {
+        stream.recycle(&mut self.piece, &mut self.trailers);
+    }
+
     /// Takes the next piece, or the end.
     fn poll(&mut self, stream: &h2::Stream, cx: &mut Context<'_>) -> Poll<Result<(), FaultKind>> {
         if self.complete {

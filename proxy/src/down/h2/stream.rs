@@ -85,7 +85,8 @@ impl Stream {
             |requests| {
                 let arrival = Arrival { head_bytes, head_took_ms: 0, requests };
                 let shared = shared.clone();
-                Box::pin(async move {
+                // In its place on the heap: `Box::pin` would copy it there, and it is large.
+                Box::into_pin(Box::write(Box::new_uninit(), async move {
                     let _body = body;
                     let stream = Stream {
                         waiters: [shared.worker.clock.waiter(), shared.worker.clock.waiter()],
@@ -96,7 +97,7 @@ impl Stream {
                         arrival,
                     };
                     serve(stream, made, scratch).await;
-                })
+                }))
             },
         );
     }
@@ -155,6 +156,7 @@ async fn serve(mut stream: Stream, made: Result<Ask, Refusal>, mut scratch: Box<
             tunnel::run(&worker, [reading, writing], ends, *tunnel).await;
         }
     }
+    stream.input.recycle(&stream.stream);
     worker.give_head(stream.output.into_inner().into_head());
 }
 

@@ -78,6 +78,7 @@ fn a_server_that_has_ended_its_half_of_a_tunnel_holds_nothing() {
         let late = || Err(Fault::upstream(FaultKind::ReadTimeout));
         let mut head = ResponseHead::default();
         from.head(&mut head, Method::Get, &mut worker.clock.after(SECOND), late).await.unwrap();
+        drop(from);
         stream.accept.set(Some([0; 28]));
         let mut switched = stream.into_switched().unwrap();
         let (inlet, stream) = switched.split();
