@@ -82,6 +82,21 @@ pub(crate) fn wake_behind_events(cx: &mut std::task::Context<'_>) {
     let _ = std::pin::pin!(tokio::task::yield_now()).poll(cx);
 }
 
+/// Polls without the limit of the runtime on what a task does in one turn, which would stop halfway through many
+/// exchanges of one task.
+#[inline]
+pub(crate) fn without_budget(poll: impl FnOnce()) {
+    let mut poll = Some(poll);
+    let all = std::future::poll_fn(|_| {
+        if let Some(poll) = poll.take() {
+            poll();
+        }
+        std::task::Poll::Ready(())
+    });
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    let _ = std::pin::pin!(tokio::task::unconstrained(all)).poll(&mut cx);
+}
+
 /// Looks once at what the kernel has, and lets every task that is woken by it go first.
 pub(crate) async fn events() {
     // Tokio wakes those that yielded when it has asked the kernel, and behind those whom the

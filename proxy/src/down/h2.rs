@@ -1,6 +1,6 @@
-//! A client's HTTP/2 connection (RFC 9113): one task for it and one for each of its streams, all on one
-//! worker. A stream is one exchange.
+//! A client's HTTP/2 connection (RFC 9113): one task for it and all its streams. A stream is one exchange.
 
+mod crew;
 mod request;
 mod response;
 mod stream;
@@ -17,6 +17,7 @@ use sdk::Client;
 use wire::h2::PREFACE;
 use wire::h2::frame::Code;
 
+use self::crew::Crew;
 use super::life::{Life, State, Turn};
 use super::refusal;
 use super::streams::Streams;
@@ -79,10 +80,13 @@ pub(crate) async fn serve(worker: Rc<Worker>, io: Io, client: Client, early: Opt
         windows: Windows::new(&worker.windows, FIRST_WINDOW, limits.stream_window, Enlarging::Counts),
         text: RefCell::default(),
     });
-    let mut task = Task { shared: &shared, life: Life::new(&worker, &waiter), looks: 0, gathered: 0 };
+    let life = Life::new(&worker, &waiter);
+    let mut task = Task { shared: &shared, life, crew: Crew::default(), looks: 0, gathered: 0 };
     let ending = poll_fn(|cx| task.poll(&mut transport, cx)).await;
-    drop(task);
+    let Task { crew, life, .. } = task;
+    drop(life);
     shared.mux.borrow_mut().end(EndReason::Closed(None));
+    crew.disperse();
     if ending != Ending::Nothing {
         rest(&worker, &mut transport.io, &waiter, ending).await;
     }
@@ -114,6 +118,7 @@ const GATHERED_LOOKS: u8 = 4;
 struct Task<'a> {
     shared: &'a Rc<Shared>,
     life: Life<'a>,
+    crew: Crew,
     /// The looks at the kernel's events for which frames have waited for those of other streams.
     looks: u8,
     /// Bytes that waited at the last one.
@@ -125,17 +130,13 @@ impl Task<'_> {
     fn poll(&mut self, transport: &mut Transport, cx: &mut Context<'_>) -> Poll<Ending> {
         let (shared, worker) = (self.shared, &self.shared.worker);
         let mux = &shared.mux;
-        shared.streams.note_waker(cx);
-        mux.borrow_mut().note_driver(cx);
-        if shared.streams.are_ending() {
-            mux.borrow_mut().close_gently();
-        }
-        if let Some(window) = shared.windows.shrink() {
-            mux.borrow_mut().set_target(window);
-        }
+        self.crew.begin_turn(cx);
+        mux.borrow_mut().begin_turn();
+        let Task { life, crew, .. } = self;
+        let driver = cx.waker();
         let read = transport.poll_read(cx, mux, |event| {
-            self.life.end_rest();
-            Stream::begin(shared, event);
+            life.end_rest();
+            crew.add(Stream::begin(shared, event), &Context::from_waker(driver));
             if shared.streams.begun() >= worker.settings.limits.keepalive_requests {
                 mux.borrow_mut().close_gently();
             }
@@ -144,6 +145,15 @@ impl Task<'_> {
             Poll::Ready(Ok(Read::End) | Err(_)) => return Poll::Ready(Ending::Nothing),
             Poll::Ready(Ok(Read::Turn)) | Poll::Pending => {}
         }
+        rt::without_budget(|| crew.poll());
+        if shared.streams.are_ending() {
+            mux.borrow_mut().close_gently();
+        }
+        if let Some(window) = shared.windows.shrink() {
+            mux.borrow_mut().set_target(window);
+        }
+        // From here on, exchanges may wake the task.
+        mux.borrow_mut().note_driver(cx);
         if self.gathers_more() {
             rt::wake_behind_events(cx);
             return Poll::Pending;
@@ -190,6 +200,10 @@ impl Task<'_> {
         let worker = &shared.worker;
         let blocked = transport.blocked_until(worker.settings.timeouts.send);
         let at_once = over.is_some();
+        let release = shared.mux.borrow_mut().release();
+        if release.is_none() {
+            self.crew.release();
+        }
         if blocked.is_some_and(|until| worker.clock.is_over(until)) {
             if let Some(why) = over {
                 shared.report(why);
@@ -202,7 +216,7 @@ impl Task<'_> {
             begun: shared.streams.begun(),
             closing: at_once || shared.mux.borrow().is_closing(),
             at_once,
-            wake: [blocked, shared.mux.borrow_mut().release()].into_iter().flatten().min(),
+            wake: [blocked, release].into_iter().flatten().min(),
         };
         match self.life.poll(&state, cx) {
             Turn::Wait => Poll::Pending,

@@ -1,7 +1,6 @@
 //! hot path
 //!
-//! The streams of a connection that carries many requests: each has a task of its own, and is counted for as
-//! long as that runs.
+//! The streams of a connection that carries many requests, counted for as long as their exchanges run.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -82,28 +81,34 @@ impl Streams {
     }
 }
 
-/// Starts the task of a stream. `serve` gets the number of the connection's streams so far, this one included.
+/// Starts a task for a stream. `serve` gets the number of the connection's streams so far, this one included.
 /// Boxed, as a task is moved several times before it runs, and an exchange is large.
 pub(super) fn begin<S: 'static, F: Future<Output = ()> + 'static>(
     shared: &Rc<S>,
     streams: fn(&S) -> &Streams,
     serve: impl FnOnce(u64) -> Pin<Box<F>>,
 ) {
-    let counts = streams(shared);
-    counts.open.set(counts.open.get() + 1);
-    counts.begun.set(counts.begun.get() + 1);
-    let serving = serve(counts.begun.get());
-    let open = Open { shared: shared.clone(), streams };
+    let open = Open::new(shared, streams);
+    let serving = serve(streams(shared).begun());
     rt::spawn_unboxed(async move {
         let _open = open;
         serving.await;
     });
 }
 
-/// Counts a stream until its task ends, however it ends.
-struct Open<S> {
+/// Counts a stream until its exchange ends, however it ends.
+pub(super) struct Open<S> {
     shared: Rc<S>,
     streams: fn(&S) -> &Streams,
+}
+
+impl<S> Open<S> {
+    pub(super) fn new(shared: &Rc<S>, streams: fn(&S) -> &Streams) -> Open<S> {
+        let counts = streams(shared);
+        counts.open.set(counts.open.get() + 1);
+        counts.begun.set(counts.begun.get() + 1);
+        Open { shared: shared.clone(), streams }
+    }
 }
 
 impl<S> Drop for Open<S> {

@@ -163,8 +163,10 @@ pub(crate) struct Mux {
     /// When the unanswered probe was sent.
     pub(super) probing: Option<u64>,
     over: Option<EndReason>,
-    /// Wakes the connection's task; absent while that is scheduled.
+    /// Wakes the connection's task.
     driver: Option<Waker>,
+    /// That waits to be woken: it neither runs nor was woken.
+    is_waiting: bool,
 }
 
 impl std::fmt::Debug for Mux {
@@ -214,6 +216,7 @@ impl Mux {
             probing: None,
             over: None,
             driver: None,
+            is_waiting: false,
             clock,
         };
         let list = u32::try_from(limits.list).unwrap_or(u32::MAX);
@@ -239,18 +242,26 @@ impl Mux {
         mux
     }
 
-    /// Registers the connection's task, which is woken when there is work for it.
+    /// The connection's task runs: until [`Mux::note_driver`], it is not woken.
+    pub(crate) fn begin_turn(&mut self) {
+        self.is_waiting = false;
+    }
+
+    /// Registers the connection's task, which is woken when there is work for it, before it writes.
     pub(crate) fn note_driver(&mut self, cx: &Context<'_>) {
         if !self.driver.as_ref().is_some_and(|driver| driver.will_wake(cx.waker())) {
             self.driver = Some(cx.waker().clone());
         }
+        self.is_waiting = true;
     }
 
     /// Wakes the connection's task.
     #[inline]
     pub(super) fn wake_driver(&mut self) {
-        if let Some(driver) = self.driver.take() {
-            driver.wake();
+        if std::mem::take(&mut self.is_waiting)
+            && let Some(driver) = &self.driver
+        {
+            driver.wake_by_ref();
         }
     }
 

@@ -555,7 +555,7 @@ fn poll(
             *driver = Some(cx.waker().clone());
         }
     }
-    mux.borrow_mut().note_driver(cx);
+    mux.borrow_mut().begin_turn();
     // A client that reads slowly must not keep the others from their answers.
     link.windows.fit(link.open.get());
     let window = link.windows.whole();
@@ -564,6 +564,7 @@ fn poll(
     }
     // Servers send no requests.
     let read = transport.poll_read(cx, mux, |_| {});
+    mux.borrow_mut().note_driver(cx);
     let written = transport.poll_write(cx, mux);
     let (over, is_going, is_settled) = {
         let mux = mux.borrow();

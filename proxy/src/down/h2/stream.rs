@@ -8,11 +8,12 @@ use wire::h2::frame::Code;
 use wire::{Framing, Name, Version};
 
 use super::Shared;
+use super::crew::Exchange;
 use super::request::{Input, RequestBody};
 use super::response::{Output, Response};
 use crate::clock::Waiter;
 use crate::down::head::Ask;
-use crate::down::streams::{self, Streams};
+use crate::down::streams::{Open, Streams};
 use crate::down::{Arrival, Downstream, field_section, refusal};
 use crate::exchange::Scratch;
 use crate::exchange::answer;
@@ -35,7 +36,7 @@ pub(crate) struct Stream {
     pub(in crate::down) arrival: Arrival,
 }
 
-/// The body of a stream, counted for as long as the stream's task runs.
+/// The body of a stream, counted for as long as the exchange runs.
 struct Body(Rc<Shared>);
 
 impl Drop for Body {
@@ -45,8 +46,8 @@ impl Drop for Body {
 }
 
 impl Stream {
-    /// Builds the request from its fields, and starts the stream's task.
-    pub(super) fn begin(shared: &Rc<Shared>, event: Event) {
+    /// Builds the request from its fields. Returns the exchange on the stream.
+    pub(super) fn begin(shared: &Rc<Shared>, event: Event) -> Exchange {
         let Event::Request { index, ends, refused } = event;
         let worker = &shared.worker;
         let stream = h2::Stream::accept(&shared.mux, index);
@@ -79,27 +80,24 @@ impl Stream {
             stream.note_priority(Priority::from_field(value));
         }
         let body = has_body.then(|| Body(shared.clone()));
-        streams::begin(
-            shared,
-            |shared| &shared.streams,
-            |requests| {
-                let arrival = Arrival { head_bytes, head_took_ms: 0, requests };
-                let shared = shared.clone();
-                // In its place on the heap: `Box::pin` would copy it there, and it is large.
-                Box::into_pin(Box::write(Box::new_uninit(), async move {
-                    let _body = body;
-                    let stream = Stream {
-                        waiters: [shared.worker.clock.waiter(), shared.worker.clock.waiter()],
-                        input: Input::new(ends, shared.clone()),
-                        output: RefCell::new(Output::new(shared.worker.take_head())),
-                        stream,
-                        shared,
-                        arrival,
-                    };
-                    serve(stream, made, scratch).await;
-                }))
-            },
-        );
+        let open = Open::new(shared, |shared| &shared.streams);
+        let arrival = Arrival { head_bytes, head_took_ms: 0, requests: shared.streams.begun() };
+        let shared = shared.clone();
+        // In its place on the heap: `Box::pin` would copy it there, and it is large.
+        let exchange = Box::write(Box::new_uninit(), async move {
+            let _open = open;
+            let _body = body;
+            let stream = Stream {
+                waiters: [shared.worker.clock.waiter(), shared.worker.clock.waiter()],
+                input: Input::new(ends, shared.clone()),
+                output: RefCell::new(Output::new(shared.worker.take_head())),
+                stream,
+                shared,
+                arrival,
+            };
+            serve(stream, made, scratch).await;
+        });
+        Box::into_pin(exchange)
     }
 
     pub(in crate::down) fn split<'a>(&'a mut self, worker: &'a Worker) -> (RequestBody<'a>, Response<'a>) {
