@@ -290,13 +290,19 @@ impl<'s> Exchange<'s> {
     /// The port in Host.
     pub fn authority_port(&self) -> Option<u16> {
         let (authority, host) = (self.request().authority(), self.request().host());
-        let port = authority.get(host.len()..).and_then(|rest| rest.strip_prefix(b":"));
-        let number = |digits: &[u8]| {
-            digits.iter().try_fold(0u16, |port, &digit| {
-                port.checked_mul(10)?.checked_add(u16::from(digit.checked_sub(b'0').filter(|it| *it < 10)?))
-            })
-        };
-        port.filter(|digits| !digits.is_empty()).and_then(number)
+        let digits = authority.get(host.len()..).and_then(|rest| rest.strip_prefix(b":"))?;
+        if !(1..=5).contains(&digits.len()) {
+            return None;
+        }
+        let mut port = 0;
+        for digit in digits {
+            let digit = digit.wrapping_sub(b'0');
+            if digit > 9 {
+                return None;
+            }
+            port = port * 10 + u32::from(digit);
+        }
+        u16::try_from(port).ok()
     }
 
     // ---- a stream ----

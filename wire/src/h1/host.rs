@@ -27,25 +27,25 @@ pub(super) fn authority(bytes: &[u8]) -> Result<Authority, Refusal> {
     if bytes.first() == Some(&b'[') {
         return literal(bytes);
     }
-    let mut seen = 0;
-    let mut label_start = 0;
-    let mut end = bytes.len();
+    let (mut seen, mut last, mut end) = (0, LOWER, bytes.len());
     for (at, &byte) in bytes.iter().enumerate() {
         let class = CLASS[byte as usize];
-        seen |= class;
-        match class {
-            LOWER | UPPER => {}
-            // NGINX accepts a leading dot (`.foo.com`), and `*.foo.com` matches that host, too.
-            DOT if at > label_start || at == 0 => label_start = at + 1,
-            COLON => {
-                end = at;
-                break;
-            }
-            _ => return Err(Refusal::Host),
+        if class & (COLON | BAD) != 0 {
+            end = at;
+            break;
         }
+        // NGINX accepts a leading dot (`.foo.com`), and `*.foo.com` matches that host, too. An empty label is refused.
+        seen |= class | (class & last & DOT) << 2;
+        last = class;
     }
-    if end < bytes.len() {
-        port(&bytes[end + 1..])?;
+    if seen & BAD != 0 {
+        return Err(Refusal::Host);
+    }
+    if let Some((colon, digits)) = bytes[end..].split_first() {
+        if *colon != b':' {
+            return Err(Refusal::Host);
+        }
+        port(digits)?;
     }
     let dot = usize::from(end > 0 && bytes[end - 1] == b'.');
     if end == dot || end == 0 {
@@ -69,11 +69,16 @@ fn literal(bytes: &[u8]) -> Result<Authority, Refusal> {
 }
 
 fn port(digits: &[u8]) -> Result<(), Refusal> {
-    if digits.is_empty() || digits.len() > 5 || !digits.iter().all(u8::is_ascii_digit) {
+    if digits.is_empty() || digits.len() > 5 {
         return Err(Refusal::Host);
     }
-    let number = digits.iter().fold(0u32, |number, digit| number * 10 + u32::from(digit - b'0'));
-    if number <= u32::from(u16::MAX) { Ok(()) } else { Err(Refusal::Host) }
+    let (mut number, mut is_decimal) = (0, true);
+    for digit in digits {
+        let digit = digit.wrapping_sub(b'0');
+        is_decimal &= digit < 10;
+        number = number * 10 + u32::from(digit);
+    }
+    if is_decimal && number <= u32::from(u16::MAX) { Ok(()) } else { Err(Refusal::Host) }
 }
 
 // The class of a byte; each is a bit, so that those of a text can be collected.
