@@ -272,7 +272,6 @@ fn broken_rule(code: Code) -> FaultKind {
 async fn rest(worker: &Worker, io: &mut Io, waiter: &Waiter, ending: Ending) {
     let (clock, settings) = (&worker.clock, &worker.settings);
     let mut until = clock.after(settings.timeouts.linger);
-    let mut part = [0; 1024];
     let mut dropped = 0;
     let mut shut_down = false;
     let mut taken = None;
@@ -285,7 +284,8 @@ async fn rest(worker: &Worker, io: &mut Io, waiter: &Waiter, ending: Ending) {
                 let _ = ready!(to.poll_shutdown(cx));
                 shut_down = true;
             }
-            from.poll_read(cx, &mut part)
+            // Not kept while waiting: all idle connections would have room for it.
+            from.poll_read(cx, &mut [0; 1024])
         });
         match read.await {
             Ok(Ok(n)) if n > 0 => dropped += n,

@@ -33,7 +33,8 @@ pub(crate) async fn serve(worker: Rc<Worker>, io: Io, mut client: Client, h2: bo
     if io.agreed_on_h2() {
         return Box::pin(h2::serve(worker, io, client, None)).await;
     }
-    h1::serve(worker, io, client, false).await;
+    // Boxed, too: HTTP/2 should not carry its size around.
+    Box::pin(h1::serve(worker, io, client, false)).await;
 }
 
 /// The same for a stream. Its client has proved itself in the handshake, or is cut off.

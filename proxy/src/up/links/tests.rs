@@ -27,7 +27,11 @@ fn whoever_waits_for_a_connection_that_ends_gets_another() {
             assert!(placing.as_mut().poll(&mut cx).is_pending());
             let links: Vec<_> = worker.links.by_peer.borrow().values().flatten().cloned().collect();
             let [link] = &links[..] else { panic!("{} connections", links.len()) };
-            drop(Driven { worker: worker.clone(), peer: Peer::plain(addr).with_h2(), link: link.clone() });
+            drop(drive::Driven {
+                worker: worker.clone(),
+                peer: Peer::plain(addr).with_h2(),
+                link: link.clone(),
+            });
         }
         let placed = testing::within(second, placing).await;
         assert!(matches!(placed, Some(Ok(place)) if !place.reused));
