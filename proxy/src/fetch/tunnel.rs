@@ -6,7 +6,7 @@ use rustls::pki_types::ServerName;
 use sdk::build::split_authority;
 use sdk::world::{FetchError, FetchTimeouts, Tunnel};
 use wire::h1::encode::BadTarget;
-use wire::{Method, ResponseHead};
+use wire::{Method, Name, ResponseHead};
 
 use super::error_of;
 use crate::clock::Waiter;
@@ -97,7 +97,7 @@ impl Head for Tunnel {
 
     fn fields(&self, to: &mut impl Lines) {
         if let Some(authorization) = &self.authorization {
-            to.field(b"Proxy-Authorization", authorization.as_bytes());
+            to.field(Name::ProxyAuthorization, b"Proxy-Authorization", authorization.as_bytes());
         }
     }
 }
