@@ -8,9 +8,19 @@ use sdk::build::Owner;
 use sdk::catalog::{SchemaType, Subsystem};
 use sdk::expr::Expr;
 use serde_json::Value;
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::Admin;
 use crate::answer::ErrorAnswer;
+
+/// Loads scripts, which may take a second each, while other threads go on with the tasks of this one.
+fn aside<T>(load: impl FnOnce() -> T) -> T {
+    let flavor = Handle::try_current().map(|handle| handle.runtime_flavor());
+    match flavor {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(load),
+        _ => load(),
+    }
+}
 
 impl Admin {
     /// Returns this API with a catalog that has these scripts too, to check what is written together with them.
@@ -24,7 +34,7 @@ impl Admin {
             return self.clone();
         }
         let scripts: Vec<_> = scripts.iter().map(|(id, script)| (&**id, script)).collect();
-        let catalog = self.catalog.with_scripts(&scripts).unwrap_or_else(|| self.catalog.clone());
+        let catalog = aside(|| self.catalog.with_scripts(&scripts)).unwrap_or_else(|| self.catalog.clone());
         Admin { catalog, ..self.clone() }
     }
 
@@ -188,7 +198,7 @@ fn check_alone(catalog: &dyn Catalog, open: Open<'_>, key: &Key, value: &Value) 
         control::certificates::check(ssl, crate::now())?;
     }
     if let Resource::Script(script) = &resource {
-        catalog.check_script(&key.id, script)?;
+        aside(|| catalog.check_script(&key.id, script))?;
     }
     if let Resource::Proto(proto) = &resource {
         sdk::protos::compile(&proto.content)?;

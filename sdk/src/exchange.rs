@@ -128,11 +128,13 @@ impl<'s> Exchange<'s> {
         SEED.with(|seed| [0, 1].map(|half| seed.hash_one((self.serial << 1) | half)))
     }
 
-    /// Sets the times at which the exchange began, where the engine has read the clock anyway.
+    /// Sets the time at which the exchange began, where the engine has read the clock anyway. Limits read the monotonic
+    /// clock themselves: a client decides how much later they do.
     #[inline]
-    pub fn began(&self, unix_ms: u64, steady_ms: u64) {
-        self.start_ms.set(unix_ms);
-        self.start_steady_ms.set(steady_ms);
+    pub fn began(&self, unix_ms: u64) {
+        if self.start_ms.get() == 0 {
+            self.start_ms.set(unix_ms);
+        }
     }
 
     /// Unix milliseconds at which the exchange began. The clock is read at the first call, unless the engine has read
@@ -144,7 +146,7 @@ impl<'s> Exchange<'s> {
         self.start_ms.get()
     }
 
-    /// As [`Exchange::start_ms`], by the monotonic clock; see [`World::steady_ms`].
+    /// The time of the first call, by the monotonic clock; see [`World::steady_ms`].
     pub fn start_steady_ms(&self) -> u64 {
         if self.start_steady_ms.get() == 0 {
             self.start_steady_ms.set(self.engine.world.steady_ms());

@@ -316,10 +316,13 @@ impl Delivery<'_, '_, '_> {
         };
         let held = self.chains.hold_body(self.worker, self.x)?;
         self.gather().await?;
+        let mut turn = rt::TURN;
         loop {
             self.chunk.data.clear();
             let mut last = false;
             if self.from.take(false)? {
+                // Of the server's bytes: a stage may give none of them on.
+                turn = turn.saturating_sub(self.from.piece().len() as u64);
                 self.chunk.data.extend_from_slice(self.from.piece());
                 self.from.used();
                 last = self.from.is_complete();
@@ -354,6 +357,10 @@ impl Delivery<'_, '_, '_> {
             }
             if last {
                 return Ok(());
+            }
+            if turn == 0 {
+                turn = rt::TURN;
+                rt::events().await;
             }
             self.read().await?;
         }

@@ -53,8 +53,7 @@ impl<'w> Stopwatch<'w> {
     #[inline]
     pub(super) fn share(&self, x: &Exchange<'_>) {
         if let Some(began) = self.began {
-            let clock = &self.worker.clock;
-            x.began(clock.unix_ms(began), clock.steady_ms_of(began));
+            x.began(self.worker.clock.unix_ms(began));
         }
     }
 

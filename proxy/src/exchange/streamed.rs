@@ -83,7 +83,7 @@ async fn pieces(
 ) -> Result<(), Stop> {
     let SizedSource { length: mut left, mut source } = source;
     let mut chunk = Chunk::default();
-    let mut turn_ends = rt::TURN;
+    let mut turn = rt::TURN;
     loop {
         let world = x.world();
         let piece = match in_time(worker, source.next(world)).await {
@@ -113,15 +113,15 @@ async fn pieces(
         let timing = &mut x.engine_mut().timing;
         timing.body_sent += data.len() as u64;
         timing.sent += data.len() as u64;
-        let sent = timing.body_sent;
         if last || !data.is_empty() {
             response.write(data, last, Some(x.response_trailers())).await.map_err(Stop::Client)?;
         }
         if last {
             return Ok(());
         }
-        if sent >= turn_ends {
-            turn_ends = sent + rt::TURN;
+        turn = turn.saturating_sub(piece.len() as u64);
+        if turn == 0 {
+            turn = rt::TURN;
             rt::events().await;
         }
     }
