@@ -211,12 +211,14 @@ impl ForwardAuth {
         let head = x.request();
         let mut fields = Fields::new();
         let mut set = |name: &str, value: &[u8]| {
-            if fields.set(name.as_bytes(), value).is_err() {
+            let is_set = fields.set(name.as_bytes(), value).is_ok();
+            if !is_set {
                 x.complain(
                     Self::NAME,
                     "a header for the authorization server has an invalid value and was left out",
                 );
             }
+            is_set
         };
         set("X-Forwarded-Proto", x.client().scheme().as_bytes());
         set("X-Forwarded-Method", head.method_bytes());
@@ -244,16 +246,15 @@ impl ForwardAuth {
         for (name, template) in &self.extra_headers {
             value.clear();
             template.render(x, &mut value);
-            set(name, &value);
-            if value.is_empty() {
-                withheld.push(name);
+            if !set(name, &value) || value.is_empty() {
+                withheld.push(name.as_str());
             }
         }
         if self.config.all_request_headers {
-            add_all(&mut fields, &head.fields);
-            for name in withheld {
+            for name in &withheld {
                 fields.remove(name.as_bytes());
             }
+            add_all(&mut fields, &withheld, &head.fields);
         }
         for name in &self.config.request_headers {
             if fields.get_named(name.as_bytes()).is_none()
@@ -343,12 +344,17 @@ impl ForwardAuth {
     }
 }
 
-/// Adds the client's headers that are not there yet, but for those of its connection and its body.
-fn add_all(fields: &mut Fields, client: &Fields) {
+/// Adds the client's headers, except those of its connection and its body, the ones that are set already or withheld,
+/// and other spellings of these: servers that turn names into variables do not distinguish them.
+fn add_all(fields: &mut Fields, withheld: &[&str], client: &Fields) {
     const OTHERS: [Name; 3] = [Name::Host, Name::ContentLength, Name::Expect];
-    let known: Vec<Vec<u8>> = fields.iter().map(|(name, _, _)| name.to_ascii_lowercase()).collect();
-    for (name, value, id) in client.iter() {
-        if !OTHERS.contains(&id) && !known.contains(&name.to_ascii_lowercase()) {
+    let mut own = fields.clone();
+    for name in withheld {
+        // The name was checked at build time.
+        let _ = own.append(name.as_bytes(), b"");
+    }
+    for (name, value, _) in client.iter() {
+        if !OTHERS.contains(&Name::from_lookalike(name)) && !own.contains_alike(name) {
             // They stand in a head already, so they can stand in another.
             let _ = fields.append(name, value);
         }

@@ -204,11 +204,12 @@ pub(super) fn apply(context: &Context<'_>, around: &Around<'_, '_>, levels: &Lev
         let plugins = replaced.as_ref().unwrap_or(&filter.plugins);
         let by_address = manager.behind_proxies && filter.is(&["rbac", "RBAC"]);
         if by_address && plugins.values().any(|plugin| plugin.to_string().contains("\"remote_addr\"")) {
-            draft.report.guard(
-                filter.place(),
-                filter.name(),
-                "rules about `remote_ip` compare the address of the proxy until `nginx_config.http.real_ip_from` names it",
-            );
+            let effect = if manager.client_is_forwarded {
+                "rules about `remote_ip` compare the last address in `X-Forwarded-For`, which clients choose that reach the gateway without a proxy"
+            } else {
+                "rules about `remote_ip` compare the address of the proxy until `nginx_config.http.real_ip_from` names it"
+            };
+            draft.report.guard(filter.place(), filter.name(), effect);
         }
         for name in draft.plugins.join(plugins) {
             draft.report.guard(

@@ -14,7 +14,6 @@ pub(super) struct Edits {
     edits: Vec<Edit>,
     /// To Envoy the client is who `X-Forwarded-For` names, so values with its address differ.
     behind_proxies: bool,
-    names_client: bool,
 }
 
 struct Edit {
@@ -27,12 +26,7 @@ struct Edit {
 impl Edits {
     /// Changes of a route whose clients may stand behind proxies.
     pub(super) fn new(behind_proxies: bool) -> Edits {
-        Edits { edits: Vec::new(), behind_proxies, names_client: false }
-    }
-
-    /// Whether a value has the address of the client.
-    pub(super) fn names_client(&self) -> bool {
-        self.names_client
+        Edits { edits: Vec::new(), behind_proxies }
     }
 
     /// Reads the changes of a level: `request_headers_to_add` and `request_headers_to_remove`, or those of responses.
@@ -69,7 +63,6 @@ impl Edits {
         let _ = add.get("keep_empty_value");
         let Some(name) = text(&header, "key") else { return };
         let value = header.any(&["value", "raw_value"]).and_then(|value| value.text()).unwrap_or_default();
-        self.names_client |= format::names_client(&value);
         if self.behind_proxies && format::names_client(&value) {
             let construct = format!("{side}_headers_to_add: {name}");
             let effect = "the address is that of the connection; Envoy takes one from `X-Forwarded-For`";

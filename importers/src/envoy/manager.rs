@@ -7,6 +7,7 @@ use super::cluster::Clusters;
 use super::context::{Context, Report};
 use super::draft::{Draft, front};
 use super::filters::{self, Filter};
+use super::format;
 use super::matching::Matcher;
 use super::paths::PathForm;
 use super::tracing;
@@ -29,6 +30,8 @@ pub(super) struct Manager<'a> {
     pub(super) strips_port: bool,
     /// The address of a client is the last one in `X-Forwarded-For`.
     pub(super) last_forwarded: bool,
+    /// So, and headers of routes name it: all routes of the manager have `real-ip`.
+    pub(super) client_is_forwarded: bool,
     /// The address of clients is sent in `X-Envoy-External-Address`.
     pub(super) sends_address: bool,
     /// The router adds no `X-Envoy-*`.
@@ -157,6 +160,7 @@ impl<'a> Manager<'a> {
             last_forwarded: items(node, "original_ip_detection_extensions").is_empty()
                 && number(node, "xff_num_trusted_hops").unwrap_or(0)
                     == u64::from(boolean(node, "use_remote_address") == Some(true)),
+            client_is_forwarded: false,
             sends_address: boolean(node, "use_remote_address") == Some(true)
                 && node.some("internal_address_config").is_none(),
             suppresses_headers: false,
@@ -195,6 +199,7 @@ impl<'a> Manager<'a> {
                 );
             }
         }
+        manager.client_is_forwarded = manager.last_forwarded && headers_name_client(node.value());
         manager.certificates(node, &mut report);
         manager.differences(node, &mut report);
         manager.bounds(node, &mut report);
@@ -306,6 +311,18 @@ impl<'a> Manager<'a> {
 pub(super) fn ports_condition(ports: &[u16]) -> Value {
     let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
     json!(["server_port", "in", ports])
+}
+
+/// Whether a header that routes of a manager add has the address of the client.
+fn headers_name_client(value: &Value) -> bool {
+    match value {
+        Value::Object(members) => members.iter().any(|(name, value)| match name.as_str() {
+            "request_headers_to_add" | "response_headers_to_add" => format::names_client(&value.to_string()),
+            _ => headers_name_client(value),
+        }),
+        Value::Array(items) => items.iter().any(headers_name_client),
+        _ => false,
+    }
 }
 
 /// The type of a network filter.

@@ -57,7 +57,7 @@ pub(super) fn read(
         requests.read(level, "request", context.source.variables, &mut draft.report);
         responses.read(level, "response", context.source.variables, &mut draft.report);
     }
-    if around.manager.last_forwarded && (requests.names_client() || responses.names_client()) {
+    if around.manager.client_is_forwarded {
         let all = json!(["0.0.0.0/0", "::/0"]);
         let real = json!({"source": "http_x_forwarded_for", "trusted_addresses": all});
         draft.plugins.set("real-ip", real);
@@ -120,7 +120,7 @@ pub(super) fn read(
     draft
 }
 
-/// Redirects clients of HTTP, before any other action of the route. Returns whether that is all that the route does.
+/// Redirects clients of HTTP, before any other action of the route. Returns whether no request reaches the action.
 ///
 /// The findings of the action begin with number `action`; the ones before are of the conditions.
 fn require_tls(levels: &Levels<'_>, manager: &Manager<'_>, action: usize, draft: &mut Draft) -> bool {
@@ -128,16 +128,19 @@ fn require_tls(levels: &Levels<'_>, manager: &Manager<'_>, action: usize, draft:
     if required == "NONE" || manager.tls {
         return false;
     }
-    let taken = draft.plugins.has("redirect") && required == "EXTERNAL_ONLY";
+    // A proxy in front may have ended TLS.
+    let by_header = !manager.uses_remote_address;
+    let taken = draft.plugins.has("redirect") && (by_header || required == "EXTERNAL_ONLY");
     if !taken {
         let target = if manager.raw_targets { "${real_request_uri}" } else { "${normal_request_uri}" };
         let mut redirect = json!({"uri": format!("https://${{http_host}}{target}"), "ret_code": 301});
-        // A proxy in front may have ended TLS.
-        if !manager.uses_remote_address {
+        if by_header {
             redirect["_meta"] = json!({"filter": [["http_x_forwarded_proto", "~=", "https"]]});
         }
         draft.plugins.set("redirect", redirect);
-        // No request reaches the action.
+    }
+    let unreachable = !taken && !by_header;
+    if unreachable {
         let findings = draft.report.findings[action..].iter_mut();
         findings
             .filter(|finding| finding.severity == Behaviour)
@@ -151,6 +154,14 @@ fn require_tls(levels: &Levels<'_>, manager: &Manager<'_>, action: usize, draft:
                 "a route that redirects does so for clients of HTTP as well",
             );
         }
+        if by_header && !taken {
+            draft.report.behaviour(
+                &node,
+                format!("require_tls: {required}"),
+                "`X-Forwarded-Proto: https` counts from the proxies in `apisix.trusted_addresses` alone: behind another one that ends TLS, clients are redirected without end; redirects have the route's `response_headers_to_add` as well",
+            );
+            draft.report.hint("name the proxies that end TLS in `apisix.trusted_addresses` of config.yaml");
+        }
         if required == "EXTERNAL_ONLY" {
             draft.report.behaviour(
                 &node,
@@ -159,7 +170,7 @@ fn require_tls(levels: &Levels<'_>, manager: &Manager<'_>, action: usize, draft:
             );
         }
     }
-    required != "EXTERNAL_ONLY"
+    unreachable
 }
 
 fn report_fields(node: &Node<'_>, report: &mut Report) {

@@ -11,10 +11,6 @@ use crate::node::Node;
 
 const NONE: &str = "traces are not sent: servers get none of their headers (`traceparent`, `tracestate`, `x-b3-traceid` and so on), and clients no `x-envoy-decorator-operation`";
 
-/// The port of a collector for OTLP over HTTP, and the one for gRPC.
-const HTTP: u16 = 4318;
-const GRPC: u16 = 4317;
-
 /// Reads `tracing` of a connection manager: the plugin of its routes.
 pub(super) fn read(
     context: &mut Context<'_>,
@@ -75,7 +71,6 @@ pub(super) fn operation<'n>(route: &Node<'n>) -> Option<&'n str> {
     name.filter(|_| boolean(&decorator, "propagate") != Some(false))
 }
 
-/// OTLP goes over HTTP here; a collector of gRPC has that on a port beside.
 fn opentelemetry(
     context: &mut Context<'_>,
     clusters: &Clusters,
@@ -104,17 +99,14 @@ fn opentelemetry(
         let service = config.some("grpc_service")?;
         let name =
             service.some("envoy_grpc").and_then(|grpc| text(&grpc, "cluster_name").map(str::to_owned))?;
-        let (host, port) = clusters.get(&name)?.hosts.first()?;
-        collector.insert("address".to_owned(), json!(format!("{host}:{HTTP}")));
+        let cluster = clusters.get(&name)?;
+        let (host, port) = cluster.hosts.first()?;
+        let scheme = if cluster.tls { "https" } else { "http" };
+        let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
+        collector.insert("address".to_owned(), json!(format!("{scheme}://{host}:{port}")));
+        collector.insert("protocol".to_owned(), json!("grpc"));
         if let Some(time) = seconds(&service, "timeout") {
             collector.insert("request_timeout".to_owned(), json!(time.ceil().clamp(1.0, 60.0) as u64));
-        }
-        let effect = format!(
-            "spans go to port {HTTP} of the collector, by OTLP over HTTP; Envoy sends them by gRPC to {port}"
-        );
-        match *port {
-            GRPC => report.cosmetic(&service, "grpc_service", effect),
-            _ => report.behaviour(&service, "grpc_service", effect),
         }
         report.fields(&service, &[("initial_metadata", Behaviour, "spans are posted without these headers")]);
     }

@@ -87,6 +87,37 @@ fn the_server_gets_the_request_in_headers() {
 }
 
 #[test]
+fn of_all_headers_none_passes_for_one_of_the_gateway() {
+    let headers = [
+        ("X_Why", "forged"),
+        ("x-why", "forged"),
+        ("X_Forwarded_Uri", "/forged"),
+        ("X-Forwarded_for", "192.0.2.1"),
+        ("X-Forwarded-User", "root"),
+        ("x_forwarded_USER", "root"),
+        ("X-Bad", "forged"),
+        ("X_Bad", "forged"),
+        ("Cookie", "a=1"),
+        ("X_Own", "1"),
+        ("X-Own", "2"),
+        ("x-own", "3"),
+    ];
+    let extra = json!({"X-Why": "gate", "X-Forwarded-User": "", "X-Bad": "\n"});
+    let rest = json!({"all_request_headers": true, "extra_headers": extra});
+    let sent = run(&headers, rest, answer(200, &[]), |step, _| assert!(matches!(step, Step::Next)));
+    let got = |name: &str| {
+        let plain = |own: &[u8]| String::from_utf8_lossy(own).to_ascii_lowercase().replace('_', "-");
+        let fields = sent.fields.iter().filter(|(own, _, _)| plain(own) == name);
+        fields.map(|(_, value, _)| String::from_utf8(value.to_vec()).unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(got("x-why"), ["gate"]);
+    assert_eq!(got("x-forwarded-uri"), ["/hello?b=%20"]);
+    assert_eq!(got("x-forwarded-for"), ["127.0.0.1"]);
+    assert!(got("x-forwarded-user").is_empty() && got("x-bad").is_empty());
+    assert_eq!((got("cookie").len(), got("x-own").len()), (1, 3));
+}
+
+#[test]
 fn headers_of_the_answer_take_the_place_of_the_client_s() {
     let headers = [("X-User", "root"), ("X-Group", "wheel"), ("X-Other", "1")];
     let rest = json!({"upstream_headers": ["X-User", "X-Group"]});

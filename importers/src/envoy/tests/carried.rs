@@ -189,9 +189,15 @@ fn required_tls_comes_before_the_action_of_a_route() {
     };
     let routes = fixture("routes.yaml");
     let to_tls = |plugins: &&Value| plugins["redirect"]["uri"] == "https://${http_host}${normal_request_uri}";
-    let found = redirects(routes);
+    let edge = routes.replacen("stat_prefix:", "use_remote_address: true\n          stat_prefix:", 1);
+    let found = redirects(&edge);
     let required: Vec<&Value> = found.iter().filter(to_tls).collect();
     assert!(!required.is_empty() && required.iter().all(|plugins| plugins.get("response-rewrite").is_none()));
+    // Requests that came to a proxy by TLS reach the route's own redirect.
+    let found = redirects(routes);
+    assert!(!found.iter().any(|plugins| to_tls(&plugins)));
+    let rewritten = found.iter().find(|plugins| plugins["redirect"].get("regex_uri").is_some()).unwrap();
+    assert!(rewritten.get("response-rewrite").is_some(), "{rewritten}");
     let own = redirects(&routes.replace("require_tls: ALL", ""));
     assert!(!own.iter().any(|plugins| to_tls(&plugins)));
     let rewritten = own.iter().find(|plugins| plugins["redirect"].get("regex_uri").is_some()).unwrap();
@@ -403,22 +409,20 @@ fn endpoints_of_a_file_are_read() {
 
 #[test]
 fn requests_are_traced_by_the_plugin_of_the_provider() {
-    let traced = |tracing: &str| {
-        let text = fixture("routes.yaml").replacen(
-            "stat_prefix:",
-            &format!("tracing: {tracing}\n          stat_prefix:"),
-            1,
-        );
-        import(&text)
+    let with = |tracing: &str| {
+        let replaced = format!("tracing: {tracing}\n          stat_prefix:");
+        fixture("routes.yaml").replacen("stat_prefix:", &replaced, 1)
     };
+    let traced = |tracing: &str| import(&with(tracing));
     let name = fixture("routes.yaml")
         .split("- name: ")
         .filter_map(|part| part.split_once('\n'))
         .map(|(name, _)| name.trim());
     let cluster = name.last().unwrap();
-    let otel = traced(&format!(
+    let otel_by_grpc = format!(
         "{{random_sampling: {{value: 25}}, provider: {{name: o, typed_config: {{\"@type\": type.googleapis.com/envoy.config.trace.v3.OpenTelemetryConfig, service_name: edge, grpc_service: {{envoy_grpc: {{cluster_name: {cluster}}}, timeout: 0.5s}}}}}}}}"
-    ));
+    );
+    let otel = traced(&otel_by_grpc);
     assert_valid(&otel, "opentelemetry");
     let plugin = &resource(&otel, "routes/shop-api")["plugins"]["opentelemetry"];
     assert_eq!(
@@ -427,7 +431,21 @@ fn requests_are_traced_by_the_plugin_of_the_provider() {
     );
     let metadata = resource(&otel, "plugin_metadata/opentelemetry");
     assert_eq!(metadata["resource"], json!({"service.name": "edge"}));
-    assert!(metadata["collector"]["address"].as_str().unwrap().ends_with(":4318"), "{metadata}");
+    let collector = |address: &str| json!({"address": address, "protocol": "grpc", "request_timeout": 1});
+    assert_eq!(metadata["collector"], collector("http://127.0.0.1:8081"));
+    assert!(otel.findings.iter().all(|finding| finding.construct != "grpc_service"));
+    let tls = |text: String| {
+        let name = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext";
+        let socket = format!("{{name: tls, typed_config: {{\"@type\": {name}}}}}");
+        text.replace(
+            "    lb_policy: RING_HASH\n",
+            &format!("    lb_policy: RING_HASH\n    transport_socket: {socket}\n"),
+        )
+    };
+    let secure = import(&tls(with(&otel_by_grpc)));
+    assert_valid(&secure, "opentelemetry over TLS");
+    let metadata = resource(&secure, "plugin_metadata/opentelemetry");
+    assert_eq!(metadata["collector"], collector("https://127.0.0.1:8081"));
     let zipkin = traced(&format!(
         "{{provider: {{name: z, typed_config: {{\"@type\": type.googleapis.com/envoy.config.trace.v3.ZipkinConfig, collector_cluster: {cluster}, collector_endpoint: /api/v2/spans}}}}}}"
     ));

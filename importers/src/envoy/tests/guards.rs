@@ -326,3 +326,75 @@ fn a_rate_limit_service_closes_the_routes() {
         .find_map(|finding| finding.hint.as_deref().filter(|hint| hint.contains("redis")));
     assert!(hint.is_some(), "{:?}", import.findings);
 }
+
+#[test]
+fn actions_behind_required_tls_are_kept_where_requests_reach_them() {
+    let read = |manager: Value, required: &str, action: Value| {
+        let mut route = action;
+        route["name"] = json!("a");
+        route["match"] = json!({"prefix": "/"});
+        route["response_headers_to_add"] = json!([{"header": {"key": "x-served-by", "value": "edge"}}]);
+        let host = json!({"name": "v", "domains": ["*"], "require_tls": required, "routes": [route]});
+        let mut settings = json!({"route_config": {"virtual_hosts": [host]}});
+        settings.as_object_mut().unwrap().extend(manager.as_object().unwrap().clone());
+        let import = read(&[listener(&[], &settings, &json!([]))]);
+        let plugins = super::resource(&import, "routes/v-a")["plugins"].clone();
+        let severity = |construct: &str| {
+            let found = import.findings.iter().find(|finding| finding.construct == construct);
+            found.map(|finding| finding.severity)
+        };
+        let of_action = severity("internal_redirect_policy");
+        let trusted = import.findings.iter().any(|finding| finding.effect.contains("trusted_addresses"));
+        (plugins, of_action, trusted)
+    };
+    let proxied =
+        json!({"route": {"cluster": "app", "internal_redirect_policy": {"max_internal_redirects": 1}}});
+    let (edge, inner) = (json!({"use_remote_address": true}), json!({}));
+    let (plugins, of_action, trusted) = read(edge.clone(), "ALL", proxied.clone());
+    assert_eq!(plugins["redirect"].get("_meta"), None);
+    assert_eq!(
+        (plugins.get("response-rewrite"), of_action, trusted),
+        (None, Some(Severity::Cosmetic), false)
+    );
+    let (plugins, of_action, trusted) = read(inner.clone(), "ALL", proxied);
+    assert_eq!(plugins["redirect"]["_meta"], json!({"filter": [["http_x_forwarded_proto", "~=", "https"]]}));
+    assert_eq!(plugins["response-rewrite"]["headers"], json!({"add": ["x-served-by: edge"]}));
+    assert_eq!((of_action, trusted), (Some(Severity::Behaviour), true));
+    let redirects = json!({"redirect": {"host_redirect": "www.example", "response_code": "FOUND"}});
+    for (manager, required, own) in [
+        (&edge, "ALL", false),
+        (&edge, "EXTERNAL_ONLY", true),
+        (&inner, "ALL", true),
+        (&inner, "EXTERNAL_ONLY", true),
+    ] {
+        let (plugins, _, trusted) = read(manager.clone(), required, redirects.clone());
+        assert_eq!(plugins["redirect"]["ret_code"] == 302, own, "{manager} {required}: {plugins}");
+        assert_eq!(plugins.get("response-rewrite").is_some(), own, "{manager} {required}: {plugins}");
+        assert!(!trusted);
+    }
+}
+
+#[test]
+fn routes_of_one_manager_know_their_clients_alike() {
+    let rules = json!({"@type": format!("{TYPES}.rbac.v3.RBAC"), "rules": {"action": "DENY", "policies": {"p":
+        {"permissions": [{"any": true}],
+         "principals": [{"remote_ip": {"address_prefix": "10.0.0.0", "prefix_len": 8}}]}}}});
+    let filters = [json!({"name": "r", "typed_config": rules})];
+    let found = |manager: &Value, value: &str| {
+        let mut routes = routes();
+        routes[0]["request_headers_to_add"] = json!([{"header": {"key": "x-from", "value": value}}]);
+        let import = read(&[listener(&filters, manager, &routes)]);
+        let real_ip = |id: &str| super::resource(&import, id)["plugins"].get("real-ip").is_some();
+        let guards = import.findings.iter().filter(|finding| finding.severity == Severity::Guard);
+        let forged = guards.filter(|finding| finding.effect.contains("clients choose")).count();
+        assert_eq!(closed(&import).len(), 2, "{manager} {value}");
+        ([real_ip("routes/v-a"), real_ip("routes/v-b")], forged > 0)
+    };
+    let client = "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%";
+    let hop = json!({"use_remote_address": true, "xff_num_trusted_hops": 1});
+    for manager in [&json!({}), &hop] {
+        assert_eq!(found(manager, client), ([true, true], true), "{manager}");
+        assert_eq!(found(manager, "edge"), ([false, false], false), "{manager}");
+    }
+    assert_eq!(found(&json!({"xff_num_trusted_hops": 2}), client), ([false, false], false));
+}

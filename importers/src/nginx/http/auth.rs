@@ -11,6 +11,19 @@ use crate::nginx::scope::Scope;
 use crate::nginx::text::Text;
 use crate::nginx::{access, answers, locations, proxying, responses, values};
 
+/// Headers that the gateway writes for a connection.
+const OF_CONNECTION: [&str; 7] =
+    ["host", "connection", "content-length", "upgrade", "transfer-encoding", "te", "keep-alive"];
+
+/// Headers that `forward-auth` writes itself, never the client, and the values of nginx that mean the same.
+const FORWARDED: [(&str, &[&str]); 5] = [
+    ("x-forwarded-proto", &["${scheme}"]),
+    ("x-forwarded-method", &["${request_method}"]),
+    ("x-forwarded-host", &["${host}", "${http_host}"]),
+    ("x-forwarded-uri", &["${request_uri}", "${uri}"]),
+    ("x-forwarded-for", &["${remote_addr}", "${proxy_add_x_forwarded_for}"]),
+];
+
 impl<'a> Http<'_, 'a> {
     pub(super) fn auth_request(
         &mut self,
@@ -61,9 +74,19 @@ impl<'a> Http<'_, 'a> {
             let name = set.arg(0);
             let lower = name.to_ascii_lowercase();
             let text = Text::parse(set.arg(1)).fill(lookup);
-            if matches!(lower.as_str(), "host" | "connection" | "content-length" | "upgrade" | "x-real-ip")
-                || lower.starts_with("x-forwarded-")
-            {
+            if OF_CONNECTION.contains(&lower.as_str()) {
+                continue;
+            }
+            if !responses::is_token(name) {
+                let effect = "not carried over: the name has characters that no header has";
+                self.report.add(set, Severity::Behaviour, effect);
+                continue;
+            }
+            if let Some((_, same)) = FORWARDED.iter().find(|(name, _)| *name == lower) {
+                if !same.contains(&text.source().as_str()) {
+                    let effect = "the server that is asked gets the gateway's own value";
+                    self.report.add(set, Severity::Behaviour, effect);
+                }
                 continue;
             }
             // An empty value keeps back that of the client.

@@ -413,6 +413,31 @@ fn servers_that_are_asked_get_all_headers_and_name_the_user() {
 }
 
 #[test]
+fn servers_that_are_asked_get_no_forwarded_header_of_the_client_that_a_directive_names() {
+    let import = server(
+        "location = /check { internal; proxy_pass http://auth:9000; proxy_set_header X-Real-IP $remote_addr;
+             proxy_set_header X-Forwarded-User \"\"; proxy_set_header X-Forwarded-Client-Cert $ssl_client_s_dn;
+             proxy_set_header X-Forwarded-Groups $http_x_forwarded_groups; proxy_set_header X-Forwarded-Proto $scheme;
+             proxy_set_header X-Forwarded-Uri $request_uri; proxy_set_header X-Forwarded-Host site;
+             proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for; proxy_set_header Host auth; }
+         location / { auth_request /check; proxy_pass http://b:1; }",
+    );
+    check(&import);
+    let asked = &route(&import, "port-80")["plugins"]["forward-auth"];
+    assert_eq!(
+        asked["extra_headers"],
+        json!({
+            "X-Real-IP": "$remote_addr",
+            "X-Forwarded-User": "",
+            "X-Forwarded-Client-Cert": "$ssl_client_s_dn",
+        })
+    );
+    let found = findings(&import);
+    let own = found.iter().filter(|finding| finding.contains("gets the gateway's own value"));
+    assert_eq!(own.count(), 1, "{found:?}");
+}
+
+#[test]
 fn times_of_answers_of_servers_are_the_plugins() {
     let import =
         server("location / { proxy_pass http://b:1; expires 7d; add_header Cache-Control public always; }");
