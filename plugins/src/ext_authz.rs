@@ -13,7 +13,7 @@ use model::Invalid;
 use sdk::budget::Reservation;
 use sdk::chain::Phases;
 use sdk::world::{Fetch, FetchTimeouts, Fetched, Keep, Target};
-use sdk::{Build, Exchange, Fields, Framing, Method, Phase, Plugin, Reply, Step, Version, target};
+use sdk::{Build, Exchange, Fields, Framing, Method, Name, Phase, Plugin, Reply, Step, Version, target};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -363,19 +363,20 @@ fn to_client(x: &mut Exchange<'_>, headers: &[Header<'_>]) {
     }
 }
 
-/// Whether a header is not part of the framing or of the connection.
+/// Whether a header is not part of the framing or of the connection, nor taken for one by a server that reads `_` as `-`.
 pub(crate) fn is_changeable(name: &str) -> bool {
-    const FIXED: [&str; 8] = [
-        "host",
-        "content-length",
-        "transfer-encoding",
-        "connection",
-        "keep-alive",
-        "upgrade",
-        "te",
-        "trailer",
-    ];
-    !name.starts_with(':') && !FIXED.iter().any(|fixed| name.eq_ignore_ascii_case(fixed))
+    let is_fixed = matches!(
+        Name::from_lookalike(name.as_bytes()),
+        Name::Host
+            | Name::ContentLength
+            | Name::TransferEncoding
+            | Name::Connection
+            | Name::KeepAlive
+            | Name::Upgrade
+            | Name::Te
+            | Name::Trailer
+    );
+    !name.starts_with(':') && !is_fixed
 }
 
 /// `AttributeContext.Peer`, with its address.

@@ -16,15 +16,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use indexmap::IndexMap;
 use model::Invalid;
+use sdk::budget::Reservation;
 use sdk::chain::Phases;
+use sdk::exchange::Source;
 use sdk::world::{Fetch, FetchTimeouts, Keep, Target};
-use sdk::{Build, Chunk, Exchange, Fields, Framing, Method, Phase, Plugin, Reply, Step, target};
+use sdk::{Build, Chunk, Exchange, Fields, Framing, Method, Name, Phase, Plugin, Reply, Step, target};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use message::{Answer, Continue, Headers, Immediate, Part, Verdict};
+use message::{Answer, Continue, Headers, Immediate, Part, Side, Verdict};
 use mode::{BodyMode, Mode};
-use session::{Failure, INVALID, Session, State};
+use session::{Failure, Held, INVALID, Message, Session};
+
+use crate::protobuf::Writer;
 
 /// The method that servers offer.
 const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
@@ -66,8 +70,13 @@ struct Stream {
     /// The next part of the request.
     request: Cell<Stage>,
     /// The body that takes the place of the message's.
-    replacement: RefCell<Option<Vec<u8>>>,
+    replacement: RefCell<Held>,
     response: bodies::Response,
+    /// The directions of which the server gets nothing more.
+    done: [Cell<bool>; 2],
+    /// The status of the exchange, once an immediate response or a failure has ended it: nothing that the server has not
+    /// judged passes then.
+    refused: Cell<Option<u16>>,
 }
 
 /// How far a request has come.
@@ -78,6 +87,8 @@ enum Stage {
     Body,
     /// Its body is buffered, to be replaced.
     Replaced,
+    /// Its body is sent in pieces.
+    Pieces,
     Done,
 }
 
@@ -169,25 +180,26 @@ impl Plugin for ExtProc {
             },
         };
         match stream.request.get() {
-            _ if !stream.session.is_open() => Step::Next,
-            Stage::Headers => Step::Wait,
-            Stage::Body => crate::buffer_body(x, self.config.max_body_bytes),
             Stage::Replaced => match crate::buffer_body(x, self.config.max_body_bytes) {
                 Step::Wait => {
                     stream.request.set(Stage::Done);
-                    replace(x, stream.replacement.take().unwrap_or_default())
+                    replace(x, stream.replacement.take())
                 }
                 step => step,
             },
-            Stage::Done => Step::Next,
+            _ if !stream.session.is_open() => Step::Next,
+            Stage::Headers => Step::Wait,
+            Stage::Body => crate::buffer_body(x, self.config.max_body_bytes),
+            Stage::Pieces | Stage::Done => Step::Next,
         }
     }
 
     fn header_action(&self, x: &mut Exchange<'_>) -> Step {
-        match self.stream(x) {
-            Some(stream) if stream.session.is_open() && stream.session.mode.get().sees_responses() => {
-                Step::Wait
-            }
+        let Some(stream) = self.stream(x) else { return Step::Next };
+        match stream.refused.get() {
+            // Its request was refused on its way.
+            Some(status) if x.source() == Source::Upstream => Step::Reply(Reply::status(status)),
+            None if stream.session.is_open() && stream.session.mode.get().sees_responses() => Step::Wait,
             _ => Step::Next,
         }
     }
@@ -219,7 +231,13 @@ impl Plugin for ExtProc {
         let Some(stream) = self.stream(x) else { return Step::Next };
         let done = match phase {
             Phase::HeaderFilter => stream.response_headers(x).await,
-            _ if stream.request.get() == Stage::Headers => self.request_headers(&stream, x).await,
+            _ if stream.request.get() == Stage::Headers => {
+                let done = self.request_headers(&stream, x).await;
+                if matches!(stream.request.get(), Stage::Done | Stage::Replaced) {
+                    stream.done(Side::Request);
+                }
+                done
+            }
             _ => stream.request_body(x).await,
         };
         done.unwrap_or_else(|failure| stream.fail(x, failure))
@@ -229,7 +247,12 @@ impl Plugin for ExtProc {
         // The stream ends with the exchange.
         let id = self.id();
         if let Some(streams) = x.note_mut::<Streams>() {
-            streams.0.retain(|(own, _)| *own != id);
+            streams.0.retain(|(own, stream)| {
+                if *own == id {
+                    stream.session.finish();
+                }
+                *own != id
+            });
         }
     }
 }
@@ -250,20 +273,28 @@ impl ExtProc {
         let config = &self.config;
         let call = world.call(self.request(x));
         let timeout = Duration::from_millis(config.timeout);
+        let session = Session::new(world, call, config.processing_mode, timeout, config.max_message_bytes);
+        Some(self.keep(session, x))
+    }
+
+    /// Keeps the stream for the exchange.
+    fn keep(&self, session: Session, x: &mut Exchange<'_>) -> Rc<Stream> {
         let stream = Rc::new(Stream {
-            session: Session::new(world, call, config.processing_mode, timeout, config.max_message_bytes),
-            allow_degradation: config.allow_degradation,
-            status_on_error: config.status_on_error,
+            session,
+            allow_degradation: self.config.allow_degradation,
+            status_on_error: self.config.status_on_error,
             request: Cell::new(Stage::Headers),
             replacement: RefCell::default(),
             response: bodies::Response::default(),
+            done: Default::default(),
+            refused: Cell::new(None),
         });
         let id = self.id();
         match x.note_mut::<Streams>() {
             Some(streams) => streams.0.push((id, stream.clone())),
             None => x.set_note(Streams(vec![(id, stream.clone())])),
         }
-        Some(stream)
+        stream
     }
 
     fn request(&self, x: &Exchange<'_>) -> Fetch {
@@ -296,26 +327,26 @@ impl ExtProc {
         stream.request.set(Stage::Done);
         if session.mode.get().request_headers {
             let message = message::of_headers(Part::RequestHeaders, &request_headers(x), !has_body);
-            let Some(answer) = session.ask(Part::RequestHeaders, &message).await? else {
+            let Some(answer) = stream.ask(Part::RequestHeaders, message).await? else {
                 return Ok(Step::Next);
             };
             let answer = Answer::read(&answer).map_err(|_| INVALID)?;
-            if let Some(mode) = answer.mode.filter(|_| self.config.allow_mode_override) {
-                session.mode.set(mode);
-            }
-            let done = match stream.verdict(answer.verdict)? {
+            let mode = if self.config.allow_mode_override { answer.mode() } else { Ok(None) };
+            let done = match stream.verdict(x, answer.verdict)? {
                 Ok(done) => done,
                 Err(reply) => return Ok(reply),
             };
+            session.mode.set(mode.map_err(|_| INVALID)?.unwrap_or(session.mode.get()));
             changes::of_request(x, &done.headers).map_err(|_| INVALID)?;
             if done.replaces {
                 let mode = session.mode.get();
                 session.mode.set(Mode { request_body: BodyMode::None, request_trailers: false, ..mode });
                 let Some(body) = done.body else { return Ok(Step::Next) };
+                let body = Held::copy_of(&*session.world, body)?;
                 if !has_body {
-                    return Ok(replace(x, body.to_vec()));
+                    return Ok(replace(x, body));
                 }
-                stream.replacement.replace(Some(body.to_vec()));
+                stream.replacement.replace(body);
                 stream.request.set(Stage::Replaced);
                 return Ok(Step::Body(self.config.max_body_bytes));
             }
@@ -331,33 +362,78 @@ impl ExtProc {
                     step => step,
                 });
             }
-            BodyMode::Streamed => x.filter_request_body(Box::new(bodies::Upload::of(stream.clone()))),
+            BodyMode::Streamed => {
+                stream.request.set(Stage::Pieces);
+                x.filter_request_body(Box::new(bodies::Upload::of(stream.clone())));
+            }
         }
         Ok(Step::Next)
     }
 }
 
 impl Stream {
-    /// The response for a failure; where failures are ignored, the server is not asked any more.
+    /// The step after a failure, which the operator is to know about.
     fn fail(&self, x: &Exchange<'_>, failure: Failure) -> Step {
-        self.session.state.set(State::Over);
-        if failure == Failure::NoMemory {
-            return crate::no_memory();
+        let step = self.failed(failure);
+        if matches!(step, Step::Reply(_)) && matches!(failure, Failure::Broken(_) | Failure::Timeout) {
+            x.complain(ExtProc::NAME, failure.as_str());
         }
-        if self.allow_degradation {
-            return Step::Next;
+        step
+    }
+
+    /// The step after a failure; where failures are ignored, the server is not asked any more.
+    fn failed(&self, failure: Failure) -> Step {
+        self.session.abort();
+        let status = match failure {
+            Failure::Refused(status) => status,
+            Failure::NoMemory => 503,
+            _ if self.allow_degradation => return Step::Next,
+            _ => self.status_on_error,
+        };
+        self.refused.set(Some(status));
+        Step::Reply(Reply::status(status).because(failure.as_str()))
+    }
+
+    /// Nothing passes any more: the exchange ends with this status.
+    fn refuse(&self, status: u16) {
+        self.refused.set(Some(status));
+        self.session.finish();
+    }
+
+    /// Ends the stream if this direction was the last.
+    fn done(&self, side: Side) {
+        self.done[side as usize].set(true);
+        let [request, response] = &self.done;
+        if request.get() && (response.get() || !self.session.mode.get().sees_responses()) {
+            self.session.finish();
         }
-        x.complain(ExtProc::NAME, failure.as_str());
-        Step::Reply(Reply::status(self.status_on_error).because(failure.as_str()))
+    }
+
+    /// As [`Session::ask`].
+    async fn ask(&self, part: Part, message: Writer) -> Result<Option<Message>, Failure> {
+        let answer = self.session.ask(part, message).await?;
+        match self.refused.get() {
+            // By the other direction.
+            Some(status) => Err(Failure::Refused(status)),
+            None => Ok(answer),
+        }
     }
 
     /// The changes of an answer, or the step for an immediate response.
-    fn verdict<'m>(&self, verdict: Option<Verdict<'m>>) -> Result<Result<Continue<'m>, Step>, Failure> {
+    fn verdict<'m>(
+        &self,
+        x: &mut Exchange<'_>,
+        verdict: Option<Verdict<'m>>,
+    ) -> Result<Result<Continue<'m>, Step>, Failure> {
         match verdict {
             Some(Verdict::Continue(_, done)) => Ok(Ok(done)),
             Some(Verdict::Immediate(answer)) => {
-                self.session.state.set(State::Over);
-                immediate(&answer).map(Err)
+                let reply = immediate(&answer, self.status_on_error);
+                self.refuse(reply.status);
+                let mut held = Reservation::default();
+                held.resize(x.world().budget(), reply.body.len()).map_err(|_| Failure::NoMemory)?;
+                x.hold(held);
+                Ok(Err(Step::Reply(reply)))
             }
             None => Err(INVALID),
         }
@@ -369,10 +445,9 @@ impl Stream {
         let session = &self.session;
         let sends_trailers = session.mode.get().request_trailers && !x.request_trailers().is_empty();
         let message = message::of_body(Part::RequestBody, x.body(), !sends_trailers);
-        let Some(answer) = session.ask(Part::RequestBody, &message).await? else { return Ok(Step::Next) };
-        drop(message);
+        let Some(answer) = self.ask(Part::RequestBody, message).await? else { return Ok(Step::Next) };
         let answer = Answer::read(&answer).map_err(|_| INVALID)?;
-        let done = match self.verdict(answer.verdict)? {
+        let done = match self.verdict(x, answer.verdict)? {
             Ok(done) => done,
             Err(reply) => return Ok(reply),
         };
@@ -386,15 +461,17 @@ impl Stream {
             }
         }
         if !sends_trailers || done.replaces {
+            self.done(Side::Request);
             return Ok(Step::Next);
         }
         let message = message::of_headers(Part::RequestTrailers, &all(x.request_trailers()), false);
-        let Some(answer) = session.ask(Part::RequestTrailers, &message).await? else { return Ok(Step::Next) };
+        let Some(answer) = self.ask(Part::RequestTrailers, message).await? else { return Ok(Step::Next) };
         let answer = Answer::read(&answer).map_err(|_| INVALID)?;
-        match self.verdict(answer.verdict)? {
+        match self.verdict(x, answer.verdict)? {
             Ok(done) => changes::of_request_trailers(x, &done.headers).map_err(|_| INVALID)?,
             Err(reply) => return Ok(reply),
         }
+        self.done(Side::Request);
         Ok(Step::Next)
     }
 
@@ -403,13 +480,14 @@ impl Stream {
         let has_body = x.method() != Method::Head
             && !matches!(x.status(), 204 | 205 | 304)
             && !matches!(x.response().framing, Framing::None | Framing::Length(0));
+        self.response.has_body.set(has_body);
         if session.mode.get().response_headers {
             let message = message::of_headers(Part::ResponseHeaders, &response_headers(x), !has_body);
-            let Some(answer) = session.ask(Part::ResponseHeaders, &message).await? else {
+            let Some(answer) = self.ask(Part::ResponseHeaders, message).await? else {
                 return Ok(Step::Next);
             };
             let answer = Answer::read(&answer).map_err(|_| INVALID)?;
-            let done = match self.verdict(answer.verdict)? {
+            let done = match self.verdict(x, answer.verdict)? {
                 Ok(done) => done,
                 Err(reply) => return Ok(reply),
             };
@@ -417,22 +495,27 @@ impl Stream {
             if done.replaces {
                 let mode = session.mode.get();
                 session.mode.set(Mode { response_body: BodyMode::None, response_trailers: false, ..mode });
-                self.response.replace(done.body.filter(|_| has_body));
+                if let Some(body) = done.body.filter(|_| has_body) {
+                    self.response.replace(Held::copy_of(&*session.world, body)?);
+                }
             }
         }
         if self.filters_response() {
             x.remove_response_header("Content-Length");
         }
+        if !has_body || session.mode.get().response_body == BodyMode::None {
+            self.done(Side::Response);
+        }
         Ok(Step::Next)
     }
 }
 
-/// The response that the server makes.
-fn immediate(answer: &Immediate<'_>) -> Result<Step, Failure> {
-    let mut fields = changes::of_immediate(answer).map_err(|_| INVALID)?;
+/// The response that the server makes: with `bad_status` if its own is invalid.
+fn immediate(answer: &Immediate<'_>, bad_status: u16) -> Reply {
+    let mut fields = changes::of_immediate(answer);
     let status = match answer.status {
         0 => 200,
-        status => u16::try_from(status).ok().filter(|status| (200..=599).contains(status)).ok_or(INVALID)?,
+        status => status_of(status).unwrap_or(bad_status),
     };
     if !answer.body.is_empty() && fields.get_named(b"content-type").is_none() {
         // The name and value are valid.
@@ -440,12 +523,19 @@ fn immediate(answer: &Immediate<'_>) -> Result<Step, Failure> {
     }
     let body = Bytes::copy_from_slice(answer.body);
     let reply = Reply { body, fields: Some(Box::new(fields)), ..Reply::status(status) };
-    Ok(Step::Reply(reply.because("the processing server makes the response")))
+    reply.because("the processing server makes the response")
+}
+
+/// The status of an immediate response, if it may be one.
+fn status_of(status: u64) -> Option<u16> {
+    u16::try_from(status).ok().filter(|status| (200..=599).contains(status))
 }
 
 /// Replaces the request's body.
-fn replace(x: &mut Exchange<'_>, body: Vec<u8>) -> Step {
-    match x.set_body(body) {
+fn replace(x: &mut Exchange<'_>, body: Held) -> Step {
+    // The exchange counts it itself.
+    drop(body.held);
+    match x.set_body(body.bytes) {
         Ok(()) => Step::Next,
         Err(_) => crate::no_memory(),
     }
@@ -464,8 +554,13 @@ fn request_headers(x: &Exchange<'_>) -> Headers {
     headers.add(b":authority", head.authority());
     headers.add(b":method", head.method_bytes());
     headers.add(b":path", &path);
-    headers.add(b":scheme", x.client().scheme().as_bytes());
-    add_all(&head.fields, &mut headers);
+    let scheme = x.client().scheme().as_bytes();
+    headers.add(b":scheme", scheme);
+    // Clients cannot forge these.
+    let is_forged = |name| matches!(name, Name::XForwardedFor | Name::XForwardedProto);
+    add_those(&head.fields, &mut headers, |name| !is_forged(Name::from_lookalike(name)));
+    headers.add(b"x-forwarded-for", x.client().ip_text());
+    headers.add(b"x-forwarded-proto", scheme);
     headers
 }
 
@@ -482,12 +577,19 @@ fn all(fields: &Fields) -> Headers {
     headers
 }
 
-/// Adds fields, with their names in lower case.
 fn add_all(fields: &Fields, headers: &mut Headers) {
+    add_those(fields, headers, |_| true);
+}
+
+/// Adds wanted fields, with their names in lower case.
+fn add_those(fields: &Fields, headers: &mut Headers, is_wanted: impl Fn(&[u8]) -> bool) {
     for (name, value, _) in fields.iter() {
         let name = name.to_ascii_lowercase();
-        if name != b"host" {
+        if name != b"host" && is_wanted(&name) {
             headers.add(&name, value);
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,6 +15,8 @@ import grpc
 REQUEST_HEADERS, RESPONSE_HEADERS, REQUEST_BODY, RESPONSE_BODY, REQUEST_TRAILERS, RESPONSE_TRAILERS = range(2, 8)
 IMMEDIATE = 7
 seen = []
+# Streams whose end the server has seen.
+ended = []
 
 
 def varint(number):
@@ -129,6 +131,8 @@ def process(messages, context):
                 yield part(10, b"\x08\x01")
             elif mode == "deny":
                 yield immediate(429, b"no more", set_header(b"retry-after", b"7"))
+            elif mode == "deny-badly":
+                yield immediate(99, b"no", set_header(b"x-bad", b"a\r\nb: c") + set_header(b"x-good", b"g"))
             elif mode == "replace":
                 yield answer(kind, common(set_header(b"x-added", b"replaced"), b"another body", 1))
                 continue
@@ -184,6 +188,7 @@ def process(messages, context):
         elif kind == REQUEST_TRAILERS:
             trailers, _ = headers_of(body)
             yield answer(kind, part(1, set_header(b"x-trailer", trailers["x-trailer"].upper().encode())))
+    ended.append(mode)
 
 
 class Handlers(grpc.GenericRpcHandler):
@@ -212,9 +217,10 @@ def main():
         return json.loads(body), headers
 
     # Headers.
-    sent = {"X-Secret": "s", "X-List": "a", "X-There": "yes", "X-Twice": "1"}
+    sent = {"X-Secret": "s", "X-List": "a", "X-There": "yes", "X-Twice": "1", "X-Forwarded-For": "1.2.3.4", "X-Forwarded-Proto": "https"}
     got, headers = echoed("GET", "/headers/%61?b=c", headers=sent)
     fields = got["headers"]
+    assert seen[-1][1]["x-forwarded-for"] == "127.0.0.1" and seen[-1][1]["x-forwarded-proto"] == "http", seen[-1]
     assert fields["x-added"] == "GET /headers/a?b=c" and "x-secret" not in fields, fields
     assert (fields["x-there"], fields["x-twice"]) == ("yes", "2") and "x-absent" not in fields, fields
     assert fields["x-list"] in ("a,b", "a, b", ["a", "b"]), fields
@@ -229,6 +235,9 @@ def main():
     status, headers, body = send("GET", "/headers/a", "deny")
     assert (status, headers["Retry-After"], body) == (429, "7", "no more"), (status, body)
     assert send("GET", "/headers/a", "deny-response")[::2] == (418, "tea")
+    # It is one where failures are ignored, too, though its status and a header are invalid.
+    status, headers, body = send("GET", "/lax/a", "deny-badly")
+    assert (status, headers["X-Good"], headers["X-Bad"], body) == (500, "g", None, "no"), (status, headers, body)
     # The end of the stream: the rest passes without the server.
     assert "x-added" not in echoed("GET", "/headers/a", "end")[0]["headers"]
     assert echoed("POST", "/buffered/a", "end", "text")[0]["body"] == "text"
@@ -273,6 +282,15 @@ def main():
     assert got[0] == 200 and '"[SOME ]' in got[2] and "[TEXT]" in got[2], got
     large = "x" * 3_000_000
     assert echoed("POST", "/streamed/a", "as-is", large)[0]["body"] == large
+    # The stream ends with its last message.
+    until = time.monotonic() + 20
+    while "as-is" not in ended and time.monotonic() < until:
+        time.sleep(0.01)
+    assert "as-is" in ended, ended
+    # A response without a body has no message for it, and HEAD keeps its length.
+    before = len(seen)
+    response = send("HEAD", "/streamed/a")
+    assert response[0] == 200 and int(response[1]["Content-Length"]) > 0 and len(seen) == before + 1, (response, seen[before:])
     status, _, body = send("POST", "/streamed/a", body=large)
     assert status == 200 and body.count("X") == len(large), (status, len(body))
     assert send("POST", "/streamed/a", body=chunks("some ", "forbidden text"))[0] == 403

@@ -197,6 +197,14 @@ fn without_an_answer_requests_are_refused_unless_the_plugin_is_lax() {
 }
 
 #[test]
+fn headers_of_the_framing_cannot_be_changed_in_any_spelling() {
+    for name in ["Host", "Transfer_Encoding", "content_LENGTH", "keep_alive", "te", ":path"] {
+        assert!(!is_changeable(name), "{name}");
+    }
+    assert!(is_changeable("x_host") && is_changeable("content-type"));
+}
+
+#[test]
 fn invalid_settings_are_refused() {
     let probe = Probe::default();
     for config in [

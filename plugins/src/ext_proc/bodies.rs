@@ -3,14 +3,13 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use sdk::budget::Reservation;
 use sdk::chain::LocalFuture;
 use sdk::{Chunk, Exchange, Reply, RequestFilter, Step};
 
-use super::message::{self, Answer, Part, Verdict};
+use super::message::{self, Answer, Part, Side, Verdict};
 use super::mode::BodyMode;
-use super::session::{Failure, INVALID, State};
-use super::{Stream, all, changes};
+use super::session::{Failure, Held, INVALID};
+use super::{Stream, all, changes, status_of};
 
 /// Sends the pieces of a request's body to the server.
 pub(super) struct Upload(Rc<Stream>);
@@ -21,9 +20,8 @@ impl Upload {
     }
 
     async fn piece(&self, chunk: &mut Chunk) -> Result<Step, Failure> {
-        let session = &self.0.session;
         let message = message::of_body(Part::RequestBody, &chunk.data, chunk.last);
-        let Some(answer) = session.ask(Part::RequestBody, &message).await? else { return Ok(Step::Next) };
+        let Some(answer) = self.0.ask(Part::RequestBody, message).await? else { return Ok(Step::Next) };
         let answer = Answer::read(&answer).map_err(|_| INVALID)?;
         match answer.verdict {
             Some(Verdict::Continue(_, done)) => {
@@ -31,13 +29,16 @@ impl Upload {
                     chunk.data.clear();
                     chunk.data.extend_from_slice(body);
                 }
+                if chunk.last {
+                    self.0.done(Side::Request);
+                }
                 Ok(Step::Next)
             }
             // The request is on its way: only the status is left.
             Some(Verdict::Immediate(answer)) => {
-                session.state.set(State::Over);
-                let status = u16::try_from(answer.status).ok().filter(|status| (200..=599).contains(status));
-                Ok(Step::Reply(Reply::status(status.ok_or(INVALID)?)))
+                let status = status_of(answer.status).unwrap_or(self.0.status_on_error);
+                self.0.refuse(status);
+                Ok(Step::Reply(Reply::status(status)))
             }
             None => Err(INVALID),
         }
@@ -46,23 +47,22 @@ impl Upload {
 
 impl RequestFilter for Upload {
     fn filter(&mut self, chunk: &mut Chunk) -> Step {
-        match self.0.session.is_open() && (chunk.last || !chunk.data.is_empty()) {
-            true => Step::Wait,
-            false => Step::Next,
+        match self.0.refused.get() {
+            // The server has not judged it.
+            Some(status) => Step::Reply(Reply::status(status)),
+            None if self.0.session.is_open() && (chunk.last || !chunk.data.is_empty()) => Step::Wait,
+            None => Step::Next,
         }
     }
 
     fn wait<'a>(&'a mut self, chunk: &'a mut Chunk) -> LocalFuture<'a, Step> {
-        Box::pin(async move {
-            self.piece(chunk).await.unwrap_or_else(|failure| {
-                self.0.session.state.set(State::Over);
-                match failure {
-                    Failure::NoMemory => crate::no_memory(),
-                    _ if self.0.allow_degradation => Step::Next,
-                    _ => Step::Reply(Reply::status(self.0.status_on_error)),
-                }
-            })
-        })
+        Box::pin(async move { self.piece(chunk).await.unwrap_or_else(|failure| self.0.failed(failure)) })
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        self.0.done(Side::Request);
     }
 }
 
@@ -70,48 +70,55 @@ impl RequestFilter for Upload {
 #[derive(Default)]
 pub(super) struct Response {
     /// The body that takes its place; taken when it is passed on.
-    replacement: RefCell<Option<Vec<u8>>>,
+    replacement: RefCell<Held>,
     is_replaced: Cell<bool>,
+    /// The server sees its body, as there is one.
+    pub has_body: Cell<bool>,
     /// The buffered part.
-    buffered: RefCell<(Vec<u8>, Reservation)>,
+    buffered: RefCell<Held>,
 }
 
 impl Response {
-    pub fn replace(&self, body: Option<&[u8]>) {
-        if let Some(body) = body {
-            self.is_replaced.set(true);
-            *self.replacement.borrow_mut() = Some(body.to_vec());
-        }
+    pub fn replace(&self, body: Held) {
+        self.is_replaced.set(true);
+        self.replacement.replace(body);
     }
 }
 
 impl Stream {
     pub(super) fn filters_response(&self) -> bool {
-        self.response.is_replaced.get()
-            || self.session.is_open() && self.session.mode.get().response_body != BodyMode::None
+        self.response.is_replaced.get() || self.response_mode() != BodyMode::None
     }
 
     pub(super) fn holds_response(&self) -> bool {
-        self.session.is_open() && self.session.mode.get().response_body == BodyMode::Buffered
+        self.response_mode() == BodyMode::Buffered
+    }
+
+    /// How the server sees the body of this response.
+    fn response_mode(&self) -> BodyMode {
+        match self.session.is_open() && self.response.has_body.get() {
+            true => self.session.mode.get().response_body,
+            false => BodyMode::None,
+        }
     }
 
     /// Takes a piece of the response's body: it is replaced, buffered, or sent to the server.
     pub(super) fn take_piece(&self, chunk: &mut Chunk, most: usize) -> Step {
         if self.response.is_replaced.get() {
             chunk.data.clear();
-            chunk.data.extend(self.response.replacement.take().unwrap_or_default());
+            chunk.data.append(&mut self.response.replacement.take().bytes);
             return Step::Next;
         }
-        let (bytes, held) = &mut *self.response.buffered.borrow_mut();
         if !self.session.is_open() {
-            if !bytes.is_empty() {
-                let mut whole = std::mem::take(bytes);
+            let Held { bytes: mut whole, .. } = self.response.buffered.take();
+            if !whole.is_empty() {
                 whole.append(&mut chunk.data);
                 chunk.data = whole;
             }
             return Step::Next;
         }
-        match self.session.mode.get().response_body {
+        let Held { bytes, held } = &mut *self.response.buffered.borrow_mut();
+        match self.response_mode() {
             BodyMode::None => Step::Next,
             BodyMode::Streamed if chunk.last || !chunk.data.is_empty() => Step::Wait,
             BodyMode::Streamed => Step::Next,
@@ -136,18 +143,18 @@ impl Stream {
         chunk: &mut Chunk,
     ) -> Result<Step, Failure> {
         let mode = self.session.mode.get();
-        let is_whole = mode.response_body == BodyMode::Buffered;
-        if is_whole {
-            chunk.data = std::mem::take(&mut self.response.buffered.borrow_mut().0);
+        // It counts until the proxy counts the piece.
+        let Held { bytes, held: _held } = self.response.buffered.take();
+        if mode.response_body == BodyMode::Buffered {
+            chunk.data = bytes;
         }
         let sends_trailers = chunk.last && mode.response_trailers && !x.response_trailers().is_empty();
         let message = message::of_body(Part::ResponseBody, &chunk.data, chunk.last && !sends_trailers);
-        let Some(answer) = self.session.ask(Part::ResponseBody, &message).await? else {
+        let Some(answer) = self.ask(Part::ResponseBody, message).await? else {
             return Ok(Step::Next);
         };
-        drop(message);
         let answer = Answer::read(&answer).map_err(|_| INVALID)?;
-        let done = match self.verdict(answer.verdict)? {
+        let done = match self.verdict(x, answer.verdict)? {
             Ok(done) => done,
             Err(reply) => return Ok(reply),
         };
@@ -156,17 +163,21 @@ impl Stream {
             chunk.data.extend_from_slice(body);
         }
         if !sends_trailers || done.replaces {
+            if chunk.last {
+                self.done(Side::Response);
+            }
             return Ok(Step::Next);
         }
         let message = message::of_headers(Part::ResponseTrailers, &all(x.response_trailers()), false);
-        let Some(answer) = self.session.ask(Part::ResponseTrailers, &message).await? else {
+        let Some(answer) = self.ask(Part::ResponseTrailers, message).await? else {
             return Ok(Step::Next);
         };
         let answer = Answer::read(&answer).map_err(|_| INVALID)?;
-        match self.verdict(answer.verdict)? {
+        match self.verdict(x, answer.verdict)? {
             Ok(done) => changes::of_response_trailers(x, &done.headers).map_err(|_| INVALID)?,
             Err(reply) => return Ok(reply),
         }
+        self.done(Side::Response);
         Ok(Step::Next)
     }
 }

@@ -13,6 +13,12 @@ pub(super) fn of_request(x: &mut Exchange<'_>, changes: &Changes<'_>) -> Result<
         return Ok(());
     }
     let mut vouched = x.take_note::<Vouched>().unwrap_or_default();
+    let changed = change(x, changes, &mut vouched);
+    x.set_note(vouched);
+    changed
+}
+
+fn change(x: &mut Exchange<'_>, changes: &Changes<'_>, vouched: &mut Vouched) -> Result<(), Invalid> {
     for name in changes.removed.iter().filter(|name| is_changeable(name)) {
         x.remove_lookalikes(*name);
         x.remove_header(*name);
@@ -39,7 +45,6 @@ pub(super) fn of_request(x: &mut Exchange<'_>, changes: &Changes<'_>) -> Result<
         changed.map_err(|_| Invalid)?;
         [name.as_bytes(), value].into_iter().for_each(|part| vouched.add(part));
     }
-    x.set_note(vouched);
     Ok(())
 }
 
@@ -66,23 +71,24 @@ pub(super) fn of_response(x: &mut Exchange<'_>, changes: &Changes<'_>) -> Result
     Ok(())
 }
 
-/// The headers of an immediate response.
-pub(super) fn of_immediate(answer: &Immediate<'_>) -> Result<Fields, Invalid> {
+/// The headers of an immediate response. Those that are invalid, or for which there is no room, are left out: the response
+/// is made in any case.
+pub(super) fn of_immediate(answer: &Immediate<'_>) -> Fields {
     let mut fields = Fields::new();
     for Header { name, value, action } in &answer.headers.set {
         if !is_changeable(name) || !applies(*action, fields.get_named(name.as_bytes()).is_some()) {
             continue;
         }
-        let changed = match action {
+        let _ = match action {
             Action::Append => fields.append(name.as_bytes(), value),
             _ => fields.set(name.as_bytes(), value),
         };
-        changed.map_err(|_| Invalid)?;
     }
     if let Some(code) = answer.grpc {
-        fields.set(b"Grpc-Status", code.to_string().as_bytes()).map_err(|_| Invalid)?;
+        // The name and value are valid.
+        let _ = fields.set(b"Grpc-Status", code.to_string().as_bytes());
     }
-    Ok(fields)
+    fields
 }
 
 /// Changes the request's trailers.

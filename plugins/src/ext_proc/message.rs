@@ -132,7 +132,8 @@ pub(super) enum Verdict<'m> {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Answer<'m> {
     pub verdict: Option<Verdict<'m>>,
-    pub mode: Option<Mode>,
+    /// `ProcessingMode`; it is read where it is allowed.
+    mode: Option<&'m [u8]>,
 }
 
 /// `ImmediateResponse` in `ProcessingResponse`, and `override_message_timeout`.
@@ -170,7 +171,7 @@ impl<'m> Answer<'m> {
                 // Members of a `oneof`: the last one counts.
                 (field @ 1..=IMMEDIATE, Field::Bytes(answer)) => of = Some((field, answer)),
                 (1..=IMMEDIATE, _) => return Err(Malformed),
-                (9, Field::Bytes(message)) => mode = Some(self::mode(message)?),
+                (9, Field::Bytes(message)) => mode = Some(message),
                 (MORE_TIME, _) => more_time = true,
                 _ => {}
             }
@@ -178,7 +179,7 @@ impl<'m> Answer<'m> {
         let verdict = match of {
             None if more_time => None,
             None => return Err(Malformed),
-            Some((IMMEDIATE, answer)) => Some(Verdict::Immediate(immediate(answer)?)),
+            Some((IMMEDIATE, answer)) => Some(Verdict::Immediate(immediate(answer))),
             Some((field, answer)) => {
                 let part = Part::of_answer(field).ok_or(Malformed)?;
                 Some(Verdict::Continue(
@@ -191,6 +192,14 @@ impl<'m> Answer<'m> {
             }
         };
         Ok(Answer { verdict, mode })
+    }
+
+    /// The mode for the rest of the exchange, if it changes.
+    ///
+    /// # Errors
+    /// It is not supported.
+    pub fn mode(&self) -> Result<Option<Mode>, Malformed> {
+        self.mode.map(mode).transpose()
     }
 }
 
@@ -254,19 +263,26 @@ fn of_trailers(message: &[u8]) -> Result<Continue<'_>, Malformed> {
     Ok(answer)
 }
 
-fn immediate(message: &[u8]) -> Result<Immediate<'_>, Malformed> {
+/// `ImmediateResponse`. It ends the exchange in any case, so parts that are malformed, and headers beyond the limit, are
+/// left out.
+fn immediate(message: &[u8]) -> Immediate<'_> {
+    // No status is like this one.
+    const MALFORMED: u64 = u64::MAX;
     let mut answer = Immediate::default();
-    for field in Fields::of(message) {
-        match field? {
-            (1, Field::Bytes(status)) => answer.status = number(status, 1)?.unwrap_or(answer.status),
-            (2, Field::Bytes(message)) => answer.headers.add(message)?,
+    for field in Fields::of(message).map_while(Result::ok) {
+        match field {
+            (1, Field::Bytes(status)) => {
+                answer.status = number(status, 1).map_or(MALFORMED, |status| status.unwrap_or(answer.status));
+            }
+            (2, Field::Bytes(message)) => answer.headers.add_readable(message),
             (3, Field::Bytes(body)) => answer.body = body,
-            (4, Field::Bytes(status)) => answer.grpc = Some(number(status, 1)?.unwrap_or(0)),
-            (1..=4, _) => return Err(Malformed),
+            (4, Field::Bytes(status)) => {
+                answer.grpc = number(status, 1).map_or(answer.grpc, |code| code.or(Some(0)))
+            }
             _ => {}
         }
     }
-    Ok(answer)
+    answer
 }
 
 impl<'m> Changes<'m> {
@@ -282,6 +298,15 @@ impl<'m> Changes<'m> {
             }
         }
         Ok(())
+    }
+
+    /// As [`Changes::add`], without headers that are malformed or beyond the limit.
+    fn add_readable(&mut self, message: &'m [u8]) {
+        let set = Fields::of(message).map_while(Result::ok).filter_map(|field| match field {
+            (1, Field::Bytes(option)) => header(option).ok().flatten(),
+            _ => None,
+        });
+        self.set.extend(set.take(MOST_HEADERS.saturating_sub(self.set.len())));
     }
 }
 
@@ -367,7 +392,7 @@ mod tests {
         let mut answer = Writer::default();
         answer.message(7, &immediate).message(9, &mode);
         let read = Answer::read(answer.as_bytes()).unwrap();
-        let Some(Verdict::Immediate(immediate)) = read.verdict else { panic!("{read:?}") };
+        let Some(Verdict::Immediate(immediate)) = &read.verdict else { panic!("{read:?}") };
         assert_eq!((immediate.status, immediate.body), (429, &b"no"[..]));
         let expected = Mode {
             response_headers: false,
@@ -375,22 +400,42 @@ mod tests {
             response_trailers: true,
             ..Mode::HEADERS
         };
-        assert_eq!(read.mode, Some(expected));
+        assert_eq!(read.mode().unwrap(), Some(expected));
+    }
+
+    #[test]
+    fn what_is_readable_of_immediate_responses_counts() {
+        // A malformed status, a malformed header, and too many.
+        let mut headers = Writer::default();
+        headers.all_bytes(1, b"\x0a\x05\x0a");
+        for _ in 0..2 * MOST_HEADERS {
+            headers.all_bytes(1, b"\x0a\x03\x0a\x01a");
+        }
+        let mut message = Writer::default();
+        message.all_bytes(1, b"\x0a").message(2, &headers).bytes(3, b"no").number(4, 1);
+        let read = nested(&[7], &message);
+        let Some(Verdict::Immediate(read)) = Answer::read(&read).unwrap().verdict else { panic!("{read:?}") };
+        assert_eq!((read.status, read.headers.set.len(), read.body), (u64::MAX, MOST_HEADERS, &b"no"[..]));
+        assert_eq!(
+            Answer::read(b"\x3a\x01\xff").unwrap().verdict,
+            Some(Verdict::Immediate(Immediate::default()))
+        );
     }
 
     #[test]
     fn malformed_answers_are_errors() {
-        // Nothing, a number for a message, another mode, a streamed answer, an unknown action, a broken message.
+        // Nothing, a number for a message, a streamed answer, an unknown action, a broken message.
         for wrong in [
             &b""[..],
             b"\x08\x01",
-            b"\x0a\x00\x4a\x02\x18\x04",
             b"\x1a\x06\x0a\x04\x1a\x02\x1a\x00",
             b"\x0a\x08\x0a\x06\x12\x04\x0a\x02\x18\x07",
             b"\x0a\x05\x0a",
         ] {
             assert!(Answer::read(wrong).is_err(), "{wrong:?}");
         }
+        // Another mode is one where it is allowed.
+        assert!(Answer::read(b"\x0a\x00\x4a\x02\x18\x04").unwrap().mode().is_err());
         assert_eq!(Answer::read(b"\x52\x00").unwrap(), Answer { verdict: None, mode: None }, "more time");
     }
 }

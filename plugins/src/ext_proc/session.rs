@@ -4,8 +4,9 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
+use std::ops::Deref;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use sdk::World;
@@ -27,6 +28,9 @@ const MOST_DELAYS: u32 = 100;
 /// Bytes that come at a time, besides the message that is read.
 const AHEAD: usize = 64 << 10;
 
+/// Pieces that are read behind the last answer, until the server ends the stream.
+const MOST_LEFT: u32 = 16;
+
 /// Why there is no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Failure {
@@ -34,6 +38,8 @@ pub(super) enum Failure {
     Broken(&'static str),
     Timeout,
     NoMemory,
+    /// The exchange has ended with this status meanwhile.
+    Refused(u16),
 }
 
 impl Failure {
@@ -42,6 +48,7 @@ impl Failure {
             Failure::Broken(why) => why,
             Failure::Timeout => "the processing server does not answer in time",
             Failure::NoMemory => "the gateway's memory for request and response bodies is used up",
+            Failure::Refused(_) => "the processing of the exchange has ended",
         }
     }
 }
@@ -56,7 +63,7 @@ const STATUS: Failure = Failure::Broken("the processing server does not answer w
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Open,
-    /// The server has ended the stream, or failed where failures are ignored.
+    /// The server has ended the stream or failed, or nothing more can be sent.
     Over,
 }
 
@@ -66,7 +73,10 @@ pub(super) struct Session {
     pub state: Cell<State>,
     timeout: Duration,
     max_message: usize,
-    call: RefCell<Call>,
+    /// `None` once it is over.
+    call: RefCell<Option<Call>>,
+    /// Something was sent.
+    is_used: Cell<bool>,
     /// Bytes that have come, of messages that are not complete.
     buffer: RefCell<(Vec<u8>, Reservation)>,
     sides: [Waiting; 2],
@@ -79,8 +89,36 @@ pub(super) struct Session {
 struct Waiting {
     part: Cell<Option<Part>>,
     /// Its answer, which came while the other direction read.
-    answer: RefCell<Option<Vec<u8>>>,
+    answer: RefCell<Option<Message>>,
     waker: RefCell<Option<Waker>>,
+}
+
+/// A message of the server. It counts against the worker's budget, as all that is kept while something is awaited.
+pub(super) struct Message(Held);
+
+impl Deref for Message {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0.bytes[PREFIX..]
+    }
+}
+
+/// Bytes that count against the worker's budget.
+#[derive(Default)]
+pub(super) struct Held {
+    pub bytes: Vec<u8>,
+    pub held: Reservation,
+}
+
+impl Held {
+    /// # Errors
+    /// The budget is used up.
+    pub fn copy_of(world: &dyn World, bytes: &[u8]) -> Result<Held, Failure> {
+        let mut held = Reservation::default();
+        held.resize(world.budget(), bytes.len()).map_err(|_| Failure::NoMemory)?;
+        Ok(Held { bytes: bytes.to_vec(), held })
+    }
 }
 
 impl Session {
@@ -97,7 +135,8 @@ impl Session {
             state: Cell::new(State::Open),
             timeout,
             max_message,
-            call: RefCell::new(call),
+            call: RefCell::new(Some(call)),
+            is_used: Cell::new(false),
             buffer: RefCell::default(),
             sides: Default::default(),
             delays: Cell::new(0),
@@ -112,11 +151,16 @@ impl Session {
     ///
     /// # Errors
     /// There is no answer to it.
-    pub async fn ask(&self, part: Part, message: &Writer) -> Result<Option<Vec<u8>>, Failure> {
+    pub async fn ask(&self, part: Part, message: Writer) -> Result<Option<Message>, Failure> {
         let mut held = Reservation::default();
         let framed = message.framed();
+        drop(message);
         held.resize(self.world.budget(), framed.len()).map_err(|_| Failure::NoMemory)?;
-        self.call.borrow().send(framed);
+        match &*self.call.borrow() {
+            Some(call) => call.send(framed),
+            None => return Ok(None),
+        }
+        self.is_used.set(true);
         self.sides[part.side() as usize].part.set(Some(part));
         let answer =
             within(&*self.world, self.timeout, poll_fn(|cx| self.poll_answer(part.side(), cx))).await;
@@ -124,7 +168,46 @@ impl Session {
         answer.unwrap_or(Err(Failure::Timeout))
     }
 
-    fn poll_answer(&self, side: Side, cx: &mut Context<'_>) -> Poll<Result<Option<Vec<u8>>, Failure>> {
+    /// Ends the stream, as nothing more is sent. The rest is read, so that the server sees no reset.
+    pub fn finish(&self) {
+        let Some(mut call) = self.close().filter(|_| self.is_used.get()) else { return };
+        call.finish();
+        let mut late = self.world.sleep(self.timeout);
+        let mut left = MOST_LEFT;
+        let rest = poll_fn(move |cx| {
+            if late.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            while left > 0 && matches!(ready!(call.poll_read(cx)), Ok(Some(_))) {
+                left -= 1;
+            }
+            Poll::Ready(())
+        });
+        // Where too many tasks run, it is reset.
+        let _ = self.world.run(Box::pin(rest));
+    }
+
+    /// Resets the stream, after a failure.
+    pub fn abort(&self) {
+        drop(self.close());
+    }
+
+    /// Drops what is held for answers, and wakes a direction that waits for one.
+    fn close(&self) -> Option<Call> {
+        self.state.set(State::Over);
+        drop(self.buffer.take());
+        for side in &self.sides {
+            drop(side.answer.take());
+        }
+        self.wake();
+        self.call.take()
+    }
+
+    fn wake(&self) {
+        self.sides.iter().filter_map(|side| side.waker.take()).for_each(Waker::wake);
+    }
+
+    fn poll_answer(&self, side: Side, cx: &mut Context<'_>) -> Poll<Result<Option<Message>, Failure>> {
         let own = &self.sides[side as usize];
         if let Some(answer) = own.answer.take() {
             return Poll::Ready(Ok(Some(answer)));
@@ -158,7 +241,10 @@ impl Session {
                     waker.wake();
                 }
             }
-            let read = self.call.borrow_mut().poll_read(cx);
+            let read = match &mut *self.call.borrow_mut() {
+                Some(call) => call.poll_read(cx),
+                None => return Poll::Ready(Ok(None)),
+            };
             match read {
                 Poll::Pending => {
                     *own.waker.borrow_mut() = Some(cx.waker().clone());
@@ -173,7 +259,8 @@ impl Session {
 
     fn add(&self, piece: &[u8]) -> Result<(), Failure> {
         // An answer that is no message of gRPC is not read as one.
-        if self.call.borrow().head().is_some_and(|(status, _)| status != 200) {
+        let status = self.call.borrow().as_ref().and_then(Call::head).map(|(status, _)| status);
+        if status.is_some_and(|status| status != 200) {
             return Err(STATUS);
         }
         let (bytes, held) = &mut *self.buffer.borrow_mut();
@@ -184,8 +271,8 @@ impl Session {
     }
 
     /// Takes a complete message.
-    fn take_message(&self) -> Result<Option<Vec<u8>>, Failure> {
-        let (bytes, _) = &mut *self.buffer.borrow_mut();
+    fn take_message(&self) -> Result<Option<Message>, Failure> {
+        let (bytes, held) = &mut *self.buffer.borrow_mut();
         let Some((&[flag, a, b, c, d], rest)) = bytes.split_first_chunk::<PREFIX>() else { return Ok(None) };
         let length = u32::from_be_bytes([a, b, c, d]) as usize;
         if flag != 0 {
@@ -197,14 +284,16 @@ impl Session {
         if rest.len() < length {
             return Ok(None);
         }
-        let message = rest[..length].to_vec();
-        bytes.drain(..PREFIX + length);
-        Ok(Some(message))
+        // It keeps its bytes and their reservation; those behind it move.
+        let rest = Held::copy_of(&*self.world, &rest[length..])?;
+        let mut bytes = std::mem::replace(bytes, rest.bytes);
+        bytes.truncate(PREFIX + length);
+        Ok(Some(Message(Held { bytes, held: std::mem::replace(held, rest.held) })))
     }
 
     /// The server has ended the stream: with status 0 if it wants nothing more.
-    fn ended(&self) -> Result<Option<Vec<u8>>, Failure> {
-        let call = self.call.borrow();
+    fn ended(&self) -> Result<Option<Message>, Failure> {
+        let Some(call) = self.call.take() else { return Ok(None) };
         let (status, head) = call.head().unwrap_or_default();
         let trailers = call.trailers();
         let is_cut = !self.buffer.borrow().0.is_empty();
@@ -213,6 +302,7 @@ impl Session {
             _ if status != 200 => Err(STATUS),
             Some(code) if code == b"0" && !is_cut => {
                 self.state.set(State::Over);
+                self.wake();
                 Ok(None)
             }
             _ => Err(REFUSED),
