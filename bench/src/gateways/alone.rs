@@ -46,7 +46,7 @@ pub const PRICED: [Alone; 19] = [
         )),
     },
     alone("limit-conn", r#"{"conn": 10000, "burst": 0, "default_conn_delay": 0.1, "key": "remote_addr"}"#),
-    alone("limit-req", r#"{"rate": 1000000, "burst": 0, "key": "remote_addr"}"#),
+    alone("limit-req", r#"{"rate": 1000000, "burst": 1000000, "nodelay": true, "key": "remote_addr"}"#),
     alone("proxy-rewrite", r#"{"headers": {"set": {"X-Api-Version": "1"}}}"#),
     alone("real-ip", r#"{"source": "http_x_forwarded_for", "trusted_addresses": ["127.0.0.0/24"]}"#),
     alone("referer-restriction", r#"{"bypass_missing": true, "whitelist": ["a.test"]}"#),
