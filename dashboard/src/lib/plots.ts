@@ -1,4 +1,4 @@
-// What all charts share: colours, axes, and their life on the page.
+// Shared by all charts: colours, axes, and their life on the page.
 
 import type uPlot from "uplot";
 
