@@ -53,11 +53,18 @@ pub struct Source<'a> {
 /// # Errors
 /// A file of which nothing can be used: it cannot be parsed, or a file that it includes is absent.
 pub fn import(format: Format, source: &Source<'_>) -> Result<Import, Box<Diagnostic>> {
-    match format {
+    let mut import = match format {
         Format::Kong => kong::import(source),
         Format::Envoy => envoy::import(source),
         Format::Nginx => nginx::import(source),
         Format::SpringCloudGateway => spring::import(source),
         Format::Zuul => zuul::import(source),
-    }
+    }?;
+    // Here a peer on this machine may name the client by X-Real-IP; in the originals none may unless the file says so.
+    import.settings.push(Setting {
+        path: "nginx_config.http.real_ip_from".to_owned(),
+        value: serde_json::json!([]),
+        place: Place { file: source.file.into(), position: model::Position::START },
+    });
+    Ok(import)
 }

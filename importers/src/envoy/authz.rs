@@ -171,7 +171,7 @@ fn target(
 ) -> Option<String> {
     let cluster = clusters.get(name);
     let endpoint = cluster.and_then(|cluster| cluster.hosts.first());
-    let (Some(cluster), Some((host, port))) = (cluster, endpoint) else {
+    let (Some(cluster), Some((host, _))) = (cluster, endpoint) else {
         let effect = format!("the cluster `{name}` has no endpoint, so no server can be asked");
         report.guard(node, construct, effect);
         return None;
@@ -183,8 +183,7 @@ fn target(
     if cluster.hosts.len() > 1 {
         report.behaviour(node, construct, format!("one server of the cluster is asked, {host}"));
     }
-    let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
-    Some(format!("http://{host}:{port}"))
+    cluster.url()
 }
 
 /// The names of a `ListStringMatcher`.

@@ -42,6 +42,16 @@ pub(super) struct Cluster {
     variants: Vec<(Value, Key)>,
 }
 
+impl Cluster {
+    /// The URL of its first endpoint, without a path.
+    pub(super) fn url(&self) -> Option<String> {
+        let (host, port) = self.hosts.first()?;
+        let scheme = if self.tls { "https" } else { "http" };
+        let (open, close) = if host.contains(':') { ("[", "]") } else { ("", "") };
+        Some(format!("{scheme}://{open}{host}{close}:{port}"))
+    }
+}
+
 const OWN_RULES: &str = "connections have the gateway's own limits";
 
 const FIELDS: &[(&str, Severity, &str)] = &[

@@ -404,7 +404,7 @@ fn mirror(action: &Node<'_>, levels: &Levels<'_>, clusters: &Clusters, draft: &m
         let share = policy.some("runtime_fraction").and_then(|share| value::percent(&share)).unwrap_or(100.0);
         let name = text(policy, "cluster").unwrap_or_default();
         let target = clusters.get(name).and_then(|cluster| Some((cluster, cluster.hosts.first()?)));
-        let Some((cluster, (host, port))) = target else {
+        let Some((cluster, (host, _))) = target else {
             draft.report.behaviour(
                 policy,
                 "request_mirror_policies",
@@ -437,9 +437,7 @@ fn mirror(action: &Node<'_>, levels: &Levels<'_>, clusters: &Clusters, draft: &m
             }
             continue;
         }
-        let scheme = if cluster.tls { "https" } else { "http" };
-        let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
-        let mut settings = json!({"host": format!("{scheme}://{host}:{port}")});
+        let mut settings = json!({ "host": cluster.url() });
         if share < 100.0 {
             settings["sample_ratio"] = json!((share / 100.0).max(0.000_01));
         }

@@ -104,15 +104,13 @@ fn remote(
     let (_, rest) = uri.split_once("://")?;
     let path = rest.find(['/', '?']).map_or("/", |at| &rest[at..]);
     let cluster = clusters.get(text(&http, "cluster").unwrap_or_default())?;
-    let (host, port) = cluster.hosts.first()?;
-    let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
-    let scheme = if cluster.tls { "https" } else { "http" };
-    set("jwks_uri", json!(format!("{scheme}://{host}:{port}{path}")));
+    let url = cluster.url()?;
+    set("jwks_uri", json!(format!("{url}{path}")));
     if cluster.tls && !cluster.verifies {
         set("ssl_verify", json!(false));
     }
     if cluster.hosts.len() > 1 {
-        report.behaviour(&http, "remote_jwks", format!("one server of the cluster is asked, {host}"));
+        report.behaviour(&http, "remote_jwks", format!("one server of the cluster is asked, {url}"));
     }
     if let Some(timeout) = seconds(&http, "timeout") {
         set("timeout", json!(((timeout * 1000.0) as u64).clamp(1, 60_000)));

@@ -82,9 +82,7 @@ fn opentelemetry(
     if let Some(service) = config.some("http_service") {
         let uri = service.some("http_uri")?;
         let (name, address) = (text(&uri, "cluster")?, text(&uri, "uri")?);
-        let (host, port) = clusters.get(name)?.hosts.first()?;
-        let scheme = if clusters.get(name)?.tls { "https" } else { "http" };
-        collector.insert("address".to_owned(), json!(format!("{scheme}://{host}:{port}")));
+        collector.insert("address".to_owned(), json!(clusters.get(name)?.url()?));
         if !address.ends_with("/v1/traces") {
             report.behaviour(&uri, "http_uri", "spans are posted to `/v1/traces`");
         }
@@ -99,11 +97,7 @@ fn opentelemetry(
         let service = config.some("grpc_service")?;
         let name =
             service.some("envoy_grpc").and_then(|grpc| text(&grpc, "cluster_name").map(str::to_owned))?;
-        let cluster = clusters.get(&name)?;
-        let (host, port) = cluster.hosts.first()?;
-        let scheme = if cluster.tls { "https" } else { "http" };
-        let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
-        collector.insert("address".to_owned(), json!(format!("{scheme}://{host}:{port}")));
+        collector.insert("address".to_owned(), json!(clusters.get(&name)?.url()?));
         collector.insert("protocol".to_owned(), json!("grpc"));
         if let Some(time) = seconds(&service, "timeout") {
             collector.insert("request_timeout".to_owned(), json!(time.ceil().clamp(1.0, 60.0) as u64));
@@ -150,9 +144,7 @@ fn zipkin(
     report: &mut Report,
 ) -> Option<(&'static str, Value)> {
     let (name, path) = (text(config, "collector_cluster")?, text(config, "collector_endpoint")?);
-    let cluster = clusters.get(name)?;
-    let (host, port) = cluster.hosts.first()?;
-    let scheme = if cluster.tls { "https" } else { "http" };
+    let endpoint = format!("{}{path}", clusters.get(name)?.url()?);
     report.fields(
         config,
         &[
@@ -163,7 +155,6 @@ fn zipkin(
             ("split_spans_for_request", Cosmetic, "a request has the spans of the plugin"),
         ],
     );
-    let endpoint = format!("{scheme}://{host}:{port}{path}");
     Some((
         "zipkin",
         json!({"endpoint": endpoint, "sample_ratio": sampled.max(0.000_01), "service_name": "envoy"}),

@@ -222,7 +222,12 @@ fn properties_become_the_same() {
     let settings: Vec<&str> = import.settings.iter().map(|setting| setting.path.as_str()).collect();
     assert_eq!(
         settings,
-        ["sluice.path.merge_slashes", "sluice.path.resolve_dots", "apisix.trusted_addresses"]
+        [
+            "sluice.path.merge_slashes",
+            "sluice.path.resolve_dots",
+            "apisix.trusted_addresses",
+            "nginx_config.http.real_ip_from"
+        ]
     );
     for path in &settings[..2] {
         let is_listed = import.findings.iter().any(|finding| finding.construct == *path);

@@ -77,7 +77,15 @@ fn routes_are_carried_over() {
     assert_eq!(ignored["plugins"]["fault-injection"]["abort"]["http_status"], 404);
     assert!(ignored["uris"].as_array().unwrap().contains(&json!("/api/myusers/*")));
     let settings: Vec<&str> = import.settings.iter().map(|setting| setting.path.as_str()).collect();
-    assert_eq!(settings, ["discovery.eureka", "sluice.path.resolve_dots", "apisix.trusted_addresses"]);
+    assert_eq!(
+        settings,
+        [
+            "discovery.eureka",
+            "sluice.path.resolve_dots",
+            "apisix.trusted_addresses",
+            "nginx_config.http.real_ip_from"
+        ]
+    );
     let preflight = route(&import, "preflight");
     assert_eq!((&preflight["uri"], &preflight["priority"]), (&json!("/*"), &json!(1)));
     assert_eq!(preflight["plugins"]["fault-injection"]["abort"]["http_status"], 403);
