@@ -2,6 +2,8 @@
 //! on a body, piece by piece, on a background thread where it takes long.
 
 pub(crate) mod filtered;
+#[cfg(test)]
+pub(crate) mod suite;
 
 use std::io;
 

@@ -194,58 +194,19 @@ fn memory_for(level: u8, window: u8) -> usize {
 mod tests {
     use std::io::Read;
 
-    use sdk::testing::{Probe, chunk, now, respond};
-
     use super::*;
+    use crate::encoding::suite::{self, Coding, HTML, answer, asks};
 
-    const HTML: (&str, &str) = ("Content-Type", "text/html");
-    const ASKS: &[(&str, &str)] = &[("Accept-Encoding", "zstd")];
-
-    /// Decodes the part of a stream that a client can read before its end has come.
-    fn readable(coded: &[u8], length: usize) -> Vec<u8> {
-        let mut out = vec![0; length];
-        zstd::Decoder::new(coded).unwrap().read_exact(&mut out).unwrap();
-        out
-    }
-
-    /// Puts a piece through the plugin, and through the background threads where it wants them.
-    fn filter(plugin: &Zstd, x: &mut Exchange<'_>, chunk: &mut Chunk) {
-        if matches!(plugin.body_action(x, chunk), Step::Wait) {
-            assert!(matches!(now(plugin.wait_body(x, chunk)), Step::Next));
+    impl Coding for Zstd {
+        fn decode(coded: &[u8]) -> Vec<u8> {
+            zstd::decode_all(coded).unwrap()
         }
-    }
 
-    /// The coded body, if the response is compressed; it has been compared with the plain one.
-    fn answer(
-        config: Value,
-        request: &[(&str, &str)],
-        status: u16,
-        head: &[(&str, &str)],
-        body: &[&[u8]],
-    ) -> Option<Vec<u8>> {
-        let mut probe = Probe::request("GET", "/hello", request);
-        let plugin: Zstd = probe.stage(config).unwrap();
-        let mut x = probe.exchange();
-        respond(&mut x, status, head);
-        plugin.header_filter(&mut x);
-        if !plugin.filters_body(&x) {
-            return None;
+        fn readable(coded: &[u8], length: usize) -> Vec<u8> {
+            let mut out = vec![0; length];
+            zstd::Decoder::new(coded).unwrap().read_exact(&mut out).unwrap();
+            out
         }
-        assert_eq!(x.response_header("Content-Encoding"), Some(&b"zstd"[..]));
-        let (mut out, mut seen) = (Vec::new(), Vec::new());
-        for (index, piece) in body.iter().enumerate() {
-            let last = index + 1 == body.len();
-            let mut chunk = chunk(piece, last);
-            filter(&plugin, &mut x, &mut chunk);
-            assert!(!chunk.refused);
-            assert!(!piece.is_empty() || last || chunk.data.is_empty());
-            out.extend_from_slice(&chunk.data);
-            seen.extend_from_slice(piece);
-            assert!(readable(&out, seen.len()) == seen);
-        }
-        assert_eq!(x.world().budget().taken(), 0);
-        assert!(zstd::decode_all(&out[..]).unwrap() == seen);
-        Some(out)
     }
 
     #[test]
@@ -254,21 +215,23 @@ mod tests {
         let mut rng = fastrand::Rng::with_seed(3);
         let noise: Vec<u8> = (0..200_000).map(|_| rng.u8(..)).collect();
         let pieces = [&b"a"[..], b"", &long, b"b", &noise, b""];
+        let answer =
+            |config, head: &[_], body: &[_]| answer::<Zstd>(config, &asks::<Zstd>(), 200, head, body);
         for config in [
             json!({}),
             json!({"comp_level": 1, "window_log": 10}),
             json!({"comp_level": 19, "window_log": 17}),
             json!({"comp_level": 6, "window_log": 23}),
         ] {
-            let coded = answer(config, ASKS, 200, &[HTML], &pieces).unwrap();
+            let coded = answer(config, &[HTML], &pieces).unwrap();
             assert!(coded.len() < noise.len() + 10_000);
         }
         // The body is longer or shorter than announced: a filter has changed it.
         for length in ["20", "90000"] {
             let length = ("Content-Length", length);
-            assert!(answer(json!({}), ASKS, 200, &[HTML, length], &[&long, b"x"]).is_some());
+            assert!(answer(json!({}), &[HTML, length], &[&long, b"x"]).is_some());
         }
-        assert!(answer(json!({}), ASKS, 200, &[HTML], &[b""]).is_some());
+        assert!(answer(json!({}), &[HTML], &[b""]).is_some());
     }
 
     /// RFC 9659: a frame whose window is above 8 MiB need not be read.
@@ -288,74 +251,37 @@ mod tests {
         ] {
             let config = json!({"window_log": window_log, "comp_level": level});
             let head: Vec<_> = [HTML].into_iter().chain(length).collect();
-            let coded = answer(config, ASKS, 200, &head, &[b"a body"]).unwrap();
+            let coded = answer::<Zstd>(config, &asks::<Zstd>(), 200, &head, &[b"a body"]).unwrap();
             assert_eq!(crate::decode::zstd_window(&coded), 1 << expected, "{window_log}, {length:?}");
         }
     }
 
     #[test]
     fn a_background_thread_is_for_what_takes_long() {
-        let text = b"0123456789".repeat(10_000);
+        let with = |level: u8, window: u8| json!({"comp_level": level, "window_log": window});
         // Parts of 16 KiB, where others wait.
-        for (level, window, piece, jobs) in [
-            (3, 19, 64 << 10, [0, 0]),
-            (6, 19, 1000, [0, 0]),
-            (9, 19, 100_000, [1, 7]),
-            (19, 14, 2000, [1, 1]),
+        suite::a_background_thread_is_for_what_takes_long::<Zstd>(&[
+            (with(3, 19), 64 << 10, [0, 0]),
+            (with(6, 19), 1000, [0, 0]),
+            (with(9, 19), 100_000, [1, 7]),
+            (with(19, 14), 2000, [1, 1]),
             // The tables alone.
-            (16, 20, 10, [1, 1]),
-        ] {
-            for (short_turns, jobs) in [false, true].into_iter().zip(jobs) {
-                let mut probe = Probe::request("GET", "/", ASKS);
-                probe.world.short_turns.set(short_turns);
-                let plugin: Zstd = probe.stage(json!({"comp_level": level, "window_log": window})).unwrap();
-                let mut x = probe.exchange();
-                respond(&mut x, 200, &[HTML]);
-                plugin.header_filter(&mut x);
-                let before = x.world().budget().taken();
-                let mut first = chunk(&text[..piece], false);
-                filter(&plugin, &mut x, &mut first);
-                assert!(readable(&first.data, piece) == text[..piece]);
-                assert_eq!(x.world().budget().taken(), before);
-                let mut last = chunk(b"x", true);
-                filter(&plugin, &mut x, &mut last);
-                assert_eq!(x.world().budget().taken(), 0);
-                drop(x);
-                assert_eq!(probe.world.jobs.get(), jobs, "{level}, {piece}, {short_turns}");
-            }
-        }
+            (with(16, 20), 10, [1, 1]),
+        ]);
     }
 
     #[test]
     fn responses_are_chosen() {
-        let taken = |config: Value, request: &[(&str, &str)], status, head: &[(&str, &str)]| {
-            answer(config, request, status, head, &[b"x"]).is_some()
-        };
-        assert!(taken(json!({}), ASKS, 500, &[HTML]));
-        for status in [204, 206, 304] {
-            assert!(!taken(json!({}), ASKS, status, &[HTML]), "{status}");
-        }
-        assert!(taken(json!({}), &[("Accept-Encoding", "gzip, br, zstd;q=0.5")], 200, &[HTML]));
-        assert!(taken(json!({}), &[("Accept-Encoding", "gzip, *;q=0.1")], 200, &[HTML]));
-        assert!(!taken(json!({}), &[("Accept-Encoding", "zstd;q=0, *")], 200, &[HTML]));
-        assert!(!taken(json!({}), &[("Accept-Encoding", "gzip")], 200, &[HTML]));
-        assert!(!taken(json!({}), &[], 200, &[HTML]));
-        assert!(!taken(json!({}), ASKS, 200, &[HTML, ("Content-Encoding", "gzip")]));
-        assert!(!taken(json!({}), ASKS, 200, &[]));
-        assert!(!taken(json!({"min_length": 21}), ASKS, 200, &[HTML, ("Content-Length", "20")]));
+        suite::responses_are_chosen::<Zstd>();
+    }
+
+    #[test]
+    fn a_second_one_finds_the_response_coded() {
+        suite::a_second_one_finds_the_response_coded::<Zstd>();
     }
 
     #[test]
     fn without_memory_the_response_stays_plain() {
-        let mut probe = Probe::request("GET", "/", ASKS);
-        probe.world.budget = sdk::budget::Budget::new(1 << 20);
-        let plugin: Zstd = probe.stage(json!({"vary": true})).unwrap();
-        let mut x = probe.exchange();
-        respond(&mut x, 200, &[HTML]);
-        plugin.header_filter(&mut x);
-        assert!(!plugin.filters_body(&x));
-        assert_eq!(x.response_header("Content-Encoding"), None);
-        drop(x);
-        assert_eq!(probe.world.complaints.borrow().len(), 1);
+        suite::without_memory_the_response_stays_plain::<Zstd>();
     }
 }

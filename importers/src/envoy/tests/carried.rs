@@ -446,13 +446,19 @@ fn requests_are_traced_by_the_plugin_of_the_provider() {
     assert_valid(&secure, "opentelemetry over TLS");
     let metadata = resource(&secure, "plugin_metadata/opentelemetry");
     assert_eq!(metadata["collector"], collector("https://127.0.0.1:8081"));
-    let zipkin = traced(&format!(
+    let by_zipkin = format!(
         "{{provider: {{name: z, typed_config: {{\"@type\": type.googleapis.com/envoy.config.trace.v3.ZipkinConfig, collector_cluster: {cluster}, collector_endpoint: /api/v2/spans}}}}}}"
-    ));
+    );
+    let zipkin = traced(&by_zipkin);
     assert_valid(&zipkin, "zipkin");
     let plugin = &resource(&zipkin, "routes/shop-api")["plugins"]["zipkin"];
     assert!(plugin["endpoint"].as_str().unwrap().ends_with("/api/v2/spans"), "{plugin}");
     assert_eq!(plugin["sample_ratio"], 1.0);
+    let version_6 = import(
+        &with(&by_zipkin).replace("address: 127.0.0.1, port_value: 8081", "address: '::1', port_value: 8081"),
+    );
+    let plugin = &resource(&version_6, "routes/shop-api")["plugins"]["zipkin"];
+    assert_eq!(plugin["endpoint"], "http://[::1]:8081/api/v2/spans");
     let other = traced(
         "{provider: {name: x, typed_config: {\"@type\": type.googleapis.com/envoy.config.trace.v3.XRayConfig}}}",
     );
