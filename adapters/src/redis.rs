@@ -29,7 +29,7 @@ use script::Scripts;
 use sdk::storage::Storages;
 use servers::Access;
 use settings::Settings;
-use storage::Values;
+use storage::RedisBackend;
 
 /// Adds the policies `redis`, `redis-cluster` and `redis-sentinel`.
 pub fn policies(limits: Limits) -> Limits {
@@ -41,7 +41,7 @@ pub fn policies(limits: Limits) -> Limits {
 
 /// Adds the storage `redis`.
 pub fn storages(storages: Storages) -> Storages {
-    storages.with("redis", Arc::new(Values))
+    storages.with("redis", Arc::new(RedisBackend))
 }
 
 struct Policy {

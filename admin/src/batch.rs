@@ -4,16 +4,17 @@
 //! before it, or none is made.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
-use model::{Key, Kind};
+use model::Key;
 use serde_json::{Value, json};
 
 use crate::answer::{self, Answer, ErrorAnswer, said};
 use crate::author::Author;
 use crate::request::Call;
-use crate::resources::{Intent, Made, Target, Uncommitted};
+use crate::resources::{Made, Target, Uncommitted};
 use crate::{Admin, now, read_body};
 
 /// Writes in one batch, at most.
@@ -31,9 +32,17 @@ impl Admin {
         }
         let mut changed = HashSet::new();
         let mut intents = Vec::with_capacity(operations.len());
-        let checking = self.with_scripts(operations.iter().filter_map(written));
-        for (at, operation) in operations.iter().enumerate() {
-            let intent = checking.operation(operation).await.map_err(|refused| refused.of_operation(at))?;
+        let read = |(at, written)| Operation::read(written).map_err(|refused| refused.of_operation(at));
+        let operations: Vec<Operation<'_>> =
+            operations.iter().enumerate().map(read).collect::<Result<_, ErrorAnswer>>()?;
+        let checking = self.with_scripts(operations.iter().filter_map(Operation::put));
+        for (at, operation) in operations.into_iter().enumerate() {
+            let Operation { method, target, value, ttl, force } = operation;
+            let intent = match checking.serves(&target) {
+                Ok(()) => checking.intend(&target, &method, value.cloned(), ttl, force).await,
+                Err(refused) => Err(refused),
+            };
+            let intent = intent.map_err(|refused| refused.of_operation(at))?;
             // A PATCH starts from what is there before the batch.
             let again = intent.changes.as_ref().is_some_and(|key| !changed.insert(key.clone()));
             if again && intent.is_patch() {
@@ -70,9 +79,20 @@ impl Admin {
         }
         Ok(response)
     }
+}
 
-    async fn operation(&self, operation: &Value) -> Result<Intent, ErrorAnswer> {
-        let text = |name: &str| operation.get(name).and_then(Value::as_str);
+/// An operation of a batch, as it is written.
+struct Operation<'v> {
+    method: Method,
+    target: Target,
+    value: Option<&'v Value>,
+    ttl: Option<Duration>,
+    force: bool,
+}
+
+impl<'v> Operation<'v> {
+    fn read(written: &'v Value) -> Result<Operation<'v>, ErrorAnswer> {
+        let text = |name: &str| written.get(name).and_then(Value::as_str);
         let method = match text("method") {
             Some("PUT") => Method::PUT,
             Some("POST") => Method::POST,
@@ -83,22 +103,19 @@ impl Admin {
         let path = text("path").filter(|path| path.starts_with('/'));
         let path = path.ok_or_else(|| said("invalid operation: expected a `path` such as /routes/1"))?;
         let path = path.strip_prefix("/apisix/admin").unwrap_or(path);
-        let request = Request::builder().method(method).uri(format!("/apisix/admin{path}")).body(());
+        let request = Request::builder().method(method.clone()).uri(format!("/apisix/admin{path}")).body(());
         let request = request.map_err(|_| said(format!("invalid operation: {path} is no path")))?;
         let (head, ()) = request.into_parts();
         let call = Call::read(&head).ok_or_else(|| said(format!("invalid operation: {path} is no path")))?;
         let target = Target::read(&call.path())?;
-        self.serves(&target)?;
         target.allows(call.method)?;
-        let value = operation.get("body").filter(|body| !body.is_null()).cloned();
-        self.intend(&target, call.method, value, call.ttl()?, call.forced()).await
+        let value = written.get("body").filter(|body| !body.is_null());
+        Ok(Operation { method, target, value, ttl: call.ttl()?, force: call.forced() })
     }
-}
 
-/// The key and value that an operation writes, where its path names them.
-fn written(operation: &Value) -> Option<(Key, &Value)> {
-    let path = operation.get("path")?.as_str()?;
-    let path = path.strip_prefix("/apisix/admin").unwrap_or(path);
-    let (collection, id) = path.strip_prefix('/')?.split_once('/')?;
-    Some((Key::new(Kind::from_collection(collection)?, id), operation.get("body")?))
+    /// The key and the value of a PUT.
+    fn put(&self) -> Option<(Key, &'v Value)> {
+        let key = self.target.named().filter(|_| self.method == Method::PUT)?;
+        Some((key, self.value?))
+    }
 }

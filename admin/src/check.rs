@@ -13,8 +13,8 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use crate::Admin;
 use crate::answer::ErrorAnswer;
 
-/// Loads scripts, which may take a second each, while other threads go on with the tasks of this one.
-fn aside<T>(load: impl FnOnce() -> T) -> T {
+/// Runs work that loads code, which may take a second, while other threads go on with the tasks of this one.
+fn blocking<T>(load: impl FnOnce() -> T) -> T {
     let flavor = Handle::try_current().map(|handle| handle.runtime_flavor());
     match flavor {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(load),
@@ -34,7 +34,8 @@ impl Admin {
             return self.clone();
         }
         let scripts: Vec<_> = scripts.iter().map(|(id, script)| (&**id, script)).collect();
-        let catalog = aside(|| self.catalog.with_scripts(&scripts)).unwrap_or_else(|| self.catalog.clone());
+        let catalog =
+            blocking(|| self.catalog.with_scripts(&scripts)).unwrap_or_else(|| self.catalog.clone());
         Admin { catalog, ..self.clone() }
     }
 
@@ -77,8 +78,7 @@ impl Admin {
         let Some(plugins) = value.get("plugins").and_then(Value::as_object) else { return Ok(()) };
         let all = self.catalog.about();
         for name in plugins.keys() {
-            let about = all.iter().find(|about| about.subsystem == Subsystem::Http && about.name == name);
-            let known = about.is_some_and(|about| !about.is_stored);
+            let known = all.iter().any(|about| about.subsystem == Subsystem::Http && about.name == name);
             if known && !loaded.contains(&name.as_str()) {
                 return Err(Invalid::new(format!("unknown plugin [{name}]"))
                     .within(name)
@@ -180,7 +180,7 @@ fn check_alone(catalog: &dyn Catalog, open: Open<'_>, key: &Key, value: &Value) 
     if let Resource::Route(route) = &resource
         && let Some(code) = &route.filter_func
     {
-        catalog.condition(&key.id, code).map_err(|invalid| invalid.under("/filter_func"))?;
+        blocking(|| catalog.condition(&key.id, code)).map_err(|invalid| invalid.under("/filter_func"))?;
     }
     let script = match &resource {
         Resource::Route(route) => route.script.as_deref(),
@@ -189,7 +189,7 @@ fn check_alone(catalog: &dyn Catalog, open: Open<'_>, key: &Key, value: &Value) 
     };
     if let Some(code) = script {
         let owner = Owner { collection: key.kind.collection(), id: key.id.clone() };
-        catalog.script(&owner, code).map_err(|invalid| invalid.under("/script"))?;
+        blocking(|| catalog.script(&owner, code)).map_err(|invalid| invalid.under("/script"))?;
     }
     if let Resource::Ssl(ssl) = &mut resource {
         for pair in &mut ssl.pairs {
@@ -198,7 +198,7 @@ fn check_alone(catalog: &dyn Catalog, open: Open<'_>, key: &Key, value: &Value) 
         control::certificates::check(ssl, crate::now())?;
     }
     if let Resource::Script(script) = &resource {
-        aside(|| catalog.check_script(&key.id, script))?;
+        blocking(|| catalog.check_script(&key.id, script))?;
     }
     if let Resource::Proto(proto) = &resource {
         sdk::protos::compile(&proto.content)?;

@@ -409,6 +409,11 @@ impl Target {
         Ok(Target { kind, owner, id, sub_path })
     }
 
+    /// The key of the resource that the path names as a whole.
+    pub fn named(&self) -> Option<Key> {
+        self.id.as_deref().filter(|_| self.sub_path.is_empty()).map(|id| self.key(id))
+    }
+
     fn key(&self, id: &str) -> Key {
         match (self.kind, &self.owner) {
             (kind, Some(owner)) if kind.owner().is_some() => Key::owned(kind, owner, id),

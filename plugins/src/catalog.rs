@@ -409,14 +409,8 @@ impl sdk::Catalog for Catalog {
     }
 
     fn load_scripts(&self, scripts: &[(&str, &Script)]) -> Vec<Unloaded> {
-        self.loaded_scripts(scripts).unwrap_or_else(|invalid| {
-            let unloaded = |(id, _): &(&str, &Script)| Unloaded {
-                id: (*id).to_owned(),
-                invalid: invalid.clone(),
-                keeps_last: false,
-            };
-            scripts.iter().map(unloaded).collect()
-        })
+        self.loaded_scripts(scripts)
+            .unwrap_or_else(|invalid| Unloaded::all(scripts, &invalid, |id| self.keeps_script(id)))
     }
 
     fn check_script(&self, id: &str, script: &Script) -> Result<(), Invalid> {

@@ -9,13 +9,27 @@ pub(crate) fn schema() -> Value {
     json!({"type": "integer", "minimum": -3_153_600_000_i64, "maximum": 3_153_600_000_i64})
 }
 
-/// The values of `Expires` and `Cache-Control`; a time below 0 is in the past.
-pub(crate) fn values(x: &Exchange<'_>, seconds: i64) -> (String, String) {
-    let control = match seconds {
-        0.. => format!("max-age={seconds}"),
-        _ => "no-cache".to_owned(),
-    };
-    (http_date((x.world().now_ms() / 1000).saturating_add_signed(seconds)), control)
+/// How long; a time below 0 is in the past.
+#[derive(Debug, Clone)]
+pub(crate) struct Expiry {
+    seconds: i64,
+    /// The value of `Cache-Control`.
+    pub control: String,
+}
+
+impl Expiry {
+    pub fn new(seconds: i64) -> Expiry {
+        let control = match seconds {
+            0.. => format!("max-age={seconds}"),
+            _ => "no-cache".to_owned(),
+        };
+        Expiry { seconds, control }
+    }
+
+    /// The value of `Expires`.
+    pub fn date(&self, x: &Exchange<'_>) -> String {
+        http_date((x.world().now_ms() / 1000).saturating_add_signed(self.seconds))
+    }
 }
 
 pub(crate) fn http_date(seconds: u64) -> String {

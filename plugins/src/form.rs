@@ -2,8 +2,9 @@
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-/// All but the characters that are never escaped (RFC 3986 section 2.3).
-const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+/// All but the unreserved characters, which are never escaped (RFC 3986 section 2.3).
+pub(crate) const UNRESERVED: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// The arguments of a form, encoded.
 #[derive(Clone, Default)]
@@ -38,5 +39,5 @@ impl Form {
 }
 
 pub(crate) fn escape(text: &str) -> String {
-    utf8_percent_encode(text, ESCAPED).to_string()
+    utf8_percent_encode(text, UNRESERVED).to_string()
 }

@@ -13,7 +13,7 @@ use sdk::budget::Reservation;
 use sdk::chain::Phases;
 use sdk::template::Template;
 use sdk::world::{Fetch, FetchTimeouts, Fetched, Keep, Target};
-use sdk::{Build, Exchange, Fields, Method, Name, Phase, Plugin, Reply, Step, target};
+use sdk::{Build, Exchange, Fields, Method, Name, Phase, Plugin, Reply, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -223,14 +223,8 @@ impl ForwardAuth {
         set("X-Forwarded-Proto", x.client().scheme().as_bytes());
         set("X-Forwarded-Method", head.method_bytes());
         set("X-Forwarded-Host", head.host());
-        // The normal form, by which routes are found and which the upstream gets: another spelling of a path must
-        // not pass a server that judges by paths.
         let mut uri = Vec::with_capacity(head.target().len());
-        target::encode_path(x.path(), &head.path_rules, &mut uri);
-        if head.has_query {
-            uri.push(b'?');
-            uri.extend_from_slice(x.query());
-        }
+        head.write_normal_target(&mut uri);
         set("X-Forwarded-Uri", &uri);
         // The server has one answer to a HEAD and a GET, and sends no body that is not wanted.
         let (method, uri) = match (self.config.original_request, x.method()) {

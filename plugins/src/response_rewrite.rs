@@ -26,7 +26,7 @@ use smallvec::SmallVec;
 
 use crate::decode::{Coded, Coding};
 use crate::edits::{self, Edit};
-use crate::expiry;
+use crate::expiry::{self, Expiry};
 use work::{Pause, Work};
 
 /// The stage.
@@ -38,7 +38,7 @@ pub struct ResponseRewrite {
     filters: Arc<[Substitution]>,
     vars: Option<Expr>,
     max_body: usize,
-    expires: Option<i64>,
+    expires: Option<Expiry>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -180,7 +180,7 @@ impl Plugin for ResponseRewrite {
             filters: config.filters.into_iter().enumerate().map(filter).collect::<Result<_, _>>()?,
             vars,
             max_body: config.max_resp_body_size,
-            expires: config.expires,
+            expires: config.expires.map(Expiry::new),
         })
     }
 
@@ -254,11 +254,10 @@ impl Plugin for ResponseRewrite {
                 None => x.set_note(AtWork(SmallVec::from_iter([held]))),
             }
         }
-        if let Some(seconds) = self.expires.filter(|_| expiry::applies(x.status())) {
-            let (expires, control) = expiry::values(x, seconds);
-            // The values are made here, and valid.
-            let _ = x.set_response_header("Expires", expires.as_bytes());
-            let _ = x.set_response_header("Cache-Control", control.as_bytes());
+        if let Some(expiry) = self.expires.as_ref().filter(|_| expiry::applies(x.status())) {
+            // Both values are valid.
+            let _ = x.set_response_header("Expires", expiry.date(x).as_bytes());
+            let _ = x.set_response_header("Cache-Control", expiry.control.as_bytes());
         }
         edits::on_response(&self.edits, x);
     }

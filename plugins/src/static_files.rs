@@ -29,7 +29,7 @@ use sdk::{Build, Exchange, Method, Plugin, Reply, Step, SureAnswer};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::expiry;
+use crate::expiry::{self, Expiry};
 use body::{FileBody, FilePart};
 use candidates::{Candidates, Last};
 use error_files::{ErrorFile, ErrorFiles};
@@ -44,7 +44,7 @@ pub struct StaticFiles {
     types: Option<BTreeMap<String, String>>,
     default_type: Option<String>,
     charset: Option<String>,
-    expires: Option<i64>,
+    expires: Option<Expiry>,
     etag: bool,
     hidden_files: bool,
     error_files: ErrorFiles,
@@ -131,7 +131,7 @@ impl Plugin for StaticFiles {
             }),
             default_type: config.default_type,
             charset: config.charset,
-            expires: config.expires.map(|seconds| seconds as i64),
+            expires: config.expires.map(|seconds| Expiry::new(seconds as i64)),
             etag: config.etag,
             hidden_files: config.hidden_files,
             error_files,
@@ -259,9 +259,8 @@ impl StaticFiles {
 
     /// Says how long the response may be kept.
     fn with_expiry(&self, x: &Exchange<'_>, reply: Reply) -> Reply {
-        let Some(seconds) = self.expires else { return reply };
-        let (expires, control) = expiry::values(x, seconds);
-        reply.header("Expires", expires).header("Cache-Control", control)
+        let Some(expiry) = &self.expires else { return reply };
+        reply.header("Expires", expiry.date(x)).header("Cache-Control", expiry.control.clone())
     }
 
     /// Replies with a part of a file.

@@ -126,12 +126,7 @@ pub trait Catalog: Send + Sync + fmt::Debug {
     /// Loads the stored scripts in the place of the previous ones; those that have not changed stay the same plugins.
     /// Returns the ones that do not load.
     fn load_scripts(&self, scripts: &[(&str, &Script)]) -> Vec<Unloaded> {
-        let none = |(id, _): &(&str, &Script)| Unloaded {
-            id: (*id).to_owned(),
-            invalid: crate::scripts::none("script"),
-            keeps_last: false,
-        };
-        scripts.iter().map(none).collect()
+        Unloaded::all(scripts, &crate::scripts::none("script"), |_| false)
     }
 
     /// Loads a script to see whether that is possible.

@@ -131,7 +131,7 @@ impl<'s> Exchange<'s> {
     /// Sets the time at which the exchange began, where the engine has read the clock anyway. Limits read the monotonic
     /// clock themselves: a client decides how much later they do.
     #[inline]
-    pub fn began(&self, unix_ms: u64) {
+    pub fn set_start_ms(&self, unix_ms: u64) {
         if self.start_ms.get() == 0 {
             self.start_ms.set(unix_ms);
         }

@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn fetch_errors_have_a_text() {
-        use FetchError::{Broken, Refused, Timeout, TooLarge, Unresolved, Untrusted};
+        use FetchError::{Broken, NoTunnel, Refused, Timeout, TooLarge, Unresolved, Untrusted};
         let words = [
             (Unresolved, "address"),
             (Refused, "refused"),
@@ -50,6 +50,7 @@ mod tests {
             (Untrusted("the TLS handshake failed"), "TLS"),
             (Broken, "incomplete HTTP"),
             (TooLarge, "size limit"),
+            (NoTunnel, "tunnel"),
         ];
         for (error, word) in words {
             assert!(error.to_string().contains(word) && error.as_str().contains(word), "{error}");

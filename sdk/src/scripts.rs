@@ -23,6 +23,22 @@ pub struct Unloaded {
     pub keeps_last: bool,
 }
 
+impl Unloaded {
+    /// All of these scripts, for one reason.
+    pub fn all(
+        scripts: &[(&str, &Script)],
+        invalid: &Invalid,
+        keeps_last: impl Fn(&str) -> bool,
+    ) -> Vec<Unloaded> {
+        let unloaded = |(id, _): &(&str, &Script)| Unloaded {
+            id: (*id).to_owned(),
+            invalid: invalid.clone(),
+            keeps_last: keeps_last(id),
+        };
+        scripts.iter().map(unloaded).collect()
+    }
+}
+
 /// Compiles code of the configuration; called on the control side.
 pub trait Scripts: Send + Sync {
     /// Compiles the `filter_func` of a route.

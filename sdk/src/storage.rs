@@ -21,16 +21,15 @@ mod memory;
 #[cfg(any(test, feature = "testing"))]
 pub use memory::Memory;
 
+/// The answer of a storage; an error is for the log.
+pub type Answer<'a, T> = LocalFuture<'a, Result<T, &'static str>>;
+
 /// A storage of values by their keys.
 ///
-/// Each call ends within the storage's own timeout, even if the server hangs. Its error is for the log.
+/// Each call ends within the storage's own timeout, even if the server hangs.
 pub trait Storage: Send + Sync {
     /// The value of a key, unless it has expired.
-    fn get<'a>(
-        &'a self,
-        world: &'a dyn World,
-        key: &'a [u8],
-    ) -> LocalFuture<'a, Result<Option<Vec<u8>>, &'static str>>;
+    fn get<'a>(&'a self, world: &'a dyn World, key: &'a [u8]) -> Answer<'a, Option<Vec<u8>>>;
 
     /// Sets the value of a key, which expires after `ttl`.
     fn set<'a>(
@@ -39,7 +38,7 @@ pub trait Storage: Send + Sync {
         key: &'a [u8],
         value: &'a [u8],
         ttl: Duration,
-    ) -> LocalFuture<'a, Result<(), &'static str>>;
+    ) -> Answer<'a, ()>;
 
     /// As [`Storage::set`], if the key has a value: one that was removed meanwhile stays so. Returns whether it had one.
     fn replace<'a>(
@@ -48,11 +47,10 @@ pub trait Storage: Send + Sync {
         key: &'a [u8],
         value: &'a [u8],
         ttl: Duration,
-    ) -> LocalFuture<'a, Result<bool, &'static str>>;
+    ) -> Answer<'a, bool>;
 
     /// Removes a key and its value, if it has one.
-    fn remove<'a>(&'a self, world: &'a dyn World, key: &'a [u8])
-    -> LocalFuture<'a, Result<(), &'static str>>;
+    fn remove<'a>(&'a self, world: &'a dyn World, key: &'a [u8]) -> Answer<'a, ()>;
 }
 
 /// Opens storages of one kind.

@@ -5,7 +5,6 @@ server on the port REDIS.
 """
 
 import base64
-import html.parser
 import http.client
 import json
 import os
@@ -13,6 +12,8 @@ import subprocess
 import sys
 import time
 import urllib.parse
+
+from forms import Form
 
 PROXY, PORT, ROOT, REDIS = sys.argv[1:5]
 IDP = f"127.0.0.1:{PORT}"
@@ -27,22 +28,6 @@ def request(host, method, target, body=None, headers=None):
     text = answer.read().decode()
     connection.close()
     return answer, text
-
-
-class Form(html.parser.HTMLParser):
-    """The first form of a page: where it goes to, and its hidden fields."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.action, self.fields = None, {}
-        self.feed(page)
-
-    def handle_starttag(self, tag, attributes):
-        attributes = dict(attributes)
-        if tag == "form" and self.action is None:
-            self.action = attributes["action"]
-        if tag in ("input", "button") and attributes.get("name") and attributes.get("type") != "text":
-            self.fields.setdefault(attributes["name"], attributes.get("value") or "")
 
 
 class Browser:

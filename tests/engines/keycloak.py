@@ -1,37 +1,24 @@
 """Logins, tokens and permissions of a real Keycloak: keycloak.py PROXY PORT
 
-The realm is that of keycloak.json, at PORT: alice is a student, bob is none. Students view courses; the others edit
+The realm is that of keycloak.json, at PORT: alice is a student, bob is not. Students view courses; the others edit
 them, and use the office.
 """
 
 import base64
-import html.parser
 import http.cookiejar
 import json
+import os
 import sys
 import urllib.error
 import urllib.parse
 import urllib.request
 
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "clients"))
+from forms import Form
+
 PROXY, IDP = sys.argv[1], f"127.0.0.1:{sys.argv[2]}"
 SECRET = "secret-of-shop-secret-of-shop-1234"
 OPENID = "/realms/shop/protocol/openid-connect"
-
-
-class Form(html.parser.HTMLParser):
-    """The first form of a page: where it goes to, and its fields."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.action, self.fields = None, {}
-        self.feed(page)
-
-    def handle_starttag(self, tag, attributes):
-        attributes = dict(attributes)
-        if tag == "form" and self.action is None:
-            self.action = attributes["action"]
-        if tag in ("input", "button") and attributes.get("name"):
-            self.fields.setdefault(attributes["name"], attributes.get("value") or "")
 
 
 class Browser:

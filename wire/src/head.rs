@@ -102,6 +102,16 @@ impl RequestHead {
         self.fields.bytes(self.path_span)
     }
 
+    /// Appends path and query in the form by which routes are found and which servers get. Servers that judge by paths get
+    /// this one: no other spelling of a path passes them.
+    pub fn write_normal_target(&self, out: &mut Vec<u8>) {
+        crate::target::encode_path(self.path(), &self.path_rules, out);
+        if self.has_query {
+            out.push(b'?');
+            out.extend_from_slice(self.query());
+        }
+    }
+
     #[inline]
     pub fn encoded_path(&self) -> &[u8] {
         self.fields.bytes(self.encoded_path_span)

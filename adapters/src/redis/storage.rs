@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use model::Invalid;
 use redis::Value;
-use sdk::chain::LocalFuture;
-use sdk::storage::{Backend, Storage};
+use sdk::storage::{Answer, Backend, Storage};
 use sdk::{Build, World};
 use serde_json::Map;
 
@@ -15,13 +14,13 @@ use super::servers::Access;
 use super::settings::Settings;
 
 /// One server, with settings as APISIX's plugins have them for sessions.
-pub struct Values;
+pub struct RedisBackend;
 
 struct RedisStorage(Access);
 
 const UNEXPECTED: &str = "the Redis server gave an unexpected answer";
 
-impl Backend for Values {
+impl Backend for RedisBackend {
     fn open(
         &self,
         settings: &Map<String, serde_json::Value>,
@@ -32,7 +31,7 @@ impl Backend for Values {
 }
 
 impl RedisStorage {
-    async fn ask(&self, world: &dyn World, key: &[u8], bytes: &[u8]) -> Result<Value, &'static str> {
+    async fn call(&self, world: &dyn World, key: &[u8], bytes: &[u8]) -> Result<Value, &'static str> {
         let servers = self.0.servers(world);
         let answer = servers.call(world, key, bytes, &mut self.0.deadline(world)).await;
         answer.map(|(value, _)| value).map_err(|error| error.as_str())
@@ -52,18 +51,14 @@ impl RedisStorage {
         if must_exist {
             arguments.push(b"XX");
         }
-        Ok(self.ask(world, key, &command(&arguments)).await? != Value::Nil)
+        Ok(self.call(world, key, &command(&arguments)).await? != Value::Nil)
     }
 }
 
 impl Storage for RedisStorage {
-    fn get<'a>(
-        &'a self,
-        world: &'a dyn World,
-        key: &'a [u8],
-    ) -> LocalFuture<'a, Result<Option<Vec<u8>>, &'static str>> {
+    fn get<'a>(&'a self, world: &'a dyn World, key: &'a [u8]) -> Answer<'a, Option<Vec<u8>>> {
         Box::pin(async move {
-            match self.ask(world, key, &command(&[b"GET", key])).await? {
+            match self.call(world, key, &command(&[b"GET", key])).await? {
                 Value::Nil => Ok(None),
                 Value::BulkString(value) => Ok(Some(value)),
                 _ => Err(UNEXPECTED),
@@ -77,7 +72,7 @@ impl Storage for RedisStorage {
         key: &'a [u8],
         value: &'a [u8],
         ttl: Duration,
-    ) -> LocalFuture<'a, Result<(), &'static str>> {
+    ) -> Answer<'a, ()> {
         Box::pin(async move { self.write(world, key, value, false, ttl).await.map(|_| ()) })
     }
 
@@ -87,15 +82,11 @@ impl Storage for RedisStorage {
         key: &'a [u8],
         value: &'a [u8],
         ttl: Duration,
-    ) -> LocalFuture<'a, Result<bool, &'static str>> {
+    ) -> Answer<'a, bool> {
         Box::pin(self.write(world, key, value, true, ttl))
     }
 
-    fn remove<'a>(
-        &'a self,
-        world: &'a dyn World,
-        key: &'a [u8],
-    ) -> LocalFuture<'a, Result<(), &'static str>> {
-        Box::pin(async move { self.ask(world, key, &command(&[b"DEL", key])).await.map(|_| ()) })
+    fn remove<'a>(&'a self, world: &'a dyn World, key: &'a [u8]) -> Answer<'a, ()> {
+        Box::pin(async move { self.call(world, key, &command(&[b"DEL", key])).await.map(|_| ()) })
     }
 }

@@ -62,17 +62,19 @@ pub(super) fn read(
         let real = json!({"source": "http_x_forwarded_for", "trusted_addresses": all});
         draft.plugins.set("real-ip", real);
     }
-    if let Some((name, settings)) = &around.manager.traces {
-        draft.plugins.set(name, settings.clone());
-        if let Some(operation) = tracing::operation(node) {
-            responses.set("X-Envoy-Decorator-Operation", operation);
+    match &around.manager.traces {
+        Some((name, settings)) => {
+            draft.plugins.set(name, settings.clone());
+            if let Some(operation) = tracing::operation(node) {
+                responses.set("X-Envoy-Decorator-Operation", operation);
+            }
         }
-    }
-    if around.manager.traces.is_none()
-        && let Some(decorator) = node.some("decorator")
-    {
-        decorator.whole();
-        draft.report.cosmetic(&decorator, "decorator", "names of traces are not used");
+        None => {
+            if let Some(decorator) = node.some("decorator") {
+                decorator.whole();
+                draft.report.cosmetic(&decorator, "decorator", "names of traces are not used");
+            }
+        }
     }
     let mut rewrite = Map::new();
     let mut answers = false;

@@ -45,7 +45,7 @@ pub(super) fn router(config: &Node<'_>, report: &mut Report) {
         config,
         &[
             ("dynamic_stats", Cosmetic, "statistics have other names"),
-            ("start_child_span", Cosmetic, "traces are not sent"),
+            ("start_child_span", Cosmetic, "a request has the spans of the plugin"),
             ("upstream_log", Cosmetic, "tries are logged with their request"),
             ("upstream_log_options", Cosmetic, "tries are logged with their request"),
             ("strict_check_headers", Cosmetic, "`X-Envoy-*` of clients has no effect"),

@@ -375,8 +375,6 @@ impl Effects {
                 "vars".to_owned(),
                 json!([["upstream_status", "~~", "^[2-9]"], ["sluice_by", "==", "upstream"]]),
             );
-        }
-        if !response.is_empty() {
             plugins.insert("response-rewrite".to_owned(), response.into());
         }
         plugins

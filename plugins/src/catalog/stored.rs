@@ -204,6 +204,11 @@ impl Catalog {
         Ok(stored.unloaded().collect())
     }
 
+    /// Whether a valid version of this script is in use.
+    pub(super) fn keeps_script(&self, id: &str) -> bool {
+        self.hosted.stored().scripts.get(id).is_some_and(|kept| kept.valid.is_some())
+    }
+
     pub(super) fn checked_script(&self, id: &str, script: &Script) -> Result<(), Invalid> {
         let before = self.hosted.stored();
         let loader = Loader { catalog: self, host: self.scripts("script")?, before: &before };

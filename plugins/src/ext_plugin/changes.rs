@@ -2,11 +2,12 @@
 
 use std::borrow::Cow;
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+use percent_encoding::{AsciiSet, percent_encode};
 use sdk::vars::args;
 use sdk::{Exchange, Fields, Reply};
 
 use super::messages::{Changed, Entry, Request, Response};
+use crate::form::UNRESERVED;
 
 /// Fields that belong to a connection or to the framing of a body: a runner sets none of them.
 const FRAMING: [&str; 9] = [
@@ -180,9 +181,6 @@ fn with_args(query: &[u8], new: &[Entry<'_>]) -> Vec<u8> {
     }
     pairs.join(&b'&')
 }
-
-/// All but the characters that never need an escape (RFC 3986 section 2.3).
-const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// All but the characters of a path (RFC 3986 section 3.3).
 const PATH: &AsciiSet = &UNRESERVED

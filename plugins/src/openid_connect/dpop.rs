@@ -24,9 +24,9 @@ use crate::remote::Remote;
 /// The key, and the nonces that the provider asks for.
 pub(super) struct Dpop {
     key: Arc<SigningKey>,
-    algorithm: String,
-    /// The public key, without other members than its own.
-    jwk: Value,
+    algorithm: Arc<str>,
+    /// The head of proofs with the public key, encoded.
+    head: String,
     nonces: WorkerState<Nonces>,
 }
 
@@ -70,8 +70,10 @@ impl Dpop {
             .iter()
             .filter_map(|name| given.get(*name).map(|value| ((*name).to_owned(), value.clone())))
             .collect();
-        let dpop = Dpop { key: Arc::new(key), algorithm, jwk: jwk.into(), nonces: cx.worker_state("nonces") };
-        if !dpop.is_pair() {
+        let head = encoded(&json!({"typ": "dpop+jwt", "alg": algorithm, "jwk": jwk}));
+        let nonces = cx.worker_state("nonces");
+        let dpop = Dpop { key: Arc::new(key), algorithm: algorithm.into(), head, nonces };
+        if !dpop.is_pair(&jwk) {
             let text = "property \"dpop.public_jwk\" is not the public key of \"dpop.private_key\"";
             return Err(Invalid::new(text).at("/dpop/public_jwk"));
         }
@@ -79,18 +81,16 @@ impl Dpop {
     }
 
     /// Whether the public key verifies a signature of the private one.
-    fn is_pair(&self) -> bool {
+    fn is_pair(&self, jwk: &Map<String, Value>) -> bool {
         let signed = self.unsigned(&json!({}));
         let Some(signature) = self.key.sign(&self.algorithm, signed.as_bytes()) else { return false };
         let token = format!("{signed}.{}", BASE64_URL_SAFE_NO_PAD.encode(signature));
-        let keys = KeySet::read(json!({"keys": [self.jwk]}).to_string().as_bytes());
+        let keys = KeySet::read(json!({ "keys": [jwk] }).to_string().as_bytes());
         keys.is_ok_and(|keys| Token::parse(token.as_bytes()).is_some_and(|token| keys.verify(&token)))
     }
 
     fn unsigned(&self, payload: &Value) -> String {
-        let header = json!({"typ": "dpop+jwt", "alg": self.algorithm, "jwk": self.jwk});
-        let encoded = |value: &Value| BASE64_URL_SAFE_NO_PAD.encode(value.to_string());
-        format!("{}.{}", encoded(&header), encoded(payload))
+        format!("{}.{}", self.head, encoded(payload))
     }
 
     /// A proof for one request (section 4.2).
@@ -151,6 +151,10 @@ impl Dpop {
             again = false;
         }
     }
+}
+
+fn encoded(part: &Value) -> String {
+    BASE64_URL_SAFE_NO_PAD.encode(part.to_string())
 }
 
 fn wants_nonce(answer: &Fetched) -> bool {

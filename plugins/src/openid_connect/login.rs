@@ -130,13 +130,9 @@ fn host(x: &Exchange<'_>) -> String {
 /// would lead to another.
 fn own_url(x: &Exchange<'_>) -> String {
     let mut url = Vec::new();
-    target::encode_path(x.path(), &x.request().path_rules, &mut url);
+    x.request().write_normal_target(&mut url);
     let start = url.iter().position(|byte| !b"/\\".contains(byte)).unwrap_or(url.len());
     url.splice(..start, *b"/");
-    if x.request().has_query {
-        url.push(b'?');
-        url.extend_from_slice(x.query());
-    }
     match String::from_utf8(url) {
         Ok(url) if url.len() <= LONGEST_URL && url.bytes().all(|byte| byte.is_ascii_graphic()) => url,
         _ => "/".to_owned(),
@@ -165,7 +161,7 @@ impl OpenidConnect {
         }
         let found = match rules.cookies.session(x, now).await {
             Ok(found) => found,
-            Err(why) => return self.away(x, why),
+            Err(why) => return self.storage_unavailable(x, why),
         };
         if x.path() == path_of(&self.config.logout_path).as_bytes() {
             return self.log_out(x, rules, found.map(|(session, _)| session)).await;
@@ -206,7 +202,7 @@ impl OpenidConnect {
         }
     }
 
-    pub(super) fn away(&self, x: &Exchange<'_>, why: &'static str) -> Step {
+    pub(super) fn storage_unavailable(&self, x: &Exchange<'_>, why: &'static str) -> Step {
         x.complain(Self::NAME, why);
         Step::Reply(Reply::status(503).because("the storage of sessions does not answer"))
     }
@@ -228,7 +224,11 @@ impl OpenidConnect {
                 if let Err(why) = self.renew(x, &mut session, now).await {
                     // Another worker or node may have renewed it meanwhile.
                     let token = session.access_token.clone();
-                    let kept = rules.cookies.session(x, now).await.map_err(|why| self.away(x, why))?;
+                    let kept = rules
+                        .cookies
+                        .session(x, now)
+                        .await
+                        .map_err(|why| self.storage_unavailable(x, why))?;
                     let renewed = kept.filter(|(kept, _)| kept.access_token != token);
                     if renewed.is_none() {
                         x.complain(Self::NAME, why);
@@ -436,7 +436,7 @@ impl OpenidConnect {
                 x.complain(Self::NAME, TOO_LONG);
                 Err(fail(TOO_LONG))
             }
-            Err(why) => Err(self.away(x, why)),
+            Err(why) => Err(self.storage_unavailable(x, why)),
         }
     }
 

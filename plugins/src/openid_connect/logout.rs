@@ -19,7 +19,7 @@ impl OpenidConnect {
         // Also while the provider cannot be reached.
         let secure = scheme(x) == "https";
         if let Err(why) = rules.cookies.forget(x).await {
-            return self.away(x, why);
+            return self.storage_unavailable(x, why);
         }
         rules.cookies.remove(x, Kind::Session, 0, secure);
         rules.cookies.remove(x, Kind::Login, 0, secure);

@@ -5,12 +5,13 @@
 
 use std::collections::BTreeMap;
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
+use percent_encoding::percent_encode;
 use sdk::Exchange;
 use sdk::template::Template;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::form::UNRESERVED;
 use crate::query::{decode, split};
 
 /// The settings.
@@ -151,8 +152,7 @@ fn argument(x: &Exchange<'_>, name: &[u8], value: &Template, out: &mut Vec<u8>) 
 
 /// Percent-encodes all but the characters that never need it (RFC 3986 section 2.3).
 fn encode(text: &[u8], out: &mut Vec<u8>) {
-    const CODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-    out.extend(percent_encode(text, CODED).flat_map(str::bytes));
+    out.extend(percent_encode(text, UNRESERVED).flat_map(str::bytes));
 }
 
 #[cfg(test)]

@@ -53,7 +53,7 @@ impl<'w> Stopwatch<'w> {
     #[inline]
     pub(super) fn share(&self, x: &Exchange<'_>) {
         if let Some(began) = self.began {
-            x.began(self.worker.clock.unix_ms(began));
+            x.set_start_ms(self.worker.clock.unix_ms(began));
         }
     }
 

@@ -30,7 +30,7 @@ const FIRST_WINDOW: u32 = 64 << 10;
 /// connection, so that none can use up what another needs.
 const NARROW: u32 = FIRST_WINDOW / 16;
 
-/// Milliseconds between two looks for stalled streams.
+/// Milliseconds between two looks for stalled streams, and at an idle connection.
 const LOOK: u64 = 1000;
 
 /// How often another connection is tried for one place.
@@ -66,8 +66,9 @@ pub(crate) struct Link {
     open: Cell<usize>,
     /// Since when there are none, in the clock's coarse milliseconds.
     idle_since: Cell<u64>,
-    /// When its task looks at it without being woken, and in how many milliseconds it has to when nothing is on it.
+    /// When its task looks at it without being woken.
     looks_at: Cell<u64>,
+    /// Longest time in milliseconds between two looks while it is idle.
     idle_look: u64,
     /// Requests it has carried.
     carried: Cell<u64>,
@@ -162,7 +163,7 @@ impl Links {
         Err(last)
     }
 
-    /// As [`Links::place`], without a wait; none if there would be one, or another connection is needed.
+    /// As [`Links::place`]; `None` if the caller has to wait. A connection that is missing is being opened then.
     pub(crate) fn place_now(&self, worker: &Worker, target: &Target, fresh: bool) -> Option<Place> {
         let link = self.choose(worker, target, fresh)?;
         let stream = match &*link.state.borrow() {
@@ -283,7 +284,11 @@ impl Link {
             open: Cell::new(0),
             idle_since: Cell::new(worker.clock.coarse_ms()),
             looks_at: Cell::new(u64::MAX),
-            idle_look: target.keepalive.idle_timeout.as_millis().clamp(1, u128::from(LOOK)) as u64,
+            idle_look: match target.keepalive.idle_timeout.as_millis() as u64 {
+                // No limit.
+                0 => LOOK,
+                ms => ms.min(LOOK),
+            },
             carried: Cell::new(0),
             closing: Cell::new(false),
             settled: Cell::new(false),

@@ -11,7 +11,7 @@ use std::time::Duration;
 use model::Invalid;
 use serde_json::{Map, Value};
 
-use super::{Backend, Storage};
+use super::{Answer, Backend, Storage};
 use crate::build::Build;
 use crate::step::LocalFuture;
 use crate::world::World;
@@ -44,11 +44,7 @@ impl Memory {
 }
 
 impl Storage for Memory {
-    fn get<'a>(
-        &'a self,
-        _world: &'a dyn World,
-        key: &'a [u8],
-    ) -> LocalFuture<'a, Result<Option<Vec<u8>>, &'static str>> {
+    fn get<'a>(&'a self, _world: &'a dyn World, key: &'a [u8]) -> Answer<'a, Option<Vec<u8>>> {
         let mut values = self.values();
         let found = values.get(key).map(|(value, _)| value.clone());
         if let Some(next) = self.next.lock().unwrap_or_else(PoisonError::into_inner).take() {
@@ -63,7 +59,7 @@ impl Storage for Memory {
         key: &'a [u8],
         value: &'a [u8],
         ttl: Duration,
-    ) -> LocalFuture<'a, Result<(), &'static str>> {
+    ) -> Answer<'a, ()> {
         if !self.is_away.load(Relaxed) {
             let mut values = self.values();
             values.insert(key.to_vec(), (value.to_vec(), ttl));
@@ -77,7 +73,7 @@ impl Storage for Memory {
         key: &'a [u8],
         value: &'a [u8],
         ttl: Duration,
-    ) -> LocalFuture<'a, Result<bool, &'static str>> {
+    ) -> Answer<'a, bool> {
         let has = self.values().contains_key(key);
         if has {
             drop(self.set(world, key, value, ttl));
@@ -85,11 +81,7 @@ impl Storage for Memory {
         self.answer(has)
     }
 
-    fn remove<'a>(
-        &'a self,
-        _world: &'a dyn World,
-        key: &'a [u8],
-    ) -> LocalFuture<'a, Result<(), &'static str>> {
+    fn remove<'a>(&'a self, _world: &'a dyn World, key: &'a [u8]) -> Answer<'a, ()> {
         if !self.is_away.load(Relaxed) {
             self.values().remove(key);
         }

@@ -12,7 +12,6 @@ use wire::proxy_protocol::Ends;
 use super::{ReadResult, Value, read, ssl, time};
 use crate::exchange::{Exchange, Source};
 use crate::stream::{Call, Stream};
-use crate::target;
 use crate::trace::Tracer;
 
 macro_rules! plain {
@@ -195,12 +194,7 @@ impl Plain {
             }
             Plain::RequestUri => request_uri(x, out),
             Plain::NormalRequestUri => {
-                let head = x.request();
-                target::encode_path(head.path(), &head.path_rules, out);
-                if head.has_query {
-                    out.push(b'?');
-                    out.extend_from_slice(head.query());
-                }
+                head.write_normal_target(out);
                 ReadResult::Written
             }
             Plain::Scheme => ReadResult::Borrowed(x.client().scheme().as_bytes()),

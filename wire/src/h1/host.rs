@@ -34,7 +34,9 @@ pub(super) fn authority(bytes: &[u8]) -> Result<Authority, Refusal> {
             end = at;
             break;
         }
-        // NGINX accepts a leading dot (`.foo.com`), and `*.foo.com` matches that host, too. An empty label is refused.
+        // NGINX accepts a leading dot (`.foo.com`), and `*.foo.com` matches that host, too. An empty label is refused:
+        // two dots in a row are bad, without a branch.
+        const { assert!(DOT << 2 == BAD) };
         seen |= class | (class & last & DOT) << 2;
         last = class;
     }
