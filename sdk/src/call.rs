@@ -41,6 +41,11 @@ impl Call {
         self.pipe.is_finished.set(true);
     }
 
+    /// Returns the status of the response, if its head has come.
+    pub fn status(&self) -> Option<u16> {
+        self.pipe.head.borrow().as_ref().map(|(status, _)| *status)
+    }
+
     /// The head of the response, if it has come: the status and the fields.
     pub fn head(&self) -> Option<(u16, Fields)> {
         self.pipe.head.borrow().clone()
@@ -143,17 +148,19 @@ mod tests {
             pipe,
             Box::pin(async move {
                 while let Some(piece) = poll_fn(|_| end.poll_piece()).await {
+                    end.set_head(200, Fields::new());
                     end.put(&piece);
                 }
                 Err(FetchError::Broken)
             }),
         );
-        assert_eq!(read(&mut call), Poll::Pending);
+        assert_eq!((read(&mut call), call.status()), (Poll::Pending, None));
         call.send(&b"a"[..]);
         call.send(&b"b"[..]);
         assert_eq!(read(&mut call), Poll::Ready(Ok(Some(b"a".to_vec()))));
         call.finish();
         assert_eq!(read(&mut call), Poll::Ready(Ok(Some(b"b".to_vec()))));
+        assert_eq!(call.status(), Some(200));
         assert_eq!(read(&mut call), Poll::Ready(Err(FetchError::Broken)));
         assert_eq!(read(&mut call), Poll::Ready(Err(FetchError::Broken)), "again");
     }

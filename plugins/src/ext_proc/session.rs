@@ -259,7 +259,7 @@ impl Session {
 
     fn add(&self, piece: &[u8]) -> Result<(), Failure> {
         // An answer that is no message of gRPC is not read as one.
-        let status = self.call.borrow().as_ref().and_then(Call::head).map(|(status, _)| status);
+        let status = self.call.borrow().as_ref().and_then(Call::status);
         if status.is_some_and(|status| status != 200) {
             return Err(STATUS);
         }
