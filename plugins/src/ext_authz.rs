@@ -5,19 +5,18 @@
 
 mod message;
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use indexmap::IndexMap;
 use model::Invalid;
 use sdk::budget::Reservation;
 use sdk::chain::Phases;
-use sdk::world::{Fetch, FetchTimeouts, Fetched, Keep, Target};
-use sdk::{Build, Exchange, Fields, Framing, Method, Name, Phase, Plugin, Reply, Step, Version, target};
+use sdk::world::{Fetch, Fetched};
+use sdk::{Build, Exchange, Framing, Name, Phase, Plugin, Reply, Step, Version, target};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::auth::Vouched;
+use crate::envoy::{Server, Settings};
 use crate::protobuf::{Writer, unframed};
 use message::{Answer, Header};
 
@@ -26,29 +25,21 @@ const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
 
 /// The configured plugin.
 pub struct ExtAuthz {
-    target: Target,
-    /// The path of the method.
-    path: String,
+    server: Server,
     config: Config,
 }
 
 #[derive(Debug, Deserialize)]
 pub struct Config {
-    uri: String,
-    ssl_verify: bool,
-    timeout: u64,
-    allow_degradation: bool,
-    status_on_error: u16,
+    #[serde(flatten)]
+    server: Settings,
     request_headers: Vec<String>,
     max_request_bytes: usize,
     allow_partial_body: bool,
     pack_as_bytes: bool,
     #[serde(default)]
     context_extensions: IndexMap<String, String>,
-    #[serde(default)]
-    metadata: IndexMap<String, String>,
     max_response_bytes: usize,
-    keepalive_timeout: u64,
 }
 
 impl Plugin for ExtAuthz {
@@ -59,33 +50,21 @@ impl Plugin for ExtAuthz {
     type Config = Config;
 
     fn schema() -> Value {
-        json!({
-            "type": "object",
-            "properties": {
-                "uri": {"type": "string"},
-                "ssl_verify": {"type": "boolean", "default": true},
-                "timeout": {"type": "integer", "minimum": 1, "maximum": 60000, "default": 200},
-                "allow_degradation": {"type": "boolean", "default": false},
-                "status_on_error": {"type": "integer", "minimum": 200, "maximum": 599, "default": 403},
+        let own = json!({
                 "request_headers": {"type": "array", "default": [], "items": {"type": "string"}},
                 "max_request_bytes": {"type": "integer", "minimum": 0, "maximum": 67_108_864, "default": 0},
                 "allow_partial_body": {"type": "boolean", "default": false},
                 "pack_as_bytes": {"type": "boolean", "default": false},
                 "context_extensions": {"type": "object", "additionalProperties": {"type": "string"}},
-                "metadata": {"type": "object", "additionalProperties": {"type": "string"}},
                 "max_response_bytes": {"type": "integer", "minimum": 5, "maximum": 67_108_864, "default": 1_048_576},
-                "keepalive_timeout": {"type": "integer", "minimum": 1000, "default": 60000},
-            },
-            "required": ["uri"],
-        })
+        });
+        crate::envoy::schema(403, own)
     }
 
     fn build(mut config: Config, cx: &mut Build<'_>) -> Result<ExtAuthz, Invalid> {
-        let target = cx.target(&config.uri).map_err(|invalid| invalid.at("/uri"))?;
-        let path = method_of(&config.uri, CHECK)?;
-        fields_of(&config.metadata)?;
+        let server = Server::build(&config.server, CHECK, cx)?;
         config.request_headers.iter_mut().for_each(|name| name.make_ascii_lowercase());
-        Ok(ExtAuthz { target, path, config })
+        Ok(ExtAuthz { server, config })
     }
 
     fn access(&self, x: &mut Exchange<'_>) -> Step {
@@ -116,43 +95,12 @@ impl Plugin for ExtAuthz {
             },
             Err(error) => error.as_str(),
         };
-        if self.config.allow_degradation {
+        if self.config.server.allow_degradation {
             return Step::Next;
         }
         x.complain(Self::NAME, failed);
-        Step::Reply(Reply::status(self.config.status_on_error).because(failed))
+        Step::Reply(Reply::status(self.config.server.status_on_error).because(failed))
     }
-}
-
-/// The path of the method to call: that of the address, or the usual one.
-///
-/// # Errors
-/// It is no path of a method.
-pub(crate) fn method_of(uri: &str, usual: &str) -> Result<String, Invalid> {
-    let rest = uri.split_once("://").map_or("", |(_, rest)| rest);
-    match rest.find('/').map(|at| &rest[at..]) {
-        None | Some("/") => Ok(usual.to_owned()),
-        Some(path) if path.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'?' | b'#')) => {
-            Ok(path.to_owned())
-        }
-        Some(_) => {
-            Err(Invalid::new("the path of uri is not that of a method of gRPC").at("/uri").expected(usual))
-        }
-    }
-}
-
-/// The headers of a call.
-///
-/// # Errors
-/// One of them is invalid.
-pub(crate) fn fields_of(metadata: &IndexMap<String, String>) -> Result<Fields, Invalid> {
-    let mut fields = Fields::new();
-    for (name, value) in metadata {
-        fields.append(name.as_bytes(), value.as_bytes()).map_err(|_| {
-            Invalid::new("this is not a valid header").within(name).under("/metadata").got(value)
-        })?;
-    }
-    Ok(fields)
 }
 
 /// The server's answer.
@@ -174,27 +122,12 @@ fn read(fetched: &Fetched) -> Result<Answer<'_>, &'static str> {
 
 impl ExtAuthz {
     fn request(&self, x: &Exchange<'_>, message: Vec<u8>) -> Fetch {
-        // Checked at build time.
-        let mut fields = fields_of(&self.config.metadata).unwrap_or_default();
-        // The name and value are valid.
-        let _ = fields.set(b"Content-Type", b"application/grpc");
-        x.count_hop(&mut fields);
-        let timeout = Duration::from_millis(self.config.timeout);
         Fetch {
-            verify: self.config.ssl_verify,
-            target: self.target.clone(),
-            method_name: Vec::new(),
-            method: Method::Post,
-            uri: self.path.clone().into_bytes(),
-            fields,
             body: Bytes::from(message),
-            timeouts: FetchTimeouts { connect: timeout, send: timeout, read: timeout },
             max_body: self.config.max_response_bytes,
             // Asking the server twice does no harm.
             repeatable: true,
-            http2: true,
-            keep: Keep { connections: 1, idle: Duration::from_millis(self.config.keepalive_timeout) },
-            tunnel: None,
+            ..self.server.request(x)
         }
     }
 
@@ -301,7 +234,7 @@ impl ExtAuthz {
         }
         if answer.changes_query {
             x.complain(Self::NAME, "the authorization server changes the query, which is not supported");
-            let reply = Reply::status(self.config.status_on_error);
+            let reply = Reply::status(self.config.server.status_on_error);
             return Step::Reply(reply.because("the authorization server changes the query"));
         }
         to_client(x, &answer.response_headers);

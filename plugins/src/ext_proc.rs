@@ -11,15 +11,12 @@ mod session;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::Duration;
 
 use bytes::Bytes;
-use indexmap::IndexMap;
 use model::Invalid;
 use sdk::budget::Reservation;
 use sdk::chain::Phases;
 use sdk::exchange::Source;
-use sdk::world::{Fetch, FetchTimeouts, Keep, Target};
 use sdk::{Build, Chunk, Exchange, Fields, Framing, Method, Name, Phase, Plugin, Reply, Step, target};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -28,6 +25,7 @@ use message::{Answer, Continue, Headers, Immediate, Part, Side, Verdict};
 use mode::{BodyMode, Mode};
 use session::{Failure, Held, INVALID, Message, Session};
 
+use crate::envoy::{Server, Settings};
 use crate::protobuf::Writer;
 
 /// The method that servers offer.
@@ -35,27 +33,19 @@ const PROCESS: &str = "/envoy.service.ext_proc.v3.ExternalProcessor/Process";
 
 /// The configured plugin.
 pub struct ExtProc {
-    target: Target,
-    /// The path of the method.
-    path: String,
+    server: Server,
     config: Config,
 }
 
 #[derive(Debug, Deserialize)]
 pub struct Config {
-    uri: String,
-    ssl_verify: bool,
-    timeout: u64,
-    allow_degradation: bool,
-    status_on_error: u16,
+    #[serde(flatten)]
+    server: Settings,
     #[serde(default)]
     processing_mode: Mode,
     allow_mode_override: bool,
     max_body_bytes: usize,
     max_message_bytes: usize,
-    #[serde(default)]
-    metadata: IndexMap<String, String>,
-    keepalive_timeout: u64,
 }
 
 /// The streams of an exchange, by the address of the plugin instance.
@@ -103,14 +93,7 @@ impl Plugin for ExtProc {
     fn schema() -> Value {
         let header = |default| json!({"type": "string", "enum": ["SEND", "SKIP"], "default": default});
         let body = json!({"type": "string", "enum": ["NONE", "STREAMED", "BUFFERED"], "default": "NONE"});
-        json!({
-            "type": "object",
-            "properties": {
-                "uri": {"type": "string"},
-                "ssl_verify": {"type": "boolean", "default": true},
-                "timeout": {"type": "integer", "minimum": 1, "maximum": 60000, "default": 200},
-                "allow_degradation": {"type": "boolean", "default": false},
-                "status_on_error": {"type": "integer", "minimum": 200, "maximum": 599, "default": 500},
+        let own = json!({
                 "processing_mode": {
                     "type": "object",
                     "properties": {
@@ -126,17 +109,12 @@ impl Plugin for ExtProc {
                 "allow_mode_override": {"type": "boolean", "default": false},
                 "max_body_bytes": {"type": "integer", "minimum": 1, "maximum": 67_108_864, "default": 1_048_576},
                 "max_message_bytes": {"type": "integer", "minimum": 1, "maximum": 134_217_728, "default": 4_194_304},
-                "metadata": {"type": "object", "additionalProperties": {"type": "string"}},
-                "keepalive_timeout": {"type": "integer", "minimum": 1000, "default": 60000},
-            },
-            "required": ["uri"],
-        })
+        });
+        crate::envoy::schema(500, own)
     }
 
     fn build(config: Config, cx: &mut Build<'_>) -> Result<ExtProc, Invalid> {
-        let target = cx.target(&config.uri).map_err(|invalid| invalid.at("/uri"))?;
-        let path = crate::ext_authz::method_of(&config.uri, PROCESS)?;
-        crate::ext_authz::fields_of(&config.metadata)?;
+        let server = Server::build(&config.server, PROCESS, cx)?;
         let mode = config.processing_mode;
         let trailers = [
             (
@@ -161,7 +139,7 @@ impl Plugin for ExtProc {
                     .expected(format!("`{body}` {needed}")));
             }
         }
-        Ok(ExtProc { target, path, config })
+        Ok(ExtProc { server, config })
     }
 
     fn phases(&self) -> Phases {
@@ -176,7 +154,7 @@ impl Plugin for ExtProc {
             Some(stream) => stream,
             None => match self.open(x) {
                 Some(stream) => stream,
-                None => return Step::Reply(Reply::status(self.config.status_on_error)),
+                None => return Step::Reply(Reply::status(self.config.server.status_on_error)),
             },
         };
         match stream.request.get() {
@@ -271,9 +249,9 @@ impl ExtProc {
     fn open(&self, x: &mut Exchange<'_>) -> Option<Rc<Stream>> {
         let world = x.world().owned()?;
         let config = &self.config;
-        let call = world.call(self.request(x));
-        let timeout = Duration::from_millis(config.timeout);
-        let session = Session::new(world, call, config.processing_mode, timeout, config.max_message_bytes);
+        let call = world.call(self.server.request(x));
+        let (mode, most) = (config.processing_mode, config.max_message_bytes);
+        let session = Session::new(world, call, mode, self.server.timeout, most);
         Some(self.keep(session, x))
     }
 
@@ -281,8 +259,8 @@ impl ExtProc {
     fn keep(&self, session: Session, x: &mut Exchange<'_>) -> Rc<Stream> {
         let stream = Rc::new(Stream {
             session,
-            allow_degradation: self.config.allow_degradation,
-            status_on_error: self.config.status_on_error,
+            allow_degradation: self.config.server.allow_degradation,
+            status_on_error: self.config.server.status_on_error,
             request: Cell::new(Stage::Headers),
             replacement: RefCell::default(),
             response: bodies::Response::default(),
@@ -295,30 +273,6 @@ impl ExtProc {
             None => x.set_note(Streams(vec![(id, stream.clone())])),
         }
         stream
-    }
-
-    fn request(&self, x: &Exchange<'_>) -> Fetch {
-        // Checked at build time.
-        let mut fields = crate::ext_authz::fields_of(&self.config.metadata).unwrap_or_default();
-        // The name and value are valid.
-        let _ = fields.set(b"Content-Type", b"application/grpc");
-        x.count_hop(&mut fields);
-        let timeout = Duration::from_millis(self.config.timeout);
-        Fetch {
-            verify: self.config.ssl_verify,
-            target: self.target.clone(),
-            method_name: Vec::new(),
-            method: Method::Post,
-            uri: self.path.clone().into_bytes(),
-            fields,
-            body: Bytes::new(),
-            timeouts: FetchTimeouts { connect: timeout, send: timeout, read: timeout },
-            max_body: 0,
-            repeatable: false,
-            http2: true,
-            keep: Keep { connections: 1, idle: Duration::from_millis(self.config.keepalive_timeout) },
-            tunnel: None,
-        }
     }
 
     async fn request_headers(&self, stream: &Rc<Stream>, x: &mut Exchange<'_>) -> Result<Step, Failure> {

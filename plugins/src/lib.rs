@@ -42,6 +42,7 @@ pub mod echo;
 mod edits;
 pub mod elasticsearch_logger;
 mod encoding;
+mod envoy;
 pub mod error_log_logger;
 pub mod error_page;
 mod expiry;

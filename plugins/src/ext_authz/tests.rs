@@ -1,3 +1,6 @@
+use std::time::Duration;
+
+use sdk::Method;
 use sdk::testing::{Probe, fields, now};
 use sdk::world::FetchError;
 

@@ -1,6 +1,7 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::task::Poll;
+use std::time::Duration;
 
 use sdk::RequestFilter;
 use sdk::budget::Budget;
