@@ -8,40 +8,7 @@ import sys
 from concurrent import futures
 
 import grpc
-
-
-def varint(number):
-    out = b""
-    while number > 0x7F:
-        out += bytes([number & 0x7F | 0x80])
-        number >>= 7
-    return out + bytes([number])
-
-
-def part(field, value):
-    return varint(field << 3 | 2) + varint(len(value)) + value
-
-
-def parts(message):
-    """Fields of bytes, by their numbers."""
-    found, at = {}, 0
-
-    def number():
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte = message[at]
-            at, value, shift = at + 1, value | (byte & 0x7F) << shift, shift + 7
-            if byte < 0x80:
-                return value
-
-    while at < len(message):
-        tag = number()
-        value = number()
-        if tag & 7 == 2:
-            found.setdefault(tag >> 3, []).append(message[at : at + value])
-            at += value
-    return found
+from protobuf import number, part, parts
 
 
 def header(name, value):
@@ -68,8 +35,8 @@ def check(request):
         return part(1, b"") + part(3, ok)
     if headers.get(b"x-token") == b"broken":
         return b"\x0b"
-    denied = part(1, b"\x08" + varint(401)) + part(2, header(b"www-authenticate", b"Token")) + part(3, b"no token")
-    return part(1, b"\x08\x07") + part(2, denied)
+    denied = part(1, number(1, 401)) + part(2, header(b"www-authenticate", b"Token")) + part(3, b"no token")
+    return part(1, number(1, 7)) + part(2, denied)
 
 
 class Handlers(grpc.GenericRpcHandler):

@@ -16,13 +16,9 @@ import grpc
 from google.protobuf import any_pb2, duration_pb2
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as messages
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as services
+from protobuf import part
 
 seen = set()
-
-
-def part(field, value):
-    assert len(value) < 128
-    return bytes([field << 3 | 2, len(value)]) + value
 
 
 def retry_at_once():
