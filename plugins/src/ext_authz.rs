@@ -112,7 +112,7 @@ fn read(fetched: &Fetched) -> Result<Answer<'_>, &'static str> {
     let mut heads = [&fetched.fields, &fetched.trailers].into_iter();
     let failed = heads.any(|fields| fields.get_named(b"grpc-status").is_some_and(|status| status != b"0"));
     if failed || fetched.body.is_empty() {
-        return Err("the authorization server answers with an error of gRPC");
+        return Err("the authorization server sent no message with grpc-status 0");
     }
     let message = unframed(&fetched.body);
     message
@@ -171,11 +171,12 @@ impl ExtAuthz {
         if self.config.max_request_bytes > 0 {
             let body = x.body_prefix();
             let body = &body[..body.len().min(self.config.max_request_bytes)];
-            match self.config.pack_as_bytes {
-                true => http.bytes(12, body),
+            if self.config.pack_as_bytes {
+                http.bytes(12, body);
+            } else {
                 // A field of text must be UTF-8.
-                false => http.bytes(11, String::from_utf8_lossy(body).as_bytes()),
-            };
+                http.bytes(11, String::from_utf8_lossy(body).as_bytes());
+            }
         }
         let mut time = Writer::default();
         let now = x.world().now_ms();

@@ -143,9 +143,10 @@ impl Plugin for ExtProc {
     }
 
     fn phases(&self) -> Phases {
-        match self.config.processing_mode.sees_responses() || self.config.allow_mode_override {
-            true => ExtProc::PHASES,
-            false => Phases::ACCESS.with(Phases::LOG),
+        if self.config.processing_mode.sees_responses() || self.config.allow_mode_override {
+            ExtProc::PHASES
+        } else {
+            Phases::ACCESS.with(Phases::LOG)
         }
     }
 
@@ -175,7 +176,7 @@ impl Plugin for ExtProc {
     fn header_action(&self, x: &mut Exchange<'_>) -> Step {
         let Some(stream) = self.stream(x) else { return Step::Next };
         match stream.refused.get() {
-            // Its request was refused on its way.
+            // The request was being sent, so only the status could be chosen.
             Some(status) if x.source() == Source::Upstream => Step::Reply(Reply::status(status)),
             None if stream.session.is_open() && stream.session.mode.get().sees_responses() => Step::Wait,
             _ => Step::Next,
@@ -199,7 +200,7 @@ impl Plugin for ExtProc {
         match self.stream(x) {
             Some(stream) => match stream.response_body(x, chunk).await {
                 Ok(step) => step,
-                Err(failure) => stream.fail(x, failure),
+                Err(failure) => stream.report_failure(x, failure),
             },
             None => Step::Next,
         }
@@ -218,7 +219,7 @@ impl Plugin for ExtProc {
             }
             _ => stream.request_body(x).await,
         };
-        done.unwrap_or_else(|failure| stream.fail(x, failure))
+        done.unwrap_or_else(|failure| stream.report_failure(x, failure))
     }
 
     fn log(&self, x: &mut Exchange<'_>) {
@@ -326,17 +327,17 @@ impl ExtProc {
 }
 
 impl Stream {
-    /// The step after a failure, which the operator is to know about.
-    fn fail(&self, x: &Exchange<'_>, failure: Failure) -> Step {
-        let step = self.failed(failure);
+    /// Returns the step after a failure, and logs failures of the server.
+    fn report_failure(&self, x: &Exchange<'_>, failure: Failure) -> Step {
+        let step = self.failure_step(failure);
         if matches!(step, Step::Reply(_)) && matches!(failure, Failure::Broken(_) | Failure::Timeout) {
             x.complain(ExtProc::NAME, failure.as_str());
         }
         step
     }
 
-    /// The step after a failure; where failures are ignored, the server is not asked any more.
-    fn failed(&self, failure: Failure) -> Step {
+    /// Returns the step after a failure; where failures are ignored, the server is not called again.
+    fn failure_step(&self, failure: Failure) -> Step {
         self.session.abort();
         let status = match failure {
             Failure::Refused(status) => status,
@@ -348,8 +349,8 @@ impl Stream {
         Step::Reply(Reply::status(status).because(failure.as_str()))
     }
 
-    /// Nothing passes any more: the exchange ends with this status.
-    fn refuse(&self, status: u16) {
+    /// Ends the exchange with this status: the rest of it is refused.
+    fn end_with(&self, status: u16) {
         self.refused.set(Some(status));
         self.session.finish();
     }
@@ -383,7 +384,7 @@ impl Stream {
             Some(Verdict::Continue(_, done)) => Ok(Ok(done)),
             Some(Verdict::Immediate(answer)) => {
                 let reply = immediate(&answer, self.status_on_error);
-                self.refuse(reply.status);
+                self.end_with(reply.status);
                 let mut held = Reservation::default();
                 held.resize(x.world().budget(), reply.body.len()).map_err(|_| Failure::NoMemory)?;
                 x.hold(held);

@@ -34,10 +34,10 @@ impl Upload {
                 }
                 Ok(Step::Next)
             }
-            // The request is on its way: only the status is left.
+            // The request is being sent, so only the status can be chosen.
             Some(Verdict::Immediate(answer)) => {
                 let status = status_of(answer.status).unwrap_or(self.0.status_on_error);
-                self.0.refuse(status);
+                self.0.end_with(status);
                 Ok(Step::Reply(Reply::status(status)))
             }
             None => Err(INVALID),
@@ -56,7 +56,9 @@ impl RequestFilter for Upload {
     }
 
     fn wait<'a>(&'a mut self, chunk: &'a mut Chunk) -> LocalFuture<'a, Step> {
-        Box::pin(async move { self.piece(chunk).await.unwrap_or_else(|failure| self.0.failed(failure)) })
+        Box::pin(
+            async move { self.piece(chunk).await.unwrap_or_else(|failure| self.0.failure_step(failure)) },
+        )
     }
 }
 
@@ -96,9 +98,10 @@ impl Stream {
 
     /// How the server sees the body of this response.
     fn response_mode(&self) -> BodyMode {
-        match self.session.is_open() && self.response.has_body.get() {
-            true => self.session.mode.get().response_body,
-            false => BodyMode::None,
+        if self.session.is_open() && self.response.has_body.get() {
+            self.session.mode.get().response_body
+        } else {
+            BodyMode::None
         }
     }
 

@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_readable_of_immediate_responses_counts() {
+    fn readable_parts_of_immediate_responses_count() {
         // A malformed status, a malformed header, and too many.
         let mut headers = Writer::default();
         headers.all_bytes(1, b"\x0a\x05\x0a");

@@ -54,9 +54,10 @@ impl Failure {
 }
 
 pub(super) const INVALID: Failure = Failure::Broken("the processing server's answer is invalid");
-const UNASKED: Failure = Failure::Broken("the processing server answers what was not sent");
+const UNEXPECTED: Failure = Failure::Broken("the processing server sent an unexpected answer");
 const TOO_LARGE: Failure = Failure::Broken("the processing server's answer exceeds max_message_bytes");
-const REFUSED: Failure = Failure::Broken("the processing server ends the stream with an error of gRPC");
+const ENDED: Failure =
+    Failure::Broken("the stream of the processing server ended early or without grpc-status 0");
 const STATUS: Failure = Failure::Broken("the processing server does not answer with status 200");
 
 /// Where the processing of an exchange stands.
@@ -220,12 +221,12 @@ impl Session {
                         self.delays.set(self.delays.get() + 1);
                         continue;
                     }
-                    Subject::MoreTime => return Poll::Ready(Err(UNASKED)),
+                    Subject::MoreTime => return Poll::Ready(Err(UNEXPECTED)),
                     // It ends the exchange, which either direction can.
                     Subject::Immediate => side,
                     Subject::Part(part) => {
                         if self.sides[part.side() as usize].part.get() != Some(part) {
-                            return Poll::Ready(Err(UNASKED));
+                            return Poll::Ready(Err(UNEXPECTED));
                         }
                         part.side()
                     }
@@ -235,7 +236,7 @@ impl Session {
                 }
                 let other = &self.sides[to as usize];
                 if other.answer.replace(Some(message)).is_some() {
-                    return Poll::Ready(Err(UNASKED));
+                    return Poll::Ready(Err(UNEXPECTED));
                 }
                 if let Some(waker) = other.waker.take() {
                     waker.wake();
@@ -305,7 +306,7 @@ impl Session {
                 self.wake();
                 Ok(None)
             }
-            _ => Err(REFUSED),
+            _ => Err(ENDED),
         }
     }
 }

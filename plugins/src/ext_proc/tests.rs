@@ -162,7 +162,7 @@ fn an_immediate_response_to_a_piece_refuses_the_rest_of_the_exchange() {
 }
 
 #[test]
-fn what_is_held_counts_against_the_budget_and_is_dropped_at_the_end() {
+fn held_bytes_count_against_the_budget_and_are_dropped_at_the_end() {
     let headers = [("Host", "a"), ("Content-Length", "4")];
     let body = [b'a'; 10_000];
     // Enough for the answer and the body, and too little for both.
