@@ -1,5 +1,7 @@
 //! The common parts of plugins that call servers of Envoy's services by gRPC.
 
+pub(crate) mod headers;
+
 use std::time::Duration;
 
 use bytes::Bytes;

@@ -11,14 +11,15 @@ use model::Invalid;
 use sdk::budget::Reservation;
 use sdk::chain::Phases;
 use sdk::world::{Fetch, Fetched};
-use sdk::{Build, Exchange, Framing, Name, Phase, Plugin, Reply, Step, Version, target};
+use sdk::{Build, Exchange, Framing, Phase, Plugin, Reply, Step, Version};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::auth::Vouched;
+use crate::envoy::headers::{Action, Header, remove_from_request};
 use crate::envoy::{Server, Settings};
 use crate::protobuf::{Writer, unframed};
-use message::{Answer, Header};
+use message::Answer;
 
 /// The method that servers of the API v3 offer.
 const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
@@ -138,11 +139,7 @@ impl ExtAuthz {
         // The normal form, by which routes are found and which the upstream gets: another spelling of a path must
         // not pass a server that judges by paths.
         let mut path = Vec::with_capacity(head.target().len());
-        target::encode_path(x.path(), &head.path_rules, &mut path);
-        if head.has_query {
-            path.push(b'?');
-            path.extend_from_slice(x.query());
-        }
+        head.write_normal_target(&mut path);
         let mut http = Writer::default();
         let [high, low] = x.unique();
         http.bytes(1, format!("{high:016x}{low:016x}").as_bytes()).bytes(2, head.method_bytes());
@@ -243,28 +240,14 @@ impl ExtAuthz {
             return Step::Next;
         }
         let mut vouched = x.take_note::<Vouched>().unwrap_or_default();
-        for name in answer.removed.iter().filter(|name| is_changeable(name)) {
-            x.remove_lookalikes(*name);
-            x.remove_header(*name);
-            vouched.add(name.as_bytes());
-        }
-        for Header { name, value, append } in &answer.headers {
+        remove_from_request(x, &answer.removed, &mut vouched);
+        for header in &answer.headers {
             // As in Envoy, values are appended to a header that is there alone.
-            if !is_changeable(name) || *append && x.header(*name).is_none() {
+            if header.action == Action::Append && x.header(header.name).is_none() {
                 continue;
             }
-            let changed = match append {
-                true => x.add_header(*name, value),
-                false => {
-                    x.remove_lookalikes(*name);
-                    x.set_header(*name, value)
-                }
-            };
-            match changed {
-                Ok(()) => [name.as_bytes(), value].into_iter().for_each(|part| vouched.add(part)),
-                Err(_) => {
-                    x.complain(Self::NAME, "a header of the authorization server is invalid and was left out")
-                }
+            if header.change_request(x, &mut vouched).is_err() {
+                x.complain(Self::NAME, "a header of the authorization server is invalid and was left out");
             }
         }
         x.set_note(vouched);
@@ -282,35 +265,17 @@ fn refuse(x: &mut Exchange<'_>, answer: &Answer<'_>) -> Step {
     )
 }
 
-/// Sets headers of the response.
+/// Sets headers of the response; those with one name stay beside each other.
 fn to_client(x: &mut Exchange<'_>, headers: &[Header<'_>]) {
-    for (at, Header { name, value, append }) in headers.iter().enumerate() {
-        if !is_changeable(name) {
-            continue;
-        }
-        let again = || headers[..at].iter().any(|one| one.name.eq_ignore_ascii_case(name));
-        // An invalid name or value is left out.
-        let _ = match *append || again() {
-            true => x.add_response_header(*name, value),
-            false => x.set_response_header(*name, value),
+    for (at, header) in headers.iter().enumerate() {
+        let again = |one: &Header<'_>| one.name.eq_ignore_ascii_case(header.name);
+        let _ = if header.action == Action::Replace && headers[..at].iter().any(again) {
+            // An invalid name or value is left out.
+            Header { action: Action::Append, ..*header }.change_response(x)
+        } else {
+            header.change_response(x)
         };
     }
-}
-
-/// Whether a header is not part of the framing or of the connection, nor taken for one by a server that reads `_` as `-`.
-pub(crate) fn is_changeable(name: &str) -> bool {
-    let is_fixed = matches!(
-        Name::from_lookalike(name.as_bytes()),
-        Name::Host
-            | Name::ContentLength
-            | Name::TransferEncoding
-            | Name::Connection
-            | Name::KeepAlive
-            | Name::Upgrade
-            | Name::Te
-            | Name::Trailer
-    );
-    !name.starts_with(':') && !is_fixed
 }
 
 /// `AttributeContext.Peer`, with its address.

@@ -17,7 +17,7 @@ use model::Invalid;
 use sdk::budget::Reservation;
 use sdk::chain::Phases;
 use sdk::exchange::Source;
-use sdk::{Build, Chunk, Exchange, Fields, Framing, Method, Name, Phase, Plugin, Reply, Step, target};
+use sdk::{Build, Chunk, Exchange, Fields, Framing, Method, Name, Phase, Plugin, Reply, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -500,11 +500,7 @@ fn request_headers(x: &Exchange<'_>) -> Headers {
     let head = x.request();
     // The normal form, by which routes are found and which the upstream gets.
     let mut path = Vec::with_capacity(head.target().len());
-    target::encode_path(x.path(), &head.path_rules, &mut path);
-    if head.has_query {
-        path.push(b'?');
-        path.extend_from_slice(x.query());
-    }
+    head.write_normal_target(&mut path);
     let mut headers = Headers::default();
     headers.add(b":authority", head.authority());
     headers.add(b":method", head.method_bytes());

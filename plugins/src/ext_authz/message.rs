@@ -1,18 +1,8 @@
 //! Messages of `envoy.service.auth.v3` in the wire format of Protocol Buffers, as far as they are used; those of v2 have
 //! the same fields. Unknown fields are skipped.
 
+use crate::envoy::headers::{Header, MOST_HEADERS};
 use crate::protobuf::{Field, Fields, Malformed, number, text};
-
-/// Headers that an answer may set or remove: each is compared with the others.
-const MOST_HEADERS: usize = 1000;
-
-/// A header that the server sets.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Header<'m> {
-    pub name: &'m str,
-    pub value: &'m [u8],
-    pub append: bool,
-}
 
 /// `CheckResponse`.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -62,7 +52,7 @@ impl<'m> Answer<'m> {
         for field in Fields::of(message) {
             match field? {
                 (1, Field::Bytes(status)) => self.status = number(status, 1)?.unwrap_or(self.status),
-                (2, Field::Bytes(option)) => self.headers.extend(header(option)?),
+                (2, Field::Bytes(option)) => self.headers.extend(Header::read(option)?),
                 (3, Field::Bytes(body)) => self.body = body,
                 _ => {}
             }
@@ -73,9 +63,9 @@ impl<'m> Answer<'m> {
     fn ok(&mut self, message: &'m [u8]) -> Result<(), Malformed> {
         for field in Fields::of(message) {
             match field? {
-                (2, Field::Bytes(option)) => self.headers.extend(header(option)?),
+                (2, Field::Bytes(option)) => self.headers.extend(Header::read(option)?),
                 (5, Field::Bytes(name)) => self.removed.push(text(name)?),
-                (6, Field::Bytes(option)) => self.response_headers.extend(header(option)?),
+                (6, Field::Bytes(option)) => self.response_headers.extend(Header::read(option)?),
                 (7 | 8, _) => self.changes_query = true,
                 _ => {}
             }
@@ -84,31 +74,10 @@ impl<'m> Answer<'m> {
     }
 }
 
-/// `HeaderValueOption`. One without a name is skipped.
-fn header(message: &[u8]) -> Result<Option<Header<'_>>, Malformed> {
-    let mut found = Header { name: "", value: b"", append: false };
-    for field in Fields::of(message) {
-        match field? {
-            (1, Field::Bytes(header)) => {
-                for field in Fields::of(header) {
-                    match field? {
-                        (1, Field::Bytes(name)) => found.name = text(name)?,
-                        // `value`, or `raw_value`.
-                        (2 | 3, Field::Bytes(value)) => found.value = value,
-                        _ => {}
-                    }
-                }
-            }
-            (2, Field::Bytes(append)) => found.append = number(append, 1)?.unwrap_or(0) != 0,
-            _ => {}
-        }
-    }
-    Ok((!found.name.is_empty()).then_some(found))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::envoy::headers::Action;
     use crate::protobuf::{Writer, unframed};
 
     #[test]
@@ -125,7 +94,7 @@ mod tests {
         answer.message(1, &Writer::default()).message(3, &ok);
         let framed = answer.framed();
         let read = Answer::read(unframed(&framed).unwrap()).unwrap();
-        let header = || Header { name: "x-user", value: b"rose", append: true };
+        let header = || Header { name: "x-user", value: b"rose", action: Action::Append };
         let expected = Answer {
             headers: vec![header()],
             removed: vec!["cookie"],

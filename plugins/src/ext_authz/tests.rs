@@ -200,11 +200,21 @@ fn without_an_answer_requests_are_refused_unless_the_plugin_is_lax() {
 }
 
 #[test]
-fn headers_of_the_framing_cannot_be_changed_in_any_spelling() {
-    for name in ["Host", "Transfer_Encoding", "content_LENGTH", "keep_alive", "te", ":path"] {
-        assert!(!is_changeable(name), "{name}");
-    }
-    assert!(is_changeable("x_host") && is_changeable("content-type"));
+fn an_append_action_counts_more_than_append() {
+    let [mut absent, mut present] = [option("x-user", "rose", 0), option("x-new", "a", 0)];
+    absent.number(3, 1);
+    present.number(3, 3);
+    let mut new = option("x-first", "b", 1);
+    new.number(3, 1);
+    let mut ok = Writer::default();
+    ok.message(2, &absent).message(2, &present).message(2, &new);
+    let mut message = Writer::default();
+    message.message(1, &code(0)).message(3, &ok);
+    run(&[("X-User", "root")], json!({}), answer(&message), |step, x| {
+        assert!(matches!(step, Step::Next));
+        let values = ["x-user", "x-new", "x-first"].map(|name| x.header(name).map(<[u8]>::to_vec));
+        assert_eq!(values, [Some(b"root".to_vec()), None, Some(b"b".to_vec())]);
+    });
 }
 
 #[test]

@@ -2,9 +2,9 @@
 
 use sdk::{Exchange, Fields};
 
-use super::message::{Action, Changes, Header, Immediate};
+use super::message::{Changes, Immediate};
 use crate::auth::Vouched;
-use crate::ext_authz::is_changeable;
+use crate::envoy::headers::{Action, Header, Invalid, is_changeable, remove_from_request};
 
 /// Changes the request's headers. `:path` is that of the upstream; headers of the framing, the host and other names with
 /// a colon stay as they are.
@@ -19,31 +19,17 @@ pub(super) fn of_request(x: &mut Exchange<'_>, changes: &Changes<'_>) -> Result<
 }
 
 fn change(x: &mut Exchange<'_>, changes: &Changes<'_>, vouched: &mut Vouched) -> Result<(), Invalid> {
-    for name in changes.removed.iter().filter(|name| is_changeable(name)) {
-        x.remove_lookalikes(*name);
-        x.remove_header(*name);
-        vouched.add(name.as_bytes());
-    }
-    for Header { name, value, action } in &changes.set {
-        if *name == ":path" {
-            if !value.starts_with(b"/") || !value.iter().all(u8::is_ascii_graphic) || value.contains(&b'#') {
-                return Err(Invalid);
-            }
-            x.set_upstream_uri(value);
+    remove_from_request(x, &changes.removed, vouched);
+    for header in &changes.set {
+        if header.name != ":path" {
+            header.change_request(x, vouched)?;
             continue;
         }
-        if !is_changeable(name) || !applies(*action, x.header(*name).is_some()) {
-            continue;
+        let path = header.value;
+        if !path.starts_with(b"/") || !path.iter().all(u8::is_ascii_graphic) || path.contains(&b'#') {
+            return Err(Invalid);
         }
-        let changed = match action {
-            Action::Append => x.add_header(*name, value),
-            _ => {
-                x.remove_lookalikes(*name);
-                x.set_header(*name, value)
-            }
-        };
-        changed.map_err(|_| Invalid)?;
-        [name.as_bytes(), value].into_iter().for_each(|part| vouched.add(part));
+        x.set_upstream_uri(path);
     }
     Ok(())
 }
@@ -53,20 +39,13 @@ pub(super) fn of_response(x: &mut Exchange<'_>, changes: &Changes<'_>) -> Result
     for name in changes.removed.iter().filter(|name| is_changeable(name)) {
         x.remove_response_header(*name);
     }
-    for Header { name, value, action } in &changes.set {
-        if *name == ":status" {
-            let status = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
-            x.set_status(status.filter(|status| (200..=599).contains(status)).ok_or(Invalid)?);
+    for header in &changes.set {
+        if header.name != ":status" {
+            header.change_response(x)?;
             continue;
         }
-        if !is_changeable(name) || !applies(*action, x.response_header(*name).is_some()) {
-            continue;
-        }
-        let changed = match action {
-            Action::Append => x.add_response_header(*name, value),
-            _ => x.set_response_header(*name, value),
-        };
-        changed.map_err(|_| Invalid)?;
+        let status = std::str::from_utf8(header.value).ok().and_then(|text| text.parse().ok());
+        x.set_status(status.filter(|status| (200..=599).contains(status)).ok_or(Invalid)?);
     }
     Ok(())
 }
@@ -76,7 +55,7 @@ pub(super) fn of_response(x: &mut Exchange<'_>, changes: &Changes<'_>) -> Result
 pub(super) fn of_immediate(answer: &Immediate<'_>) -> Fields {
     let mut fields = Fields::new();
     for Header { name, value, action } in &answer.headers.set {
-        if !is_changeable(name) || !applies(*action, fields.get_named(name.as_bytes()).is_some()) {
+        if !is_changeable(name) || !action.applies(fields.get_named(name.as_bytes()).is_some()) {
             continue;
         }
         let _ = match action {
@@ -95,7 +74,7 @@ pub(super) fn of_immediate(answer: &Immediate<'_>) -> Fields {
 pub(super) fn of_request_trailers(x: &mut Exchange<'_>, changes: &Changes<'_>) -> Result<(), Invalid> {
     changes.removed.iter().for_each(|name| x.remove_request_trailer(name));
     for Header { name, value, action } in &changes.set {
-        if applies(*action, x.request_trailers().get_named(name.as_bytes()).is_some()) {
+        if action.applies(x.request_trailers().get_named(name.as_bytes()).is_some()) {
             x.set_request_trailer(name, value).map_err(|_| Invalid)?;
         }
     }
@@ -106,21 +85,9 @@ pub(super) fn of_request_trailers(x: &mut Exchange<'_>, changes: &Changes<'_>) -
 pub(super) fn of_response_trailers(x: &mut Exchange<'_>, changes: &Changes<'_>) -> Result<(), Invalid> {
     changes.removed.iter().for_each(|name| x.remove_response_trailer(name));
     for Header { name, value, action } in &changes.set {
-        if applies(*action, x.response_trailers().get_named(name.as_bytes()).is_some()) {
+        if action.applies(x.response_trailers().get_named(name.as_bytes()).is_some()) {
             x.set_response_trailer(name, value).map_err(|_| Invalid)?;
         }
     }
     Ok(())
-}
-
-/// A name or value is invalid.
-#[derive(Debug)]
-pub(super) struct Invalid;
-
-fn applies(action: Action, is_there: bool) -> bool {
-    match action {
-        Action::Replace | Action::Append => true,
-        Action::AddIfAbsent => !is_there,
-        Action::ReplaceIfPresent => is_there,
-    }
 }

@@ -1,10 +1,8 @@
 //! Messages of `envoy.service.ext_proc.v3`, as far as they are used.
 
 use super::mode::{BodyMode, Mode};
+use crate::envoy::headers::{Header, MOST_HEADERS};
 use crate::protobuf::{Field, Fields, Malformed, Writer, number, text};
-
-/// Headers that an answer may set or remove.
-const MOST_HEADERS: usize = 1000;
 
 /// A part of an exchange, by the number of its field in `ProcessingRequest`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,23 +73,6 @@ pub(super) fn of_body(part: Part, body: &[u8], ends: bool) -> Writer {
     let mut request = Writer::default();
     request.message(part as u64, &inner);
     request
-}
-
-/// The effect on a header that is there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Action {
-    Replace,
-    Append,
-    AddIfAbsent,
-    ReplaceIfPresent,
-}
-
-/// A header that the server sets.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Header<'m> {
-    pub name: &'m str,
-    pub value: &'m [u8],
-    pub action: Action,
 }
 
 /// `HeaderMutation`.
@@ -289,7 +270,7 @@ impl<'m> Changes<'m> {
     fn add(&mut self, message: &'m [u8]) -> Result<(), Malformed> {
         for field in Fields::of(message) {
             match field? {
-                (1, Field::Bytes(option)) => self.set.extend(header(option)?),
+                (1, Field::Bytes(option)) => self.set.extend(Header::read(option)?),
                 (2, Field::Bytes(name)) => self.removed.push(text(name)?),
                 _ => {}
             }
@@ -303,50 +284,17 @@ impl<'m> Changes<'m> {
     /// As [`Changes::add`], without headers that are malformed or beyond the limit.
     fn add_readable(&mut self, message: &'m [u8]) {
         let set = Fields::of(message).map_while(Result::ok).filter_map(|field| match field {
-            (1, Field::Bytes(option)) => header(option).ok().flatten(),
+            (1, Field::Bytes(option)) => Header::read(option).ok().flatten(),
             _ => None,
         });
         self.set.extend(set.take(MOST_HEADERS.saturating_sub(self.set.len())));
     }
 }
 
-/// `HeaderValueOption`. One without a name is skipped.
-fn header(message: &[u8]) -> Result<Option<Header<'_>>, Malformed> {
-    let mut found = Header { name: "", value: b"", action: Action::Replace };
-    let mut action = 0;
-    for field in Fields::of(message) {
-        match field? {
-            (1, Field::Bytes(header)) => {
-                for field in Fields::of(header) {
-                    match field? {
-                        (1, Field::Bytes(name)) => found.name = text(name)?,
-                        // `value`, or `raw_value`.
-                        (2 | 3, Field::Bytes(value)) if !value.is_empty() => found.value = value,
-                        _ => {}
-                    }
-                }
-            }
-            (2, Field::Bytes(append)) if number(append, 1)?.unwrap_or(0) != 0 => {
-                found.action = Action::Append;
-            }
-            (3, Field::Number(value)) => action = value,
-            _ => {}
-        }
-    }
-    // As in Envoy, its default gives way to `append`.
-    match action {
-        0 => {}
-        1 => found.action = Action::AddIfAbsent,
-        2 => found.action = Action::Replace,
-        3 => found.action = Action::ReplaceIfPresent,
-        _ => return Err(Malformed),
-    }
-    Ok((!found.name.is_empty()).then_some(found))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::envoy::headers::Action;
 
     fn nested(path: &[u64], inner: &Writer) -> Vec<u8> {
         let mut bytes = inner.as_bytes().to_vec();
