@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use sdk::exchange::{self, Body, Chunk};
 use sdk::{Exchange, Phase, Reply, RequestFilter};
-use snapshot::{PassHost, Plan, Snapshot, Upstream};
+use snapshot::{Failure, PassHost, Plan, Snapshot, Upstream};
 use wire::Framing;
 
 use super::asks_for_tunnel;
@@ -91,7 +91,7 @@ impl Forward<'_> {
             return Err(Fault::client(FaultKind::NoWebsocket));
         }
         let made = snapshot::made(x);
-        let upstream = upstream_of(self.snapshot, self.plan, made.as_ref(), x)?;
+        let upstream = usable_upstream_of(self.snapshot, self.plan, made.as_ref(), x)?;
         let mut filters = std::mem::take(&mut x.engine_mut().request_filters);
         if x.body_state() == Body::None {
             filters.clear();
@@ -181,11 +181,7 @@ pub(super) fn failure_status(snapshot: &Snapshot, plan: &Plan, x: &Exchange<'_>,
         return status;
     }
     let made = snapshot::made(x);
-    let upstream = match (&made, x.engine().forward.upstream) {
-        (Some(made), _) => Ok(made),
-        (None, None) => snapshot.upstream(plan),
-        (None, Some(chosen)) => snapshot.chosen(chosen),
-    };
+    let upstream = upstream_of(snapshot, plan, made.as_ref(), x);
     upstream.ok().and_then(|upstream| upstream.failure_status).unwrap_or(status)
 }
 
@@ -195,13 +191,24 @@ fn upstream_of<'s>(
     snapshot: &'s Snapshot,
     plan: &Plan,
     made: Option<&'s Arc<Upstream>>,
-    x: &mut Exchange<'_>,
-) -> Result<&'s Arc<Upstream>, Fault> {
-    let upstream = match (made, x.engine().forward.upstream) {
+    x: &Exchange<'_>,
+) -> Result<&'s Arc<Upstream>, Failure> {
+    match (made, x.engine().forward.upstream) {
         (Some(made), _) => Ok(made),
         (None, None) => snapshot.upstream(plan),
         (None, Some(chosen)) => snapshot.chosen(chosen),
-    };
+    }
+}
+
+/// As [`upstream_of`], if requests can be sent to it.
+#[inline]
+fn usable_upstream_of<'s>(
+    snapshot: &'s Snapshot,
+    plan: &Plan,
+    made: Option<&'s Arc<Upstream>>,
+    x: &mut Exchange<'_>,
+) -> Result<&'s Arc<Upstream>, Fault> {
+    let upstream = upstream_of(snapshot, plan, made, x);
     let upstream = upstream.map_err(|failure| Fault::gateway(FaultKind::Plan(failure)))?;
     if upstream.endpoints.is_empty() {
         return Err(Fault::gateway(FaultKind::NoNode));
