@@ -10,6 +10,7 @@ use indexmap::IndexMap;
 use model::Invalid;
 use sdk::budget::Reservation;
 use sdk::chain::Phases;
+use sdk::grpc;
 use sdk::world::{Fetch, Fetched};
 use sdk::{Build, Exchange, Framing, Phase, Plugin, Reply, Step, Version};
 use serde::Deserialize;
@@ -18,7 +19,7 @@ use serde_json::{Value, json};
 use crate::auth::Vouched;
 use crate::envoy::headers::{Action, Header, remove_from_request};
 use crate::envoy::{Server, Settings};
-use crate::protobuf::{Writer, unframed};
+use crate::protobuf::Writer;
 use message::Answer;
 
 /// The method that servers of the API v3 offer.
@@ -115,7 +116,7 @@ fn read(fetched: &Fetched) -> Result<Answer<'_>, &'static str> {
     if failed || fetched.body.is_empty() {
         return Err("the authorization server sent no message with grpc-status 0");
     }
-    let message = unframed(&fetched.body);
+    let message = grpc::unframed(&fetched.body);
     message
         .and_then(|message| Answer::read(message).ok())
         .ok_or("the authorization server's answer is not a CheckResponse")

@@ -21,12 +21,13 @@ use model::Invalid;
 use sdk::budget::Reservation;
 use sdk::chain::Phases;
 use sdk::exchange::NotSet;
+use sdk::grpc::PREFIX;
 use sdk::{Build, Chunk, Exchange, Method, Phase, Plugin, Reply, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use decode::Limits;
-use plan::{ENCODED, Form, Made, PREFIX, Plan, next_frame};
+use plan::{ENCODED, Form, Made, Plan, next_frame};
 use read::Fault;
 
 /// The stage.

@@ -1,5 +1,5 @@
-//! Messages in the wire format of Protocol Buffers, as plugins write and read those of Envoy's services, and the prefix
-//! of gRPC. Unknown fields are skipped.
+//! Messages in the wire format of Protocol Buffers, as plugins write and read those of Envoy's services. Unknown fields
+//! are skipped.
 
 /// The wire types in use.
 const VARINT: u64 = 0;
@@ -57,8 +57,8 @@ impl Writer {
 
     /// The message with the prefix of gRPC: not compressed, and its length.
     pub fn framed(&self) -> Vec<u8> {
-        let length = u32::try_from(self.0.len()).unwrap_or(u32::MAX).to_be_bytes();
-        [&[0][..], &length, &self.0].concat()
+        // Bodies and heads have limits far below the longest message.
+        sdk::grpc::framed(&self.0).unwrap_or_default()
     }
 
     fn part(&mut self, field: u64, value: &[u8]) {
@@ -74,12 +74,6 @@ impl Writer {
         }
         self.0.push(value as u8);
     }
-}
-
-/// The message within the prefix of gRPC; `None` if it is missing, compressed or incomplete.
-pub(crate) fn unframed(body: &[u8]) -> Option<&[u8]> {
-    let (&[flag, a, b, c, d], message) = body.split_first_chunk::<5>()?;
-    (flag == 0 && message.len() == u32::from_be_bytes([a, b, c, d]) as usize).then_some(message)
 }
 
 /// A field of a message.
@@ -178,13 +172,5 @@ mod tests {
         let mut message = Writer::default();
         message.number(3, 300).entry(10, b"k", b"v");
         assert_eq!(message.as_bytes(), b"\x18\xac\x02\x52\x06\x0a\x01k\x12\x01v");
-    }
-
-    #[test]
-    fn a_prefix_of_grpc_is_exact() {
-        for wrong in [&b""[..], b"\0\0\0\0", b"\x01\0\0\0\0", b"\0\0\0\0\x02a", b"\0\0\0\0\0a"] {
-            assert!(unframed(wrong).is_none(), "{wrong:?}");
-        }
-        assert_eq!(unframed(b"\0\0\0\0\0"), Some(&b""[..]));
     }
 }

@@ -34,6 +34,7 @@ pub mod exchange;
 pub mod expr;
 mod fetch_error;
 pub mod files;
+pub mod grpc;
 mod header;
 pub mod inert;
 pub mod instance;

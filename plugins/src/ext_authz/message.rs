@@ -77,8 +77,10 @@ impl<'m> Answer<'m> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sdk::grpc::unframed;
+
     use crate::envoy::headers::Action;
-    use crate::protobuf::{Writer, unframed};
+    use crate::protobuf::Writer;
 
     #[test]
     fn messages_are_written_and_read() {

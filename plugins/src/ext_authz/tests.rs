@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use sdk::Method;
+use sdk::grpc::unframed;
 use sdk::testing::{Probe, fields, now};
 use sdk::world::FetchError;
 

@@ -12,15 +12,13 @@ use std::time::Duration;
 use sdk::World;
 use sdk::budget::Reservation;
 use sdk::call::Call;
+use sdk::grpc::{PREFIX, Prefix};
 use sdk::world::FetchError;
 
 use super::message::{Part, Side, Subject};
 use super::mode::Mode;
 use crate::protobuf::Writer;
 use crate::within::within;
-
-/// The prefix of a message of gRPC.
-const PREFIX: usize = 5;
 
 /// Messages that ask for more time.
 const MOST_DELAYS: u32 = 100;
@@ -274,9 +272,8 @@ impl Session {
     /// Takes a complete message.
     fn take_message(&self) -> Result<Option<Message>, Failure> {
         let (bytes, held) = &mut *self.buffer.borrow_mut();
-        let Some((&[flag, a, b, c, d], rest)) = bytes.split_first_chunk::<PREFIX>() else { return Ok(None) };
-        let length = u32::from_be_bytes([a, b, c, d]) as usize;
-        if flag != 0 {
+        let Some((Prefix { is_compressed, length }, rest)) = Prefix::read(bytes) else { return Ok(None) };
+        if is_compressed {
             return Err(INVALID);
         }
         if length > self.max_message {

@@ -6,10 +6,11 @@ use std::time::Duration;
 use sdk::RequestFilter;
 use sdk::budget::Budget;
 use sdk::call::{Call, Pipe};
+use sdk::grpc::unframed;
 use sdk::testing::{FakeWorld, Probe, chunk, now, respond, with_body};
 
 use super::*;
-use crate::protobuf::{Field, Fields as Parts, unframed};
+use crate::protobuf::{Field, Fields as Parts};
 
 /// An exchange with a server that gives these answers, one to each message.
 struct Server {

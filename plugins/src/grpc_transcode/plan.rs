@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use sdk::Fields;
+use sdk::grpc::{self, PREFIX, Prefix};
 use sdk::protos::DescriptorPool;
 
 use super::decode::{Large, Limits, Options};
@@ -25,9 +26,6 @@ pub(super) enum Form {
     Json,
     Arguments,
 }
-
-/// Of a frame, before its message: whether it is compressed, and its length.
-pub(super) const PREFIX: usize = 5;
 
 /// A message is at most 6.5 times as long as its JSON: `0,` in a list may become a tag of five bytes and a number of
 /// eight. A vector that grows doubles its capacity.
@@ -57,8 +55,8 @@ impl Plan {
             Form::Json => encode::from_json(&self.types, self.method.input, text, &mut out)?,
             Form::Arguments => encode::from_arguments(&self.types, self.method.input, text, &mut out)?,
         }
-        let length = u32::try_from(out.len() - PREFIX).map_err(|_| "it is too long".to_owned())?;
-        out[1..PREFIX].copy_from_slice(&length.to_be_bytes());
+        let prefix = grpc::prefix(out.len() - PREFIX).ok_or("it is too long")?;
+        out[..PREFIX].copy_from_slice(&prefix);
         Ok(out)
     }
 
@@ -97,11 +95,10 @@ impl Plan {
 
 /// The message of the first frame; `None` if it is not complete.
 pub(super) fn next_frame(body: &[u8], longest: usize) -> Result<Option<&[u8]>, Fault> {
-    let Some((&[compressed, a, b, c, d], rest)) = body.split_first_chunk::<PREFIX>() else { return Ok(None) };
-    if compressed != 0 {
+    let Some((Prefix { is_compressed, length }, rest)) = Prefix::read(body) else { return Ok(None) };
+    if is_compressed {
         return Err(Fault::Malformed);
     }
-    let length = u32::from_be_bytes([a, b, c, d]) as usize;
     if length > longest {
         return Err(Fault::TooLong);
     }

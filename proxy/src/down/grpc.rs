@@ -1,17 +1,5 @@
 //! Answers of the gateway's own as gRPC has them.
 
-/// Returns the code that a client would derive from a status (gRPC's "HTTP to gRPC Status Code Mapping").
-pub(super) fn status(status: u16) -> u16 {
-    match status {
-        400 => 13,
-        401 => 16,
-        403 => 7,
-        404 => 12,
-        429 | 502 | 503 | 504 => 14,
-        _ => 2,
-    }
-}
-
 /// A text as `grpc-message` has it: percent-encoded, and not too long for a head. Where an answer has no text, its
 /// status in words: clients show nothing else.
 pub(super) fn message(text: &[u8], status: u16) -> Vec<u8> {
@@ -32,25 +20,6 @@ pub(super) fn message(text: &[u8], status: u16) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn statuses_are_those_of_grpcs_own_table() {
-        let table = [
-            (400, 13),
-            (401, 16),
-            (403, 7),
-            (404, 12),
-            (429, 14),
-            (502, 14),
-            (503, 14),
-            (504, 14),
-            (500, 2),
-            (418, 2),
-        ];
-        for (http, grpc) in table {
-            assert_eq!(status(http), grpc, "{http}");
-        }
-    }
 
     #[test]
     fn a_message_for_grpc_is_ascii() {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue, TE, USER_AGENT};
@@ -18,6 +18,7 @@ use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use prost::Message;
 use sdk::chain::LocalFuture;
+use sdk::grpc::{Prefix, framed};
 use sdk::sink::{Batch, Deliver, Destination, Outcome};
 
 use super::{Otlp, of_answer};
@@ -29,9 +30,6 @@ const AT_ONCE: usize = 8;
 
 /// The longest delay before a retry that a collector may state.
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
-
-/// Before each message: whether it is compressed, and its length in four bytes.
-const PREFIX: usize = 5;
 
 /// A sink that calls a collector.
 struct Calls {
@@ -120,7 +118,8 @@ impl Calls {
     }
 
     async fn export(&self, batch: Batch<'_>) -> Result<Answer, String> {
-        let body = framed(&self.otlp.request(batch.records))?;
+        let body = framed(&self.otlp.request(batch.records)).ok_or("the batch is too long")?;
+        let body = Bytes::from(body);
         let hops = most_hops(batch.records);
         let kept = self.kept.borrow().clone();
         if let Some(sender) = kept.filter(SendRequest::is_ready) {
@@ -214,11 +213,8 @@ impl Answer {
 
     /// The first message of the body; none of it if it is compressed, as none was asked for.
     fn message(&self) -> &[u8] {
-        match self.body.split_first_chunk::<PREFIX>() {
-            Some((&[0, length @ ..], rest)) => {
-                let length = u32::from_be_bytes(length) as usize;
-                rest.get(..length).unwrap_or_default()
-            }
+        match Prefix::read(&self.body) {
+            Some((Prefix { is_compressed: false, length }, rest)) => rest.get(..length).unwrap_or_default(),
             _ => &[],
         }
     }
@@ -249,16 +245,6 @@ impl<F: Future + 'static> hyper::rt::Executor<F> for OnThread {
             task.await;
         });
     }
-}
-
-/// A message as gRPC sends it: not compressed.
-fn framed(message: &[u8]) -> Result<Bytes, String> {
-    let length = u32::try_from(message.len()).map_err(|_| "the batch is too long")?;
-    let mut out = BytesMut::with_capacity(PREFIX + message.len());
-    out.put_u8(0);
-    out.put_u32(length);
-    out.extend_from_slice(message);
-    Ok(out.freeze())
 }
 
 #[cfg(test)]
@@ -342,11 +328,5 @@ mod tests {
             assert!(matches!(with("8", &details, true), Outcome::Rejected(_)), "{details:?}");
         }
         assert!(matches!(with("3", &details(1, 0, INFO), true), Outcome::Rejected(_)));
-    }
-
-    #[test]
-    fn messages_have_their_length_before_them() {
-        assert_eq!(framed(b"ab").unwrap(), &b"\0\0\0\0\x02ab"[..]);
-        assert_eq!(framed(b"").unwrap(), &b"\0\0\0\0\0"[..]);
     }
 }

@@ -5,6 +5,7 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
+use sdk::grpc::status_of_http;
 use sdk::{Exchange, Reply};
 use wire::h1::encode::decimal;
 use wire::{Fields, Method, Name, ResponseHead};
@@ -213,7 +214,7 @@ impl Response<'_> {
             }
         }
         fields.append_checked(Name::ContentType, b"content-type", b"application/grpc");
-        let status = grpc::status(x.status()).into();
+        let status = status_of_http(x.status()).into();
         fields.append_written(Name::Other, b"grpc-status", |out| decimal(status, out));
         fields.append_checked(Name::Other, b"grpc-message", &grpc::message(text, x.status()));
         self.add_ours(fields);

@@ -9,6 +9,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use quinn::{SendStream, VarInt};
+use sdk::grpc::status_of_http;
 use sdk::{Exchange, Reply};
 use wire::h1::chunked::may_be_trailer;
 use wire::h1::encode;
@@ -326,7 +327,7 @@ impl Response<'_> {
         }
         qpack::put(Name::ContentType, b"content-type", b"application/grpc", &mut list);
         let mut digits = Vec::with_capacity(2);
-        encode::decimal(grpc::status(x.status()).into(), &mut digits);
+        encode::decimal(status_of_http(x.status()).into(), &mut digits);
         qpack::put(Name::Other, b"grpc-status", &digits, &mut list);
         qpack::put(Name::Other, b"grpc-message", &grpc::message(text, x.status()), &mut list);
         let has = |name: Name| from.contains(name);
