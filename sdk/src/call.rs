@@ -33,7 +33,15 @@ impl Call {
 
     /// Sends a piece of the body. It is kept in memory until the server takes it.
     pub fn send(&self, piece: impl Into<Bytes>) {
-        self.pipe.out.borrow_mut().push_back(piece.into());
+        let piece = piece.into();
+        self.pipe.unsent.set(self.pipe.unsent.get() + piece.len());
+        self.pipe.out.borrow_mut().push_back(piece);
+    }
+
+    /// The memory of pieces that the server has not taken.
+    pub fn unsent(&self) -> usize {
+        let out = self.pipe.out.borrow();
+        self.pipe.unsent.get() + out.len() * size_of::<Bytes>()
     }
 
     /// Ends the body.
@@ -89,6 +97,8 @@ impl fmt::Debug for Call {
 #[derive(Debug, Default)]
 pub struct Pipe {
     out: RefCell<VecDeque<Bytes>>,
+    /// Bytes in `out`.
+    unsent: Cell<usize>,
     is_finished: Cell<bool>,
     read: RefCell<VecDeque<Vec<u8>>>,
     /// Bytes in `read`.
@@ -101,7 +111,10 @@ impl Pipe {
     /// Returns the next piece to send; `None` at the end of the body.
     pub fn poll_piece(&self) -> Poll<Option<Bytes>> {
         match self.out.borrow_mut().pop_front() {
-            Some(piece) => Poll::Ready(Some(piece)),
+            Some(piece) => {
+                self.unsent.set(self.unsent.get() - piece.len());
+                Poll::Ready(Some(piece))
+            }
             None if self.is_finished.get() => Poll::Ready(None),
             None => Poll::Pending,
         }
@@ -157,7 +170,9 @@ mod tests {
         assert_eq!((read(&mut call), call.status()), (Poll::Pending, None));
         call.send(&b"a"[..]);
         call.send(&b"b"[..]);
+        assert_eq!(call.unsent(), 2 + 2 * size_of::<Bytes>());
         assert_eq!(read(&mut call), Poll::Ready(Ok(Some(b"a".to_vec()))));
+        assert_eq!(call.unsent(), 0);
         call.finish();
         assert_eq!(read(&mut call), Poll::Ready(Ok(Some(b"b".to_vec()))));
         assert_eq!(call.status(), Some(200));

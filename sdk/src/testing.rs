@@ -6,6 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -17,6 +18,7 @@ use wire::{Fields, Method, Span};
 
 use crate::budget::{Budget, Reservation};
 use crate::build::{Build, Names, Owner, Services};
+use crate::call::Call;
 use crate::client::Client;
 use crate::connection::{Connect, ConnectError, Connection, TooManyTasks};
 use crate::consumers::{Consumer, Consumers, Identity};
@@ -67,6 +69,8 @@ pub struct FakeWorld {
     pub set_by_ms: std::cell::Cell<i64>,
     pub answers: RefCell<Vec<Result<Fetched, FetchError>>>,
     pub sent: RefCell<Vec<Fetch>>,
+    /// The next calls, in this order. Without one, none can be opened.
+    pub calls: RefCell<VecDeque<Call>>,
     /// Every sleep; it ends at once and advances the clock.
     pub slept: RefCell<Vec<Duration>>,
     /// Sleeps never end, for what is done in time.
@@ -95,6 +99,7 @@ impl Default for FakeWorld {
             set_by_ms: Default::default(),
             answers: RefCell::default(),
             sent: RefCell::default(),
+            calls: RefCell::default(),
             slept: RefCell::default(),
             sleeps_last: Cell::default(),
             jobs: Cell::default(),
@@ -140,6 +145,12 @@ impl World for FakeWorld {
         self.sent.borrow_mut().push(request);
         let answer = self.answers.borrow_mut().pop().unwrap_or(Err(FetchError::Refused));
         Box::pin(async move { answer })
+    }
+
+    fn call(&self, request: Fetch) -> Call {
+        self.sent.borrow_mut().push(request);
+        let refused = || Call::new(Rc::default(), Box::pin(async { Err(FetchError::Refused) }));
+        self.calls.borrow_mut().pop_front().unwrap_or_else(refused)
     }
 
     fn dispatch(&self, _: &Client, request: Fetch) -> LocalFuture<'static, Result<Fetched, FetchError>> {

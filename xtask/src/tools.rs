@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Program and the Debian package that brings it.
-const DEBIAN: [(&str, &str); 15] = [
+const DEBIAN: [(&str, &str); 18] = [
     ("curl", "curl"),
     ("ab", "apache2-utils"),
     ("python3", "python3-minimal"),
@@ -15,6 +15,10 @@ const DEBIAN: [(&str, &str); 15] = [
     ("nghttp", "nghttp2-client"),
     ("h2load", "nghttp2-client"),
     ("go", "golang-go"),
+    // A compiler for filters in WebAssembly, its linker and its library of C.
+    ("clang", "clang"),
+    ("wasm-ld", "lld"),
+    ("/usr/lib/wasm32-wasi/libc.a", "wasi-libc"),
     ("openssl", "openssl"),
     ("node", "nodejs"),
     ("npm", "npm"),
@@ -54,6 +58,8 @@ pub fn install() -> Result<()> {
     node()?;
     npm()?;
     go()?;
+    filter_in_c()?;
+    filter_in_assemblyscript()?;
     etcd()?;
     slapd()?;
     faketime()
@@ -116,16 +122,51 @@ pub fn venv(name: &str, requirements: &str) -> Result<PathBuf> {
 
 fn go() -> Result<()> {
     GO.iter().try_for_each(|(program, package)| go_tool(program, package).map(drop))?;
-    filter()
+    filter_in_go()
 }
 
 /// The filter in WebAssembly of the cases, from `tests/tools/filter`. Go has its parts in its cache after the first time.
-fn filter() -> Result<()> {
+fn filter_in_go() -> Result<()> {
     let module = root().join("target/tools/filter.wasm");
     let mut build = Command::new("go");
     build.args(["build", "-trimpath", "-ldflags=-s -w", "-buildmode=c-shared", "-o"]).arg(module).arg(".");
     build.envs([("GOOS", "wasip1"), ("GOARCH", "wasm")]);
     run(build.current_dir(root().join("tests/tools/filter")))
+}
+
+/// A filter in C.
+fn filter_in_c() -> Result<()> {
+    filter("filter-c/main.c", "filter-c.wasm", |source, module| {
+        let mut build = Command::new("clang");
+        build.args([
+            "--target=wasm32-wasi",
+            "-O2",
+            "-D_GNU_SOURCE",
+            "-mexec-model=reactor",
+            "-nodefaultlibs",
+        ]);
+        build.arg(source).args(["-lc", "-o"]).arg(module);
+        build
+    })
+}
+
+/// A filter in AssemblyScript.
+fn filter_in_assemblyscript() -> Result<()> {
+    filter("filter-as/main.ts", "filter-as.wasm", |source, module| {
+        let mut build = Command::new("node");
+        build.arg(root().join("target/node/node_modules/assemblyscript/bin/asc.js")).arg(source);
+        build.args(["-O", "--runtime", "minimal", "--use", "abort=", "--outFile"]).arg(module);
+        build
+    })
+}
+
+/// Builds a filter of the cases from a file of `tests/tools`, unless it is newer than that.
+fn filter(source: &str, module: &str, build: impl FnOnce(&Path, &Path) -> Command) -> Result<()> {
+    let (source, module) =
+        (root().join("tests/tools").join(source), root().join("target/tools").join(module));
+    let changed = |file: &Path| std::fs::metadata(file).and_then(|file| file.modified());
+    let is_new = changed(&module).is_ok_and(|built| changed(&source).is_ok_and(|written| written < built));
+    if is_new { Ok(()) } else { run(&mut build(&source, &module)) }
 }
 
 /// A program from the Go module proxy, installed in `target/tools` where it is missing there.

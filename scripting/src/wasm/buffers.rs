@@ -4,6 +4,7 @@ use sdk::exchange::NotSet;
 use wasmtime::Caller;
 
 use super::context::BodyOf;
+use super::grpc::open::Event;
 use super::memory::{Outcome, Refusal, ReturnTo, Slice, copy, give, write_u32};
 use super::vm::Vm;
 
@@ -12,6 +13,8 @@ use super::vm::Vm;
 enum Buffer {
     Body(BodyOf),
     Answer,
+    /// A message of a gRPC call.
+    Message,
     VmConfiguration,
     PluginConfiguration,
 }
@@ -24,8 +27,9 @@ impl Buffer {
             4 => Buffer::Answer,
             6 => Buffer::VmConfiguration,
             7 => Buffer::PluginConfiguration,
-            // Data of streams, messages of gRPC calls and arguments of foreign functions.
-            2 | 3 | 5 | 8 => return Err(Refusal::UNIMPLEMENTED),
+            5 => Buffer::Message,
+            // Data of streams and arguments of foreign functions.
+            2 | 3 | 8 => return Err(Refusal::UNIMPLEMENTED),
             _ => return Err(Refusal::BAD_ARGUMENT),
         })
     }
@@ -43,6 +47,10 @@ fn with<T>(vm: &Vm, buffer: Buffer, f: impl FnOnce(&[u8]) -> T) -> Outcome<T> {
             }
         }
         Buffer::Answer => vm.answer.as_ref().map(|answer| f(&answer.body)).ok_or(Refusal::NOT_FOUND),
+        Buffer::Message => match &vm.event {
+            Some(Event::Message(message)) => Ok(f(message)),
+            _ => Err(Refusal::NOT_FOUND),
+        },
         Buffer::VmConfiguration => Ok(f(b"")),
         Buffer::PluginConfiguration => {
             let (_, context) = vm.plugin_context().ok_or(Refusal::NOT_FOUND)?;

@@ -23,6 +23,10 @@ pub(super) struct Callbacks {
     pub tick: Call<u32, ()>,
     pub queue_ready: Call<(u32, u32), ()>,
     pub http_call_response: Call<(u32, u32, u32, u32, u32), ()>,
+    pub grpc_initial_metadata: Call<(u32, u32, u32), ()>,
+    pub grpc_receive: Call<(u32, u32, u32), ()>,
+    pub grpc_trailing_metadata: Call<(u32, u32, u32), ()>,
+    pub grpc_close: Call<(u32, u32, u32), ()>,
 }
 
 /// A callback for headers; that of version 0.1.0 has no word about the end of the stream.
@@ -106,6 +110,10 @@ impl Callbacks {
             tick: exports.find("proxy_on_tick")?,
             queue_ready: exports.find("proxy_on_queue_ready")?,
             http_call_response: exports.find("proxy_on_http_call_response")?,
+            grpc_initial_metadata: exports.find("proxy_on_grpc_receive_initial_metadata")?,
+            grpc_receive: exports.find("proxy_on_grpc_receive")?,
+            grpc_trailing_metadata: exports.find("proxy_on_grpc_receive_trailing_metadata")?,
+            grpc_close: exports.find("proxy_on_grpc_close")?,
         };
         exports.store.data_mut().allocate = allocate;
         Ok(callbacks)

@@ -43,6 +43,10 @@ pub(super) struct HttpContext {
     pub reply: Option<LocalReply>,
     /// Calls to other servers that are waited for, and their numbers.
     pub calls: Vec<(u32, Call)>,
+    /// The numbers of its gRPC calls that are open, and whether the request waits for them: not for streams.
+    pub rpcs: Vec<(u32, bool)>,
+    /// Whether the exchange waits for the module.
+    pub waits: bool,
     /// Of the exchange, while it waits.
     pub waker: Option<Waker>,
     /// The body that the running callback works on.
@@ -84,6 +88,16 @@ const CHANGE: usize = 32;
 const MOST_PROPERTIES: usize = 100;
 
 impl HttpContext {
+    /// Calls to other servers that have not ended.
+    pub(super) fn open_calls(&self) -> usize {
+        self.calls.len() + self.rpcs.len()
+    }
+
+    /// Whether the exchange waits for calls to other servers.
+    pub(super) fn waits_for_calls(&self) -> bool {
+        !self.calls.is_empty() || self.rpcs.iter().any(|(_, is_call)| *is_call)
+    }
+
     /// Counts bytes that are added to the exchange; false if these are too many.
     pub(super) fn count(&mut self, bytes: usize) -> bool {
         let added = self.added.saturating_add(bytes);

@@ -156,21 +156,30 @@ impl Filter {
                 });
                 Some(ready.map(|(at, answer)| (http.calls.swap_remove(at).0, answer)))
             });
-            match polled.flatten().ok_or(Failure::Lost)? {
-                Some((call, answer)) => machine.answer(generation, Some(x), id, call, answer)?,
+            if let Some((call, answer)) = polled.flatten().ok_or(Failure::Lost)? {
+                machine.answer(generation, Some(x), id, call, answer)?;
+                continue;
+            }
+            match machine.with(generation, |vm, _| vm.poll_rpcs(world, id, cx)).flatten() {
+                Some(news) => machine.report_news(generation, Some(x), id, news)?,
                 None => break,
             }
         }
         let settled = machine.with(generation, |vm, _| {
             let http = vm.https.get_mut(&id)?;
-            if let Some(reply) = http.reply.take() {
-                return Some(Poll::Ready(Settled::Reply(reply.reply())));
+            let settled = if let Some(reply) = http.reply.take() {
+                Poll::Ready(Settled::Reply(reply.reply()))
+            } else if !http.waits_for_calls() && (goes_on || !http.paused[direction]) {
+                Poll::Ready(Settled::Go)
+            } else {
+                http.waker = Some(cx.waker().clone());
+                Poll::Pending
+            };
+            http.waits = settled.is_pending();
+            if settled.is_ready() && !http.rpcs.is_empty() {
+                vm.hand_over(id);
             }
-            if http.calls.is_empty() && (goes_on || !http.paused[direction]) {
-                return Some(Poll::Ready(Settled::Go));
-            }
-            http.waker = Some(cx.waker().clone());
-            Some(Poll::Pending)
+            Some(settled)
         });
         settled.flatten().ok_or(Failure::Lost)?.map(Ok)
     }

@@ -3,6 +3,7 @@
 use sdk::{Exchange, Fields, HeaderName, Method};
 use wasmtime::Caller;
 
+use super::grpc::open::Event;
 use super::memory::{Outcome, Refusal, ReturnTo, Slice, copy, give, write_u32};
 use super::vm::Vm;
 
@@ -14,7 +15,7 @@ const LONGEST: usize = 1 << 20;
 const LONGEST_NAME: usize = 64 << 10;
 
 type Pair<'a> = (&'a [u8], &'a [u8]);
-type Owned = Vec<(Vec<u8>, Vec<u8>)>;
+pub(super) type Owned = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// Which map, by its number in the ABI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +26,9 @@ enum Map {
     ResponseTrailers,
     AnswerHeaders,
     AnswerTrailers,
+    /// Initial and trailing metadata of a gRPC call.
+    EventHeaders,
+    EventTrailers,
 }
 
 impl Map {
@@ -34,12 +38,17 @@ impl Map {
             1 => Map::RequestTrailers,
             2 => Map::ResponseHeaders,
             3 => Map::ResponseTrailers,
+            4 => Map::EventHeaders,
+            5 => Map::EventTrailers,
             6 => Map::AnswerHeaders,
             7 => Map::AnswerTrailers,
-            // Metadata of gRPC calls.
-            4 | 5 => return Err(Refusal::UNIMPLEMENTED),
             _ => return Err(Refusal::BAD_ARGUMENT),
         })
+    }
+
+    /// Whether it has come from another server, for a call; such a map cannot be changed.
+    fn is_received(self) -> bool {
+        matches!(self, Map::AnswerHeaders | Map::AnswerTrailers | Map::EventHeaders | Map::EventTrailers)
     }
 }
 
@@ -83,7 +92,7 @@ pub(super) fn encoded(pairs: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
     out
 }
 
-fn lower(fields: &Fields) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> + '_ {
+pub(super) fn lower(fields: &Fields) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> + '_ {
     fields.iter().map(|(name, value, _)| (name.to_ascii_lowercase(), value.to_vec()))
 }
 
@@ -111,14 +120,20 @@ fn status(x: &Exchange<'_>) -> Vec<u8> {
     x.status().to_string().into_bytes()
 }
 
+/// A map that has come from another server, while the callback for it runs.
+fn received(vm: &Vm, map: Map) -> Option<&Owned> {
+    match (map, &vm.answer, &vm.event) {
+        (Map::AnswerHeaders, Some(answer), _) => Some(&answer.headers),
+        (Map::AnswerTrailers, Some(answer), _) => Some(&answer.trailers),
+        (Map::EventHeaders, _, Some(Event::Head(list))) => Some(list),
+        (Map::EventTrailers, _, Some(Event::Trailers(list))) => Some(list),
+        _ => None,
+    }
+}
+
 fn all(vm: &Vm, map: Map) -> Outcome<Owned> {
     match map {
-        Map::AnswerHeaders => {
-            vm.answer.as_ref().map(|answer| answer.headers.clone()).ok_or(Refusal::NOT_FOUND)
-        }
-        Map::AnswerTrailers => {
-            vm.answer.as_ref().map(|answer| answer.trailers.clone()).ok_or(Refusal::NOT_FOUND)
-        }
+        map if map.is_received() => received(vm, map).cloned().ok_or(Refusal::NOT_FOUND),
         map => vm.exchange(|x| match map {
             Map::RequestHeaders => {
                 let pseudo = PSEUDO.iter().filter_map(|name| Some((name.to_vec(), pseudo(x, name)?)));
@@ -141,8 +156,7 @@ fn one(vm: &Vm, map: Map, name: &[u8]) -> Outcome<Vec<u8>> {
         found.map(|(_, value)| value.clone())
     };
     let found = match map {
-        Map::AnswerHeaders => vm.answer.as_ref().and_then(|answer| of_list(&answer.headers)),
-        Map::AnswerTrailers => vm.answer.as_ref().and_then(|answer| of_list(&answer.trailers)),
+        map if map.is_received() => received(vm, map).and_then(of_list),
         map => vm.exchange(|x| match map {
             Map::RequestHeaders => pseudo(x, name).or_else(|| of(&x.request().fields)),
             Map::ResponseHeaders if name == b":status" => Some(status(x)),
@@ -163,7 +177,7 @@ pub(super) enum Change {
 }
 
 fn change(vm: &mut Vm, map: Map, change: Change, name: &[u8], value: &[u8]) -> Outcome {
-    if matches!(map, Map::AnswerHeaders | Map::AnswerTrailers) {
+    if map.is_received() {
         return Err(Refusal::BAD_ARGUMENT);
     }
     // Removals count as well: before there is a response, they are kept for its head.
@@ -277,7 +291,7 @@ pub(super) fn set_pairs(caller: &mut Caller<'_, Vm>, map: u32, slice: Slice) -> 
     let old = all(vm, map)?;
     // All of it is done, or nothing.
     let is_valid = |x: &mut Exchange<'_>| new.iter().all(|(name, value)| is_valid(x, map, name, value));
-    if matches!(map, Map::AnswerHeaders | Map::AnswerTrailers) || !vm.exchange(is_valid)? {
+    if map.is_received() || !vm.exchange(is_valid)? {
         return Err(Refusal::BAD_ARGUMENT);
     }
     let removed = old.iter().map(|(name, _)| (&name[..], &b""[..]));

@@ -5,10 +5,11 @@ use std::rc::Rc;
 use wasmtime::{Caller, ExternType, Linker, Val, ValType};
 
 use super::callouts::{Arguments, http_call};
+use super::grpc::open::Event;
 use super::headers::{Change, change_value, get_pairs, get_size, get_value, set_pairs};
 use super::memory::{Outcome, Refusal, ReturnTo, Slice, give, status, write_u32, write_u64};
 use super::vm::{Begun, Vm};
-use super::{buffers, context, logs, properties, reply, respond, stores, wasi};
+use super::{buffers, context, grpc, logs, properties, reply, respond, stores, wasi};
 
 /// The module of the ABI's functions.
 const NAME: &str = "env";
@@ -38,6 +39,7 @@ pub(super) fn linker(engine: &wasmtime::Engine) -> wasmtime::Result<Linker<Vm>> 
     add_buffers(&mut linker)?;
     add_shared(&mut linker)?;
     add_calls(&mut linker)?;
+    add_grpc(&mut linker)?;
     Ok(linker)
 }
 
@@ -267,13 +269,88 @@ fn add_calls(linker: &mut Linker<Vm>) -> wasmtime::Result<()> {
         },
     )?;
     linker.func_wrap(NAME, "proxy_get_status", |mut cx: Cx<'_>, code: u32, at: u32, size: u32| {
-        let answer = cx.data().answer.as_ref().map(|answer| answer.status).ok_or(Refusal::NOT_FOUND);
-        status(answer.and_then(|answer| {
-            write_u32(&mut cx, code, u32::from(answer))?;
-            give(&mut cx, b"", return_to(at, size))
-        }))
+        status(get_status(&mut cx, code, return_to(at, size)))
     })?;
     Ok(())
+}
+
+fn add_grpc(linker: &mut Linker<Vm>) -> wasmtime::Result<()> {
+    linker.func_wrap(
+        NAME,
+        "proxy_grpc_call",
+        |mut cx: Cx<'_>,
+         upstream: u32,
+         upstream_size: u32,
+         service: u32,
+         service_size: u32,
+         method: u32,
+         method_size: u32,
+         metadata: u32,
+         metadata_size: u32,
+         message: u32,
+         message_size: u32,
+         timeout: u32,
+         number: u32| {
+            let arguments = grpc::Arguments {
+                upstream: slice(upstream, upstream_size),
+                service: slice(service, service_size),
+                method: slice(method, method_size),
+                metadata: slice(metadata, metadata_size),
+                number,
+            };
+            status(grpc::call(&mut cx, &arguments, slice(message, message_size), timeout))
+        },
+    )?;
+    linker.func_wrap(
+        NAME,
+        "proxy_grpc_stream",
+        |mut cx: Cx<'_>,
+         upstream: u32,
+         upstream_size: u32,
+         service: u32,
+         service_size: u32,
+         method: u32,
+         method_size: u32,
+         metadata: u32,
+         metadata_size: u32,
+         number: u32| {
+            let arguments = grpc::Arguments {
+                upstream: slice(upstream, upstream_size),
+                service: slice(service, service_size),
+                method: slice(method, method_size),
+                metadata: slice(metadata, metadata_size),
+                number,
+            };
+            status(grpc::stream(&mut cx, &arguments))
+        },
+    )?;
+    linker.func_wrap(
+        NAME,
+        "proxy_grpc_send",
+        |mut cx: Cx<'_>, number: u32, message: u32, size: u32, ends: u32| {
+            status(grpc::send(&mut cx, number, slice(message, size), ends != 0))
+        },
+    )?;
+    linker.func_wrap(NAME, "proxy_grpc_close", |mut cx: Cx<'_>, number: u32| {
+        status(grpc::close(cx.data_mut(), number))
+    })?;
+    linker.func_wrap(NAME, "proxy_grpc_cancel", |mut cx: Cx<'_>, number: u32| {
+        status(grpc::cancel(cx.data_mut(), number))
+    })?;
+    Ok(())
+}
+
+/// The status of the call whose callback runs, and its message.
+fn get_status(cx: &mut Cx<'_>, code: u32, message: ReturnTo) -> Outcome {
+    let vm = cx.data();
+    let (status, text) = match (&vm.answer, &vm.event) {
+        (Some(answer), _) => (u32::from(answer.status), Vec::new()),
+        (None, Some(Event::Close(status, text))) => (*status, text.clone()),
+        (None, Some(_)) => (sdk::grpc::OK, Vec::new()),
+        (None, None) => return Err(Refusal::NOT_FOUND),
+    };
+    write_u32(cx, code, status)?;
+    give(cx, &text, message)
 }
 
 fn set_effective(vm: &mut Vm, id: u32) -> Outcome {

@@ -327,6 +327,9 @@ impl Machine {
                 http.drop_chunks();
                 http.reply = None;
                 vm.calls -= std::mem::take(&mut http.calls).len();
+                for (number, _) in std::mem::take(&mut http.rpcs) {
+                    vm.rpcs.remove(&number);
+                }
                 true
             }
             None => false,

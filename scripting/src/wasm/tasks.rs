@@ -9,6 +9,7 @@ use std::time::Duration;
 use sdk::World;
 
 use super::call::Call;
+use super::grpc::drive::drive;
 use super::life::{Life, during};
 use super::machine::Machine;
 use super::vm::Begun;
@@ -17,10 +18,10 @@ use super::vm::Begun;
 const SHORTEST: u32 = 10;
 
 /// A machine and its worker, held so that both can end, and the life of the context that has the work.
-struct Held {
-    machine: Owner<Machine>,
-    world: Owner<dyn World>,
-    generation: u64,
+pub(super) struct Held {
+    pub machine: Owner<Machine>,
+    pub world: Owner<dyn World>,
+    pub generation: u64,
     life: Owner<Life>,
 }
 
@@ -47,8 +48,11 @@ impl Machine {
                 self.end(context);
                 continue;
             }
-            let (world, is_call) = (self.world(), matches!(one, Begun::Call { .. }));
-            let Some(world) = world else { continue };
+            let Some(world) = self.world() else { continue };
+            let (is_call, rpc) = match one {
+                Begun::Rpc { number, .. } => (false, Some(number)),
+                _ => (matches!(one, Begun::Call { .. }), None),
+            };
             let held = |life: Owner<Life>| Held {
                 machine: Rc::downgrade(self),
                 world: Rc::downgrade(&world),
@@ -68,9 +72,15 @@ impl Machine {
                 Begun::Call { plugin, id, call } => {
                     world.run(Box::pin(finish(held(self.life(plugin)), plugin, id, call)))
                 }
+                Begun::Rpc { plugin, number } => world.run(Box::pin(drive(held(self.life(plugin)), number))),
             };
-            if running.is_err() && is_call {
-                self.with(self.generation(), |vm, _| vm.calls = vm.calls.saturating_sub(1));
+            if running.is_err() {
+                self.with(self.generation(), |vm, _| {
+                    vm.calls = vm.calls.saturating_sub(usize::from(is_call));
+                    // A request drives its calls while it waits for them.
+                    let is_lost = |number: &u32| vm.rpcs.get(number).is_some_and(|open| open.context == 0);
+                    rpc.filter(is_lost).and_then(|number| vm.end_rpc(number));
+                });
             }
         }
     }

@@ -10,6 +10,7 @@ use wasmtime::{Memory, StoreLimits, StoreLimitsBuilder, TypedFunc};
 
 use super::call::{Answer, Call};
 use super::context::{HttpContext, PluginContext};
+use super::grpc::open::{Event, Open};
 use super::host::Host;
 use super::metrics::Metric;
 use super::shared::Values;
@@ -43,6 +44,10 @@ pub(super) struct Vm {
     pub https: HashMap<u32, HttpContext>,
     /// The response of the call whose callback runs.
     pub answer: Option<Answer>,
+    /// gRPC calls that are open, by their numbers.
+    pub rpcs: HashMap<u32, Open>,
+    /// The news of the gRPC call whose callback runs.
+    pub event: Option<Event>,
     pub metrics: Vec<Arc<Metric>>,
     /// Variables that properties have named.
     pub vars: HashMap<String, Var>,
@@ -71,6 +76,8 @@ pub(super) enum Begun {
     Delete(u32),
     /// A call to another server that no exchange waits for, and the plugin context that gets its response.
     Call { plugin: u32, id: u32, call: Call },
+    /// A gRPC call, and the plugin context that gets its news.
+    Rpc { plugin: u32, number: u32 },
 }
 
 impl Vm {
@@ -94,6 +101,8 @@ impl Vm {
             plugins: HashMap::new(),
             https: HashMap::new(),
             answer: None,
+            rpcs: HashMap::new(),
+            event: None,
             metrics: Vec::new(),
             vars: HashMap::new(),
             begun: Vec::new(),
@@ -122,6 +131,7 @@ impl Vm {
     pub(super) fn forget(&mut self, context: u32) {
         let http = self.https.remove(&context);
         self.kept -= usize::from(http.as_ref().is_some_and(|http| http.is_kept));
+        self.rpcs.retain(|_, open| open.plugin != context && open.context != context);
         if http.is_some() || self.plugins.remove(&context).is_some() {
             self.free.push(context);
         }
@@ -148,11 +158,24 @@ impl Vm {
 
     /// A number for a call to another server.
     pub(super) fn call_number(&mut self) -> Option<u32> {
-        if self.calls >= MOST_CALLS {
+        if self.calls + self.rpcs.len() >= MOST_CALLS {
             return None;
         }
-        self.last_call = self.last_call.wrapping_add(1).max(1);
-        Some(self.last_call)
+        loop {
+            self.last_call = self.last_call.wrapping_add(1).max(1);
+            if !self.rpcs.contains_key(&self.last_call) {
+                return Some(self.last_call);
+            }
+        }
+    }
+
+    /// Forgets a gRPC call, and resets its stream unless it has ended.
+    pub(super) fn end_rpc(&mut self, number: u32) -> Option<Open> {
+        let open = self.rpcs.remove(&number)?;
+        if let Some(http) = self.https.get_mut(&open.context) {
+            http.rpcs.retain(|(known, _)| *known != number);
+        }
+        Some(open)
     }
 
     /// The effective context, if it is of a request.
