@@ -287,11 +287,14 @@ impl Prometheus {
         }
         for metric in [&self.status, &self.latency, &self.bandwidth] {
             for (_, var) in &metric.extra {
-                key.push(0xff);
-                let from = key.len();
+                // Each value has its length before it: any byte may occur in a value.
+                let from = key.len() + 2;
+                key.extend_from_slice(&[0; 2]);
                 var.write(x, key);
                 // As long as the label shows it.
                 key.truncate(from + MAX_EXTRA);
+                let length = (key.len() - from) as u16;
+                key[from - 2..from].copy_from_slice(&length.to_ne_bytes());
             }
         }
     }

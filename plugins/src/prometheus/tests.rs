@@ -210,6 +210,11 @@ fn a_value_counts_as_far_as_its_label_shows_it() {
     assert_eq!(key(&format!("{long}b"), "1"), key(&format!("{long}c"), "1"));
     assert_ne!(key(&format!("{long}b"), "1"), key(&format!("{long}b"), "2"));
     assert_ne!(key(&format!("{}b", &long[1..]), "1"), key(&format!("{}c", &long[1..]), "1"));
+    // No byte of a value ends it.
+    for byte in ["%FF", "%00"] {
+        assert_ne!(key(&format!("a{byte}b"), "c"), key("a", &format!("b{byte}c")));
+    }
+    assert_ne!(key("ab", ""), key("a", "b"));
 }
 
 #[test]
