@@ -187,7 +187,9 @@ impl Catalog {
         };
         let is_plain = meta.is_none() && whole.is_none();
         let complete = || plugin.schema().parse(or_empty(written)).ok();
+        let attrs = |name: &str| self.attrs.get(name);
         let mut cx = Build::new(owner, &self.services, scope.names)
+            .with_attrs(&attrs)
             .with_plugin_builder(&others)
             .with_complete_config(&complete)
             .with_metadata(&metadata)

@@ -31,6 +31,7 @@ pub mod brotli;
 mod catalog;
 pub mod clickhouse_logger;
 pub mod client_control;
+pub mod collector;
 pub mod consumer_restriction;
 pub mod cors;
 pub mod csrf;
@@ -86,6 +87,7 @@ pub mod ocsp_stapling;
 pub mod opa;
 pub mod openid_connect;
 pub mod opentelemetry;
+pub mod otlp_logger;
 pub mod path_characters;
 mod preceded;
 pub mod prometheus;
@@ -212,6 +214,7 @@ plugins! {
     prometheus::Prometheus,
     datadog::Datadog,
     error_page::ErrorPage,
+    otlp_logger::OtlpLogger,
     loki_logger::LokiLogger,
     elasticsearch_logger::ElasticsearchLogger,
     echo::Echo,

@@ -254,10 +254,15 @@ impl Logger {
         request_body(x, wanted.most)
     }
 
+    /// The request's body as far as it was read, for variables of a format.
+    pub(crate) fn read_request_body<'x>(&self, x: &'x Exchange<'_>) -> Option<&'x [u8]> {
+        self.read.and_then(|most| request_body(x, most))
+    }
+
     /// The entry of an exchange that has ended, without a line end.
     pub(crate) fn entry(&self, x: &Exchange<'_>, unmatched: Option<&str>) -> Vec<u8> {
         let response = self.response_body(x);
-        let read = self.read.and_then(|most| request_body(x, most));
+        let read = self.read_request_body(x);
         let mut out =
             Vec::with_capacity(1024 + read.map_or(0, <[u8]>::len) + response.as_ref().map_or(0, Vec::len));
         let bodies = Bodies { request: read, response: response.as_deref() };
@@ -303,7 +308,7 @@ impl Logger {
     }
 
     /// Returns the part collected of the response's body, decoded from the upstream's coding.
-    fn response_body(&self, x: &Exchange<'_>) -> Option<Vec<u8>> {
+    pub(crate) fn response_body(&self, x: &Exchange<'_>) -> Option<Vec<u8>> {
         let wanted = self.response.as_ref()?;
         let instance = std::ptr::from_ref(self).addr();
         let Collected(all) = x.note()?;

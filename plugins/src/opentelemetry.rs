@@ -322,6 +322,11 @@ fn parent(x: &Exchange<'_>) -> Option<SpanContext> {
     SpanContext::parse(first)
 }
 
+/// The span of an exchange that goes to a collector: of several, the one that the upstream knows.
+pub(crate) fn sent_span(x: &Exchange<'_>) -> Option<SpanContext> {
+    x.note::<Spans>()?.last().map(|active| active.context)
+}
+
 /// APISIX's words for the origin of a response.
 pub(crate) fn response_source(x: &Exchange<'_>) -> &'static str {
     match x.source() {

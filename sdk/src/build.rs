@@ -128,12 +128,16 @@ pub trait PluginBuilder {
 /// Separates the id of an owner from the part of a plugin that builds another one. No id has it.
 pub(crate) const PART: char = '#';
 
+/// Finds the `plugin_attr` of a plugin.
+type Attrs<'a> = dyn Fn(&str) -> Option<&'a Value> + 'a;
+
 /// The context in which one plugin instance is built.
 pub struct Build<'a> {
     pub owner: &'a Owner,
     pub services: &'a Services,
     /// The plugin's `plugin_attr` in config.yaml, if any.
     pub attr: Option<&'a Value>,
+    attrs: Option<&'a Attrs<'a>>,
     pub names: &'a dyn Names,
     /// The plugin's name and its configuration; part of the key of its state.
     identity: Option<(&'static str, &'a Value)>,
@@ -152,6 +156,7 @@ impl<'a> Build<'a> {
             owner,
             services,
             attr: None,
+            attrs: None,
             names,
             identity: None,
             complete: None,
@@ -178,6 +183,17 @@ impl<'a> Build<'a> {
     /// plugin. Parsed for each call.
     pub fn complete_config(&self) -> Option<Value> {
         self.complete.and_then(|complete| complete())
+    }
+
+    /// Sets the source of [`Build::attr_of`].
+    #[must_use]
+    pub fn with_attrs(self, attrs: &'a Attrs<'a>) -> Build<'a> {
+        Build { attrs: Some(attrs), ..self }
+    }
+
+    /// The `plugin_attr` of another plugin, whose settings this one shares.
+    pub fn attr_of(&self, plugin: &str) -> Option<&'a Value> {
+        self.attrs.and_then(|attrs| attrs(plugin))
     }
 
     /// Sets the plugin's metadata resource, for [`Build::metadata`].

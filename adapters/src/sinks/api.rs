@@ -7,7 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
+use hyper::header::{
+    ACCEPT, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT,
+};
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use sdk::chain::LocalFuture;
@@ -18,7 +20,7 @@ use serde_json::{Map, Value};
 use super::{Context, Server, TIMEOUT, Tls, within};
 
 /// Batches of one sink that are under way at the same time.
-const AT_ONCE: usize = 8;
+pub(super) const AT_ONCE: usize = 8;
 
 /// The most bytes of an answer that are read, as the message about an error repeats some.
 pub(super) const ANSWER: usize = 64 << 10;
@@ -61,6 +63,11 @@ pub(super) trait Api {
         Box::pin(std::future::ready(Ok(())))
     }
 
+    /// Batches that may be under way at the same time.
+    fn at_once(&self) -> usize {
+        AT_ONCE
+    }
+
     /// The most bytes of an answer, by the number of records.
     fn answer_bound(&self, _records: usize) -> usize {
         ANSWER
@@ -76,6 +83,8 @@ pub(super) struct Answer {
     /// Empty if it was too long or broke off.
     pub body: Bytes,
     pub is_whole: bool,
+    /// The seconds in `Retry-After`.
+    pub retry_after: Option<u64>,
 }
 
 /// A request without the parts that all have.
@@ -145,7 +154,7 @@ fn hops(record: &Taken) -> Option<u16> {
 
 impl<A: Api> Deliver for Posts<A> {
     fn at_once(&self) -> usize {
-        AT_ONCE
+        self.api.at_once()
     }
 
     fn deliver<'a>(&'a self, batch: Batch<'a>) -> LocalFuture<'a, Outcome> {
@@ -186,9 +195,9 @@ impl Client {
     }
 
     /// The beginning of an answer for a message, without the values of our own fields, which may be secrets.
-    pub(super) fn repeated(&self, answer: &Answer) -> String {
+    pub(super) fn repeated(&self, answer: &[u8]) -> String {
         let ours = self.headers.iter().filter(|(name, _)| ![HOST, CONTENT_TYPE, ACCEPT].contains(*name));
-        repeated(&answer.body, ours.filter_map(|(_, value)| value.to_str().ok()))
+        repeated(answer, ours.filter_map(|(_, value)| value.to_str().ok()))
     }
 
     /// Asks the batch's server for the resource at the root.
@@ -247,6 +256,8 @@ impl Client {
         let timeout = to.server.timeout;
         let response = within(timeout, sender.send_request(self.request(to, asked)?)).await?;
         let status = response.status().as_u16();
+        let retry_after = response.headers().get(RETRY_AFTER);
+        let retry_after = retry_after.and_then(|value| value.to_str().ok()?.trim().parse().ok());
         let body = within(timeout, Limited::new(response.into_body(), asked.bound).collect()).await;
         // Of an answer that was too long or broke off, the status is what counts.
         let body = body.map(|body| body.to_bytes());
@@ -257,7 +268,7 @@ impl Client {
                 idle.push(sender);
             }
         }
-        Ok(Answer { status, body: body.unwrap_or_default(), is_whole })
+        Ok(Answer { status, body: body.unwrap_or_default(), is_whole, retry_after })
     }
 
     fn request(&self, to: &To, asked: &Asked<'_>) -> Result<Request<Full<Bytes>>, String> {

@@ -66,7 +66,7 @@ impl Api for Elasticsearch {
                 None => tracing::error!(
                     "failed to get Elasticsearch version: server returned status: {}, body: {}",
                     answer.status,
-                    client.repeated(&answer)
+                    client.repeated(&answer.body)
                 ),
             }
             Ok(())
@@ -85,7 +85,7 @@ impl Api for Elasticsearch {
     fn outcome(&self, client: &Client, batch: Batch<'_>, answer: &Answer) -> Outcome {
         let status = answer.status;
         if status != 200 {
-            let body = client.repeated(answer);
+            let body = client.repeated(&answer.body);
             let reason = format!("elasticsearch server returned status: {status}, body: {body}");
             return if is_final(status) { Outcome::Rejected(reason) } else { Outcome::retry(reason) };
         }
@@ -184,7 +184,12 @@ mod tests {
 
     #[test]
     fn the_version_is_the_first_number() {
-        let answer = |status, body: &'static str| Answer { status, body: body.into(), is_whole: true };
+        let answer = |status, body: &'static str| Answer {
+            status,
+            body: body.into(),
+            is_whole: true,
+            retry_after: None,
+        };
         let about = r#"{"version":{"number":"6.8.23"}}"#;
         assert_eq!(version(&answer(200, about)), Some(6));
         assert_eq!(version(&answer(401, about)), None);

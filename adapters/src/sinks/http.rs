@@ -30,7 +30,8 @@ impl Api for Http {
         if answer.status < 400 {
             return Outcome::Delivered;
         }
-        let ((host, port), status, body) = (client.place(batch), answer.status, client.repeated(answer));
+        let ((host, port), status, body) =
+            (client.place(batch), answer.status, client.repeated(&answer.body));
         Outcome::retry(format!(
             "server returned status code[{status}] host[{host}] port[{port}] body[{body}]"
         ))

@@ -27,7 +27,7 @@ impl Api for Loki {
         if answer.status < 300 {
             return Outcome::Delivered;
         }
-        let body = client.repeated(answer);
+        let body = client.repeated(&answer.body);
         let reason = format!("loki server returned status: {}, body: {body}", answer.status);
         if is_final(answer.status) { Outcome::Rejected(reason) } else { Outcome::retry(reason) }
     }

@@ -23,7 +23,7 @@ impl Api for Splunk {
         if answer.status == 200 {
             return Outcome::Delivered;
         }
-        let repeated = client.repeated(answer);
+        let repeated = client.repeated(&answer.body);
         let said = serde_json::from_str::<Value>(&repeated).ok();
         let reason = match said.as_ref().and_then(|said| said.get("text")).and_then(Value::as_str) {
             Some(text) => format!("failed to send splunk, {}", text.replace(char::is_control, " ")),

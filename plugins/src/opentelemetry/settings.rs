@@ -1,11 +1,11 @@
 //! The settings that all instances share: the collector, the resource, the bounds of the queue.
 
 use model::Invalid;
+use sdk::otlp::{REQUEST_BYTES, Signal};
 use sdk::sink::{Batching, Destination, Spec};
-use sdk::vars::hostname;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use crate::logger::endpoint;
+use crate::collector::Collector;
 
 /// Where the metadata does not say otherwise, as in APISIX's library.
 const QUEUE: u64 = 2048;
@@ -15,9 +15,6 @@ const INACTIVE_TIMEOUT: f64 = 2.0;
 
 /// How often a batch is sent again, if the collector is busy.
 const RETRIES: u64 = 1;
-
-/// The method of gRPC that takes spans.
-const EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 
 pub(super) struct Settings {
     pub of_request_id: bool,
@@ -65,34 +62,7 @@ impl Settings {
     /// An address that is not valid, or a header that cannot be sent.
     pub(super) fn read(written: &Value) -> Result<Settings, Invalid> {
         let at = |pointer: &str| written.pointer(pointer);
-        let grpc = at("/collector/protocol").and_then(Value::as_str) == Some("grpc");
-        let address = at("/collector/address").and_then(Value::as_str).unwrap_or("127.0.0.1:4318");
-        let uri = match address {
-            address if address.contains("://") => address.trim_end_matches('/').to_owned(),
-            address => format!("http://{address}"),
-        };
-        // Collectors are verified, as there is no setting that says otherwise.
-        let path = if grpc { EXPORT } else { "/v1/traces" };
-        let (servers, endpoints) = endpoint::all([(&uri[..], "/collector/address".to_owned())], path, true)?;
-        let mut headers = json!({});
-        if let Some(Value::Object(more)) = at("/collector/request_headers") {
-            let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            let more = more.iter().map(|(name, value)| (name.clone(), text(value).into())).collect();
-            endpoint::add_fields(&mut headers, &more, "/collector/request_headers")?;
-        }
-        if !grpc {
-            headers["Content-Type"] = "application/x-protobuf".into();
-        }
-        let seconds = at("/collector/request_timeout").and_then(Value::as_u64).unwrap_or(3).max(1);
-        let settings = json!({
-            "endpoints": endpoints,
-            "headers": headers,
-            "timeout": seconds.saturating_mul(1000),
-            "resource": resource(at("/resource").and_then(Value::as_object)),
-            "scope": "sluice",
-            "version": env!("CARGO_PKG_VERSION"),
-            "grpc": grpc,
-        });
+        let target = Collector::of_opentelemetry(written).destination(Signal::Traces)?;
         let processor = |name: &str| at(&format!("/batch_span_processor/{name}"));
         let count = |name: &str, default: u64| {
             let count = processor(name).and_then(Value::as_u64).filter(|&count| count > 0);
@@ -105,12 +75,13 @@ impl Settings {
         Ok(Settings {
             of_request_id: at("/trace_id_source").and_then(Value::as_str) == Some("x-request-id"),
             sets_variables: at("/set_ngx_var").and_then(Value::as_bool).unwrap_or(false),
-            target: Destination { sink: "otlp", servers, settings },
+            target,
             batching: Batching {
                 batch_max_size: count("max_export_batch_size", BATCH),
                 inactive_timeout: seconds("inactive_timeout", INACTIVE_TIMEOUT),
                 buffer_duration: seconds("batch_timeout", BATCH_TIMEOUT),
                 max_retry_count: RETRIES,
+                max_bytes: REQUEST_BYTES,
                 ..Batching::at_once("opentelemetry")
             },
             max_spans: count("max_queue_size", QUEUE),
@@ -128,17 +99,6 @@ impl Settings {
             max_bytes: usize::MAX,
         }
     }
-}
-
-/// The attributes of the resource, as APISIX has them.
-fn resource(written: Option<&Map<String, Value>>) -> Map<String, Value> {
-    let mut all = Map::new();
-    all.insert("hostname".to_owned(), hostname().into());
-    all.insert("service.name".to_owned(), "APISIX".into());
-    for (key, value) in written.into_iter().flatten() {
-        all.insert(key.clone(), value.clone());
-    }
-    all
 }
 
 #[cfg(test)]
@@ -183,7 +143,7 @@ mod tests {
             Settings::read(&json!({"collector": {"address": "c.test:4317", "protocol": "grpc"}})).unwrap();
         assert_eq!(settings.target.servers, [("c.test".to_owned(), 4317)]);
         let sink = &settings.target.settings;
-        assert_eq!(sink["endpoints"], json!([{"uri": EXPORT, "tls": null}]));
+        assert_eq!(sink["endpoints"], json!([{"uri": Signal::Traces.method(), "tls": null}]));
         assert_eq!((&sink["grpc"], &sink["headers"]), (&json!(true), &json!({})));
     }
 

@@ -160,6 +160,11 @@ impl Sink {
         Outlet::new(self.clone(), bounds)
     }
 
+    /// Entries that are queued or being delivered.
+    pub fn waiting(&self) -> usize {
+        self.0.shared.waiting()
+    }
+
     /// Dropped entries of all sinks of this sink's plugin.
     pub fn dropped(&self) -> u64 {
         self.0.shared.dropped.load(Ordering::Relaxed)
@@ -243,12 +248,16 @@ impl Shared {
         })
     }
 
+    /// Entries that are queued or received.
+    #[inline]
+    fn waiting(&self) -> usize {
+        self.queued.load(Ordering::Relaxed).max(0) as usize + self.taken.load(Ordering::Relaxed)
+    }
+
     /// Whether this much more may wait.
     #[inline]
     fn has_room(&self, entries: usize, bytes: usize) -> bool {
-        let waiting =
-            self.queued.load(Ordering::Relaxed).max(0) as usize + self.taken.load(Ordering::Relaxed);
-        waiting + entries <= self.spec.max_entries
+        self.waiting() + entries <= self.spec.max_entries
             && self.bytes.load(Ordering::Relaxed) + bytes <= self.spec.max_bytes.min(self.totals.most / 4)
             && self.totals.bytes.load(Ordering::Relaxed) + bytes <= self.totals.most
     }
@@ -275,9 +284,7 @@ impl Shared {
 
     /// Entries that are not being delivered yet.
     pub(super) fn gathered(&self) -> usize {
-        let waiting =
-            self.queued.load(Ordering::Relaxed).max(0) as usize + self.taken.load(Ordering::Relaxed);
-        waiting.saturating_sub(self.delivering.load(Ordering::Relaxed))
+        self.waiting().saturating_sub(self.delivering.load(Ordering::Relaxed))
     }
 
     pub(super) fn set_addresses(&self, addresses: Addresses) {

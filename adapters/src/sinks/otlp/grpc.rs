@@ -1,9 +1,14 @@
-//! OTLP over gRPC: each batch is a call of `TraceService/Export`, over one HTTP/2 connection that is kept.
+//! OTLP over gRPC: each batch is a call of the signal's `Export`, over one HTTP/2 connection that is kept.
 //!
 //! Statuses are handled as the OTLP specification says ("OTLP/gRPC Response"): some are retried, after the delay
-//! that the collector states. A collector that is out of resources and states none gets no retry.
+//! that the collector states. A collector that is out of resources and states none gets no retry. A stream that the
+//! collector resets counts as the status that gRPC maps its code to.
+//!
+//! A batch whose connection failed before the answer is sent again, although the collector may have it: the
+//! specification prefers duplicates to losses ("Duplicate Data").
 
 use std::cell::RefCell;
+use std::error::Error;
 use std::future::Future;
 use std::time::Duration;
 
@@ -11,6 +16,7 @@ use base64::Engine;
 use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use bytes::Bytes;
+use h2::Reason;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue, TE, USER_AGENT};
@@ -21,15 +27,9 @@ use sdk::chain::LocalFuture;
 use sdk::grpc::{Prefix, framed};
 use sdk::sink::{Batch, Deliver, Destination, Outcome};
 
-use super::{Otlp, of_answer};
+use super::{LONGEST_DELAY, Otlp};
 use crate::sinks::api::{self, ANSWER, HOPS, fields, most_hops, repeated};
 use crate::sinks::{Context, Server, TIMEOUT, within};
-
-/// Calls under way at the same time.
-const AT_ONCE: usize = 8;
-
-/// The longest delay before a retry that a collector may state.
-const LONGEST_DELAY: Duration = Duration::from_secs(60);
 
 /// A sink that calls a collector.
 struct Calls {
@@ -47,6 +47,16 @@ struct Answer {
     http_status: u16,
     fields: HeaderMap,
     body: Bytes,
+}
+
+/// A call without an answer.
+#[derive(Debug, PartialEq, Eq)]
+enum Failure {
+    Timeout,
+    /// The collector reset the stream.
+    Reset(Reason),
+    /// There is no connection, or it failed.
+    Lost(String),
 }
 
 /// `google.rpc.Status`.
@@ -99,14 +109,14 @@ pub(super) fn make(otlp: Otlp, to: &Destination, context: &Context) -> Result<Bo
 
 impl Deliver for Calls {
     fn at_once(&self) -> usize {
-        AT_ONCE
+        self.otlp.deliveries()
     }
 
     fn deliver<'a>(&'a self, batch: Batch<'a>) -> LocalFuture<'a, Outcome> {
         Box::pin(async move {
             match self.export(batch).await {
                 Ok(answer) => self.outcome(&answer, batch.records.len()),
-                Err(error) => Outcome::retry(format!("the collector {}: {error}", self.place())),
+                Err(failure) => failure.outcome(&self.place()),
             }
         })
     }
@@ -117,27 +127,27 @@ impl Calls {
         format!("{}:{}", self.server.host, self.server.port)
     }
 
-    async fn export(&self, batch: Batch<'_>) -> Result<Answer, String> {
-        let body = framed(&self.otlp.request(batch.records)).ok_or("the batch is too long")?;
-        let body = Bytes::from(body);
+    async fn export(&self, batch: Batch<'_>) -> Result<Answer, Failure> {
+        let body = framed(&self.otlp.request(batch.records));
+        let body = Bytes::from(body.ok_or_else(|| Failure::Lost("the batch is too long".to_owned()))?);
         let hops = most_hops(batch.records);
         let kept = self.kept.borrow().clone();
         if let Some(sender) = kept.filter(SendRequest::is_ready) {
             match self.call(sender, body.clone(), hops).await {
-                // The collector may have the spans: sent at once again, they would arrive twice.
-                Err(error) if error == TIMEOUT => {
-                    self.kept.take();
-                    return Err(error);
-                }
-                // The connection may have been closed while it was idle.
-                Err(_) => {}
-                answer => return answer,
+                // The connection may have been closed while it was idle, or closes.
+                Err(Failure::Lost(_) | Failure::Reset(Reason::REFUSED_STREAM)) => {}
+                answer => return self.checked(answer),
             }
         }
-        let sender = self.connect(batch).await?;
+        let sender = self.connect(batch).await.map_err(Failure::Lost)?;
         self.kept.replace(Some(sender.clone()));
         let answer = self.call(sender, body, hops).await;
-        if answer.is_err() {
+        self.checked(answer)
+    }
+
+    /// Keeps the connection unless it does not answer.
+    fn checked(&self, answer: Result<Answer, Failure>) -> Result<Answer, Failure> {
+        if matches!(answer, Err(Failure::Timeout | Failure::Lost(_))) {
             self.kept.take();
         }
         answer
@@ -162,24 +172,26 @@ impl Calls {
         mut sender: SendRequest<Full<Bytes>>,
         body: Bytes,
         hops: u16,
-    ) -> Result<Answer, String> {
+    ) -> Result<Answer, Failure> {
         let request = Request::builder().method(Method::POST).uri(&self.uri).header(HOPS, hops);
         let mut request = request
             .body(Full::new(body))
-            .map_err(|error| format!("no request can be made of it: {error}"))?;
+            .map_err(|error| Failure::Lost(format!("no request can be made of it: {error}")))?;
         request.headers_mut().extend(self.headers.clone());
-        let timeout = self.server.timeout;
-        let response = within(timeout, async {
+        let answered = async {
             sender.ready().await?;
-            sender.send_request(request).await
-        });
-        let (head, body) = response.await?.into_parts();
-        let body = within(timeout, Limited::new(body, ANSWER).collect()).await?;
-        let fields = body.trailers().cloned().unwrap_or(head.headers);
-        Ok(Answer { http_status: head.status.as_u16(), fields, body: body.to_bytes() })
+            let (head, body) = sender.send_request(request).await?.into_parts();
+            let body = Limited::new(body, ANSWER).collect().await?;
+            let fields = body.trailers().cloned().unwrap_or(head.headers);
+            Ok(Answer { http_status: head.status.as_u16(), fields, body: body.to_bytes() })
+        };
+        match tokio::time::timeout(self.server.timeout, answered).await {
+            Ok(answer) => answer.map_err(|error: Box<dyn Error + Send + Sync>| Failure::of(&*error)),
+            Err(_) => Err(Failure::Timeout),
+        }
     }
 
-    fn outcome(&self, answer: &Answer, spans: usize) -> Outcome {
+    fn outcome(&self, answer: &Answer, records: usize) -> Outcome {
         let place = self.place();
         if answer.http_status != 200 {
             let reason = format!("the collector {place} answered with status {}", answer.http_status);
@@ -191,17 +203,45 @@ impl Calls {
         let Some(status) = answer.status() else {
             return Outcome::Rejected(format!("the collector {place} answered without a status of gRPC"));
         };
-        let ours = self.headers.values().filter_map(|value| value.to_str().ok());
+        let without_secrets =
+            |text: &[u8]| repeated(text, self.headers.values().filter_map(|value| value.to_str().ok()));
         let message = answer.fields.get("grpc-message").map_or(&b""[..], HeaderValue::as_bytes);
         let reason =
-            format!("the collector {place} answered with gRPC status {status}: {}", repeated(message, ours));
+            format!("the collector {place} answered with gRPC status {status}: {}", without_secrets(message));
         match (status, answer.retry_delay()) {
-            (0, _) => of_answer(answer.message(), spans),
+            (0, _) => self.otlp.of_answer(answer.message(), records, without_secrets),
             // RESOURCE_EXHAUSTED may pass only where the collector says so.
             (8, None) => Outcome::Rejected(reason),
             // CANCELLED, DEADLINE_EXCEEDED, ABORTED, OUT_OF_RANGE, UNAVAILABLE and DATA_LOSS.
             (1 | 4 | 8 | 10 | 11 | 14 | 15, after) => Outcome::Retry { after, reason },
             _ => Outcome::Rejected(reason),
+        }
+    }
+}
+
+impl Failure {
+    fn of(error: &(dyn Error + 'static)) -> Failure {
+        let mut causes = std::iter::successors(Some(error), |&cause| cause.source());
+        let reset =
+            causes.find_map(|cause| cause.downcast_ref::<h2::Error>()).filter(|cause| cause.is_reset());
+        match reset.and_then(h2::Error::reason) {
+            Some(reason) => Failure::Reset(reason),
+            None => Failure::Lost(error.to_string()),
+        }
+    }
+
+    fn outcome(self, place: &str) -> Outcome {
+        match self {
+            Failure::Timeout => Outcome::retry(format!("the collector {place}: {TIMEOUT}")),
+            Failure::Lost(error) => Outcome::retry(format!("the collector {place}: {error}")),
+            Failure::Reset(reason) => {
+                let text = format!("the collector {place} reset the stream: {reason}");
+                match reason {
+                    // UNAVAILABLE and CANCELLED in gRPC; the other codes are statuses that are not retried.
+                    Reason::REFUSED_STREAM | Reason::CANCEL => Outcome::retry(text),
+                    _ => Outcome::Rejected(text),
+                }
+            }
         }
     }
 }
@@ -249,10 +289,15 @@ impl<F: Future + 'static> hyper::rt::Executor<F> for OnThread {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    use tokio::net::TcpListener;
+
     use super::*;
 
     fn calls() -> Calls {
-        let settings = serde_json::json!({"resource": {}, "scope": "s", "version": "1", "grpc": true});
+        let settings = serde_json::json!({"signal": "traces", "resource": {}, "scope": "s", "version": "1", "grpc": true});
         let to = Destination::server("otlp", "h".to_owned(), 4317, settings);
         let server = Server::new(&to, None, Duration::from_secs(1), &Context::default()).unwrap();
         let headers = HeaderMap::from_iter([(USER_AGENT, HeaderValue::from_static("s3cr3t"))]);
@@ -328,5 +373,81 @@ mod tests {
             assert!(matches!(with("8", &details, true), Outcome::Rejected(_)), "{details:?}");
         }
         assert!(matches!(with("3", &details(1, 0, INFO), true), Outcome::Rejected(_)));
+    }
+
+    #[test]
+    fn resets_count_as_the_statuses_of_their_codes() {
+        for (reason, passes) in [
+            (Reason::REFUSED_STREAM, true),
+            (Reason::CANCEL, true),
+            (Reason::NO_ERROR, false),
+            (Reason::INTERNAL_ERROR, false),
+            (Reason::PROTOCOL_ERROR, false),
+            (Reason::ENHANCE_YOUR_CALM, false),
+            (Reason::INADEQUATE_SECURITY, false),
+        ] {
+            let outcome = Failure::Reset(reason).outcome("h:1");
+            assert_eq!(matches!(outcome, Outcome::Retry { .. }), passes, "{reason}");
+        }
+        for failure in [Failure::Timeout, Failure::Lost("broken pipe".to_owned())] {
+            assert!(matches!(failure.outcome("h:1"), Outcome::Retry { .. }));
+        }
+        // An error on the connection is no reset of a stream.
+        let broken = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+        assert!(matches!(Failure::of(&broken), Failure::Lost(_)));
+    }
+
+    /// Answers the calls of one connection in turn with these, and counts the connections.
+    async fn answer_calls(listener: TcpListener, answers: Vec<Option<Reason>>, connections: Rc<Cell<usize>>) {
+        let answers = Rc::new(RefCell::new(answers.into_iter()));
+        while let Ok((stream, _)) = listener.accept().await {
+            connections.set(connections.get() + 1);
+            let mut connection = h2::server::handshake(stream).await.unwrap();
+            let answers = answers.clone();
+            tokio::task::spawn_local(async move {
+                while let Some(Ok((_, mut respond))) = connection.accept().await {
+                    match answers.borrow_mut().next().unwrap() {
+                        Some(reason) => respond.send_reset(reason),
+                        None => {
+                            let head =
+                                ::http::Response::builder().header("grpc-status", "0").body(()).unwrap();
+                            drop(respond.send_response(head, true).unwrap());
+                        }
+                    }
+                }
+            });
+        }
+    }
+
+    #[tokio::test]
+    async fn a_reset_is_sent_again_only_where_its_code_says_so() {
+        let all = async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let answers = [
+                None,
+                Some(Reason::INTERNAL_ERROR),
+                Some(Reason::CANCEL),
+                Some(Reason::REFUSED_STREAM),
+                None,
+            ];
+            let connections = Rc::new(Cell::new(0));
+            tokio::task::spawn_local(answer_calls(listener, answers.to_vec(), connections.clone()));
+            let mut calls = calls();
+            calls.uri = format!("http://{address}/export");
+            calls.server.timeout = Duration::from_secs(20);
+            let records = crate::sinks::tests::taken(vec![vec![1].into()]);
+            let batch = Batch { records: &records, server: 0, addresses: &[address] };
+            assert_eq!(calls.deliver(batch).await, Outcome::Delivered);
+            let refused = calls.deliver(batch).await;
+            assert!(matches!(&refused, Outcome::Rejected(text) if text.contains("reset")), "{refused:?}");
+            let cancelled = calls.deliver(batch).await;
+            assert!(matches!(cancelled, Outcome::Retry { .. }), "{cancelled:?}");
+            assert_eq!(connections.get(), 1, "a reset ends no connection");
+            // It was not processed, so it is sent at once over another connection.
+            assert_eq!(calls.deliver(batch).await, Outcome::Delivered);
+            assert_eq!(connections.get(), 2);
+        };
+        tokio::task::LocalSet::new().run_until(all).await;
     }
 }
