@@ -5,6 +5,9 @@
 //! and at most [`MAX_PAGES`] are in memory, however many scrapers of this listener or of
 //! the data plane ([`Pages::text`]) do not read theirs.
 
+mod all;
+pub mod facts;
+pub mod otlp;
 pub mod text;
 
 use std::convert::Infallible;

@@ -29,6 +29,7 @@ mod memory;
 mod metrics;
 mod mistakes;
 mod notices;
+mod otlp;
 mod pool;
 mod process;
 mod program;

@@ -1,5 +1,7 @@
 //! The metrics page: what it is made of, and what keeps it short.
 
+pub mod push;
+
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, LazyLock};
@@ -8,7 +10,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use adapters::etcd::Etcd;
 use admin::Program;
 use admin::metrics::Pages;
-use admin::metrics::text::{self, Certificate, Facts, Health, Zone};
+use admin::metrics::facts::{Certificate, Facts, Health, Zone};
+use admin::metrics::text;
 use control::acme::Standings;
 use control::look::Look;
 use control::tasks::Task;
@@ -50,17 +53,25 @@ pub fn offer(pages: Arc<Pages>, page: &MetricsPage) {
     });
 }
 
+/// The parts of the gateway that metrics are about.
+pub struct Source {
+    pub services: Services,
+    pub access_log: Option<Sink>,
+    pub handle: Handle,
+    pub etcd: Option<Arc<Etcd>>,
+    pub program: Arc<Running>,
+}
+
 /// Prints the page.
-pub fn printer(
-    services: Services,
-    access_log: Option<Sink>,
-    handle: Handle,
-    etcd: Option<Arc<Etcd>>,
-    program: Arc<Running>,
-) -> admin::metrics::Print {
-    let health = handle.health().clone();
-    let hostname = crate::server_info::hostname();
-    Arc::new(move || {
+pub fn printer(source: Arc<Source>) -> admin::metrics::Print {
+    Arc::new(move || source.look(text::page))
+}
+
+impl Source {
+    /// Gathers the values of now, and passes them on.
+    pub fn look<R>(&self, look: impl FnOnce(&Meters, &Facts<'_>) -> R) -> R {
+        let Source { services, access_log, handle, etcd, program } = self;
+        let hostname = crate::server_info::hostname();
         let tables: [(&str, &Table); 4] = [
             ("plugin-limit-count", &services.counters),
             ("plugin-limit-req", &services.paces),
@@ -74,7 +85,7 @@ pub fn printer(
         });
         // An address may be checked by several names; a series is there once.
         let mut nodes: BTreeMap<(String, String, u16), bool> = BTreeMap::new();
-        for checker in health.report() {
+        for checker in handle.health().report() {
             for node in checker.nodes {
                 let ip = node.addr.ip().to_string();
                 let series = (checker.key.path(DEFAULT_PREFIX), ip, node.addr.port());
@@ -99,7 +110,7 @@ pub fn printer(
             })
             .collect();
         #[cfg(feature = "wasm")]
-        let plugin_metrics = crate::wasm::metrics(&services);
+        let plugin_metrics = crate::wasm::metrics(services);
         #[cfg(not(feature = "wasm"))]
         let plugin_metrics = Vec::new();
         let facts = Facts {
@@ -127,8 +138,8 @@ pub fn printer(
             rejected: &rejected(&report),
             secrets: report.secrets,
         };
-        text::page(&services.meters, &facts)
-    })
+        look(&services.meters, &facts)
+    }
 }
 
 /// How many resources are not served as they are written, by what is served in their place.

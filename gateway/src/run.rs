@@ -38,6 +38,7 @@ use crate::files::{self, Found};
 use crate::handoff::AdminOnDataPort;
 use crate::imports::Job;
 use crate::lifecycle::Signals;
+use crate::metrics::push::Pusher;
 use crate::program::{OneAtATime, Running};
 use crate::runner;
 use crate::server_info::ServerInfo;
@@ -130,7 +131,8 @@ async fn serve(
     // All listeners first: an address in use is reported before anything runs.
     let apis = ApiListeners::open(&boot, given.is_some() || import.is_some(), &mut inherited).await?;
     let tls = tls.await.context("reading the trusted certificates failed")??;
-    let trust = wiring::trust(&tls.common, Some(adapters::Names(questions)));
+    let names_of_adapters = adapters::Names(questions);
+    let trust = wiring::trust(&tls.common, Some(names_of_adapters.clone()));
     logs.deliveries.trust(trust.clone());
     let admin_tls = tls::admin(&boot, &tls.common)?;
     let mut data_plane =
@@ -196,7 +198,14 @@ async fn serve(
     let on_data_port = (boot.admin.on_node_listen && apis.serves_admin())
         .then(|| AdminOnDataPort { admin: admin.clone(), control: tokio::runtime::Handle::current() });
     data_plane.hand_over(on_data_port, acme.as_ref());
-    let pages = metrics_pages(&services, &logs, &handle, etcd.clone(), &program);
+    let metered = Arc::new(metrics::Source {
+        services: services.clone(),
+        access_log: logs.http.as_ref().map(AccessLog::sink),
+        handle: handle.clone(),
+        etcd: etcd.clone(),
+        program: program.clone(),
+    });
+    let pages = metrics_pages(&metered);
     let workers = data_plane.start(readers, &services.meters)?;
     // Set nowhere else.
     let _ = program.workers.set(workers.watch().clone());
@@ -214,6 +223,13 @@ async fn serve(
     control::tasks::spawn(adapters::ocsp::run(handle.clone(), trust, wiring::ocsp(&boot)));
     spawn_reports(&program, &handle, &services);
     control::tasks::spawn(program.live.clone().run(process::reader(count)));
+    let pusher = match crate::otlp::Settings::read(&boot)? {
+        Some(push) => {
+            let instance = program.info.id().await;
+            Some(Pusher::start(&push, &instance, metered, names_of_adapters, began)?)
+        }
+        None => None,
+    };
     logs.watch();
     if let Some(page) = dashboard {
         tracing::info!(url = page, "dashboard");
@@ -234,6 +250,9 @@ async fn serve(
     control::tasks::spawn(reload_on_signal(program, reloads));
     let ended = signals.run(upgrade, boot.shutdown_timeout, async || _ = reload.try_send(())).await;
     drop(runner);
+    if let Some(pusher) = pusher {
+        pusher.finish().await;
+    }
     logs.finish();
     if let Some(etcd) = etcd {
         etcd.finish().await;
@@ -274,17 +293,9 @@ async fn await_configuration(handle: &mut Handle, inherited: &Inherited) -> anyh
 }
 
 /// The pages of metrics, which plugins may serve as well.
-fn metrics_pages(
-    services: &Services,
-    logs: &Logs,
-    handle: &Handle,
-    etcd: Option<Arc<Etcd>>,
-    program: &Arc<Running>,
-) -> Arc<Pages> {
-    let logged = logs.http.as_ref().map(AccessLog::sink);
-    let print = metrics::printer(services.clone(), logged, handle.clone(), etcd, program.clone());
-    let pages = Arc::new(Pages::new(print));
-    if let Some(page) = services.extensions.get::<MetricsPage>() {
+fn metrics_pages(source: &Arc<metrics::Source>) -> Arc<Pages> {
+    let pages = Arc::new(Pages::new(metrics::printer(source.clone())));
+    if let Some(page) = source.services.extensions.get::<MetricsPage>() {
         metrics::offer(pages.clone(), &page);
     }
     pages

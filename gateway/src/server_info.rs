@@ -68,7 +68,8 @@ impl ServerInfo {
         Ok(all.iter().filter(|info| info["id"] != own).map(shown).collect())
     }
 
-    async fn id(&self) -> Value {
+    /// The instance's id, a text.
+    pub async fn id(&self) -> Value {
         if let Some(id) = self.id.get() {
             return id.clone();
         }

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use admin::metrics::text::{PluginMetric, Shape};
+use admin::metrics::facts::{PluginMetric, Shape};
 use model::boot::{Boot, WasmPlugin};
 use scripting::wasm::{Binary, Host, Kind, LARGEST, Module, Plugin, Settings, factory, unloaded};
 use sdk::build::Services;

@@ -51,6 +51,7 @@ pub const SINKS: &[adapters::sinks::Kind] = &[
 /// # Errors
 /// An attribute of the boot file that does not fit.
 pub fn services(boot: &Boot, folders: &Arc<Folders>) -> anyhow::Result<Services> {
+    crate::otlp::Settings::read(boot)?;
     let table = |name: &str| match boot.http.shared_dicts.get(name) {
         Some(&bytes) => Table::sized(bytes).map_err(|invalid| {
             anyhow::anyhow!("nginx_config.http.lua_shared_dict.{name} in config.yaml: {invalid}")

@@ -57,7 +57,7 @@ impl<'a> Section<'a> {
         keys::find(&path).unwrap_or_else(|| unreachable!("{path} is not in the table of keys"))
     }
 
-    pub(super) fn bool(self, pointer: &str) -> bool {
+    pub fn bool(self, pointer: &str) -> bool {
         self.value(pointer, values::switch)
     }
 

@@ -3,6 +3,7 @@
 use sdk::meters::{Labels, Meters, OVERFLOW, Sample, Shard};
 
 use super::*;
+use crate::metrics::facts::{PluginMetric, Shape};
 
 fn labels(route: &str) -> Labels {
     Labels {

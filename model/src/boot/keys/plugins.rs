@@ -65,6 +65,23 @@ pub const PLUGINS: &[Row] = &[
     row("plugin_attr.prometheus.max_connections", Shape::Count { min: 1, max: 10_000 }, "32", "concurrent scrapers")
         .ours(),
     row("plugin_attr.prometheus.send_timeout", Shape::Time, "10s", "time a scraper has to read 64 KiB").ours(),
+    row("plugin_attr.prometheus.otlp.enable", Shape::Bool, "false",
+        "pushes the metrics to an OpenTelemetry collector, see [Metrics over OTLP](operating.md#metrics-over-otlp)").ours(),
+    row("plugin_attr.prometheus.otlp.endpoint", Shape::Text, "",
+        "the collector: `host:port` or a URI, to which `/v1/metrics` is appended")
+        .words("`collector` of `plugin_attr.opentelemetry`, with its protocol, headers and timeout, else `127.0.0.1:4318`").ours(),
+    row("plugin_attr.prometheus.otlp.protocol", Shape::OneOf(&["http", "grpc"]), "",
+        "`http` sends protobuf; `grpc` calls `MetricsService`").words("`http`").ours(),
+    row("plugin_attr.prometheus.otlp.headers", Shape::Any, "",
+        "headers of each request, or metadata of each call, such as `Authorization`").words("none").ours(),
+    row("plugin_attr.prometheus.otlp.resource", Shape::Any, "",
+        "attributes of the resource; `service.name` is APISIX and `service.instance.id` that of the gateway if it has none")
+        .words("`resource` of `plugin_attr.opentelemetry`").ours(),
+    row("plugin_attr.prometheus.otlp.interval", Shape::Time, "60s", "time between two exports, 100 ms or more").ours(),
+    row("plugin_attr.prometheus.otlp.timeout", Shape::Time, "3s",
+        "for connecting, and for each part of the answer").ours(),
+    row("plugin_attr.prometheus.otlp.ssl_verify", Shape::Bool, "true",
+        "the certificate of an `https` collector must be valid for its name").ours(),
     row("plugin_attr.prometheus.metrics.*.extra_labels", Shape::Labels, "",
         "labels added to `http_status`, `http_latency` or `bandwidth`: list of `NAME: $variable`"),
     row("plugin_attr.prometheus.metrics.*.expire", Shape::Count { min: 0, max: 86_400 * 365 }, "",
