@@ -116,7 +116,10 @@ impl Engine<'_> {
         name.check()?;
         wire::fields::check_value(value)?;
         let (id, name) = (name.id(), name.text());
-        if self.source == Source::None {
+        let is_early = self.source == Source::None;
+        let fields = if is_early { &self.messages.early_text } else { &self.messages.response.fields };
+        fields.check_room(name.len() + value.len())?;
+        if is_early {
             let field = self.messages.early_text.intern_line(id, name, value);
             self.messages.early.push((edit, field));
         } else {
@@ -320,6 +323,8 @@ pub struct Forward {
     pub hops: u16,
     /// It was refused for its hops.
     pub is_loop: bool,
+    /// A text that a plugin has set is not kept, as all of them were too long.
+    pub lacks_text: bool,
 }
 
 /// A set of the headers that describe the client's connection to the upstream.

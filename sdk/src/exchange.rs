@@ -236,6 +236,7 @@ impl<'s> Exchange<'s> {
     pub fn set_header(&mut self, name: &(impl Named + ?Sized), value: &[u8]) -> Result<(), BadField> {
         name.check()?;
         wire::fields::check_value(value)?;
+        self.engine.messages.request.fields.check_room(name.text().len() + value.len())?;
         self.engine.messages.note_edited(name);
         self.engine.messages.request.fields.set_checked(name.id(), name.text(), value);
         Ok(())
@@ -244,6 +245,7 @@ impl<'s> Exchange<'s> {
     pub fn add_header(&mut self, name: &(impl Named + ?Sized), value: &[u8]) -> Result<(), BadField> {
         name.check()?;
         wire::fields::check_value(value)?;
+        self.engine.messages.request.fields.check_room(name.text().len() + value.len())?;
         self.engine.messages.note_edited(name);
         self.engine.messages.request.fields.append_checked(name.id(), name.text(), value);
         Ok(())
@@ -267,9 +269,10 @@ impl<'s> Exchange<'s> {
     /// Replaces the query, given without its `?`, for later plugins, and for the upstream unless a
     /// plugin has set its URI. An empty query removes it.
     pub fn set_query(&mut self, query: &[u8]) {
+        let span = self.intern(query);
         let head = &mut self.engine.messages.request;
-        head.has_query = !query.is_empty();
-        head.query_span = head.fields.intern(query);
+        head.has_query = span.len > 0;
+        head.query_span = span;
     }
 
     /// The bytes read of a request line that was rejected: there is no head.
@@ -279,9 +282,14 @@ impl<'s> Exchange<'s> {
     }
 
     /// Stores text beside the request. The span is valid as long as the request:
-    /// `x.request().fields.bytes(span)`.
+    /// `x.request().fields.bytes(span)`. Beyond the limit of all texts it is empty, and the request is not forwarded.
     pub fn intern(&mut self, bytes: &[u8]) -> Span {
-        self.engine.messages.request.fields.intern(bytes)
+        let fields = &mut self.engine.messages.request.fields;
+        if fields.check_room(bytes.len()).is_err() {
+            self.engine.forward.lacks_text = true;
+            return Span::default();
+        }
+        fields.intern(bytes)
     }
 
     /// The value of `X-Forwarded-Port`: the port in Host, else that of the listener.

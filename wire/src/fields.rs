@@ -33,6 +33,10 @@ impl Field {
     }
 }
 
+/// Bytes of text that a message's fields may have, those that are replaced included: heads have much tighter limits, and
+/// changes add to the text.
+pub const MOST_TEXT: usize = 16 << 20;
+
 /// An invalid name or value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadField {
@@ -40,6 +44,8 @@ pub enum BadField {
     Name,
     /// The value holds CR, LF, NUL or another control character (RFC 9110 section 5.5).
     Value,
+    /// The text is full; see [`MOST_TEXT`].
+    Room,
 }
 
 impl std::fmt::Display for BadField {
@@ -47,6 +53,7 @@ impl std::fmt::Display for BadField {
         f.write_str(match self {
             BadField::Name => "a header name must be a token of letters, digits and !#$%&'*+-.^_`|~",
             BadField::Value => "a header value must not hold CR, LF, NUL or other control characters",
+            BadField::Room => "the headers of a message must not exceed 16 MiB",
         })
     }
 }
@@ -155,6 +162,14 @@ impl Fields {
         self.list.iter().any(|field| field.id == id)
     }
 
+    /// Refuses bytes that would exceed the limit of all text. To be checked by all that add text on behalf of code that
+    /// may do so again and again.
+    #[inline]
+    pub fn check_room(&self, bytes: usize) -> Result<(), BadField> {
+        let has_room = bytes <= MOST_TEXT.saturating_sub(self.text.len());
+        has_room.then_some(()).ok_or(BadField::Room)
+    }
+
     /// Appends text to the buffer and returns its span. For callers that keep more than fields
     /// (targets, normal forms).
     #[inline]
@@ -201,6 +216,7 @@ impl Fields {
     pub fn append(&mut self, name: &[u8], value: &[u8]) -> Result<(), BadField> {
         check_name(name)?;
         check_value(value)?;
+        self.check_room(name.len() + value.len())?;
         self.append_checked(Name::from_bytes(name), name, value);
         Ok(())
     }
@@ -209,6 +225,7 @@ impl Fields {
     #[inline]
     pub fn append_id(&mut self, id: Name, value: &[u8]) -> Result<(), BadField> {
         check_value(value)?;
+        self.check_room(id.as_str().len() + value.len())?;
         self.append_checked(id, id.as_str().as_bytes(), value);
         Ok(())
     }
@@ -218,6 +235,7 @@ impl Fields {
     pub fn set(&mut self, name: &[u8], value: &[u8]) -> Result<(), BadField> {
         check_name(name)?;
         check_value(value)?;
+        self.check_room(name.len() + value.len())?;
         self.set_checked(Name::from_bytes(name), name, value);
         Ok(())
     }
@@ -226,6 +244,7 @@ impl Fields {
     #[inline]
     pub fn set_id(&mut self, id: Name, value: &[u8]) -> Result<(), BadField> {
         check_value(value)?;
+        self.check_room(id.as_str().len() + value.len())?;
         self.set_checked(id, id.as_str().as_bytes(), value);
         Ok(())
     }

@@ -115,6 +115,8 @@ pub enum FaultKind {
     /// A limit of `sluice.limits`, or of `sluice.adaptive_concurrency`.
     AtLimit(Limit),
     UnsupportedScheme,
+    /// The texts that plugins have set for the request are too long.
+    LacksText,
     Panic,
     /// A plugin rejected the request's body while it was sent, with this status.
     BodyRejected(u16),
@@ -344,6 +346,7 @@ impl FaultKind {
             | FaultKind::HeldTooMuch => 503,
             FaultKind::Panic
             | FaultKind::BrokenStage
+            | FaultKind::LacksText
             | FaultKind::Unfinished(_)
             | FaultKind::Skipped { .. } => 500,
         }
@@ -415,6 +418,7 @@ impl FaultKind {
             FaultKind::NoTimeLeft => "a node of the upstream has failed, and there is no time to try another",
             FaultKind::AtLimit(limit) => limit.words(),
             FaultKind::UnsupportedScheme => "the upstream's scheme is not supported yet",
+            FaultKind::LacksText => "the texts that plugins set for the request exceed 16 MiB",
             FaultKind::Panic => "a plugin failed",
             FaultKind::BodyRejected(_) => "a plugin rejected the request body",
             FaultKind::BrokenStage => "a plugin made a response that cannot be sent",

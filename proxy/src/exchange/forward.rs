@@ -90,6 +90,9 @@ impl Forward<'_> {
         if !self.plan.websocket && asks_for_tunnel(x.request()) {
             return Err(Fault::client(FaultKind::NoWebsocket));
         }
+        if x.engine().forward.lacks_text {
+            return Err(Fault::gateway(FaultKind::LacksText));
+        }
         let made = snapshot::made(x);
         let upstream = usable_upstream_of(self.snapshot, self.plan, made.as_ref(), x)?;
         let mut filters = std::mem::take(&mut x.engine_mut().request_filters);

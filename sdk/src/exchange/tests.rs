@@ -512,3 +512,23 @@ fn messages_are_reset_between_exchanges() {
     assert!(x.body().is_empty());
     assert_eq!(x.request().framing, Framing::None);
 }
+
+#[test]
+fn texts_that_plugins_set_again_and_again_are_bounded() {
+    let mut probe = Probe::get("/hello");
+    let mut x = probe.exchange();
+    let long = [&b"/"[..], &[b'x'; 1 << 20]].concat();
+    for _ in 0..15 {
+        x.set_upstream_uri(&long);
+        assert!(!x.engine().forward.lacks_text);
+    }
+    x.set_upstream_uri(&long);
+    assert!(x.engine().forward.lacks_text && x.rewritten_uri() == Some(b""));
+    assert!(x.set_header("X-A", &long).is_err() && x.add_header("X-A", &long).is_err());
+    // Those of the response are another text.
+    assert!(x.set_response_header("X-A", &long).is_ok());
+    for _ in 0..15 {
+        let _ = x.set_response_header("X-A", &long);
+    }
+    assert!(x.set_response_header("X-A", &long).is_err());
+}

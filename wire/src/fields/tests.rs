@@ -185,3 +185,22 @@ fn line_breaks_and_controls_are_rejected() {
     assert_eq!(fields.append_id(Name::Host, b"a\n"), Err(BadField::Value));
     assert!(fields.is_empty());
 }
+
+#[test]
+fn the_text_of_a_message_is_bounded() {
+    let mut fields = Fields::new();
+    let long = vec![b'x'; 1 << 20];
+    for _ in 0..14 {
+        // The text of the value before stays.
+        fields.set(b"a", &long).unwrap();
+    }
+    assert_eq!(fields.append(b"b", &long), Ok(()));
+    assert_eq!(fields.append(b"b", &long), Err(BadField::Room));
+    assert_eq!(fields.set(b"a", &long), Err(BadField::Room));
+    assert_eq!(fields.set_id(Name::Host, &long), Err(BadField::Room));
+    assert_eq!(fields.append_id(Name::Host, &long), Err(BadField::Room));
+    assert_eq!((fields.len(), fields.get_named(b"a").unwrap().len()), (2, 1 << 20));
+    assert!(BadField::Room.to_string().contains("16 MiB"));
+    fields.clear(0);
+    assert_eq!(fields.append(b"b", &long), Ok(()));
+}
