@@ -1,9 +1,11 @@
 //! An instance with the code of `_meta.pre_function` before it.
 
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use sdk::chain::{Instance, LocalFuture, Stage};
 use sdk::exchange::Chunk;
+use sdk::stream::Side;
 use sdk::target::Doubtful;
 use sdk::{Exchange, Phase, Phases, Step};
 
@@ -109,6 +111,20 @@ impl Instance for Preceded {
 
     fn wait_body<'a>(&'a self, x: &'a mut Exchange<'_>, chunk: &'a mut Chunk) -> LocalFuture<'a, Step> {
         self.stage.instance().wait_body(x, chunk)
+    }
+
+    fn stream_data(&self, x: &mut Exchange<'_>, from: Side, chunk: &mut Chunk) -> Step {
+        self.stage.instance().stream_data(x, from, chunk)
+    }
+
+    fn poll_stream(
+        &self,
+        x: &mut Exchange<'_>,
+        from: Side,
+        chunk: &mut Chunk,
+        cx: &mut Context<'_>,
+    ) -> Poll<Step> {
+        self.stage.instance().poll_stream(x, from, chunk, cx)
     }
 
     fn serve(&self, x: &mut Exchange<'_>) -> Step {

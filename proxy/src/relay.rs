@@ -12,6 +12,8 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
+pub(crate) use sdk::stream::Side;
+
 use crate::buffers::{Buffer, Lent, SMALL};
 use crate::clock::Waiter;
 use crate::io::{self, Failed};
@@ -27,12 +29,6 @@ pub(crate) enum Ended {
     Idle,
     /// The first, or the second, broke.
     Broken(Side),
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
-    Client,
-    Upstream,
 }
 
 /// Looks at the bytes of one direction before they go on.
@@ -138,15 +134,6 @@ struct From<'a, 'io, T> {
     received: &'a Cell<u64>,
     tap: T,
     side: Side,
-}
-
-impl Side {
-    fn other(self) -> Side {
-        match self {
-            Side::Client => Side::Upstream,
-            Side::Upstream => Side::Client,
-        }
-    }
 }
 
 /// Copies one direction to its end, then passes the end on.

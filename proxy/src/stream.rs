@@ -5,6 +5,7 @@
 //! and logs it is an exchange without messages. It holds its route's plan, and no snapshot: one that
 //! lasts for days keeps nothing else of an old configuration alive.
 
+mod filtered;
 mod first;
 mod forward;
 mod preread;

@@ -5,6 +5,7 @@
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -14,6 +15,7 @@ use crate::expr::Expr;
 pub use crate::phase::{Phase, Phases};
 pub use crate::step::LocalFuture;
 use crate::step::{Reply, Step, SureAnswer};
+use crate::stream::Side;
 use wire::target::Doubtful;
 
 /// A plugin instance. The functions correspond to those of [`Plugin`](crate::Plugin).
@@ -59,6 +61,26 @@ pub trait Instance: Any + Send + Sync {
 
     fn serve(&self, _x: &mut Exchange<'_>) -> Step {
         Step::Next
+    }
+
+    /// Sees bytes of a TCP stream before they go on to the other side, and its end. Those that it leaves in the chunk go
+    /// on; those that it keeps count against [`crate::World::budget`], and a last chunk that is kept is no longer the
+    /// last. With [`Step::Wait`] no more is read from this side until [`Instance::poll_stream`] is ready;
+    /// [`Step::Reply`] closes the stream, with its status as the session's.
+    fn stream_data(&self, _x: &mut Exchange<'_>, _from: Side, _chunk: &mut Chunk) -> Step {
+        Step::Next
+    }
+
+    /// Puts bytes of a side that it has kept, and its end, into the empty chunk once they may go on. The results are
+    /// those of [`Instance::stream_data`].
+    fn poll_stream(
+        &self,
+        _x: &mut Exchange<'_>,
+        _from: Side,
+        _chunk: &mut Chunk,
+        _cx: &mut Context<'_>,
+    ) -> Poll<Step> {
+        Poll::Pending
     }
 
     fn log(&self, _x: &mut Exchange<'_>) {}
@@ -347,6 +369,46 @@ impl Chain {
     /// Runs the body filters from `*cursor` on; as [`Chain::run`].
     pub fn body_filter(&self, cursor: &mut usize, x: &mut Exchange<'_>, chunk: &mut Chunk) -> Step {
         self.filter(Phase::BodyFilter, cursor, x, |instance, x| instance.body_filter(x, chunk))
+    }
+
+    /// Shows bytes of a stream to the instances from `first` on, each what those before it have passed on. Any of them
+    /// can end the reading for now with [`Step::Wait`].
+    pub fn stream_data(&self, first: usize, x: &mut Exchange<'_>, from: Side, chunk: &mut Chunk) -> Step {
+        let mut waits = false;
+        for stage in self.of_phase(Phase::StreamData).iter().skip(first) {
+            if chunk.data.is_empty() && !chunk.last {
+                break;
+            }
+            match stage.run(Phase::StreamData, x, |instance, x| instance.stream_data(x, from, chunk)) {
+                Step::Next => {}
+                Step::Wait => waits = true,
+                step => return step,
+            }
+        }
+        if waits { Step::Wait } else { Step::Next }
+    }
+
+    /// Polls the instances that may keep bytes of a stream. Bytes that one passes on are shown to those behind it.
+    pub fn poll_stream(
+        &self,
+        x: &mut Exchange<'_>,
+        from: Side,
+        chunk: &mut Chunk,
+        cx: &mut Context<'_>,
+    ) -> Poll<Step> {
+        for (at, stage) in self.of_phase(Phase::StreamData).iter().enumerate() {
+            let mut polled = Poll::Pending;
+            stage.run(Phase::StreamData, x, |instance, x| {
+                polled = instance.poll_stream(x, from, chunk, cx);
+                Step::Next
+            });
+            match polled {
+                Poll::Pending => {}
+                Poll::Ready(Step::Next) => return Poll::Ready(self.stream_data(at + 1, x, from, chunk)),
+                ready => return ready,
+            }
+        }
+        Poll::Pending
     }
 
     pub fn log(&self, x: &mut Exchange<'_>) {

@@ -45,7 +45,7 @@ impl<P: Plugin> Instance for P {
             Phase::Access => self.access(x),
             Phase::BeforeProxy => self.before_proxy(x),
             Phase::Preread => self.preread(x),
-            Phase::HeaderFilter | Phase::BodyFilter | Phase::Log => Step::Next,
+            Phase::HeaderFilter | Phase::BodyFilter | Phase::Log | Phase::StreamData => Step::Next,
         }
     }
 

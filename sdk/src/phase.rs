@@ -16,6 +16,8 @@ pub enum Phase {
     Log,
     /// For a stream, once its route is known and before it is forwarded to an upstream.
     Preread,
+    /// For a TCP stream, with its bytes of both directions.
+    StreamData,
 }
 
 /// A set of phases.
@@ -23,7 +25,7 @@ pub enum Phase {
 pub struct Phases(u8);
 
 impl Phase {
-    pub const ALL: [Phase; 7] = [
+    pub const ALL: [Phase; 8] = [
         Phase::Rewrite,
         Phase::Access,
         Phase::BeforeProxy,
@@ -31,6 +33,7 @@ impl Phase {
         Phase::BodyFilter,
         Phase::Log,
         Phase::Preread,
+        Phase::StreamData,
     ];
 
     /// Whether the request is not forwarded yet: it can be rejected, and its body read.
@@ -49,6 +52,7 @@ impl Phases {
     pub const BODY_FILTER: Phases = Phases::of(Phase::BodyFilter);
     pub const LOG: Phases = Phases::of(Phase::Log);
     pub const PREREAD: Phases = Phases::of(Phase::Preread);
+    pub const STREAM_DATA: Phases = Phases::of(Phase::StreamData);
 
     pub const fn of(phase: Phase) -> Phases {
         Phases(1 << phase as u8)

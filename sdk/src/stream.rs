@@ -37,6 +37,23 @@ pub struct Call {
     pub redis_line: Option<Vec<u8>>,
 }
 
+/// An end of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    Client,
+    Upstream,
+}
+
+impl Side {
+    #[must_use]
+    pub const fn other(self) -> Side {
+        match self {
+            Side::Client => Side::Upstream,
+            Side::Upstream => Side::Client,
+        }
+    }
+}
+
 /// The transport of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Protocol {

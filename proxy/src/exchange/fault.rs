@@ -117,6 +117,8 @@ pub enum FaultKind {
     UnsupportedScheme,
     /// The texts that plugins have set for the request are too long.
     LacksText,
+    /// A plugin of the stream sees bytes of TCP, and these are datagrams.
+    NeedsTcp,
     Panic,
     /// A plugin rejected the request's body while it was sent, with this status.
     BodyRejected(u16),
@@ -334,7 +336,8 @@ impl FaultKind {
             | FaultKind::Unprocessed
             | FaultKind::NoServerLeft
             | FaultKind::NoTimeLeft
-            | FaultKind::UnsupportedScheme => 502,
+            | FaultKind::UnsupportedScheme
+            | FaultKind::NeedsTcp => 502,
             FaultKind::TurnedAway(status) | FaultKind::BodyRejected(status) => status,
             FaultKind::NoRoute | FaultKind::Plan(Failure::NoService) => 404,
             FaultKind::Plan(Failure::NoUpstreamObject) => 502,
@@ -419,6 +422,7 @@ impl FaultKind {
             FaultKind::AtLimit(limit) => limit.words(),
             FaultKind::UnsupportedScheme => "the upstream's scheme is not supported yet",
             FaultKind::LacksText => "the texts that plugins set for the request exceed 16 MiB",
+            FaultKind::NeedsTcp => "a plugin of the stream route supports TCP alone",
             FaultKind::Panic => "a plugin failed",
             FaultKind::BodyRejected(_) => "a plugin rejected the request body",
             FaultKind::BrokenStage => "a plugin made a response that cannot be sent",

@@ -13,7 +13,7 @@ use snapshot::streams::{Arrival, StreamPlan};
 use wire::proxy_protocol::{self, Ends};
 
 use super::first::First;
-use super::{Outcome, end, forward, preread, protocol};
+use super::{Outcome, end, filtered, forward, preread, protocol};
 use crate::clock::Waiter;
 use crate::exchange::fault::{Fault, FaultKind};
 use crate::io;
@@ -133,10 +133,15 @@ async fn pass(
         proxy_protocol::write_v1(Some(&Ends { source, destination: x.client().local }), &mut header);
     }
     let way = Way { worker, waiters, header: &header, idle_timeout };
+    let chain = plan.plan.chain.as_deref().filter(|chain| chain.phases().has(Phase::StreamData));
     // Boxed, as inspection needs more memory, and most streams are passed on unseen.
-    let (carried, fault) = match plan.protocol.as_deref() {
-        None => (run(way, io, &mut up, first, (Blind, Blind)).await, None),
-        Some(protocol) => Box::pin(protocol::run(way, io, &mut up, first, x, protocol)).await,
+    let (carried, failed) = match (chain, plan.protocol.as_deref()) {
+        (None, None) => (run(way, io, &mut up, first, (Blind, Blind)).await, None),
+        (Some(chain), _) => Box::pin(filtered::run(way, io, &mut up, first, x, chain)).await,
+        (None, Some(protocol)) => {
+            let (carried, fault) = Box::pin(protocol::run(way, io, &mut up, first, x, protocol)).await;
+            (carried, fault.map(Outcome::Failed))
+        }
     };
     let engine = x.engine_mut();
     engine.timing.received = carried.received;
@@ -150,27 +155,24 @@ async fn pass(
     if matches!(ended, Ended::Broken(_)) {
         up.abort();
     }
-    match fault {
-        None => Ok(ended),
-        Some(fault) => Err(Outcome::Failed(fault)),
-    }
+    failed.map_or(Ok(ended), Err)
 }
 
 /// How bytes go on.
 #[derive(Clone, Copy)]
 pub(super) struct Way<'w> {
     pub(super) worker: &'w Worker,
-    waiters: &'w [Waiter; 2],
+    pub(super) waiters: &'w [Waiter; 2],
     /// The PROXY protocol header that is sent to the server first, if any.
-    header: &'w [u8],
-    idle_timeout: std::time::Duration,
+    pub(super) header: &'w [u8],
+    pub(super) idle_timeout: std::time::Duration,
 }
 
 /// How many bytes went each way, and how the stream ended.
 pub(super) struct Carried {
-    ended: Ended,
-    received: u64,
-    sent: u64,
+    pub(super) ended: Ended,
+    pub(super) received: u64,
+    pub(super) sent: u64,
 }
 
 /// Bytes both ways. The taps look at the client's, and at the server's.

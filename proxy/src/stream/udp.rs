@@ -264,12 +264,15 @@ async fn pass(
     peer: SocketAddr,
     session: &Session,
 ) -> Result<Ended, Outcome> {
-    if let Some(chain) = plan.plan.chain.as_deref()
-        && chain.phases().has(Phase::Preread)
-    {
-        preread(worker, chain, x, session).await?;
-    }
     let failed = |kind| Outcome::Failed(Fault::gateway(kind));
+    if let Some(chain) = plan.plan.chain.as_deref() {
+        if chain.phases().has(Phase::StreamData) {
+            return Err(failed(FaultKind::NeedsTcp));
+        }
+        if chain.phases().has(Phase::Preread) {
+            preread(worker, chain, x, session).await?;
+        }
+    }
     let upstream = lease.target(&plan.plan, x).map_err(|failure| failed(FaultKind::Plan(failure)))?;
     drop(lease);
     if upstream.endpoints.is_empty() {

@@ -85,6 +85,31 @@ fn servers_with_fewer_or_faster_streams_are_preferred() {
 }
 
 #[test]
+fn plugins_see_and_change_the_bytes_of_both_sides_and_keep_them_for_a_while() {
+    let large = || vec![Until("ASKS"), Send("got"), Wait(10), Send(" it"), ToEnd];
+    let client = || vec![Send("asks"), Until("GOT IT"), Close];
+    let seen = |client, servers, recorded| Case { client, ..stream(7017, servers, vec![recorded]) };
+    seen(client(), vec![large()], "stream 200 up 4 down 6 from []").run("both sides");
+    let header = "PROXY TCP4 127.0.0.1 127.0.0.1 40000 7017\r\n";
+    let servers = vec![[vec![Until(header)], large()].concat()];
+    Case { header: true, ..seen(client(), servers, "stream 200 up 47 down 6 from []") }
+        .run("after a PROXY protocol header, which no plugin sees");
+    // The server's end is kept as well.
+    let ends = vec![Until("ASKS"), Send("got it"), Close];
+    seen(vec![Send("asks"), Until("GOT IT"), ToEnd], vec![ends], "stream 200 up 4 down 6 from []")
+        .run("the server ends first");
+    let refused = || vec![Send("asks"), Until("GOT IT"), Send("no!"), ToEnd];
+    seen(refused(), vec![large()], "stream 403 up 7 down 6 from []").run("a plugin closes it");
+    let fails = vec![Send("asks"), Until("GOT IT"), Send("no?"), ToEnd];
+    Case { panics: true, ..seen(fails, vec![large()], "stream 500 up 7 down 6 from []") }
+        .run("a plugin fails");
+    let breaks = vec![Until("ASKS"), Reset];
+    let asks = vec![Send("asks"), ToEnd];
+    Case { broken: true, ..seen(asks, vec![breaks], "stream 502 up 4 down 0 from []") }
+        .run("the server breaks off");
+}
+
+#[test]
 fn plugins_see_as_many_first_bytes_as_they_ask_for() {
     let good = "stream 200 up 4 down 4 from []";
     let run = |port, client: Vec<Do>, servers: Vec<Vec<Do>>, recorded| {

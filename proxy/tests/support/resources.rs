@@ -147,6 +147,7 @@ pub(super) fn snapshot_of(only: &[&str]) -> (Snapshot, Arc<Meters>) {
     catalog.register(Box::new(filters::Filters)).unwrap();
     catalog.register(Box::<streams::First>::default()).unwrap();
     catalog.register(Box::new(streams::Waits)).unwrap();
+    catalog.register(Box::new(streams::Sees)).unwrap();
     let settings = snapshot::compile::Settings {
         protocols: vec!["dubbo".to_owned(), "redis".to_owned()],
         tls: TlsSettings { tickets: Tickets::new(3600), ..TlsSettings::default() },

@@ -197,6 +197,7 @@ pub fn of_streams() -> Vec<(u16, Value)> {
         (7013, spoken("redis", json!({"recorder": {}}))),
         (7014, seen(json!({"recorder": {}, "first": first()}))),
         (7015, seen(json!({"recorder": {}, "waits": {}, "first": first()}))),
+        (7017, seen(json!({"recorder": {}, "sees": {}}))),
         (7020, datagrams(json!({"recorder": {}}))),
         (7021, datagrams(json!({"recorder": {}, "waits": {}}))),
         (7022, datagrams(json!({"recorder": {}, "first": first()}))),

@@ -1,6 +1,7 @@
-//! Plugins of streams: one that reads the first bytes, and one that waits.
+//! Plugins of streams: one that reads the first bytes, one that waits, and one that sees all bytes.
 
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use model::Invalid;
@@ -9,6 +10,8 @@ use sdk::build::Build;
 use sdk::catalog::{About, Catalog, Configured, Facts, SchemaType, Scope, Subsystem};
 use sdk::chain::{Chain, Fitting, LocalFuture, Stage};
 use sdk::consumers::Credential;
+use sdk::exchange::Chunk;
+use sdk::stream::Side;
 use sdk::{Exchange, Factory, Instance, Phase, Phases, Reply, Step};
 use serde_json::{Value, json};
 
@@ -131,5 +134,77 @@ impl Instance for Waits {
             testing::sleep(Duration::from_secs(1)).await;
             Step::Next
         })
+    }
+}
+
+/// Makes the client's bytes large, and keeps those of the server, and its end, for a second. It closes streams of a
+/// client that sends `!`, and fails at `?`.
+pub struct Sees;
+
+/// Bytes of the server that are kept.
+struct Kept {
+    data: Vec<u8>,
+    last: bool,
+    sleep: LocalFuture<'static, ()>,
+}
+
+impl Factory for Sees {
+    fn name(&self) -> &'static str {
+        "sees"
+    }
+
+    fn priority(&self) -> i32 {
+        10
+    }
+
+    fn phases(&self) -> Phases {
+        Phases::STREAM_DATA
+    }
+
+    fn schema(&self) -> Value {
+        json!({"type": "object"})
+    }
+
+    fn build(&self, _: Value, _: &mut Build<'_>, fitting: Fitting) -> Result<Arc<Stage>, Invalid> {
+        Ok(fitting.stage(Sees))
+    }
+}
+
+impl Instance for Sees {
+    fn phases(&self) -> Phases {
+        Factory::phases(self)
+    }
+
+    fn stream_data(&self, x: &mut Exchange<'_>, from: Side, chunk: &mut Chunk) -> Step {
+        assert!(!chunk.data.contains(&b'?'), "the plugin fails");
+        if chunk.data.contains(&b'!') && from == Side::Client {
+            return Step::Reply(Reply::status(403));
+        }
+        chunk.data.make_ascii_uppercase();
+        if from == Side::Client {
+            return Step::Next;
+        }
+        let (data, last) = (std::mem::take(&mut chunk.data), std::mem::take(&mut chunk.last));
+        let sleep = Box::pin(testing::sleep(Duration::from_secs(1)));
+        assert!(x.note::<Option<Kept>>().is_none_or(Option::is_none), "nothing is read while it waits");
+        x.set_note(Some(Kept { data, last, sleep }));
+        Step::Wait
+    }
+
+    fn poll_stream(
+        &self,
+        x: &mut Exchange<'_>,
+        from: Side,
+        chunk: &mut Chunk,
+        cx: &mut Context<'_>,
+    ) -> Poll<Step> {
+        let Some(place) = x.note_mut::<Option<Kept>>().filter(|_| from == Side::Upstream) else {
+            return Poll::Pending;
+        };
+        let Some(kept) = place else { return Poll::Pending };
+        ready!(kept.sleep.as_mut().poll(cx));
+        (chunk.data, chunk.last) = (std::mem::take(&mut kept.data), kept.last);
+        *place = None;
+        Poll::Ready(Step::Next)
     }
 }

@@ -74,7 +74,7 @@ impl Place {
             sdk::Phase::Access => Place::Access,
             sdk::Phase::BeforeProxy => Place::BeforeProxy,
             sdk::Phase::HeaderFilter => Place::HeaderFilter,
-            sdk::Phase::BodyFilter => Place::BodyFilter,
+            sdk::Phase::BodyFilter | sdk::Phase::StreamData => Place::BodyFilter,
             sdk::Phase::Log => Place::Log,
             sdk::Phase::Preread => Place::Preread,
         }

@@ -140,6 +140,7 @@ pub(super) fn name_of(phase: Phase) -> &'static str {
         Phase::BodyFilter => "body_filter",
         Phase::Log => "log",
         Phase::Preread => "preread",
+        Phase::StreamData => "stream_data",
     }
 }
 

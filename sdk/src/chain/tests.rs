@@ -326,3 +326,69 @@ fn plugins_of_a_consumer_replace_those_of_the_route() {
     assert_eq!(both.stages().next().map(Stage::priority), Some(9));
     assert_eq!(*both.disabled, ["a"]);
 }
+
+/// Puts its letter before each piece. Pieces that begin with a dot are kept until it is polled.
+struct Marks {
+    letter: u8,
+    kept: Mutex<Vec<u8>>,
+}
+
+impl Instance for Marks {
+    fn phases(&self) -> Phases {
+        Phases::STREAM_DATA
+    }
+
+    fn stream_data(&self, _: &mut Exchange<'_>, _: Side, chunk: &mut Chunk) -> Step {
+        match chunk.data.first() {
+            Some(b'!') => return Step::Reply(Reply::status(403)),
+            Some(b'.') => {
+                *self.kept.lock().unwrap() = std::mem::take(&mut chunk.data);
+                return Step::Wait;
+            }
+            Some(_) => chunk.data.insert(0, self.letter),
+            None => {}
+        }
+        Step::Next
+    }
+
+    fn poll_stream(
+        &self,
+        _: &mut Exchange<'_>,
+        _: Side,
+        chunk: &mut Chunk,
+        _: &mut Context<'_>,
+    ) -> Poll<Step> {
+        let mut kept = self.kept.lock().unwrap();
+        if kept.is_empty() {
+            return Poll::Pending;
+        }
+        chunk.data = kept.split_off(1);
+        kept.clear();
+        Poll::Ready(Step::Next)
+    }
+}
+
+#[test]
+fn bytes_of_a_stream_go_through_all_instances_also_those_that_were_kept() {
+    let stage = |name, priority, letter| {
+        let marks = Marks { letter, kept: Mutex::default() };
+        Fitting { name, priority, meta: None }.stage(marks)
+    };
+    let chain = Chain::new(vec![stage("a", 2, b'a'), stage("b", 1, b'b')], Vec::new());
+    assert!(chain.phases().has(Phase::StreamData));
+    let mut probe = Probe::default();
+    let mut x = probe.exchange();
+    let mut cx = Context::from_waker(std::task::Waker::noop());
+    let mut piece = chunk(b"x", false);
+    assert!(matches!(chain.stream_data(0, &mut x, Side::Client, &mut piece), Step::Next));
+    assert_eq!(piece.data, b"bax");
+    let mut piece = chunk(b".y", false);
+    assert!(matches!(chain.stream_data(0, &mut x, Side::Client, &mut piece), Step::Wait));
+    assert!(piece.data.is_empty());
+    // The first instance has kept it, and the second sees it once it is passed on.
+    assert!(matches!(chain.poll_stream(&mut x, Side::Client, &mut piece, &mut cx), Poll::Ready(Step::Next)));
+    assert_eq!(piece.data, b"by");
+    assert!(chain.poll_stream(&mut x, Side::Client, &mut chunk(b"", false), &mut cx).is_pending());
+    let mut piece = chunk(b"!", true);
+    assert!(matches!(chain.stream_data(0, &mut x, Side::Upstream, &mut piece), Step::Reply(_)));
+}

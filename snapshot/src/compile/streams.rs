@@ -88,6 +88,11 @@ impl Compiler {
             Some(written) => Some(Box::new(self.protocol(key, written, &for_plugins)?)),
             None => None,
         };
+        let sees_bytes = chain.as_ref().is_some_and(|chain| chain.phases().has(Phase::StreamData));
+        if sees_bytes && protocol.is_some() {
+            let why = "a stream route with a protocol cannot have plugins that see its bytes";
+            return Err(Invalid::new(why).at("/protocol"));
+        }
         let before = self.stream_routes.get(&key.id).and_then(|unit| unit.own_upstream.clone());
         let own_upstream = match &route.upstream {
             Some(written) => {
