@@ -145,15 +145,20 @@ pub fn read_boot(config: &Path) -> Result<(Boot, Vec<Diagnostic>), Vec<Diagnosti
 fn parse(file: &str, text: &str) -> Result<(Boot, Vec<Diagnostic>), Vec<Diagnostic>> {
     let names = built_plugins();
     let parsed = Boot::parse(file, text, &names, &env)?;
+    #[cfg_attr(
+        not(any(feature = "lua", feature = "wasm")),
+        expect(unused_mut, reason = "a build without scripts finds none")
+    )]
+    let mut in_files: Vec<String> = Vec::new();
     #[cfg(feature = "lua")]
-    {
-        let in_files = crate::scripts::listed_files(&parsed.0);
-        if !in_files.is_empty() {
-            let names: Vec<&str> = names.into_iter().chain(in_files.iter().map(String::as_str)).collect();
-            return Boot::parse(file, text, &names, &env);
-        }
+    in_files.extend(crate::scripts::listed_files(&parsed.0));
+    #[cfg(feature = "wasm")]
+    in_files.extend(crate::wasm::listed_for_streams(&parsed.0));
+    if in_files.is_empty() {
+        return Ok(parsed);
     }
-    Ok(parsed)
+    let names: Vec<&str> = names.into_iter().chain(in_files.iter().map(String::as_str)).collect();
+    Boot::parse(file, text, &names, &env)
 }
 
 /// The names of the plugins that this build has for routes.

@@ -7,7 +7,9 @@ use std::sync::{Arc, OnceLock};
 
 use admin::metrics::facts::{PluginMetric, Shape};
 use model::boot::{Boot, WasmPlugin};
-use scripting::wasm::{Binary, Host, Kind, LARGEST, Module, Plugin, Settings, factory, unloaded};
+use scripting::wasm::{
+    Binary, Host, Kind, LARGEST, Module, Plugin, Settings, factory, stream_factory, unloaded,
+};
 use sdk::build::Services;
 use sdk::{Factory, Phase};
 
@@ -27,14 +29,33 @@ pub fn register(boot: &Boot, catalog: &plugins::Catalog, services: &Services, se
     for written in &boot.wasm.plugins {
         let loaded = match &host {
             Ok(host) => load(host, written, &mut files),
-            Err(reason) => unloaded(&plugin(written), reason.clone()),
+            Err(reason) => (unloaded(&plugin(written), reason.clone()), Err(reason.clone())),
         };
-        let registered = loaded.and_then(|factory| catalog.register(factory));
+        let (of_routes, module) = loaded;
+        let registered = of_routes.and_then(|factory| catalog.register(factory));
+        let registered = registered.and_then(|()| match is_of_streams(boot, written) {
+            true => catalog.register_stream(stream_factory(&plugin(written), module)?),
+            false => Ok(()),
+        });
         if let Err(error) = registered {
             tracing::error!("plugin not loaded name={} error={error}", written.name);
         }
     }
 }
+
+/// Whether it is a plugin of streams as well: as for plugins in Lua, one that `stream_plugins` names.
+fn is_of_streams(boot: &Boot, plugin: &WasmPlugin) -> bool {
+    boot.streams.plugins.iter().flatten().any(|name| *name == plugin.name)
+}
+
+/// The plugins that are of streams as well, by the names of their modules in Lua.
+pub fn listed_for_streams(boot: &Boot) -> Vec<String> {
+    let listed = boot.wasm.plugins.iter().filter(|plugin| is_of_streams(boot, plugin));
+    listed.map(|plugin| model::boot::stream_module(&plugin.name)).collect()
+}
+
+/// The plugin of a module for routes, and the module, or why it is not loaded.
+type Loaded = (Result<Box<dyn Factory>, model::Invalid>, Result<Arc<Module>, Option<String>>);
 
 fn host(boot: &Boot, services: &Services) -> Result<Arc<Host>, Option<String>> {
     let settings = Settings {
@@ -58,11 +79,7 @@ fn host(boot: &Boot, services: &Services) -> Result<Arc<Host>, Option<String>> {
 type Files<'a> = BTreeMap<&'a Path, Result<Binary, String>>;
 
 /// Loads a module. One that does not load is a plugin whose resources are rejected.
-fn load<'a>(
-    host: &Arc<Host>,
-    written: &'a WasmPlugin,
-    files: &mut Files<'a>,
-) -> Result<Box<dyn Factory>, model::Invalid> {
+fn load<'a>(host: &Arc<Host>, written: &'a WasmPlugin, files: &mut Files<'a>) -> Loaded {
     let (name, file) = (&written.name, written.file.display());
     let binary = files.entry(&written.file).or_insert_with(|| {
         let bytes = read(&written.file).map_err(|error| format!("cannot read {file}: {error}"))?;
@@ -75,11 +92,11 @@ fn load<'a>(
     match module.map_err(|error| format!("cannot load the WebAssembly plugin {name}: {error}")) {
         Ok(module) => {
             tracing::info!("plugin loaded name={name} file={file}");
-            factory(&plugin(written), module)
+            (factory(&plugin(written), module.clone()), Ok(module))
         }
         Err(reason) => {
             tracing::error!("plugin not loaded name={name} file={file} error={reason:?}");
-            unloaded(&plugin(written), Some(reason))
+            (unloaded(&plugin(written), Some(reason.clone())), Err(Some(reason)))
         }
     }
 }

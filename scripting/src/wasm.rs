@@ -2,7 +2,8 @@
 //!
 //! The program reads a module's bytes and loads them ([`Module`]), off the workers. Each worker has one instance of a
 //! module, made at its first request (`machine`); it serves all routes with the plugin, as in APISIX. A plugin instance
-//! of a chain (`filter`) is a plugin context of the ABI, a request a context below it (`vm`).
+//! of a chain (`filter`, for streams `streams`) is a plugin context of the ABI, a request or a TCP stream a context below
+//! it (`vm`).
 //!
 //! A call of a module has limits of time and memory (`host`). A call that fails answers its request with 500, and the
 //! next request gets a new instance. Functions that modules call are one file for each duty, and `link` lists them.
@@ -32,13 +33,14 @@ mod respond;
 mod shared;
 mod status;
 mod stores;
+mod streams;
 mod tasks;
 #[cfg(test)]
 mod tests;
 mod vm;
 mod wasi;
 
-pub use factory::{Plugin, factory, unloaded};
+pub use factory::{Plugin, factory, stream_factory, unloaded};
 pub use host::{Host, Settings};
 pub use metrics::{BOUNDS, Kind, Metric};
 pub use module::{Binary, LARGEST, Module};

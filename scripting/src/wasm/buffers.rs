@@ -28,8 +28,10 @@ impl Buffer {
             6 => Buffer::VmConfiguration,
             7 => Buffer::PluginConfiguration,
             5 => Buffer::Message,
-            // Data of streams and arguments of foreign functions.
-            2 | 3 | 8 => return Err(Refusal::UNIMPLEMENTED),
+            2 => Buffer::Body(BodyOf::Downstream),
+            3 => Buffer::Body(BodyOf::Upstream),
+            // Arguments of foreign functions.
+            8 => return Err(Refusal::UNIMPLEMENTED),
             _ => return Err(Refusal::BAD_ARGUMENT),
         })
     }
@@ -41,9 +43,14 @@ fn with<T>(vm: &Vm, buffer: Buffer, f: impl FnOnce(&[u8]) -> T) -> Outcome<T> {
         Buffer::Body(of) => {
             let http = vm.https.get(&vm.effective).ok_or(Refusal::NOT_FOUND)?;
             match of {
-                BodyOf::Request => vm.exchange(|x| f(x.body())),
+                BodyOf::Request => vm.request(|x| f(x.body())),
                 BodyOf::Response if http.body == Some(BodyOf::Response) => Ok(f(&http.chunks)),
                 BodyOf::Response => Err(Refusal::NOT_FOUND),
+                BodyOf::Downstream | BodyOf::Upstream => {
+                    let stream = http.stream.as_ref().filter(|_| http.body == Some(of));
+                    let stream = stream.ok_or(Refusal::NOT_FOUND)?;
+                    Ok(f(&stream.data[usize::from(of == BodyOf::Upstream)]))
+                }
             }
         }
         Buffer::Answer => vm.answer.as_ref().map(|answer| f(&answer.body)).ok_or(Refusal::NOT_FOUND),
@@ -121,7 +128,21 @@ pub(super) fn set_bytes(
             http.chunks = chunks;
             Ok(())
         }
-        BodyOf::Request => vm.exchange(|x| {
+        BodyOf::Downstream | BodyOf::Upstream => {
+            let side = usize::from(of == BodyOf::Upstream);
+            let stream = http.stream.as_mut().ok_or(Refusal::NOT_FOUND)?;
+            let data = spliced(&stream.data[side])?;
+            let mut held = std::mem::take(&mut stream.held[side]);
+            let reserved = vm.world(|world| held.resize(world.budget(), data.len()));
+            let stream = vm.http()?.stream.as_mut().ok_or(Refusal::NOT_FOUND)?;
+            stream.held[side] = held;
+            if reserved != Some(Ok(())) {
+                return Err(Refusal::INTERNAL_FAILURE);
+            }
+            stream.data[side] = data;
+            Ok(())
+        }
+        BodyOf::Request => vm.request(|x| {
             let body = spliced(x.body())?;
             x.set_body(body).map_err(|error| match error {
                 NotSet::Unread => Refusal::NOT_FOUND,

@@ -32,7 +32,7 @@ impl PluginContext {
     }
 }
 
-/// A request.
+/// A request, or a TCP stream.
 #[derive(Default)]
 pub(super) struct HttpContext {
     /// The number of its plugin context.
@@ -57,6 +57,8 @@ pub(super) struct HttpContext {
     pub passed: Vec<u8>,
     /// For both.
     pub held: Reservation,
+    /// The data of a TCP stream, for which the context is instead of a request.
+    pub stream: Option<Box<StreamContext>>,
     /// Values that the module has set: names and values.
     pub properties: Vec<(Vec<u8>, Vec<u8>)>,
     /// Bytes of the properties, and of the headers that the module has added.
@@ -67,16 +69,32 @@ pub(super) struct HttpContext {
     pub is_kept: bool,
 }
 
-/// Whose body a callback works on.
+/// The state of a TCP stream for each direction: from the client, and from the upstream.
+#[derive(Default)]
+pub(super) struct StreamContext {
+    /// Bytes that the module sees with the next ones.
+    pub data: [Vec<u8>; 2],
+    /// For those and for bytes that are passed on.
+    pub held: [Reservation; 2],
+    /// Whether the side has ended, and whether that is still to be passed on.
+    pub has_ended: [bool; 2],
+    pub holds_end: [bool; 2],
+}
+
+/// Whose bytes a callback works on: those of a body, or of a stream from the client or the upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BodyOf {
     Request,
     Response,
+    Downstream,
+    Upstream,
 }
 
-/// The direction of a stream, an index of [`HttpContext::paused`].
+/// The direction of an exchange or a stream, an index of [`HttpContext::paused`].
 pub(super) const REQUEST: usize = 0;
 pub(super) const RESPONSE: usize = 1;
+pub(super) const DOWNSTREAM: usize = 0;
+pub(super) const UPSTREAM: usize = 1;
 
 /// Bytes of properties and headers that a module may add to one exchange.
 const MOST_ADDED: usize = 1 << 20;

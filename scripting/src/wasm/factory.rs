@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::filter::{Filter, Place};
 use super::module::Module;
+use super::streams::StreamFilter;
 
 /// An entry of `wasm.plugins`.
 #[derive(Debug, Clone)]
@@ -27,7 +28,18 @@ pub struct Plugin {
 /// # Errors
 /// The name is invalid.
 pub fn factory(plugin: &Plugin, module: Arc<Module>) -> Result<Box<dyn Factory>, Invalid> {
-    Ok(Box::new(Wasm { name: intern(&plugin.name)?, plugin: plugin.clone(), module: Ok(module) }))
+    made(plugin, Ok(module), false)
+}
+
+/// As [`factory`], for a plugin of streams; see [`unloaded`] for one without a module.
+///
+/// # Errors
+/// The name is invalid.
+pub fn stream_factory(
+    plugin: &Plugin,
+    module: Result<Arc<Module>, Option<String>>,
+) -> Result<Box<dyn Factory>, Invalid> {
+    made(plugin, module, true)
 }
 
 /// Makes the factory of a plugin whose module is not loaded: resources that use it are rejected for this reason.
@@ -35,7 +47,15 @@ pub fn factory(plugin: &Plugin, module: Arc<Module>) -> Result<Box<dyn Factory>,
 /// # Errors
 /// The name is invalid.
 pub fn unloaded(plugin: &Plugin, reason: Option<String>) -> Result<Box<dyn Factory>, Invalid> {
-    Ok(Box::new(Wasm { name: intern(&plugin.name)?, plugin: plugin.clone(), module: Err(reason) }))
+    made(plugin, Err(reason), false)
+}
+
+fn made(
+    plugin: &Plugin,
+    module: Result<Arc<Module>, Option<String>>,
+    is_of_streams: bool,
+) -> Result<Box<dyn Factory>, Invalid> {
+    Ok(Box::new(Wasm { name: intern(&plugin.name)?, plugin: plugin.clone(), module, is_of_streams }))
 }
 
 struct Wasm {
@@ -43,6 +63,7 @@ struct Wasm {
     plugin: Plugin,
     /// Without a reason, configurations are only checked.
     module: Result<Arc<Module>, Option<String>>,
+    is_of_streams: bool,
 }
 
 impl Factory for Wasm {
@@ -55,6 +76,9 @@ impl Factory for Wasm {
     }
 
     fn phases(&self) -> Phases {
+        if self.is_of_streams {
+            return Phases::PREREAD | Phases::STREAM_DATA | Phases::LOG;
+        }
         Phases::of(self.plugin.phase) | Phases::HEADER_FILTER | Phases::BODY_FILTER | Phases::LOG
     }
 
@@ -84,6 +108,9 @@ impl Factory for Wasm {
             conf => conf.to_string().into_bytes().into(),
         };
         let machines = cx.shared_worker_state::<Place>(&module.number.to_string());
+        if self.is_of_streams {
+            return Ok(fitting.stage(StreamFilter::new(module, config, machines)));
+        }
         let Plugin { phase, process_bodies, .. } = self.plugin;
         Ok(fitting.stage(Filter::new(module, phase, process_bodies, config, machines)))
     }

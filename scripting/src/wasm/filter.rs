@@ -17,13 +17,13 @@ use super::module::Module;
 use super::properties::{PROCESS_REQUEST_BODY, PROCESS_RESPONSE_BODY};
 
 /// The value that `proxy_on_request_headers` and its like return to stop for now.
-const PAUSE: u32 = 1;
+pub(super) const PAUSE: u32 = 1;
 
 /// The machine of a module on one worker.
 pub(super) type Place = Option<Rc<Machine>>;
 
 pub(super) struct Filter {
-    module: Arc<Module>,
+    pub(super) module: Arc<Module>,
     /// The phase of the request's callbacks.
     phase: Phase,
     /// Whether the module sees bodies without a word of its own.
@@ -34,20 +34,22 @@ pub(super) struct Filter {
     number: u64,
     /// Machines delete the context of an instance that is gone.
     alive: Arc<()>,
+    /// Whether its contexts are of streams.
+    is_of_streams: bool,
 }
 
 /// The contexts of one exchange, a note of it.
 struct Requests(Vec<Request>);
 
 /// The context of one plugin in an exchange.
-struct Request {
+pub(super) struct Request {
     /// The number of its [`Filter`].
     filter: u64,
-    machine: Rc<Machine>,
-    generation: u64,
+    pub machine: Rc<Machine>,
+    pub generation: u64,
     /// 0 once the context has ended.
-    id: u32,
-    request: Stage,
+    pub id: u32,
+    pub request: Stage,
     response: Stage,
     /// Whether the module sees the response's body.
     sees_response_body: bool,
@@ -57,7 +59,7 @@ struct Request {
 
 /// The last callback of a direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+pub(super) enum Stage {
     New,
     Headers,
     Body,
@@ -72,7 +74,7 @@ impl Drop for Request {
 }
 
 /// How a direction goes on.
-enum Settled {
+pub(super) enum Settled {
     Go,
     Reply(Reply),
 }
@@ -87,19 +89,21 @@ impl Filter {
     ) -> Filter {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        Filter { module: module.clone(), phase, sees_bodies, config, machines, number, alive: Arc::new(()) }
+        let (module, alive) = (module.clone(), Arc::new(()));
+        let is_of_streams = phase == Phase::Preread;
+        Filter { module, phase, sees_bodies, config, machines, number, alive, is_of_streams }
     }
 
-    fn known<'a>(&self, x: &'a Exchange<'_>) -> Option<&'a Request> {
+    pub(super) fn known<'a>(&self, x: &'a Exchange<'_>) -> Option<&'a Request> {
         x.note::<Requests>()?.0.iter().find(|request| request.filter == self.number)
     }
 
-    fn known_mut<'a>(&self, x: &'a mut Exchange<'_>) -> Option<&'a mut Request> {
+    pub(super) fn known_mut<'a>(&self, x: &'a mut Exchange<'_>) -> Option<&'a mut Request> {
         x.note_mut::<Requests>()?.0.iter_mut().find(|request| request.filter == self.number)
     }
 
     /// The machine of this exchange's context, its generation and its number. The context is made at first use.
-    fn context(&self, x: &mut Exchange<'_>) -> Result<(Rc<Machine>, u64, u32), Failure> {
+    pub(super) fn context(&self, x: &mut Exchange<'_>) -> Result<(Rc<Machine>, u64, u32), Failure> {
         if let Some(request) = self.known(x) {
             return Ok((request.machine.clone(), request.generation, request.id));
         }
@@ -108,7 +112,7 @@ impl Filter {
             .machines
             .with(world, |place| place.get_or_insert_with(|| Machine::new(&self.module)).clone());
         let plugin = machine.plugin(x, self.number, &self.alive, &self.config)?;
-        let id = machine.create(x, plugin)?;
+        let id = machine.create(x, plugin, self.is_of_streams)?;
         let request = Request {
             filter: self.number,
             generation: machine.generation(),
@@ -129,14 +133,14 @@ impl Filter {
 
     /// The answer to a request whose plugin has failed.
     #[cold]
-    fn failed(failure: Failure) -> Reply {
+    pub(super) fn failed(failure: Failure) -> Reply {
         let status = if failure == Failure::Failed || failure == Failure::Lost { 500 } else { 503 };
         Reply::status(status).because("a WebAssembly plugin failed")
     }
 
     /// Waits for calls of the context to end and for a paused direction to continue. With `goes_on`, a pause means that
     /// the module wants to see what comes next.
-    fn settle(
+    pub(super) fn settle(
         &self,
         x: &mut Exchange<'_>,
         cx: &mut Context<'_>,
@@ -144,6 +148,34 @@ impl Filter {
         goes_on: bool,
     ) -> Poll<Result<Settled, Failure>> {
         let (machine, generation, id) = self.context(x)?;
+        self.drive(x, cx, &machine, (generation, id))?;
+        let settled = machine.with(generation, |vm, _| {
+            let http = vm.https.get_mut(&id)?;
+            let settled = if let Some(reply) = http.reply.take() {
+                Poll::Ready(Settled::Reply(reply.reply()))
+            } else if !http.waits_for_calls() && (goes_on || !http.paused[direction]) {
+                Poll::Ready(Settled::Go)
+            } else {
+                http.waker = Some(cx.waker().clone());
+                Poll::Pending
+            };
+            http.waits = settled.is_pending();
+            if settled.is_ready() && !http.rpcs.is_empty() {
+                vm.hand_over(id);
+            }
+            Some(settled)
+        });
+        settled.flatten().ok_or(Failure::Lost)?.map(Ok)
+    }
+
+    /// Drives the calls of a context to other servers, as far as they get.
+    pub(super) fn drive(
+        &self,
+        x: &mut Exchange<'_>,
+        cx: &mut Context<'_>,
+        machine: &Rc<Machine>,
+        (generation, id): (u64, u32),
+    ) -> Result<(), Failure> {
         loop {
             let world = x.world();
             let polled = machine.with(generation, |vm, _| {
@@ -162,26 +194,9 @@ impl Filter {
             }
             match machine.with(generation, |vm, _| vm.poll_rpcs(world, id, cx)).flatten() {
                 Some(news) => machine.report_news(generation, Some(x), id, news)?,
-                None => break,
+                None => return Ok(()),
             }
         }
-        let settled = machine.with(generation, |vm, _| {
-            let http = vm.https.get_mut(&id)?;
-            let settled = if let Some(reply) = http.reply.take() {
-                Poll::Ready(Settled::Reply(reply.reply()))
-            } else if !http.waits_for_calls() && (goes_on || !http.paused[direction]) {
-                Poll::Ready(Settled::Go)
-            } else {
-                http.waker = Some(cx.waker().clone());
-                Poll::Pending
-            };
-            http.waits = settled.is_pending();
-            if settled.is_ready() && !http.rpcs.is_empty() {
-                vm.hand_over(id);
-            }
-            Some(settled)
-        });
-        settled.flatten().ok_or(Failure::Lost)?.map(Ok)
     }
 
     /// Whether the module sees the body of the request.
@@ -444,7 +459,7 @@ impl Filter {
     }
 }
 
-fn set_body(vm: &mut super::vm::Vm, id: u32, body: Option<BodyOf>) {
+pub(super) fn set_body(vm: &mut super::vm::Vm, id: u32, body: Option<BodyOf>) {
     if let Some(http) = vm.https.get_mut(&id) {
         http.body = body;
     }

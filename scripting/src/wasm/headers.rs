@@ -134,7 +134,7 @@ fn received(vm: &Vm, map: Map) -> Option<&Owned> {
 fn all(vm: &Vm, map: Map) -> Outcome<Owned> {
     match map {
         map if map.is_received() => received(vm, map).cloned().ok_or(Refusal::NOT_FOUND),
-        map => vm.exchange(|x| match map {
+        map => vm.request(|x| match map {
             Map::RequestHeaders => {
                 let pseudo = PSEUDO.iter().filter_map(|name| Some((name.to_vec(), pseudo(x, name)?)));
                 pseudo.chain(lower(&x.request().fields)).collect()
@@ -157,7 +157,7 @@ fn one(vm: &Vm, map: Map, name: &[u8]) -> Outcome<Vec<u8>> {
     };
     let found = match map {
         map if map.is_received() => received(vm, map).and_then(of_list),
-        map => vm.exchange(|x| match map {
+        map => vm.request(|x| match map {
             Map::RequestHeaders => pseudo(x, name).or_else(|| of(&x.request().fields)),
             Map::ResponseHeaders if name == b":status" => Some(status(x)),
             Map::ResponseHeaders => of(&x.response().fields),
@@ -184,7 +184,7 @@ fn change(vm: &mut Vm, map: Map, change: Change, name: &[u8], value: &[u8]) -> O
     if !vm.http()?.count_change(name, value) {
         return Err(Refusal::INTERNAL_FAILURE);
     }
-    vm.exchange(|x| changed(x, map, change, name, value)).and_then(|done| done.ok_or(Refusal::BAD_ARGUMENT))
+    vm.request(|x| changed(x, map, change, name, value)).and_then(|done| done.ok_or(Refusal::BAD_ARGUMENT))
 }
 
 /// `None` if the name or value is invalid, or is one that cannot be changed here.
@@ -291,7 +291,7 @@ pub(super) fn set_pairs(caller: &mut Caller<'_, Vm>, map: u32, slice: Slice) -> 
     let old = all(vm, map)?;
     // All of it is done, or nothing.
     let is_valid = |x: &mut Exchange<'_>| new.iter().all(|(name, value)| is_valid(x, map, name, value));
-    if map.is_received() || !vm.exchange(is_valid)? {
+    if map.is_received() || !vm.request(is_valid)? {
         return Err(Refusal::BAD_ARGUMENT);
     }
     let removed = old.iter().map(|(name, _)| (&name[..], &b""[..]));

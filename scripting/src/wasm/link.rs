@@ -388,17 +388,19 @@ fn done(vm: &mut Vm) -> Outcome {
     }
 }
 
-/// Continues or closes the stream of a request or response.
+/// Continues or closes a direction of an exchange, or of a TCP stream; closing ends all of it.
 fn stream(vm: &mut Vm, direction: u32, closes: bool) -> Outcome {
-    let direction = match direction {
-        0 => context::REQUEST,
-        1 => context::RESPONSE,
-        2 | 3 => return Err(Refusal::UNIMPLEMENTED),
+    let http = vm.http()?;
+    let direction = match (direction, http.stream.is_some()) {
+        (0, false) => context::REQUEST,
+        (1, false) => context::RESPONSE,
+        (2, true) => context::DOWNSTREAM,
+        (3, true) => context::UPSTREAM,
         _ => return Err(Refusal::BAD_ARGUMENT),
     };
-    let http = vm.http()?;
     if closes {
-        http.reply.get_or_insert_with(reply::LocalReply::closed);
+        let is_stream = http.stream.is_some();
+        http.reply.get_or_insert_with(|| reply::LocalReply::closed(is_stream));
     }
     http.resume(direction);
     Ok(())

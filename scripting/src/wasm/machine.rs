@@ -11,7 +11,7 @@ use wasmtime::Store;
 
 use super::call::Answer;
 use super::callbacks::Callbacks;
-use super::context::{HttpContext, PluginContext};
+use super::context::{HttpContext, PluginContext, StreamContext};
 use super::host::DEADLINE;
 use super::module::{Module, Started, describe, is_interrupt};
 use super::vm::{Begun, Vm};
@@ -301,12 +301,18 @@ impl Machine {
         }
     }
 
-    /// Makes the context of a request.
-    pub(super) fn create(self: &Rc<Machine>, x: &mut Exchange<'_>, plugin: u32) -> Result<u32, Failure> {
+    /// Makes the context of a request, or of a stream.
+    pub(super) fn create(
+        self: &Rc<Machine>,
+        x: &mut Exchange<'_>,
+        plugin: u32,
+        is_stream: bool,
+    ) -> Result<u32, Failure> {
         let generation = self.generation();
         let made = self.with(generation, |vm, _| {
             let id = vm.number()?;
-            vm.https.insert(id, HttpContext { plugin, ..HttpContext::default() });
+            let stream = is_stream.then(Box::default);
+            vm.https.insert(id, HttpContext { plugin, stream, ..HttpContext::default() });
             Some(id)
         });
         let id = made.flatten().ok_or(Failure::Exhausted)?;
@@ -326,6 +332,9 @@ impl Machine {
                 http.is_over = true;
                 http.drop_chunks();
                 http.reply = None;
+                if let Some(stream) = &mut http.stream {
+                    **stream = StreamContext::default();
+                }
                 vm.calls -= std::mem::take(&mut http.calls).len();
                 for (number, _) in std::mem::take(&mut http.rpcs) {
                     vm.rpcs.remove(&number);

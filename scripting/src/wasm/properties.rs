@@ -149,10 +149,10 @@ pub(super) fn set(caller: &mut Caller<'_, Vm>, path: Slice, value: Slice) -> Out
     }
     match &path[..] {
         b"upstream_uri" if value.first() == Some(&b'/') && value.iter().all(u8::is_ascii_graphic) => {
-            vm.exchange(|x| x.set_upstream_uri(&value))
+            vm.request(|x| x.set_upstream_uri(&value))
         }
         b"upstream_host" if !value.is_empty() && value.iter().all(u8::is_ascii_graphic) => {
-            vm.exchange(|x| x.set_upstream_host(&value))
+            vm.request(|x| x.set_upstream_host(&value))
         }
         b"upstream_uri" | b"upstream_host" => Err(Refusal::BAD_ARGUMENT),
         _ => match vm.http()?.set_property(&path, &value) {

@@ -16,8 +16,9 @@ impl LocalReply {
         Reply { status: self.status, fields, body: Bytes::from(self.body), ..Reply::default() }
     }
 
-    /// The response to a request whose stream the module closes.
-    pub(super) fn closed() -> LocalReply {
-        LocalReply { status: 503, fields: Fields::new(), body: Vec::new() }
+    /// The response to a request that the module closes, or the end of a TCP stream, with the status of a refusal.
+    pub(super) fn closed(is_stream: bool) -> LocalReply {
+        let status = if is_stream { 403 } else { 503 };
+        LocalReply { status, fields: Fields::new(), body: Vec::new() }
     }
 }

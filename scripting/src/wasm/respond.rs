@@ -35,7 +35,7 @@ pub(super) fn send_local_response(
             .map_err(|_| Refusal::BAD_ARGUMENT)?;
     }
     let http = caller.data_mut().http()?;
-    if http.is_over {
+    if http.is_over || http.stream.is_some() {
         return Err(Refusal::BAD_ARGUMENT);
     }
     http.reply.get_or_insert(LocalReply { status, fields, body });

@@ -4,6 +4,7 @@ mod contexts;
 mod grpc;
 mod hostile;
 mod responses;
+mod streams;
 
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
@@ -54,6 +55,7 @@ const PRELUDE: &str = r#"
   (import "env" "proxy_send_local_response" (func $respond (param i32 i32 i32 i32 i32 i32 i32 i32) (result i32)))
   (import "env" "proxy_http_call" (func $fetch (param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32) (result i32)))
   (import "env" "proxy_continue_stream" (func $continue (param i32) (result i32)))
+  (import "env" "proxy_close_stream" (func $close_stream (param i32) (result i32)))
   (import "env" "proxy_set_effective_context" (func $effective (param i32) (result i32)))
   (import "env" "proxy_set_tick_period_milliseconds" (func $set_tick (param i32) (result i32)))
   (import "env" "proxy_set_shared_data" (func $set_shared (param i32 i32 i32 i32 i32) (result i32)))

@@ -178,7 +178,7 @@ impl Vm {
         Some(open)
     }
 
-    /// The effective context, if it is of a request.
+    /// The effective context, if it is of a request or a stream.
     pub(super) fn http(&mut self) -> Result<&mut HttpContext, Refusal> {
         self.https.get_mut(&self.effective).ok_or(Refusal::NOT_FOUND)
     }
@@ -195,6 +195,19 @@ impl Vm {
             return Err(Refusal::NOT_FOUND);
         }
         lent::with(f).ok_or(Refusal::NOT_FOUND)
+    }
+
+    /// As [`Vm::exchange`], for what only a request has.
+    pub(super) fn request<T>(&self, f: impl FnOnce(&mut Exchange<'_>) -> T) -> Result<T, Refusal> {
+        match self.is_stream() {
+            true => Err(Refusal::NOT_FOUND),
+            false => self.exchange(f),
+        }
+    }
+
+    /// Whether the effective context is of a TCP stream.
+    pub(super) fn is_stream(&self) -> bool {
+        self.https.get(&self.effective).is_some_and(|http| http.stream.is_some())
     }
 
     /// Borrows the worker, which there is except while a module is loaded.

@@ -229,8 +229,10 @@ impl Rpc {
                 }
                 Stage::Open(call) => {
                     let read = call.poll_read(cx);
-                    let head = call.head().filter(|_| !is_call && !self.has_head);
-                    if let Some((_, fields)) = head {
+                    if !is_call
+                        && !self.has_head
+                        && let Some((_, fields)) = call.head()
+                    {
                         self.has_head = true;
                         self.news.push_back(Event::Head(lower(&fields).collect()));
                     }
@@ -251,7 +253,7 @@ impl Rpc {
     fn read(&mut self, world: &dyn World, is_call: bool, piece: &[u8]) {
         let Stage::Open(call) = &self.stage else { return };
         // The body of another status is no message.
-        if call.head().is_some_and(|(status, _)| status != 200) {
+        if call.status().is_some_and(|status| status != 200) {
             return;
         }
         let most = self.most + PREFIX;
