@@ -178,7 +178,7 @@ impl LimitCount {
         x: &mut Exchange<'_>,
     ) -> Option<Step> {
         // Windows on this node never fail.
-        let decision = local.take(key, 1, window.rule(self.sliding), x.start_steady_ms()).unwrap_or_default();
+        let decision = local.take(key, 1, window.rule(self.sliding), x.steady_ms()).unwrap_or_default();
         self.step(rule, window, decision, x)
     }
 

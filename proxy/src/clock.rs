@@ -122,7 +122,13 @@ impl Clock {
     /// Milliseconds of a clock that cannot be set: see [`sdk::World::steady_ms`].
     #[inline]
     pub(crate) fn steady_ms(&self) -> u64 {
-        self.steady_origin + self.micros() / 1000
+        self.steady_ms_at(self.micros())
+    }
+
+    /// As [`Clock::steady_ms`], for a reading of [`Clock::micros`].
+    #[inline]
+    pub(crate) fn steady_ms_at(&self, micros: u64) -> u64 {
+        self.steady_origin + micros / 1000
     }
 
     /// Unix milliseconds as of the last tick.

@@ -210,7 +210,7 @@ fn of_fault(fault: Fault) -> ConnectError {
 
 /// A connection in use.
 struct Raw {
-    conn: Conn,
+    conn: Box<Conn>,
     peer: Peer,
     to: Connect,
     /// Not held: a plugin's state on the worker may hold the connection.
@@ -219,7 +219,13 @@ struct Raw {
 }
 
 impl Raw {
-    fn connection(worker: &Rc<Worker>, conn: Conn, peer: Peer, to: &Connect, permit: Permit) -> Connection {
+    fn connection(
+        worker: &Rc<Worker>,
+        conn: Box<Conn>,
+        peer: Peer,
+        to: &Connect,
+        permit: Permit,
+    ) -> Connection {
         Connection::new(Raw { conn, peer, to: to.clone(), worker: Rc::downgrade(worker), permit })
     }
 }

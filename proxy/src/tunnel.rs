@@ -22,7 +22,7 @@ use crate::worker::Worker;
 
 /// A switched connection to an upstream, or a stream of one.
 pub(crate) enum Switched {
-    H1(up::h1::Conn),
+    H1(Box<up::h1::Conn>),
     H2(Box<up::h2::Switched>),
 }
 

@@ -22,8 +22,7 @@ use crate::worker::Worker;
 
 /// The carrier of one request: a connection of its own, or a stream of a shared one.
 pub(crate) enum Upstream {
-    H1(h1::Conn),
-    // Boxed, as HTTP/1 should not carry its size around.
+    H1(Box<h1::Conn>),
     H2(Box<h2::Stream>),
 }
 

@@ -14,7 +14,6 @@ use std::hash::BuildHasher;
 use std::net::IpAddr;
 
 use foldhash::quality::RandomState;
-use smallvec::SmallVec;
 use wire::{BadField, Method, RequestHead, Span};
 
 use crate::client::{Caller, Client};
@@ -33,13 +32,13 @@ pub struct Exchange<'s> {
     engine: Engine<'s>,
     identity: Option<Identity>,
     /// See [`Exchange::skip_plugin`].
-    skipped: SmallVec<[&'static str; 2]>,
+    skipped: Vec<&'static str>,
     /// The number of this exchange on its thread; see [`Exchange::unique`].
     serial: u64,
     /// See [`Exchange::start_ms`]; 0 until the first call.
     start_ms: Cell<u64>,
-    /// See [`Exchange::start_steady_ms`]; 0 until the first call.
-    start_steady_ms: Cell<u64>,
+    /// See [`Exchange::steady_ms`]; 0 if the clock has to be read.
+    steady_ms: Cell<u64>,
     /// See [`Exchange::searches`].
     searches: Searches,
     /// See [`Exchange::span`].
@@ -89,10 +88,10 @@ impl<'s> Exchange<'s> {
                 runtime_upstream: None,
             },
             identity: None,
-            skipped: SmallVec::new(),
+            skipped: Vec::new(),
             serial: SERIAL.replace(SERIAL.get().wrapping_add(1)),
             start_ms: Cell::new(0),
-            start_steady_ms: Cell::new(0),
+            steady_ms: Cell::new(0),
             searches: Searches::default(),
             spans: [None; 2],
         }
@@ -128,8 +127,7 @@ impl<'s> Exchange<'s> {
         SEED.with(|seed| [0, 1].map(|half| seed.hash_one((self.serial << 1) | half)))
     }
 
-    /// Sets the time at which the exchange began, where the engine has read the clock anyway. Limits read the monotonic
-    /// clock themselves: a client decides how much later they do.
+    /// Sets the time at which the exchange began, where the engine has read the clock anyway.
     #[inline]
     pub fn set_start_ms(&self, unix_ms: u64) {
         if self.start_ms.get() == 0 {
@@ -146,12 +144,19 @@ impl<'s> Exchange<'s> {
         self.start_ms.get()
     }
 
-    /// The time of the first call, by the monotonic clock; see [`World::steady_ms`].
-    pub fn start_steady_ms(&self) -> u64 {
-        if self.start_steady_ms.get() == 0 {
-            self.start_steady_ms.set(self.engine.world.steady_ms());
+    /// Sets the time that limits count by, where the engine has just read the clock; `None` once the exchange has
+    /// waited, as a client may decide for how long.
+    #[inline]
+    pub fn set_steady_ms(&self, steady_ms: Option<u64>) {
+        self.steady_ms.set(steady_ms.unwrap_or(0));
+    }
+
+    /// The time by the monotonic clock ([`World::steady_ms`]), read once unless the exchange waits.
+    pub fn steady_ms(&self) -> u64 {
+        if self.steady_ms.get() == 0 {
+            self.steady_ms.set(self.engine.world.steady_ms());
         }
-        self.start_steady_ms.get()
+        self.steady_ms.get()
     }
 
     /// The budget left for the exchange's pattern searches; see [`crate::pattern::Pattern::judge`].

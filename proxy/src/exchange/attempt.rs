@@ -69,7 +69,7 @@ struct Connection {
 
 impl Attempt<'_> {
     pub(super) async fn run(
-        self,
+        &self,
         forward: &mut Forward<'_>,
         down: &mut Downstream<'_>,
         x: &mut Exchange<'_>,

@@ -80,9 +80,10 @@ pub(crate) async fn drive(
         && let Flow::Go = flow
     {
         stopwatch.share(&x);
-        flow =
-            before_upstream(worker, down, &mut x, chains, (plan_chain, &lease.consumer_chains), &mut merged)
-                .await;
+        let consumer_chains = (plan_chain, &lease.consumer_chains);
+        if let Some(end) = before_upstream(worker, down, &mut x, chains, consumer_chains, &mut merged).await {
+            flow = end;
+        }
     }
     if let Some(chain) = merged.as_deref() {
         chains.plan = Some(chain);
@@ -98,12 +99,11 @@ pub(crate) async fn drive(
     {
         flow = Flow::Fault(Fault::gateway(FaultKind::NoRoute));
     }
-    for chain in [chains.global, chains.plan] {
-        if chain.is_some()
-            && let Flow::Go = flow
-        {
-            flow = phases::run(worker, down, chain, Phase::BeforeProxy, &mut x).await;
-        }
+    if let Flow::Go = flow
+        && let Some(halt) = chains.run(worker, Phase::BeforeProxy, &mut x)
+        && let Some(end) = halt.resolve(worker, down, &mut x).await
+    {
+        flow = end;
     }
 
     if let Flow::Go = flow
@@ -306,34 +306,34 @@ fn refused_in_path(snapshot: &Snapshot, plan: Option<&Plan>) -> Doubtful {
 }
 
 /// The phases up to `access`, in APISIX's order (3.17 and later): global rewrite, route rewrite
-/// (which may find the consumer), the consumer's own rewrite, global access, access.
+/// (which may find the consumer), the consumer's own rewrite, global access, access. Returns the
+/// end of the exchange, if it ends here.
 #[inline]
 async fn before_upstream(
     worker: &Rc<Worker>,
     down: &mut Downstream<'_>,
     x: &mut Exchange<'_>,
-    chains: Chains<'_>,
+    mut chains: Chains<'_>,
     (plan_chain, consumer_chains): (Option<&Arc<Chain>>, &ConsumerChains),
     merged: &mut Option<Arc<Chain>>,
-) -> Flow {
-    for chain in [chains.global, chains.plan] {
-        match phases::run(worker, down, chain, Phase::Rewrite, x).await {
-            Flow::Go => {}
-            flow => return flow,
-        }
+) -> Option<Flow> {
+    if let Some(halt) = chains.run(worker, Phase::Rewrite, x)
+        && let Some(end) = halt.resolve(worker, down, x).await
+    {
+        return Some(end);
     }
     if let Some(brought) = x.consumer().and_then(|consumer| consumer.chain.clone()) {
         *merged = Some(consumer_chains.merged(plan_chain, &brought));
-        match phases::run(worker, down, Some(&*brought), Phase::Rewrite, x).await {
-            Flow::Go => {}
-            flow => return flow,
+        let own = Chains { global: None, plan: Some(&*brought) };
+        if let Some(halt) = own.run(worker, Phase::Rewrite, x)
+            && let Some(end) = halt.resolve(worker, down, x).await
+        {
+            return Some(end);
         }
+        chains.plan = merged.as_deref();
     }
-    for chain in [chains.global, merged.as_deref().or(chains.plan)] {
-        match phases::run(worker, down, chain, Phase::Access, x).await {
-            Flow::Go => {}
-            flow => return flow,
-        }
+    match chains.run(worker, Phase::Access, x) {
+        Some(halt) => halt.resolve(worker, down, x).await,
+        None => None,
     }
-    Flow::Go
 }

@@ -35,7 +35,7 @@ impl<'a> Chains<'a> {
     /// The chains that have work in this phase, in order.
     #[inline]
     fn each(self, phase: Phase) -> impl Iterator<Item = &'a Chain> {
-        [self.global, self.plan].into_iter().flatten().filter(move |chain| chain.phases().has(phase))
+        self.global.into_iter().chain(self.plan).filter(move |chain| chain.phases().has(phase))
     }
 
     #[inline]
@@ -46,6 +46,16 @@ impl<'a> Chains<'a> {
     #[inline]
     pub(crate) fn has(self, phase: Phase) -> bool {
         self.each(phase).next().is_some()
+    }
+
+    /// Runs `Rewrite`, `Access` or `BeforeProxy` of both chains, up to an instance that wants more than to change the
+    /// exchange. Nothing here waits: a phase that needs no more costs no future.
+    #[inline]
+    pub(crate) fn run(self, worker: &Worker, phase: Phase, x: &mut Exchange<'_>) -> Option<Halt<'a>> {
+        if let Some(halt) = self.global.and_then(|chain| run(worker, chain, phase, x)) {
+            return Some(Halt { next: self.plan, ..halt });
+        }
+        run(worker, self.plan?, phase, x)
     }
 
     /// Runs the header filters. A panic in one is counted, and the response goes on without the rest of
@@ -124,28 +134,49 @@ impl<'a> Chains<'a> {
     }
 }
 
+/// Where a phase before the upstream stopped: an instance wants more than to change the exchange, or failed.
+pub(crate) struct Halt<'a> {
+    phase: Phase,
+    chain: &'a Chain,
+    /// The chain that runs after this one.
+    next: Option<&'a Chain>,
+    cursor: usize,
+    step: Result<Step, Fault>,
+}
+
 /// Runs one chain through `Rewrite`, `Access` or `BeforeProxy`.
 #[inline]
-pub(crate) async fn run(
-    worker: &Worker,
-    down: &mut Downstream<'_>,
-    chain: Option<&Chain>,
-    phase: Phase,
-    x: &mut Exchange<'_>,
-) -> Flow {
-    let Some(chain) = chain.filter(|chain| chain.phases().has(phase)) else {
-        return Flow::Go;
-    };
+fn run<'a>(worker: &Worker, chain: &'a Chain, phase: Phase, x: &mut Exchange<'_>) -> Option<Halt<'a>> {
+    if !chain.phases().has(phase) {
+        return None;
+    }
     let mut cursor = 0;
     match guarded(worker, || chain.run(phase, &mut cursor, x)) {
-        Ok(Step::Next) => Flow::Go,
-        Ok(Step::Reply(reply)) => {
-            x.engine_mut().answered_by = chain.name_at(phase, cursor).unwrap_or_default();
-            Flow::Reply(reply)
-        }
-        Ok(step) => go_on(worker, down, chain, phase, x, step, cursor).await,
-        Err(fault) => Flow::Fault(fault),
+        Ok(Step::Next) => None,
+        step => Some(Halt { phase, chain, next: None, cursor, step }),
     }
+}
+
+impl Halt<'_> {
+    /// Returns the end of the exchange that follows from it, or `None` if the phase ran to its end after all.
+    pub(crate) async fn resolve(
+        self,
+        worker: &Worker,
+        down: &mut Downstream<'_>,
+        x: &mut Exchange<'_>,
+    ) -> Option<Flow> {
+        match self.step {
+            Ok(Step::Reply(reply)) => Some(reply_of(self.chain, self.phase, self.cursor, x, reply)),
+            Err(fault) => Some(Flow::Fault(fault)),
+            Ok(_) => go_on(worker, down, x, self).await,
+        }
+    }
+}
+
+#[inline]
+fn reply_of(chain: &Chain, phase: Phase, cursor: usize, x: &mut Exchange<'_>, reply: Reply) -> Flow {
+    x.engine_mut().answered_by = chain.name_at(phase, cursor).unwrap_or_default();
+    Flow::Reply(reply)
 }
 
 /// The rest of a phase once a stage wants to wait or to see the body. Boxed: it is rare,
@@ -153,46 +184,46 @@ pub(crate) async fn run(
 fn go_on<'a>(
     worker: &'a Worker,
     down: &'a mut Downstream<'_>,
-    chain: &'a Chain,
-    phase: Phase,
     x: &'a mut Exchange<'_>,
-    mut step: Step,
-    mut cursor: usize,
-) -> LocalFuture<'a, Flow> {
+    halt: Halt<'a>,
+) -> LocalFuture<'a, Option<Flow>> {
     Box::pin(async move {
+        let Halt { phase, mut chain, mut next, mut cursor, mut step } = halt;
         loop {
             step = match step {
-                Step::Next => return Flow::Go,
-                Step::Reply(reply) => {
-                    x.engine_mut().answered_by = chain.name_at(phase, cursor).unwrap_or_default();
-                    return Flow::Reply(reply);
-                }
-                Step::Refuse(why) => return Flow::Fault(Fault::client(FaultKind::Undecidable(why))),
-                Step::Wait => match wait(worker, down, chain, phase, cursor, x).await {
-                    Ok(Step::Next) => {
-                        cursor += 1;
-                        match guarded(worker, || chain.run(phase, &mut cursor, x)) {
-                            Ok(step) => step,
-                            Err(fault) => return Flow::Fault(fault),
-                        }
+                Ok(Step::Next) => match next.take().and_then(|chain| run(worker, chain, phase, x)) {
+                    Some(halt) => {
+                        (chain, cursor) = (halt.chain, halt.cursor);
+                        halt.step
                     }
-                    Ok(step) => step,
-                    Err(fault) => return Flow::Fault(fault),
+                    None => return None,
                 },
-                Step::Body(limit) => {
-                    if let Err(fault) = upload::buffer(worker, down, x, limit).await {
-                        return Flow::Fault(fault);
+                Ok(Step::Reply(reply)) => return Some(reply_of(chain, phase, cursor, x, reply)),
+                Ok(Step::Refuse(why)) => Err(Fault::client(FaultKind::Undecidable(why))),
+                Ok(Step::Wait) => {
+                    let waited = wait(worker, down, chain, phase, cursor, x).await;
+                    x.set_steady_ms(None);
+                    match waited {
+                        Ok(Step::Next) => {
+                            cursor += 1;
+                            guarded(worker, || chain.run(phase, &mut cursor, x))
+                        }
+                        step => step,
                     }
-                    match guarded(worker, || chain.run(phase, &mut cursor, x)) {
+                }
+                Ok(Step::Body(limit)) => {
+                    let buffered = upload::buffer(worker, down, x, limit).await;
+                    x.set_steady_ms(None);
+                    match buffered.and_then(|()| guarded(worker, || chain.run(phase, &mut cursor, x))) {
                         // A later plugin may want more of a longer body. One that asks for a length
                         // which was tried already is broken.
                         Ok(Step::Body(limit)) if !x.lacks_body(limit) => {
-                            return Flow::Fault(Fault::gateway(FaultKind::BrokenStage));
+                            Err(Fault::gateway(FaultKind::BrokenStage))
                         }
-                        Ok(step) => step,
-                        Err(fault) => return Flow::Fault(fault),
+                        step => step,
                     }
                 }
+                Err(fault) => return Some(Flow::Fault(fault)),
             };
         }
     })

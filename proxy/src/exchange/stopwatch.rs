@@ -54,6 +54,9 @@ impl<'w> Stopwatch<'w> {
     pub(super) fn share(&self, x: &Exchange<'_>) {
         if let Some(began) = self.began {
             x.set_start_ms(self.worker.clock.unix_ms(began));
+            if !self.waits_for_body {
+                x.set_steady_ms(Some(self.worker.clock.steady_ms_at(began)));
+            }
         }
     }
 

@@ -27,7 +27,7 @@ pub(super) async fn open(
     secured: &Secured,
     timeouts: FetchTimeouts,
     end: u64,
-) -> Result<Conn, FetchError> {
+) -> Result<Box<Conn>, FetchError> {
     let host = split_authority(&tunnel.authority, 443).map_or("", |(host, _)| host);
     if matches!(secured.name, ServerName::IpAddress(_)) && host.parse::<IpAddr>().is_err() {
         // It would be the proxy's address.

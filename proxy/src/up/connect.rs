@@ -54,7 +54,7 @@ pub(crate) async fn connect(
     place: Place,
     tls: Option<&Secured>,
     timeout: Duration,
-) -> Result<(Conn, SocketAddr), Fault> {
+) -> Result<(Box<Conn>, SocketAddr), Fault> {
     let deadline = worker.clock.after(timeout);
     let mut tries = 1;
     loop {
@@ -84,7 +84,7 @@ pub(crate) async fn connect_humbly(
     tls: Option<&Secured>,
     timeout: Duration,
     end: u64,
-) -> Result<Conn, Fault> {
+) -> Result<Box<Conn>, Fault> {
     let deadline = end.min(worker.clock.after(timeout));
     let connected = match once(worker, waiter, addr.into(), tls, deadline).await {
         Err(Failure::Session) => once(worker, waiter, addr.into(), tls, deadline).await,
@@ -121,7 +121,7 @@ async fn once(
     place: Place,
     tls: Option<&Secured>,
     deadline: u64,
-) -> Result<(Conn, SocketAddr), Failure> {
+) -> Result<(Box<Conn>, SocketAddr), Failure> {
     use std::future::Future;
     let other = |kind| Failure::Other(Fault::upstream(kind));
     let connected = match place.second {
@@ -145,7 +145,9 @@ async fn once(
         None => io,
         Some(secured) => shake(worker, waiter, io, secured, deadline).await?,
     };
-    Ok((Conn { counted: Some(worker.pools.counted(addr)), ..Conn::new(io) }, addr))
+    let mut conn = Conn::new(io);
+    conn.counted = Some(worker.pools.counted(addr));
+    Ok((conn, addr))
 }
 
 /// Does the handshake on an open connection before `end`.
@@ -155,7 +157,7 @@ pub(crate) async fn secure(
     io: Io,
     secured: &Secured,
     end: u64,
-) -> Result<Conn, Fault> {
+) -> Result<Box<Conn>, Fault> {
     shake(worker, waiter, io, secured, end).await.map(Conn::new).map_err(Failure::fault)
 }
 

@@ -83,7 +83,7 @@ impl Peer {
 
 #[derive(Debug)]
 struct Idle {
-    conn: Conn,
+    conn: Box<Conn>,
     /// Milliseconds of the worker's clock: when it was put back, and when it must go.
     since: u64,
     until: u64,
@@ -160,7 +160,7 @@ impl Pools {
     /// `careful` (a request that must not be sent twice) the kernel is asked in any case; else
     /// only after a while, or when something happened on it. That may be nothing but the late
     /// report of a response's last piece, which was read along with the piece before.
-    pub(crate) fn take(&self, peer: Peer, now: u64, careful: bool) -> Option<Conn> {
+    pub(crate) fn take(&self, peer: Peer, now: u64, careful: bool) -> Option<Box<Conn>> {
         let mut all = self.by_peer.borrow_mut();
         let server = all.get_mut(&peer)?;
         server.sweeps = 0;
@@ -186,7 +186,7 @@ impl Pools {
     }
 
     /// Keeps a connection whose response was read to its end.
-    pub(crate) fn give(&self, peer: Peer, mut conn: Conn, keepalive: &Keepalive, now: u64) {
+    pub(crate) fn give(&self, peer: Peer, mut conn: Box<Conn>, keepalive: &Keepalive, now: u64) {
         if conn.requests >= keepalive.requests || keepalive.size == 0 {
             return;
         }
@@ -294,8 +294,10 @@ mod tests {
         rt::run(async move { test(addrs).await }).unwrap();
     }
 
-    async fn open(peer: Peer) -> Conn {
-        Conn { requests: 1, ..Conn::new(rt::connect(peer.addr).await.unwrap()) }
+    async fn open(peer: Peer) -> Box<Conn> {
+        let mut conn = Conn::new(rt::connect(peer.addr).await.unwrap());
+        conn.requests = 1;
+        conn
     }
 
     fn at(pools: &Pools, addr: Peer) -> usize {
@@ -346,8 +348,11 @@ mod tests {
                 pools.in_use(|addr, count| all.push((addr, count)));
                 all
             };
-            let counted =
-                async |peer: Peer| Conn { counted: Some(pools.counted(peer.addr)), ..open(peer).await };
+            let counted = async |peer: Peer| {
+                let mut conn = open(peer).await;
+                conn.counted = Some(pools.counted(peer.addr));
+                conn
+            };
             let (first, second) = (counted(a).await, counted(a).await);
             // Connections without a count, idle or not, change nothing.
             pools.give(a, open(a).await, &KEEP, 0);

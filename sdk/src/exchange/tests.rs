@@ -341,6 +341,18 @@ fn upstream_statuses_lists_all_attempts_in_order() {
     assert_eq!(x.upstream_addr(), None);
 }
 
+#[test]
+fn limits_count_by_a_clock_that_is_read_again_after_a_wait() {
+    let mut probe = Probe::default();
+    let x = probe.exchange();
+    let now = x.world().steady_ms();
+    assert_eq!(x.steady_ms(), now);
+    x.set_steady_ms(Some(now - 7));
+    assert_eq!(x.steady_ms(), now - 7, "as the engine has read it");
+    x.set_steady_ms(None);
+    assert_eq!(x.steady_ms(), now);
+}
+
 // ---- the response ----
 
 #[test]

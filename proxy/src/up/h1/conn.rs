@@ -18,7 +18,8 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    pub(crate) fn new(io: Io) -> Conn {
-        Conn { io, requests: 0, reused: false, counted: None }
+    /// In a box, since a connection moves between the pool and exchanges with every request.
+    pub(crate) fn new(io: Io) -> Box<Conn> {
+        Box::new(Conn { io, requests: 0, reused: false, counted: None })
     }
 }
