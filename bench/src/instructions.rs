@@ -35,7 +35,7 @@ const SHORT: usize = 100;
 const LAST: &str = "last-profile";
 
 /// The scenarios, by what is switched on.
-const SCENARIOS: [(&str, Setup); 9] = {
+const SCENARIOS: [(&str, Setup); 10] = {
     let plain = Setup { answer: Answer::Length4000, ..Setup::PLAIN };
     [
         ("plain", plain),
@@ -43,6 +43,7 @@ const SCENARIOS: [(&str, Setup); 9] = {
         ("limit-count", Setup { limit: true, ..plain }),
         ("prometheus", Setup { metrics: true, ..plain }),
         ("all three", Setup { key: true, limit: true, metrics: true, ..plain }),
+        ("ten plugins", Setup { key: true, limit: true, metrics: true, ten: true, ..plain }),
         ("TLS", Setup { front: Front::Https, ..plain }),
         ("HTTP/2", Setup { front: Front::H2, ..plain }),
         ("h2c", Setup { front: Front::H2c, ..plain }),
