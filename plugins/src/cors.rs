@@ -8,7 +8,7 @@
 use model::Invalid;
 use sdk::chain::Phases;
 use sdk::pattern::{Pattern, Searches};
-use sdk::{Build, Exchange, Method, Name, Plugin, Reply, Span, Step};
+use sdk::{Build, Exchange, FieldLine, Method, Name, Plugin, Reply, Span, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -30,6 +30,17 @@ pub struct Cors {
     /// Headers about methods, headers and time are sent to preflights alone.
     standard: bool,
     rejects: bool,
+    lines: Lines,
+}
+
+/// The headers whose values do not depend on the request; none where the value does, or cannot stand in a head.
+#[derive(Default)]
+struct Lines {
+    any_origin: Option<FieldLine>,
+    methods: Option<FieldLine>,
+    headers: Option<FieldLine>,
+    expose: Option<FieldLine>,
+    max_age: Option<FieldLine>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -170,7 +181,7 @@ impl Plugin for Cors {
             };
             list.as_ref().map(|list| list.iter().enumerate().map(compile).collect()).transpose()
         };
-        Ok(Cors {
+        let mut cors = Cors {
             by_regex: patterns(&config.allow_origins_by_regex, "allow_origins_by_regex")?,
             by_metadata: config.allow_origins_by_metadata.as_ref().map(|names| {
                 let known = cx.metadata().and_then(|metadata| metadata.get("allow_origins"));
@@ -193,7 +204,10 @@ impl Plugin for Cors {
             credentials: config.allow_credential,
             standard: config.preflight_headers_only,
             rejects: config.reject_other_origins,
-        })
+            lines: Lines::default(),
+        };
+        cors.lines = cors.lines();
+        Ok(cors)
     }
 
     fn rewrite(&self, x: &mut Exchange<'_>) -> Step {
@@ -225,8 +239,11 @@ impl Plugin for Cors {
             set(x.add_response_header("Vary", b"Origin"));
         }
         if let Some(allowed) = self.allowed(own, x.searches()) {
-            let origin = allowed.bytes(own);
-            self.allow(x, origin, preflight || !self.standard);
+            match (&allowed, &self.lines.any_origin) {
+                (HeaderValue::Any, Some(line)) => x.set_response_line(line),
+                _ => set(x.set_response_header(&Name::AccessControlAllowOrigin, allowed.bytes(own))),
+            }
+            self.allow(x, preflight || !self.standard);
         }
         let timing = match (&self.timing_by_regex, &self.timing) {
             (Some(patterns), _) => matches(patterns, own, x.searches()).then_some(HeaderValue::Own),
@@ -295,14 +312,27 @@ impl Cors {
                 || self.headers.as_ref().is_none_or(|allowed| wanted.any(|name| lists(allowed, name))))
     }
 
+    fn lines(&self) -> Lines {
+        let line = |name: Name, value: &str| FieldLine::new(name.as_str().as_bytes(), value.as_bytes()).ok();
+        let shown = |value: &&str| !self.standard || !value.is_empty();
+        let methods = Some(&*self.methods).filter(|methods| *methods != "**").filter(shown);
+        let max_age = Some(&*self.max_age).filter(|age| !self.standard || !age.starts_with('-'));
+        Lines {
+            any_origin: line(Name::AccessControlAllowOrigin, "*"),
+            methods: methods.and_then(|methods| line(Name::AccessControlAllowMethods, methods)),
+            headers: self.headers.as_deref().and_then(|value| line(Name::AccessControlAllowHeaders, value)),
+            expose: self.expose.as_deref().and_then(|value| line(Name::AccessControlExposeHeaders, value)),
+            max_age: max_age.and_then(|age| line(Name::AccessControlMaxAge, age)),
+        }
+    }
+
     /// Adds the headers of an origin that is allowed; with `full`, those that preflights are about as well.
-    fn allow(&self, x: &mut Exchange<'_>, origin: &[u8], full: bool) {
-        set(x.set_response_header(&Name::AccessControlAllowOrigin, origin));
+    fn allow(&self, x: &mut Exchange<'_>, full: bool) {
         if full {
             self.allow_methods(x);
         }
-        if let Some(expose) = &self.expose {
-            set(x.set_response_header(&Name::AccessControlExposeHeaders, expose.as_bytes()));
+        if let Some(line) = &self.lines.expose {
+            x.set_response_line(line);
         }
         if full {
             self.allow_headers(x);
@@ -313,34 +343,31 @@ impl Cors {
     }
 
     fn allow_methods(&self, x: &mut Exchange<'_>) {
-        let asked;
-        let methods = match self.methods.as_str() {
-            "**" => {
-                asked = x.header(&Name::AccessControlRequestMethod).unwrap_or_default().to_vec();
-                &asked
+        if self.methods == "**" {
+            let asked = x.header(&Name::AccessControlRequestMethod).unwrap_or_default().to_vec();
+            if !asked.is_empty() {
+                set(x.set_response_header(&Name::AccessControlAllowMethods, &asked));
             }
-            methods => methods.as_bytes(),
-        };
-        if !self.standard || !methods.is_empty() {
-            set(x.set_response_header(&Name::AccessControlAllowMethods, methods));
         }
-        if !self.standard || !self.max_age.starts_with('-') {
-            set(x.set_response_header(&Name::AccessControlMaxAge, self.max_age.as_bytes()));
+        for line in [&self.lines.methods, &self.lines.max_age].into_iter().flatten() {
+            x.set_response_line(line);
         }
     }
 
     fn allow_headers(&self, x: &mut Exchange<'_>) {
-        let asked;
-        let headers = match &self.headers {
-            Some(headers) => Some(headers.as_bytes()),
-            None => {
-                asked = x.header(&Name::AccessControlRequestHeaders).map(<[u8]>::to_vec);
-                asked.as_deref()
+        match &self.headers {
+            Some(headers) if !self.standard || !headers.is_empty() => {
+                if let Some(line) = &self.lines.headers {
+                    x.set_response_line(line);
+                }
             }
-        };
-        match headers.filter(|headers| !self.standard || !headers.is_empty()) {
-            Some(headers) => set(x.set_response_header(&Name::AccessControlAllowHeaders, headers)),
-            None => x.remove_response_header(&Name::AccessControlAllowHeaders),
+            Some(_) => x.remove_response_header(&Name::AccessControlAllowHeaders),
+            None => match x.header(&Name::AccessControlRequestHeaders).map(<[u8]>::to_vec) {
+                Some(asked) if !self.standard || !asked.is_empty() => {
+                    set(x.set_response_header(&Name::AccessControlAllowHeaders, &asked));
+                }
+                _ => x.remove_response_header(&Name::AccessControlAllowHeaders),
+            },
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use model::Invalid;
 use sdk::template::Template;
-use sdk::{Exchange, HeaderName};
+use sdk::{Exchange, FieldLine, HeaderName};
 use serde_json::{Map, Value, json};
 
 /// The kind of edit of a header.
@@ -21,6 +21,8 @@ pub(crate) struct Edit {
     pub name: HeaderName,
     /// Values with variables in them; several set the header several times. Empty for removals.
     pub values: Vec<Template>,
+    /// The whole line, of a setting of one value without variables.
+    pub line: Option<Box<FieldLine>>,
 }
 
 /// Reads a `headers` setting.
@@ -52,7 +54,7 @@ pub(crate) fn read(headers: &Value) -> Result<Vec<Edit>, Invalid> {
         of_map(Verb::Set, set, &mut edits).map_err(|error| error.under("/set"))?;
     }
     for name in map.get("remove").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str) {
-        edits.push(Edit { verb: Verb::Remove, name: header_name(name)?, values: Vec::new() });
+        edits.push(Edit { verb: Verb::Remove, name: header_name(name)?, values: Vec::new(), line: None });
     }
     edits.shrink_to_fit();
     Ok(edits)
@@ -78,6 +80,10 @@ pub(crate) fn plain(verb: Verb, map: &Map<String, Value>) -> Result<Vec<Edit>, I
 pub(crate) fn on_response(edits: &[Edit], x: &mut Exchange<'_>) {
     let mut value = Vec::new();
     for edit in edits {
+        if let Some(line) = &edit.line {
+            x.set_response_line(line);
+            continue;
+        }
         if edit.verb == Verb::Remove {
             x.remove_response_header(&edit.name);
             continue;
@@ -138,7 +144,13 @@ fn push(verb: Verb, name: &str, value: &Value, edits: &mut Vec<Edit>) -> Result<
         Value::Array(values) => values.iter().map(|value| text(name, value)).collect::<Result<_, _>>()?,
         value => vec![text(name, value)?],
     };
-    edits.push(Edit { verb, name: header, values });
+    let line = match (verb, &*values) {
+        (Verb::Set, [value]) => value.constant().filter(|value| !value.is_empty()),
+        _ => None,
+    };
+    // A text that cannot stand in a head was rejected above.
+    let line = line.and_then(|value| FieldLine::new(name.as_bytes(), value.as_bytes()).ok()).map(Box::new);
+    edits.push(Edit { verb, name: header, values, line });
     Ok(())
 }
 

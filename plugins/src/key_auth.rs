@@ -6,7 +6,7 @@
 use model::Invalid;
 use sdk::chain::Phases;
 use sdk::consumers::{Credential, Identity};
-use sdk::{Build, Exchange, Plugin, Step};
+use sdk::{Build, Exchange, HeaderName, Plugin, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -16,6 +16,8 @@ use crate::query::{self, Arg};
 /// The stage.
 pub struct KeyAuth {
     config: Config,
+    /// No request has a header with an invalid name.
+    header: Option<HeaderName>,
     challenge: Challenge,
 }
 
@@ -80,7 +82,8 @@ impl Plugin for KeyAuth {
 
     fn build(config: Config, _cx: &mut Build<'_>) -> Result<KeyAuth, Invalid> {
         let challenge = Challenge::new("apikey", &config.realm);
-        Ok(KeyAuth { config, challenge })
+        let header = HeaderName::new(&config.header).ok();
+        Ok(KeyAuth { config, header, challenge })
     }
 
     fn credential(consumer_config: &Value) -> Result<Option<Credential>, Invalid> {
@@ -95,7 +98,7 @@ impl Plugin for KeyAuth {
             Ok((identity, in_header)) => {
                 if self.config.hide_credentials {
                     // Also where the key stood elsewhere, so that it does not follow behind the body.
-                    x.remove_header(&self.config.header);
+                    self.remove_header(x);
                     if !in_header {
                         query::hide(x, &self.config.query);
                     }
@@ -110,7 +113,7 @@ impl Plugin for KeyAuth {
         };
         if self.config.hide_credentials {
             // A wrong key may be a right one elsewhere, so it goes as well, wherever it stands.
-            x.remove_header(&self.config.header);
+            self.remove_header(x);
             query::hide(x, &self.config.query);
         }
         self.challenge.admit(x, Self::NAME, anonymous)
@@ -118,10 +121,16 @@ impl Plugin for KeyAuth {
 }
 
 impl KeyAuth {
+    fn remove_header(&self, x: &mut Exchange<'_>) {
+        if let Some(name) = &self.header {
+            x.remove_header(name);
+        }
+    }
+
     /// Identifies the consumer, and whether its key stood in the header.
     fn identify(&self, x: &Exchange<'_>) -> Result<(Identity, bool), Denied> {
         let find = |key: &[u8]| x.consumers().find(Self::NAME, key).cloned().ok_or(Denied::Unknown);
-        if let Some(key) = x.header(&self.config.header) {
+        if let Some(key) = self.header.as_ref().and_then(|name| x.header(name)) {
             return find(key).map(|identity| (identity, true));
         }
         match query::find(x.query(), self.config.query.as_bytes()) {

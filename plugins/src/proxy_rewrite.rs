@@ -271,6 +271,10 @@ fn apply(x: &mut Exchange<'_>, edit: &Edit, captures: &[Vec<u8>], value: &mut Ve
         return true;
     }
     let is_host = edit.name.is(Name::Host);
+    if let Some(line) = edit.line.as_ref().filter(|_| !is_host) {
+        x.set_header_line(line);
+        return true;
+    }
     for (index, template) in edit.values.iter().enumerate() {
         let value = edits::rendered(template, x, captures, value);
         // As in nginx, an empty value means no value; the client's own does not stand in for it.

@@ -287,10 +287,12 @@ pub(crate) trait Lines {
     fn number(&mut self, number: u64);
     fn end(&mut self);
 
-    /// A field of a message, as it stands there.
+    /// Fields of a message, as they stand there.
     #[inline]
-    fn copy(&mut self, fields: &Fields, field: &Field) {
-        self.field(field.id, fields.bytes(field.name), fields.bytes(field.value));
+    fn copy<'a>(&mut self, fields: &Fields, some: impl Iterator<Item = &'a Field>) {
+        for field in some {
+            self.field(field.id, fields.bytes(field.name), fields.bytes(field.value));
+        }
     }
 
     fn field(&mut self, id: Name, name: &[u8], value: &[u8]);

@@ -5,7 +5,7 @@ use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
+use hashbrown::{DefaultHashBuilder, HashTable};
 use serde_json::Value;
 
 use crate::chain::{Chain, Phase, Phases};
@@ -83,7 +83,8 @@ impl fmt::Debug for Credential {
 /// change does not depend on the number of consumers.
 #[derive(Debug, Clone, Default)]
 pub struct Consumers {
-    by_plugin: HashMap<&'static str, Parts<Identity>>,
+    /// A few plugins, searched one after the other.
+    by_plugin: Vec<(&'static str, Parts<Identity>)>,
     by_name: Parts<Arc<Consumer>>,
     /// Number of consumers with plugins in these phases.
     bringing: Vec<(Phases, usize)>,
@@ -96,12 +97,17 @@ impl Consumers {
     /// time reveals nothing useful about stored keys.
     #[inline]
     pub fn find(&self, plugin: &str, key: &[u8]) -> Option<&Identity> {
-        self.by_plugin.get(plugin)?.get(key)
+        self.of_plugin(plugin)?.get(key)
     }
 
     /// Whether any consumer has a credential for this plugin.
     pub fn any(&self, plugin: &str) -> bool {
-        self.by_plugin.get(plugin).is_some_and(|keys| keys.len > 0)
+        self.of_plugin(plugin).is_some_and(|keys| keys.len > 0)
+    }
+
+    #[inline]
+    fn of_plugin(&self, plugin: &str) -> Option<&Parts<Identity>> {
+        self.by_plugin.iter().find(|(name, _)| *name == plugin).map(|(_, keys)| keys)
     }
 
     pub fn by_name(&self, name: &str) -> Option<&Arc<Consumer>> {
@@ -129,12 +135,16 @@ impl Consumers {
 
     /// Adds a credential; replaces one with the same key.
     pub fn add_credential(&mut self, plugin: &'static str, key: &[u8], identity: Identity) {
-        self.by_plugin.entry(plugin).or_default().insert(key, identity);
+        let at = self.by_plugin.iter().position(|(name, _)| *name == plugin).unwrap_or_else(|| {
+            self.by_plugin.push((plugin, Parts::default()));
+            self.by_plugin.len() - 1
+        });
+        self.by_plugin[at].1.insert(key, identity);
     }
 
     /// Removes a credential.
     pub fn remove_credential(&mut self, plugin: &str, key: &[u8]) {
-        if let Some(keys) = self.by_plugin.get_mut(plugin) {
+        if let Some((_, keys)) = self.by_plugin.iter_mut().find(|(name, _)| *name == plugin) {
             keys.remove(key);
         }
     }

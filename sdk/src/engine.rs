@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use smallvec::SmallVec;
-use wire::{BadField, Fields, Framing, Method, RequestHead, ResponseHead, Span, Version};
+use wire::{BadField, FieldLine, Fields, Framing, Method, RequestHead, ResponseHead, Span, Version};
 
 use crate::budget::Reservation;
 use crate::client::Caller;
@@ -128,6 +128,18 @@ impl Engine<'_> {
         }
         Ok(())
     }
+
+    /// Sets a response header, as [`Engine::edit`] does, to a line that was made when the plugin was built.
+    #[inline]
+    pub(crate) fn set_line(&mut self, line: &FieldLine) {
+        if self.source == Source::None {
+            let field = self.messages.early_text.intern_made(line);
+            self.messages.early.push((Edit::Set, field));
+        } else {
+            self.apply_early_edits();
+            self.messages.response.fields.set_line(line);
+        }
+    }
 }
 
 /// Called after all header filters: the coder, if there is one, changes the head or declines.
@@ -233,27 +245,29 @@ impl Messages {
     }
 
     /// Notes that a plugin has set or removed this header of the request.
-    pub(crate) fn note_edited(&mut self, name: &(impl Named + ?Sized)) {
+    #[inline]
+    pub(crate) fn note_edited(&mut self, id: wire::Name, name: &[u8]) {
         if self.may_have_trailers() {
-            self.request_trailers.remove_alike(name.text());
-            if !self.edited.contains_alike(name.text()) {
-                Rc::make_mut(&mut self.edited).append_checked(name.id(), name.text(), b"");
+            self.request_trailers.remove_alike(name);
+            if !self.edited.contains_alike(name) {
+                Rc::make_mut(&mut self.edited).append_checked(id, name, b"");
             }
         }
     }
 
     fn apply_early_edits(&mut self) {
         let Messages { early, early_text, response, .. } = self;
-        for (edit, field) in early.drain(..) {
-            let (name, value) = (early_text.bytes(field.name), early_text.bytes(field.value));
-            let fields = &mut response.fields;
+        let fields = &mut response.fields;
+        // All lines in one piece: hardly any response has these headers already.
+        let start = fields.intern_text(early_text);
+        for &(edit, field) in &*early {
+            let name = early_text.bytes(field.name);
             match edit {
-                Edit::Set if !fields.contains_checked(field.id, name) => {
-                    fields.append_line(early_text, field)
-                }
-                _ => edit.apply(fields, field.id, name, value),
+                Edit::Set if !fields.contains_checked(field.id, name) => fields.push(field.behind(start)),
+                _ => edit.apply(fields, field.id, name, early_text.bytes(field.value)),
             }
         }
+        early.clear();
         early_text.clear(1 << 10);
     }
 }

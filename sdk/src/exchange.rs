@@ -14,7 +14,7 @@ use std::hash::BuildHasher;
 use std::net::IpAddr;
 
 use foldhash::quality::RandomState;
-use wire::{BadField, Method, RequestHead, Span};
+use wire::{BadField, FieldLine, Method, RequestHead, Span};
 
 use crate::client::{Caller, Client};
 use crate::consumers::{Consumer, Consumers, Identity};
@@ -242,16 +242,22 @@ impl<'s> Exchange<'s> {
         name.check()?;
         wire::fields::check_value(value)?;
         self.engine.messages.request.fields.check_room(name.text().len() + value.len())?;
-        self.engine.messages.note_edited(name);
+        self.engine.messages.note_edited(name.id(), name.text());
         self.engine.messages.request.fields.set_checked(name.id(), name.text(), value);
         Ok(())
+    }
+
+    /// As [`Exchange::set_header`], with a line that was made when the plugin was built.
+    pub fn set_header_line(&mut self, line: &FieldLine) {
+        self.engine.messages.note_edited(line.id(), line.name());
+        self.engine.messages.request.fields.set_line(line);
     }
 
     pub fn add_header(&mut self, name: &(impl Named + ?Sized), value: &[u8]) -> Result<(), BadField> {
         name.check()?;
         wire::fields::check_value(value)?;
         self.engine.messages.request.fields.check_room(name.text().len() + value.len())?;
-        self.engine.messages.note_edited(name);
+        self.engine.messages.note_edited(name.id(), name.text());
         self.engine.messages.request.fields.append_checked(name.id(), name.text(), value);
         Ok(())
     }
@@ -259,7 +265,7 @@ impl<'s> Exchange<'s> {
     /// Removes a header of the request. The gateway does not add it by itself either, unless a
     /// later plugin sets it.
     pub fn remove_header(&mut self, name: &(impl Named + ?Sized)) {
-        self.engine.messages.note_edited(name);
+        self.engine.messages.note_edited(name.id(), name.text());
         self.engine.messages.request.fields.remove_checked(name.id(), name.text());
         self.engine.forward.without.insert(ForwardedHeaders::of(name.id()));
     }
@@ -267,7 +273,7 @@ impl<'s> Exchange<'s> {
     /// Removes request headers that a server may confuse with this one: names that differ only in
     /// case, `-` and `_`. Call it before setting a header whose value the plugin vouches for.
     pub fn remove_lookalikes(&mut self, name: &(impl Named + ?Sized)) {
-        self.engine.messages.note_edited(name);
+        self.engine.messages.note_edited(name.id(), name.text());
         self.engine.messages.request.fields.remove_lookalikes(name.text());
     }
 
@@ -373,11 +379,6 @@ impl<'s> Exchange<'s> {
     pub fn authenticate(&mut self, identity: Identity) {
         use wire::Name;
         let fields = &mut self.engine.messages.request.fields;
-        let pairs = [
-            (Name::XConsumerUsername, Some(identity.consumer.name.as_str())),
-            (Name::XCredentialIdentifier, identity.credential_id.as_deref()),
-            (Name::XConsumerCustomId, identity.consumer.custom_id.as_deref()),
-        ];
         // Hardly any client sends one of these.
         let is_forged = |id| {
             matches!(id, Name::XConsumerUsername | Name::XCredentialIdentifier | Name::XConsumerCustomId)
@@ -385,11 +386,16 @@ impl<'s> Exchange<'s> {
         if fields.list().iter().any(|field| is_forged(field.id)) {
             fields.retain_ids(|id| !is_forged(id));
         }
-        for (name, value) in pairs {
-            if let Some(value) = value {
-                // A value that is not valid in a header is omitted.
-                let _ = fields.append_id(name, value.as_bytes());
-            }
+        let mut append = |name, value: &str| {
+            // A value that is not valid in a header is omitted.
+            let _ = fields.append_id(name, value.as_bytes());
+        };
+        append(Name::XConsumerUsername, &identity.consumer.name);
+        if let Some(credential) = &identity.credential_id {
+            append(Name::XCredentialIdentifier, credential);
+        }
+        if let Some(custom) = &identity.consumer.custom_id {
+            append(Name::XConsumerCustomId, custom);
         }
         self.identity = Some(identity);
     }

@@ -2,9 +2,8 @@
 //!
 //! One limit of limit-count: its key, its numbers and its headers.
 
-use sdk::Exchange;
-use sdk::HeaderName;
 use sdk::limit::{self, Decision};
+use sdk::{Exchange, FieldLine, HeaderName};
 use serde_json::Value;
 
 use crate::limits::fields::Fields;
@@ -40,8 +39,8 @@ impl Window {
 
 /// Names of the headers that show a limit.
 pub(super) struct Headers {
-    /// The limit as text, if it is the same for all requests.
-    fixed: Option<Box<str>>,
+    /// The limit, if it is the same for all requests.
+    fixed: Option<FieldLine>,
     limit: Option<HeaderName>,
     remaining: Option<HeaderName>,
     reset: Option<HeaderName>,
@@ -60,13 +59,16 @@ impl Headers {
             // A name that cannot stand in a head is left out.
             HeaderName::new(&name).ok()
         };
-        let fixed = match count {
-            Amount::Fixed(count) => Some(count.to_string().into()),
-            Amount::Text(..) => None,
+        let limit = name("limit_header", "X-RateLimit-Limit");
+        let fixed = match (count, &limit) {
+            (Amount::Fixed(count), Some(limit)) => {
+                FieldLine::new(limit.as_str().as_bytes(), count.to_string().as_bytes()).ok()
+            }
+            _ => None,
         };
         Headers {
             fixed,
-            limit: name("limit_header", "X-RateLimit-Limit"),
+            limit,
             remaining: name("remaining_header", "X-RateLimit-Remaining"),
             reset: name("reset_header", "X-RateLimit-Reset"),
         }
@@ -78,9 +80,10 @@ impl Headers {
         let mut number = itoa::Buffer::new();
         let mut seconds = Seconds::default();
         // Digits can always stand in a head.
-        if let Some(name) = &self.limit {
-            let text = self.fixed.as_deref().unwrap_or_else(|| number.format(limit));
-            let _ = x.set_response_header(name, text.as_bytes());
+        match (&self.fixed, &self.limit) {
+            (Some(line), _) => x.set_response_line(line),
+            (None, Some(name)) => _ = x.set_response_header(name, number.format(limit).as_bytes()),
+            (None, None) => {}
         }
         if let Some(name) = &self.remaining {
             let _ = x.set_response_header(name, number.format(remaining).as_bytes());

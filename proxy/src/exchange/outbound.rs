@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use snapshot::{Endpoint, PassHost, Upstream};
 use wire::fields::check_value;
 use wire::h1::encode::BadTarget;
-use wire::{Method, Name, Span};
+use wire::{Field, Method, Name, Span};
 
 use crate::up::{Head, Lines};
 
@@ -61,7 +61,7 @@ impl Head for Outbound<'_, '_> {
         let head = x.request();
         let mut forwarded_for: SmallVec<[Span; 2]> = SmallVec::new();
         let mut present = x.engine().forward.without;
-        for field in head.fields.list() {
+        let stays = |field: &&Field| {
             match field.id {
                 Name::Host
                 | Name::ContentLength
@@ -70,25 +70,26 @@ impl Head for Outbound<'_, '_> {
                 | Name::Connection
                 | Name::Upgrade
                 | Name::SluiceHops
-                | Name::XRealIp => continue,
+                | Name::XRealIp => return false,
                 Name::XForwardedFor => {
                     forwarded_for.push(field.value);
-                    continue;
+                    return false;
                 }
                 // Fields of untrusted peers were removed: these are a trusted peer's, or a plugin's.
                 // A field without a value counts as absent.
                 Name::XForwardedProto | Name::XForwardedHost | Name::XForwardedPort
                     if head.fields.bytes(field.value).is_empty() =>
                 {
-                    continue;
+                    return false;
                 }
                 Name::XForwardedProto => present.insert(ForwardedHeaders::PROTO),
                 Name::XForwardedHost => present.insert(ForwardedHeaders::HOST),
                 Name::XForwardedPort => present.insert(ForwardedHeaders::PORT),
                 _ => {}
             }
-            to.copy(&head.fields, field);
-        }
+            true
+        };
+        to.copy(&head.fields, head.fields.list().iter().filter(stays));
         let ip = x.client().ip_text();
         to.field(Name::XRealIp, b"X-Real-IP", ip);
         if forwarded_for.is_empty() {

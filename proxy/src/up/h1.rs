@@ -181,8 +181,8 @@ impl Lines for Text<'_> {
     }
 
     #[inline]
-    fn copy(&mut self, fields: &Fields, field: &Field) {
-        fields.write_line(field, self.0);
+    fn copy<'a>(&mut self, fields: &Fields, some: impl Iterator<Item = &'a Field>) {
+        fields.write_lines(some, self.0);
     }
 }
 

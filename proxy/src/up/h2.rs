@@ -16,7 +16,7 @@ use wire::fields::check_value;
 use wire::h1::Refusal;
 use wire::h1::encode::{BadTarget, check_target, digits};
 use wire::h2::frame::Code;
-use wire::{Field, Fields, Framing, Method, Name, ResponseHead};
+use wire::{Fields, Framing, Method, Name, ResponseHead};
 
 use super::h1::Wish;
 use super::links::{Claim, Place};
@@ -397,11 +397,6 @@ impl Lines for List<'_, '_> {
         let (id, name) = self.name;
         // Fields that `put` treats specially never come in parts.
         self.to.put(id, name, &self.text);
-    }
-
-    #[inline]
-    fn copy(&mut self, fields: &Fields, field: &Field) {
-        self.put(field.id, fields.bytes(field.name), fields.bytes(field.value));
     }
 
     #[inline]

@@ -2,7 +2,7 @@
 //!
 //! The response: its head, which plugins may change before it is there, and the coding of its body.
 
-use wire::{BadField, ResponseHead};
+use wire::{BadField, FieldLine, ResponseHead};
 
 use super::{Exchange, Source};
 use crate::engine::{Edit, EndReply, ReplyFilter};
@@ -58,6 +58,13 @@ impl Exchange<'_> {
         value: &[u8],
     ) -> Result<(), BadField> {
         self.engine.edit(Edit::Set, name, value)
+    }
+
+    /// As [`Exchange::set_response_header`], with a line that was made when the plugin was built.
+    /// Plugin instances are few, so lines do not count against the limit of all texts.
+    #[inline]
+    pub fn set_response_line(&mut self, line: &FieldLine) {
+        self.engine.set_line(line);
     }
 
     /// Adds a response header, in addition to those of the same name.

@@ -38,20 +38,76 @@ fn value_check_agrees_with_the_naive_one() {
 }
 
 #[test]
-fn a_line_moves_to_another_list() {
+fn lines_move_to_another_list() {
     let (mut early, mut fields) = (Fields::new(), Fields::new());
     fields.append(b"Server", b"x").unwrap();
-    let lines: Vec<_> = [("X-A", ""), ("Retry-After", "7")]
-        .map(|(name, value)| {
-            let id = Name::from_bytes(name.as_bytes());
-            early.intern_line(id, name.as_bytes(), value.as_bytes())
-        })
-        .into();
-    lines.into_iter().for_each(|line| fields.append_line(&early, line));
+    let lines = [("X-A", ""), ("Retry-After", "7")].map(|(name, value)| {
+        let id = Name::from_bytes(name.as_bytes());
+        early.intern_line(id, name.as_bytes(), value.as_bytes())
+    });
+    let start = fields.intern_text(&early);
+    lines.into_iter().for_each(|line| fields.push(line.behind(start)));
     assert_eq!(text(&fields), "Server: x\r\nX-A: \r\nRetry-After: 7\r\n");
     assert_eq!(fields.get(Name::RetryAfter), Some(&b"7"[..]));
     assert_eq!(fields.get_named(b"x-a"), Some(&b""[..]));
     assert!(fields.contains_checked(Name::Other, b"x-A") && !fields.contains_checked(Name::Other, b"x-b"));
+}
+
+#[test]
+fn a_line_is_made_once_for_many_heads() {
+    let line = FieldLine::new(b"retry-after", b"7").unwrap();
+    assert_eq!((line.id(), line.name(), line.value()), (Name::RetryAfter, &b"retry-after"[..], &b"7"[..]));
+    for (name, value) in [(&b"X A"[..], &b"1"[..]), (b"", b"1"), (b"X-A", b"1\r\nX-B: 2"), (b"X-A", b"\0")] {
+        assert!(FieldLine::new(name, value).is_err(), "{name:?} {value:?}");
+    }
+    let own = FieldLine::new(b"X-Own", b"").unwrap();
+    let mut fields = Fields::new();
+    fields.set_line(&line);
+    fields.set_line(&own);
+    fields.append_line(&line);
+    assert_eq!(text(&fields), "retry-after: 7\r\nX-Own: \r\nretry-after: 7\r\n");
+    // As `set`: the first one changes in its place and keeps its spelling, further ones go.
+    fields.set_line(&FieldLine::new(b"Retry-After", b"123").unwrap());
+    fields.set_line(&FieldLine::new(b"x-own", b"9").unwrap());
+    assert_eq!(text(&fields), "retry-after: 123\r\nX-Own: 9\r\n");
+}
+
+/// Fields that lie side by side are written in one piece, others by themselves, in the order of the list.
+#[test]
+fn any_fields_of_a_head_are_written_as_each_by_itself() {
+    let head = b"A: 1\r\nB: 2\r\nC:3\r\nD: 4\r\nE: 5\r\n\r\n";
+    let mut fields = Fields::new();
+    fields.load(head);
+    for name in *b"ABCDE" {
+        let start = head.iter().position(|&byte| byte == name).unwrap() as u32;
+        let value = start + if name == b'C' { 2 } else { 3 };
+        let span = |start| Span { start, len: 1 };
+        fields.push(Field { id: Name::Other, name: span(start), value: span(value) });
+    }
+    fields.set(b"F", b"6").unwrap();
+    fields.append(b"G", b"7").unwrap();
+    fields.set(b"b", b"22").unwrap();
+    for chosen in 0u32..1 << fields.len() {
+        for reversed in [false, true] {
+            let mut some: Vec<_> = fields
+                .list()
+                .iter()
+                .enumerate()
+                .filter(|(at, _)| chosen >> at & 1 == 1)
+                .map(|(_, f)| f)
+                .collect();
+            if reversed {
+                some.reverse();
+            }
+            let line = |field: &&Field| {
+                [fields.bytes(field.name), b": ", fields.bytes(field.value), b"\r\n"].concat()
+            };
+            let expected: Vec<u8> = some.iter().flat_map(line).collect();
+            let mut out = b"before ".to_vec();
+            fields.write_lines(some, &mut out);
+            assert_eq!(out, [b"before ", &expected[..]].concat(), "{chosen:b}");
+        }
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::cell::Cell;
 
 use sdk::{Exchange, Reply};
 use wire::h1::encode;
-use wire::{Fields, Name, ResponseHead, Version};
+use wire::{Field, Fields, Name, ResponseHead, Version};
 
 use crate::clock::Waiter;
 use crate::h1::Writer;
@@ -154,22 +154,23 @@ fn write_head(
 ) {
     encode::status_line(head.status, out);
     let mut dated = false;
-    for field in head.fields.list() {
-        match field.id {
-            Name::Connection
-            | Name::KeepAlive
-            | Name::ProxyConnection
-            | Name::TransferEncoding
-            | Name::ContentLength
-            | Name::Server
-            | Name::Upgrade => continue,
-            // Only a chunked body has trailers to announce.
-            Name::Trailer if ending != Ending::Chunked => continue,
-            Name::Date => dated = true,
-            _ => {}
+    let stays = |field: &&Field| match field.id {
+        Name::Connection
+        | Name::KeepAlive
+        | Name::ProxyConnection
+        | Name::TransferEncoding
+        | Name::ContentLength
+        | Name::Server
+        | Name::Upgrade => false,
+        // Only a chunked body has trailers to announce.
+        Name::Trailer => ending == Ending::Chunked,
+        Name::Date => {
+            dated = true;
+            true
         }
-        head.fields.write_line(field, out);
-    }
+        _ => true,
+    };
+    head.fields.write_lines(head.fields.list().iter().filter(stays), out);
     if !dated {
         out.extend_from_slice(b"Date: ");
         worker.write_date(out);
