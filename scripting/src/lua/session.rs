@@ -3,9 +3,10 @@
 use std::rc::Rc;
 
 use bytes::Bytes;
-use mlua::Table;
+use mlua::{Lua, Table};
 use sdk::{Exchange, Reply};
 
+use super::access::exchange;
 use super::flow::Flow;
 use super::machine::Machine;
 use super::sockets::Sockets;
@@ -14,10 +15,10 @@ use super::sockets::Sockets;
 pub(super) struct Session {
     /// `ctx` of plugins, `ngx.ctx.api_ctx`.
     pub ctx: Table,
-    /// `ngx.ctx`.
-    pub ngx_ctx: Table,
-    /// Variables that scripts have set.
-    pub vars: Table,
+    /// `ngx.ctx`, once a script has used it.
+    pub ngx_ctx: Option<Table>,
+    /// Variables that scripts have set; most set none.
+    pub vars: Option<Table>,
     /// `ngx.status` before there is a response.
     pub status: Option<u16>,
     /// The code of `ngx.exit`.
@@ -52,15 +53,12 @@ impl Session {
         if x.note::<Session>().is_some() {
             return Ok(());
         }
-        let lua = &machine.lua;
-        let ctx = lua.create_table()?;
+        let ctx = machine.lua.create_table()?;
         ctx.set_metatable(Some(machine.contexts.clone()))?;
-        let ngx_ctx = lua.create_table()?;
-        ngx_ctx.raw_set("api_ctx", &ctx)?;
         x.set_note(Session {
             ctx,
-            ngx_ctx,
-            vars: lua.create_table()?,
+            ngx_ctx: None,
+            vars: None,
             status: None,
             exit: None,
             output: Vec::new(),
@@ -74,6 +72,38 @@ impl Session {
         });
         Ok(())
     }
+}
+
+/// The table of the variables that scripts of the exchange have set, made at first use; `None` without a session.
+pub(super) fn vars(lua: &Lua) -> mlua::Result<Option<Table>> {
+    of_session(lua, |session| &mut session.vars, |_, _| Ok(()))
+}
+
+/// `ngx.ctx` of the exchange, made at first use; `None` without a session.
+pub(super) fn ngx_ctx(lua: &Lua) -> mlua::Result<Option<Table>> {
+    of_session(lua, |session| &mut session.ngx_ctx, |table, ctx| table.raw_set("api_ctx", ctx))
+}
+
+fn of_session(
+    lua: &Lua,
+    place: impl Fn(&mut Session) -> &mut Option<Table>,
+    fill: impl FnOnce(&Table, Table) -> mlua::Result<()>,
+) -> mlua::Result<Option<Table>> {
+    let known =
+        exchange(|x| x.note_mut::<Session>().map(|session| (place(session).clone(), session.ctx.clone())))?;
+    let Some((table, ctx)) = known else { return Ok(None) };
+    if table.is_some() {
+        return Ok(table);
+    }
+    let table = lua.create_table()?;
+    fill(&table, ctx)?;
+    let kept = table.clone();
+    exchange(|x| {
+        if let Some(session) = x.note_mut::<Session>() {
+            *place(session) = Some(kept);
+        }
+    })?;
+    Ok(Some(table))
 }
 
 /// Whether a script has written a response without ending the request.

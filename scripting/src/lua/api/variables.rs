@@ -10,7 +10,7 @@ use sdk::vars::{self, Var};
 use super::super::access::{self, exchange};
 use super::super::condition;
 use super::super::native::{Natives, to_lua};
-use super::super::session::Session;
+use super::super::session::{self, Session};
 
 /// Names whose lookup is kept, and their length. Others, such as names made of a request's data, are looked up each
 /// time.
@@ -21,7 +21,7 @@ pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
     let known: RefCell<HashMap<String, Var>> = RefCell::default();
     natives.add("var", move |lua, name: LuaString| {
         let name = name.to_string_lossy();
-        let set = exchange(|x| x.note::<Session>().map(|session| session.vars.clone()))?;
+        let set = exchange(|x| x.note::<Session>().and_then(|session| session.vars.clone()))?;
         if let Some(set) = set {
             let value: Value = set.raw_get(name.as_str())?;
             if !value.is_nil() {
@@ -39,16 +39,15 @@ pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
         }
         value
     })?;
-    natives.add("set_var", |_, (name, value): (String, Value)| {
+    natives.add("set_var", |lua, (name, value): (String, Value)| {
         if let Some(text) = value.as_string().map(|text| text.as_bytes().to_vec()) {
             let is_forwarding = exchange(|x| forward(x, &name, &text))?;
             if is_forwarding {
                 return Ok(());
             }
         }
-        let set = exchange(|x| x.note::<Session>().map(|session| session.vars.clone()))?;
         // A variable that is set to nil has its own value again.
-        set.map_or(Ok(()), |set| set.raw_set(name, value))
+        session::vars(lua)?.map_or(Ok(()), |set| set.raw_set(name, value))
     })?;
     natives.add("matched_var", |lua, name: LuaString| {
         let var = Var::parse(&name.to_string_lossy());
@@ -61,20 +60,14 @@ pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
             None => Err(mlua::Error::runtime("variables of another request")),
         }
     })?;
-    natives.add("session", |_, what: String| {
-        let table: Option<Table> = exchange(|x| {
-            let session = x.note::<Session>()?;
-            match what.as_str() {
-                "ctx" => Some(session.ctx.clone()),
-                _ => Some(session.ngx_ctx.clone()),
-            }
-        })?;
-        Ok(table)
+    natives.add("session", |lua, what: String| match what.as_str() {
+        "ctx" => exchange(|x| x.note::<Session>().map(|session| session.ctx.clone())),
+        _ => session::ngx_ctx(lua),
     })?;
     natives.add("set_ngx_ctx", |_, table: Table| {
         exchange(|x| {
             if let Some(session) = x.note_mut::<Session>() {
-                session.ngx_ctx = table;
+                session.ngx_ctx = Some(table);
             }
         })
     })?;
