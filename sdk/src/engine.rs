@@ -117,12 +117,17 @@ impl Engine<'_> {
         wire::fields::check_value(value)?;
         let (id, name) = (name.id(), name.text());
         let is_early = self.source == Source::None;
-        let fields = if is_early { &self.messages.early_text } else { &self.messages.response.fields };
-        fields.check_room(name.len() + value.len())?;
         if is_early {
+            let room = self.messages.early_text.check_room(name.len() + value.len());
+            // A request that lacks a change is not forwarded: a header that is to be hidden would be sent.
+            self.forward.lacks_text |= room.is_err();
+            room?;
             let field = self.messages.early_text.intern_line(id, name, value);
             self.messages.early.push((edit, field));
         } else {
+            if !matches!(edit, Edit::Remove) {
+                self.messages.response.fields.check_room(name.len() + value.len())?;
+            }
             self.apply_early_edits();
             edit.apply(&mut self.messages.response.fields, id, name, value);
         }

@@ -241,7 +241,7 @@ impl<'s> Exchange<'s> {
     pub fn set_header(&mut self, name: &(impl Named + ?Sized), value: &[u8]) -> Result<(), BadField> {
         name.check()?;
         wire::fields::check_value(value)?;
-        self.engine.messages.request.fields.check_room(name.text().len() + value.len())?;
+        self.check_room(name.text().len() + value.len())?;
         self.engine.messages.note_edited(name.id(), name.text());
         self.engine.messages.request.fields.set_checked(name.id(), name.text(), value);
         Ok(())
@@ -256,10 +256,17 @@ impl<'s> Exchange<'s> {
     pub fn add_header(&mut self, name: &(impl Named + ?Sized), value: &[u8]) -> Result<(), BadField> {
         name.check()?;
         wire::fields::check_value(value)?;
-        self.engine.messages.request.fields.check_room(name.text().len() + value.len())?;
+        self.check_room(name.text().len() + value.len())?;
         self.engine.messages.note_edited(name.id(), name.text());
         self.engine.messages.request.fields.append_checked(name.id(), name.text(), value);
         Ok(())
+    }
+
+    /// A request that lacks a header for want of room is not forwarded: a client's own could take its place.
+    fn check_room(&mut self, bytes: usize) -> Result<(), BadField> {
+        let room = self.engine.messages.request.fields.check_room(bytes);
+        self.engine.forward.lacks_text |= room.is_err();
+        room
     }
 
     /// Removes a header of the request. The gateway does not add it by itself either, unless a

@@ -126,6 +126,9 @@ impl Forward<'_> {
                 PassHost::Node => Some(x.intern(endpoint.authority.as_bytes())),
                 PassHost::Rewrite(host) => Some(x.intern(host.as_bytes())),
             };
+            if x.engine().forward.lacks_text {
+                return Err(Fault::gateway(FaultKind::LacksText));
+            }
             let patience = self.plan.timeouts(upstream).connect;
             let place = match kept.take() {
                 Some(place) => Some(place),

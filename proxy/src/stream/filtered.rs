@@ -31,6 +31,8 @@ struct Filters<'f, 's> {
     chain: &'f Chain,
     /// Neither side may be silent for longer.
     alive: Cell<u64>,
+    /// Plugins keep bytes of the client, and of the upstream.
+    keeps: [Cell<bool>; 2],
 }
 
 /// One direction.
@@ -56,7 +58,7 @@ pub(super) async fn run(
     let early = first.buffer.take();
     drop(first);
     let alive = Cell::new(way.worker.clock.after(way.idle_timeout));
-    let filters = Filters { way, x: RefCell::new(x), chain, alive };
+    let filters = Filters { way, x: RefCell::new(x), chain, alive, keeps: Default::default() };
     let (mut from_client, mut to_client) = io.split();
     let (mut from_up, mut to_up) = up.split();
     let upwards = Direction {
@@ -96,8 +98,12 @@ pub(super) async fn run(
     .await;
     let carried = |ended| Carried { ended, received: received.get(), sent: sent.get() };
     match outcome {
+        Outcome::Relayed(Ended::Idle) if filters.keeps.iter().any(Cell::get) => {
+            (carried(Ended::Broken(Side::Client)), None)
+        }
         Outcome::Relayed(ended) => (carried(ended), None),
-        outcome => (carried(Ended::Closed), Some(outcome)),
+        // Each side may have got only a part.
+        outcome => (carried(Ended::Broken(Side::Client)), Some(outcome)),
     }
 }
 
@@ -155,6 +161,7 @@ impl Filters<'_, '_> {
             };
             live_on();
             let size = chunk.data.len() as u64;
+            self.keeps[from as usize].set(size == 0 && !chunk.last);
             if size > 0 {
                 io::write_all(worker, waiter, write, &chunk.data, idle_timeout)
                     .await
@@ -183,12 +190,10 @@ impl Filters<'_, '_> {
         chunk: &mut Chunk,
         received: &Cell<u64>,
     ) -> Result<bool, Outcome> {
-        let Way { worker, waiters, .. } = self.way;
-        let waiter = &waiters[usize::from(from == Side::Upstream)];
-        let mut lent = Lent::none(&worker.buffers);
+        let mut lent = Lent::none(&self.way.worker.buffers);
         let buffer = lent.get();
-        match io::read_until(waiter, read, buffer, self.alive.get()).await {
-            Ok(n) => {
+        match io::read_now(read, buffer).await {
+            Some(Ok(n)) => {
                 received.set(received.get() + n as u64);
                 chunk.data.extend_from_slice(buffer.data());
                 buffer.consume(n);
@@ -196,9 +201,8 @@ impl Filters<'_, '_> {
                 Ok(true)
             }
             // It was readable for nothing.
-            Err(Failed::Timeout) if !worker.clock.is_over(self.alive.get()) => Ok(false),
-            Err(Failed::Timeout) => Err(Outcome::Relayed(Ended::Idle)),
-            Err(_) => Err(Outcome::Relayed(Ended::Broken(from))),
+            None => Ok(false),
+            Some(Err(_)) => Err(Outcome::Relayed(Ended::Broken(from))),
         }
     }
 

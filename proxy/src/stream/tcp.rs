@@ -137,7 +137,13 @@ async fn pass(
     // Boxed, as inspection needs more memory, and most streams are passed on unseen.
     let (carried, failed) = match (chain, plan.protocol.as_deref()) {
         (None, None) => (run(way, io, &mut up, first, (Blind, Blind)).await, None),
-        (Some(chain), _) => Box::pin(filtered::run(way, io, &mut up, first, x, chain)).await,
+        (Some(chain), _) => {
+            let (carried, failed) = Box::pin(filtered::run(way, io, &mut up, first, x, chain)).await;
+            if matches!(failed, Some(Outcome::Failed(_))) {
+                io.abort();
+            }
+            (carried, failed)
+        }
         (None, Some(protocol)) => {
             let (carried, fault) = Box::pin(protocol::run(way, io, &mut up, first, x, protocol)).await;
             (carried, fault.map(Outcome::Failed))

@@ -16,6 +16,9 @@ use super::machine::{Failure, Machine};
 use super::module::Module;
 use super::properties::{PROCESS_REQUEST_BODY, PROCESS_RESPONSE_BODY};
 
+/// News of calls that a context gets before others have their turn.
+const MOST_NEWS: u32 = 32;
+
 /// The value that `proxy_on_request_headers` and its like return to stop for now.
 pub(super) const PAUSE: u32 = 1;
 
@@ -168,7 +171,8 @@ impl Filter {
         settled.flatten().ok_or(Failure::Lost)?.map(Ok)
     }
 
-    /// Drives the calls of a context to other servers, as far as they get.
+    /// Drives the calls of a context to other servers, as far as they get. One that always has news, or that its callback
+    /// makes again each time, does not hold the worker.
     pub(super) fn drive(
         &self,
         x: &mut Exchange<'_>,
@@ -176,7 +180,7 @@ impl Filter {
         machine: &Rc<Machine>,
         (generation, id): (u64, u32),
     ) -> Result<(), Failure> {
-        loop {
+        for _ in 0..MOST_NEWS {
             let world = x.world();
             let polled = machine.with(generation, |vm, _| {
                 let http = vm.https.get_mut(&id)?;
@@ -197,6 +201,8 @@ impl Filter {
                 None => return Ok(()),
             }
         }
+        cx.waker().wake_by_ref();
+        Ok(())
     }
 
     /// Whether the module sees the body of the request.

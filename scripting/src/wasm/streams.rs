@@ -123,19 +123,19 @@ impl StreamFilter {
             Some(stream.holds_end[side] || stream.data[side].len() >= most / 2)
         });
         let waits = waits.flatten().ok_or(Failure::Lost)?;
-        match self.passed(x, from, chunk, &mut Context::from_waker(Waker::noop()))? {
+        match self.passed(x, from, chunk, None)? {
             Poll::Ready(step) => Ok(step),
             Poll::Pending => Ok(if waits { Step::Wait } else { Step::Next }),
         }
     }
 
-    /// Passes the bytes of a side on, unless the module waits with them.
+    /// Passes the bytes of a side on, unless the module waits with them; then it wakes the stream once they may go on.
     fn passed(
         &self,
         x: &mut Exchange<'_>,
         from: Side,
         chunk: &mut Chunk,
-        cx: &mut Context<'_>,
+        waker: Option<&Waker>,
     ) -> Result<Poll<Step>, Failure> {
         let Some(known) = self.0.known(x) else { return Ok(Poll::Pending) };
         let (machine, generation, id) = (known.machine.clone(), known.generation, known.id);
@@ -145,7 +145,9 @@ impl StreamFilter {
             if let Some(reply) = http.reply.take() {
                 return Some(Poll::Ready(Step::Reply(reply.reply())));
             }
-            http.waker = Some(cx.waker().clone());
+            if let Some(waker) = waker {
+                http.waker = Some(waker.clone());
+            }
             let stream = http.stream.as_mut()?;
             let holds = !stream.data[side].is_empty() || stream.holds_end[side];
             if http.paused[side] || !holds {
@@ -218,7 +220,7 @@ impl Instance for StreamFilter {
         let Some(known) = self.0.known(x) else { return Poll::Pending };
         let (machine, at) = (known.machine.clone(), (known.generation, known.id));
         let driven = self.0.drive(x, cx, &machine, at);
-        match driven.and_then(|()| self.passed(x, from, chunk, cx)) {
+        match driven.and_then(|()| self.passed(x, from, chunk, Some(cx.waker()))) {
             Ok(passed) => passed,
             Err(failure) => Poll::Ready(failed(failure)),
         }

@@ -77,7 +77,7 @@ impl Exchange<'_> {
     }
 
     pub fn remove_response_header(&mut self, name: &(impl Named + ?Sized)) {
-        // No field of a head has an invalid name.
+        // No field of a head has an invalid name, and a request without room for the change is not forwarded.
         let _ = self.engine.edit(Edit::Remove, name, b"");
     }
 

@@ -536,6 +536,30 @@ fn messages_are_reset_between_exchanges() {
 }
 
 #[test]
+fn a_request_without_room_for_a_change_is_not_forwarded() {
+    let long = [b'x'; 1 << 20];
+    for change in [
+        |x: &mut Exchange<'_>, long: &[u8]| x.set_header("X-A", long).is_err(),
+        |x: &mut Exchange<'_>, long: &[u8]| x.add_header("X-A", long).is_err(),
+        |x: &mut Exchange<'_>, long: &[u8]| x.add_response_header("X-A", long).is_err(),
+    ] {
+        let mut probe = Probe::get("/hello");
+        let mut x = probe.exchange();
+        while !change(&mut x, &long) {
+            assert!(!x.engine().forward.lacks_text);
+        }
+        assert!(x.engine().forward.lacks_text);
+    }
+    // Headers of a response that is there go away without room.
+    let mut probe = Probe::get("/hello");
+    let mut x = probe.exchange();
+    respond(&mut x, 200, &[("X-Secret", "1")]);
+    while x.set_response_header("X-A", &long).is_ok() {}
+    x.remove_response_header("X-Secret");
+    assert_eq!(x.response_header("X-Secret"), None);
+}
+
+#[test]
 fn texts_that_plugins_set_again_and_again_are_bounded() {
     let mut probe = Probe::get("/hello");
     let mut x = probe.exchange();

@@ -11,7 +11,7 @@ use sdk::World;
 use sdk::budget::Reservation;
 use sdk::call::Call;
 use sdk::chain::LocalFuture;
-use sdk::grpc::{OK, PREFIX, Prefix, outcome, unframed};
+use sdk::grpc::{OK, PREFIX, Prefix, outcome, status_of_http, unframed};
 use sdk::resolve::ResolveError;
 use sdk::world::{Fetch, FetchError};
 
@@ -253,8 +253,8 @@ impl Rpc {
     fn read(&mut self, world: &dyn World, is_call: bool, piece: &[u8]) {
         let Stage::Open(call) = &self.stage else { return };
         // The body of another status is no message.
-        if call.status().is_some_and(|status| status != 200) {
-            return;
+        if let Some(status) = call.status().filter(|status| *status != 200) {
+            return self.close(status_of_http(status), "the server does not answer with status 200");
         }
         let most = self.most + PREFIX;
         let reserved = self.held.reserve(world.budget(), &mut self.buffer, piece.len(), most);

@@ -369,3 +369,27 @@ fn a_server_that_sends_without_end_leaves_the_worker_to_others() {
     assert!(access(&stage, &mut x).is_pending());
     over(&stage, x);
 }
+
+#[test]
+fn a_callback_that_makes_a_failed_call_again_leaves_the_worker_to_others() {
+    let modules = Modules::new();
+    let mut probe = Probe::default();
+    probe.world.sleeps_last.set(true);
+    // There is no server, so each call fails at once.
+    let again = CALLS.replacen(
+        "(export \"proxy_on_grpc_close\") (param i32 i32 i32)",
+        "(export \"proxy_on_grpc_close\") (param i32 i32 i32) (drop (call $effective (global.get $context))) \
+         (drop (call $call)) (return)",
+        1,
+    );
+    assert_ne!(again, CALLS);
+    let code = format!(
+        r#"{again} (func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32)
+          (global.set $context (local.get 0)) (call $is (call $call) (i32.const 0)) (i32.const 1))"#
+    );
+    let stage = modules.stage(&probe, &code);
+    let mut x = probe.exchange();
+    assert!(access(&stage, &mut x).is_pending());
+    over(&stage, x);
+    assert!(probe.world.sent.borrow().len() > 10);
+}
