@@ -49,7 +49,8 @@ impl Settings {
         Ok(Some(settings))
     }
 
-    /// The sink, for an instance with this id.
+    /// The sink, for an instance with this id. Sums of two processes, which an upgrade has for a while, differ in
+    /// `process.pid`.
     ///
     /// # Errors
     /// As [`Settings::read`].
@@ -58,6 +59,7 @@ impl Settings {
         if let Some(instance) = instance {
             let id = collector.resource.entry("service.instance.id");
             id.or_insert_with(|| instance.clone());
+            collector.resource.entry("process.pid").or_insert_with(|| std::process::id().into());
         }
         let target = collector.destination(Signal::Metrics);
         let target = target.map_err(|invalid| invalid.said("plugin_attr.prometheus.otlp in config.yaml: "));
@@ -93,6 +95,7 @@ mod tests {
         assert_eq!(spec.target.servers, [("127.0.0.1".to_owned(), 4318)]);
         assert_eq!(spec.target.settings["endpoints"][0]["uri"], "/v1/metrics");
         assert_eq!(spec.target.settings["resource"]["service.instance.id"], "an id");
+        assert_eq!(spec.target.settings["resource"]["process.pid"], std::process::id());
         assert_eq!(settings.every, Duration::from_secs(60));
     }
 

@@ -55,7 +55,8 @@ pub struct Facts {
 }
 
 /// The plugins that are Sluice's own.
-pub static OWN: &[&str] = &["ext-authz", "ext-proc", "jwks-auth", "path-characters", "static-files", "zstd"];
+pub static OWN: &[&str] =
+    &["ext-authz", "ext-proc", "jwks-auth", "otlp-logger", "path-characters", "static-files", "zstd"];
 
 /// The plugin of this name.
 pub fn find(subsystem: Subsystem, name: &str) -> Option<&'static ApisixPlugin> {

@@ -42,7 +42,8 @@ pub(crate) fn schema(status_on_error: u16, own: Value) -> Value {
         Value::Object(properties) => Some(properties),
         _ => None,
     });
-    json!({"type": "object", "properties": parts.flatten().collect::<Map<_, _>>(), "required": ["uri"]})
+    let properties = parts.flatten().collect::<Map<_, _>>();
+    json!({"type": "object", "properties": properties, "required": ["uri"], "encrypt_fields": ["metadata"]})
 }
 
 /// A server, with all that its calls have in common.
@@ -119,9 +120,9 @@ fn path_of(uri: &str, usual: &str) -> Result<Vec<u8>, Invalid> {
 fn fields_of(metadata: &IndexMap<String, String>) -> Result<Fields, Invalid> {
     let mut fields = Fields::new();
     for (name, value) in metadata {
-        fields.append(name.as_bytes(), value.as_bytes()).map_err(|_| {
-            Invalid::new("this is not a valid header").within(name).under("/metadata").got(value)
-        })?;
+        fields
+            .append(name.as_bytes(), value.as_bytes())
+            .map_err(|_| Invalid::new("this is not a valid header").within(name).under("/metadata"))?;
     }
     // The name and value are valid.
     let _ = fields.set(b"Content-Type", b"application/grpc");

@@ -110,10 +110,8 @@ fn read(fetched: &Fetched) -> Result<Answer<'_>, &'static str> {
     if fetched.status != 200 {
         return Err("the authorization server does not answer with status 200");
     }
-    // An answer that is a head alone holds the status of gRPC.
-    let mut heads = [&fetched.fields, &fetched.trailers].into_iter();
-    let failed = heads.any(|fields| fields.get_named(b"grpc-status").is_some_and(|status| status != b"0"));
-    if failed || fetched.body.is_empty() {
+    let (code, _) = grpc::outcome(fetched.status, &fetched.fields, &fetched.trailers);
+    if code != grpc::OK || fetched.body.is_empty() {
         return Err("the authorization server sent no message with grpc-status 0");
     }
     let message = grpc::unframed(&fetched.body);

@@ -268,6 +268,7 @@ impl Messages {
         for &(edit, field) in &*early {
             let name = early_text.bytes(field.name);
             match edit {
+                Edit::Add => fields.push(field.behind(start)),
                 Edit::Set if !fields.contains_checked(field.id, name) => fields.push(field.behind(start)),
                 _ => edit.apply(fields, field.id, name, early_text.bytes(field.value)),
             }

@@ -151,7 +151,8 @@ impl<'s> Exchange<'s> {
         self.steady_ms.set(steady_ms.unwrap_or(0));
     }
 
-    /// The time by the monotonic clock ([`World::steady_ms`]), read once unless the exchange waits.
+    /// The time by the monotonic clock ([`World::steady_ms`]), for limits: read once, and again after each wait for a
+    /// plugin or the body before the upstream. Later phases read the clock themselves.
     pub fn steady_ms(&self) -> u64 {
         if self.steady_ms.get() == 0 {
             self.steady_ms.set(self.engine.world.steady_ms());

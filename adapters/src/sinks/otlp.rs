@@ -1,7 +1,8 @@
 //! OpenTelemetry collectors: spans, log records and metrics by OTLP over HTTP or gRPC, in protobuf.
 //!
-//! A record is an encoded span or log record, or a list of metrics, each with its field. The body and further attributes of a log record may be JSON in
-//! fields of their own. The settings have the attributes of the resource, and the name of the scope.
+//! A record is an encoded span or log record, or a list of metrics, each with its field. The body and further attributes
+//! of a log record may be JSON in fields of their own. The settings have the attributes of the resource, and the name of
+//! the scope.
 
 mod grpc;
 

@@ -4,8 +4,9 @@
 //! messages about failures. It delivers one export after the other. A failed one is not sent again, as values are
 //! cumulative.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use admin::metrics::otlp::{self, Times};
@@ -22,8 +23,8 @@ use crate::otlp::Settings;
 /// Time for gathering the last values; sending them is within the time of the last log entries.
 const LAST: Duration = Duration::from_secs(2);
 
-/// Time for the addresses of the collector.
-const LOOK_UP: Duration = Duration::from_secs(5);
+/// Time for the addresses of the collector; after it, those that it had last count.
+const LOOK_UP: Duration = Duration::from_secs(1);
 
 /// Time between two looks at whether an export has been delivered.
 const LOOK: Duration = Duration::from_millis(20);
@@ -43,6 +44,8 @@ struct Exporter {
     source: Arc<Source>,
     sinks: Arc<Sinks>,
     names: adapters::Names,
+    /// The addresses that names had last.
+    last: Mutex<HashMap<String, Vec<IpAddr>>>,
     /// The gateway's start, in nanoseconds since 1970.
     start: u64,
 }
@@ -65,6 +68,7 @@ impl Pusher {
             sinks: source.services.sinks.clone(),
             source,
             names,
+            last: Mutex::default(),
             start: now().saturating_sub(began.elapsed().as_nanos() as u64),
         });
         let task = tasks::spawn(exporter.clone().run());
@@ -81,7 +85,7 @@ impl Pusher {
             }
         };
         if timeout(LAST, last).await.is_err() {
-            tracing::warn!("the last metrics could not be gathered within {} s", LAST.as_secs());
+            tracing::warn!("the last metrics could not be sent within {} s", LAST.as_secs());
         }
     }
 }
@@ -92,14 +96,18 @@ impl Exporter {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         // Kept, as is its connection.
         let mut kept = self.sink().await;
+        let mut skips = false;
         loop {
             ticks.tick().await;
             if kept.waiting() > 0 {
-                tracing::warn!(
-                    "metrics over OTLP: the previous export is not delivered yet; this one is skipped"
-                );
+                if !std::mem::replace(&mut skips, true) {
+                    tracing::warn!(
+                        "metrics over OTLP: the previous export is not delivered yet; exports are skipped until it is"
+                    );
+                }
                 continue;
             }
+            skips = false;
             kept = self.sink().await;
             let exports = self.gather().await;
             // Later their values are out of date.
@@ -130,10 +138,15 @@ impl Exporter {
 
     async fn look_up(&self, host: &str) -> Vec<IpAddr> {
         let resolved = timeout(LOOK_UP, self.names.0.resolve(host)).await.ok().flatten();
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         match resolved.map(|resolved| resolved.addresses) {
-            Some(Ok(addresses)) => addresses.to_vec(),
-            // The delivery reports that there are none.
-            Some(Err(_)) | None => Vec::new(),
+            Some(Ok(addresses)) => {
+                let addresses = addresses.to_vec();
+                last.insert(host.to_owned(), addresses.clone());
+                addresses
+            }
+            // The delivery reports if there never were any.
+            Some(Err(_)) | None => last.get(host).cloned().unwrap_or_default(),
         }
     }
 

@@ -9,7 +9,8 @@ use super::*;
 use crate::protobuf::{Field, Fields as Parts};
 
 fn answer(message: &Writer) -> Result<Fetched, FetchError> {
-    Ok(Fetched { status: 200, body: message.framed(), ..Fetched::default() })
+    let trailers = fields(&[("grpc-status", "0")]);
+    Ok(Fetched { status: 200, body: message.framed(), trailers, ..Fetched::default() })
 }
 
 /// `HeaderValueOption`.

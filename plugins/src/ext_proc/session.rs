@@ -12,7 +12,7 @@ use std::time::Duration;
 use sdk::World;
 use sdk::budget::Reservation;
 use sdk::call::Call;
-use sdk::grpc::{PREFIX, Prefix};
+use sdk::grpc::{OK, PREFIX, Prefix, outcome};
 use sdk::world::FetchError;
 
 use super::message::{Part, Side, Subject};
@@ -295,10 +295,9 @@ impl Session {
         let (status, head) = call.head().unwrap_or_default();
         let trailers = call.trailers();
         let is_cut = !self.buffer.borrow().0.is_empty();
-        let of = |fields: &sdk::Fields| fields.get_named(b"grpc-status").map(<[u8]>::to_vec);
-        match of(&trailers).or_else(|| of(&head)) {
+        match outcome(status, &head, &trailers).0 {
             _ if status != 200 => Err(STATUS),
-            Some(code) if code == b"0" && !is_cut => {
+            OK if !is_cut => {
                 self.state.set(State::Over);
                 self.wake();
                 Ok(None)

@@ -57,8 +57,7 @@ pub(super) fn of(logger: &Logger, x: &Exchange<'_>) -> Option<Record> {
 
 /// The parts of every record: times, severity, and the span.
 fn frame(x: &Exchange<'_>, out: &mut Vec<u8>) {
-    let took = x.timing().total_us.saturating_mul(1000);
-    let end = x.start_ms().saturating_mul(1_000_000).saturating_add(took);
+    let end = x.world().now_ms().saturating_mul(1_000_000);
     otlp::fixed64(field::LOG_TIME, end, out);
     otlp::fixed64(field::LOG_OBSERVED, end, out);
     let (severity, text) = match x.status() {

@@ -309,7 +309,7 @@ impl Filter {
             }
             machine.with(generation, |vm, _| {
                 if let Some(http) = vm.https.get_mut(&id) {
-                    // A context that has continued itself meanwhile is not paused.
+                    // Its own result counts more than a call that continued it meanwhile.
                     http.paused[REQUEST] = action == PAUSE;
                 }
             });

@@ -17,7 +17,7 @@ use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 use bytes::Bytes;
 use h2::Reason;
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue, TE, USER_AGENT};
 use hyper::{Method, Request};
@@ -181,9 +181,13 @@ impl Calls {
         let answered = async {
             sender.ready().await?;
             let (head, body) = sender.send_request(request).await?.into_parts();
-            let body = Limited::new(body, ANSWER).collect().await?;
-            let fields = body.trailers().cloned().unwrap_or(head.headers);
-            Ok(Answer { http_status: head.status.as_u16(), fields, body: body.to_bytes() })
+            let (fields, body) = match Limited::new(body, ANSWER).collect().await {
+                Ok(body) => (body.trailers().cloned().unwrap_or(head.headers), body.to_bytes()),
+                // The collector has taken the batch, so it is not sent again.
+                Err(error) if error.is::<LengthLimitError>() => (head.headers, Bytes::new()),
+                Err(error) => return Err(error),
+            };
+            Ok(Answer { http_status: head.status.as_u16(), fields, body })
         };
         match tokio::time::timeout(self.server.timeout, answered).await {
             Ok(answer) => answer.map_err(|error: Box<dyn Error + Send + Sync>| Failure::of(&*error)),

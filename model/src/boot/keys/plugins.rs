@@ -75,11 +75,10 @@ pub const PLUGINS: &[Row] = &[
     row("plugin_attr.prometheus.otlp.headers", Shape::Any, "",
         "headers of each request, or metadata of each call, such as `Authorization`").words("none").ours(),
     row("plugin_attr.prometheus.otlp.resource", Shape::Any, "",
-        "attributes of the resource; `service.name` is APISIX and `service.instance.id` that of the gateway if it has none")
+        "attributes of the resource; `service.name` is APISIX and `service.instance.id` that of the gateway if it has none, `process.pid` that of the process")
         .words("`resource` of `plugin_attr.opentelemetry`").ours(),
     row("plugin_attr.prometheus.otlp.interval", Shape::Time, "60s", "time between two exports, 100 ms or more").ours(),
-    row("plugin_attr.prometheus.otlp.timeout", Shape::Time, "3s",
-        "for connecting, and for each part of the answer").ours(),
+    row("plugin_attr.prometheus.otlp.timeout", Shape::Time, "3s", "for connecting, and for the answer").ours(),
     row("plugin_attr.prometheus.otlp.ssl_verify", Shape::Bool, "true",
         "the certificate of an `https` collector must be valid for its name").ours(),
     row("plugin_attr.prometheus.metrics.*.extra_labels", Shape::Labels, "",
