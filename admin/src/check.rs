@@ -100,11 +100,12 @@ impl Admin {
     fn check_stream_listed<'a>(&self, mut names: impl Iterator<Item = &'a str>) -> Result<(), Invalid> {
         let Some(listed) = &self.config.stream_plugins else { return Ok(()) };
         let all = self.catalog.about();
-        let is_stored = |name: &str| {
-            all.iter()
-                .any(|about| about.is_stored && about.subsystem == Subsystem::Stream && about.name == name)
+        let needs_no_entry = |name: &str| {
+            all.iter().any(|about| {
+                about.needs_no_entry && about.subsystem == Subsystem::Stream && about.name == name
+            })
         };
-        match names.find(|name| !listed.iter().any(|listed| listed == name) && !is_stored(name)) {
+        match names.find(|name| !listed.iter().any(|listed| listed == name) && !needs_no_entry(name)) {
             None => Ok(()),
             Some(name) => Err(Invalid::new(format!("unknown plugin [{name}]"))
                 .within(name)

@@ -93,7 +93,7 @@ impl Admin {
             None => of_it.filter(|about| about.by_default).collect(),
             Some(names) => {
                 let is_listed = |about: &About| names.iter().any(|name| name == about.name);
-                of_it.filter(|about| about.is_stored || is_listed(about)).collect()
+                of_it.filter(|about| about.needs_no_entry || is_listed(about)).collect()
             }
         })
     }

@@ -68,8 +68,9 @@ impl Mistakes<'_> {
             _ => SchemaType::Route,
         };
         for (name, config) in value.get("plugins").and_then(Value::as_object).into_iter().flatten() {
-            let listed =
-                place == SchemaType::Stream || self.listed.is_none_or(|listed| listed.contains(name));
+            let listed = place == SchemaType::Stream
+                || self.listed.is_none_or(|listed| listed.contains(name))
+                || self.needs_no_entry(name);
             let off = config.pointer("/_meta/disable") == Some(&Value::Bool(true));
             let inside = match listed || off {
                 true => {
@@ -88,6 +89,12 @@ impl Mistakes<'_> {
             }
         }
         reported.into_iter()
+    }
+
+    fn needs_no_entry(&self, name: &str) -> bool {
+        let all = self.catalog.about();
+        all.iter()
+            .any(|about| about.needs_no_entry && about.subsystem == Subsystem::Http && about.name == name)
     }
 
     /// The schema of a plugin's settings.

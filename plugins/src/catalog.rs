@@ -359,12 +359,16 @@ impl sdk::Catalog for Catalog {
 
     fn about(&self) -> Vec<About> {
         let (hosted, streams) = (self.hosted.all(), self.hosted.streams());
-        let of_routes = self.linked.iter().chain(hosted.values()).map(|plugin| plugin.about(Subsystem::Http));
+        let hosted = hosted.values().map(|plugin| {
+            let about = plugin.about(Subsystem::Http);
+            About { needs_no_entry: !is_apisix(about.name), ..about }
+        });
+        let of_routes = self.linked.iter().map(|plugin| plugin.about(Subsystem::Http)).chain(hosted);
         let of_streams = streams.values().map(|plugin| plugin.about(Subsystem::Stream));
         let mut all: Vec<About> = of_routes.chain(of_streams).collect();
         for (subsystem, name, _) in self.hosted.stored().plugins() {
             let of_it = all.iter_mut().filter(|about| (about.subsystem, about.name) == (subsystem, name));
-            of_it.for_each(|about| about.is_stored = true);
+            of_it.for_each(|about| (about.is_stored, about.needs_no_entry) = (true, true));
         }
         for subsystem in [Subsystem::Http, Subsystem::Stream] {
             let known = subsystem.plugins().iter().map(|known| About {
@@ -374,6 +378,7 @@ impl sdk::Catalog for Catalog {
                 auth: known.is_auth(),
                 by_default: known.by_default,
                 is_stored: false,
+                needs_no_entry: false,
             });
             let here = |name| subsystem == Subsystem::Http && self.find(name).is_ok();
             all.extend(known.filter(|about| !here(about.name)));

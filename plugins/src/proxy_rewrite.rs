@@ -230,7 +230,7 @@ impl ProxyRewrite {
             }
         }
         if self.real_uri {
-            let sendable = uri.starts_with(b"/") && uri.iter().all(|&byte| byte > b' ' && byte != 0x7f);
+            let sendable = uri.starts_with(b"/") && uri.iter().all(u8::is_ascii_graphic);
             return if sendable { Ok(uri) } else { Err(refusal("the request target")) };
         }
         let split = uri.iter().position(|&byte| byte == b'?').filter(|_| separates);
@@ -248,7 +248,7 @@ impl ProxyRewrite {
         if let Some(split) = split {
             for &byte in &uri[split..] {
                 match byte {
-                    0..=b' ' | 0x7f | b'#' => out.extend_from_slice(format!("%{byte:02X}").as_bytes()),
+                    0..=b' ' | 0x7f.. | b'#' => out.extend_from_slice(format!("%{byte:02X}").as_bytes()),
                     byte => out.push(byte),
                 }
             }
@@ -367,6 +367,7 @@ mod tests {
             "regex_uri": ["^/a/(.*)$", "/b//$1?c=1"], "merge_slashes": true, "query": {"set": {"d": "2"}},
         });
         assert_eq!(uri_of(all, "/a/x?e=//"), "/b/x?c=1&e=//&d=2");
+        assert_eq!(uri_of(json!({"uri": "/ü?a=ü b"}), "/x"), "/%C3%BC?a=%C3%BC%20b");
         assert_eq!(uri_of(json!({"query": {"remove": ["a"]}}), "/x?a=1"), "/x");
         assert_eq!(uri_of(json!({"method": "PUT"}), "/x//y?a=1"), "/x//y?a=1");
     }

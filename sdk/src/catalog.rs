@@ -70,6 +70,8 @@ pub struct About {
     pub by_default: bool,
     /// A stored script: enabled while it is stored.
     pub is_stored: bool,
+    /// Enabled whether a list of plugins has it or not: a stored script, or a hosted plugin of routes that APISIX lacks.
+    pub needs_no_entry: bool,
 }
 
 /// All plugins. Implemented by `plugins::Catalog`.

@@ -1,4 +1,5 @@
-//! Checks the files that a start opens besides resources: the certificates, keys and logs that `config.yaml` names.
+//! Checks the files that a start opens besides resources: the certificates, keys and logs that `config.yaml` names. Also
+//! the settings of metrics over OTLP, with which a start would end.
 //!
 //! It creates nothing and connects to nothing.
 
@@ -9,12 +10,13 @@ use model::boot::{AccessLog, Provider, Role};
 use model::{Diagnostic, Invalid, Severity};
 
 use crate::files::{self, Found};
-use crate::{etcd, tls};
+use crate::{etcd, otlp, tls};
 
 /// Returns the errors that would end a start, each at its key.
 pub fn check(found: &Found) -> Vec<Diagnostic> {
     let Some(config) = &found.config else { return Vec::new() };
-    let wrong = certificates(found).into_iter().chain(logs(found));
+    let otlp = otlp::Settings::read(&found.boot).err();
+    let wrong = certificates(found).into_iter().chain(logs(found)).chain(otlp.as_ref().map(at_its_key));
     files::placed(config, wrong.map(|invalid| (Severity::Error, invalid)).collect())
 }
 

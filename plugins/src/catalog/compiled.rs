@@ -83,6 +83,7 @@ impl Compiled {
             auth: row.is_auth(),
             by_default: true,
             is_stored: false,
+            needs_no_entry: false,
         }
     }
 

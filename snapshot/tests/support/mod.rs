@@ -119,6 +119,7 @@ impl Catalog for Plugins {
             auth: name == "key",
             by_default: true,
             is_stored: false,
+            needs_no_entry: false,
         };
         NAMES.into_iter().map(about).collect()
     }
