@@ -18,8 +18,6 @@ pub struct Cors {
     methods: String,
     /// `Access-Control-Allow-Headers`; none is what the request asks for.
     headers: Option<String>,
-    expose: Option<String>,
-    max_age: String,
     credentials: bool,
     origins: Origins,
     by_regex: Option<Vec<Pattern>>,
@@ -33,8 +31,7 @@ pub struct Cors {
     lines: Lines,
 }
 
-/// The headers whose values do not depend on the request; none where the value does, or cannot stand in a head.
-#[derive(Default)]
+/// The headers whose values do not depend on the request; none of one whose value does, or that is not sent.
 struct Lines {
     any_origin: Option<FieldLine>,
     methods: Option<FieldLine>,
@@ -181,7 +178,13 @@ impl Plugin for Cors {
             };
             list.as_ref().map(|list| list.iter().enumerate().map(compile).collect()).transpose()
         };
-        let mut cors = Cors {
+        let methods = match &*config.allow_methods {
+            "**" if !config.preflight_headers_only => ALL_METHODS.to_owned(),
+            methods => methods.to_owned(),
+        };
+        let headers = Some(config.allow_headers.clone()).filter(|headers| headers != "**");
+        let lines = Lines::new(&config, &methods, headers.as_deref());
+        Ok(Cors {
             by_regex: patterns(&config.allow_origins_by_regex, "allow_origins_by_regex")?,
             by_metadata: config.allow_origins_by_metadata.as_ref().map(|names| {
                 let known = cx.metadata().and_then(|metadata| metadata.get("allow_origins"));
@@ -194,20 +197,13 @@ impl Plugin for Cors {
                 "timing_allow_origins_by_regex",
             )?,
             origins: Origins::parse(&config.allow_origins),
-            methods: match config.allow_methods {
-                all if all == "**" && !config.preflight_headers_only => ALL_METHODS.into(),
-                methods => methods,
-            },
-            headers: Some(config.allow_headers).filter(|headers| headers != "**"),
-            expose: config.expose_headers.filter(|headers| !headers.is_empty()),
-            max_age: config.max_age.to_string(),
+            methods,
+            headers,
             credentials: config.allow_credential,
             standard: config.preflight_headers_only,
             rejects: config.reject_other_origins,
-            lines: Lines::default(),
-        };
-        cors.lines = cors.lines();
-        Ok(cors)
+            lines,
+        })
     }
 
     fn rewrite(&self, x: &mut Exchange<'_>) -> Step {
@@ -312,20 +308,6 @@ impl Cors {
                 || self.headers.as_ref().is_none_or(|allowed| wanted.any(|name| lists(allowed, name))))
     }
 
-    fn lines(&self) -> Lines {
-        let line = |name: Name, value: &str| FieldLine::new(name.as_str().as_bytes(), value.as_bytes()).ok();
-        let shown = |value: &&str| !self.standard || !value.is_empty();
-        let methods = Some(&*self.methods).filter(|methods| *methods != "**").filter(shown);
-        let max_age = Some(&*self.max_age).filter(|age| !self.standard || !age.starts_with('-'));
-        Lines {
-            any_origin: line(Name::AccessControlAllowOrigin, "*"),
-            methods: methods.and_then(|methods| line(Name::AccessControlAllowMethods, methods)),
-            headers: self.headers.as_deref().and_then(|value| line(Name::AccessControlAllowHeaders, value)),
-            expose: self.expose.as_deref().and_then(|value| line(Name::AccessControlExposeHeaders, value)),
-            max_age: max_age.and_then(|age| line(Name::AccessControlMaxAge, age)),
-        }
-    }
-
     /// Adds the headers of an origin that is allowed; with `full`, those that preflights are about as well.
     fn allow(&self, x: &mut Exchange<'_>, full: bool) {
         if full {
@@ -355,19 +337,33 @@ impl Cors {
     }
 
     fn allow_headers(&self, x: &mut Exchange<'_>) {
-        match &self.headers {
-            Some(headers) if !self.standard || !headers.is_empty() => {
-                if let Some(line) = &self.lines.headers {
-                    x.set_response_line(line);
-                }
-            }
-            Some(_) => x.remove_response_header(&Name::AccessControlAllowHeaders),
-            None => match x.header(&Name::AccessControlRequestHeaders).map(<[u8]>::to_vec) {
+        match (&self.headers, &self.lines.headers) {
+            (Some(_), Some(line)) => x.set_response_line(line),
+            (Some(_), None) => x.remove_response_header(&Name::AccessControlAllowHeaders),
+            (None, _) => match x.header(&Name::AccessControlRequestHeaders).map(<[u8]>::to_vec) {
                 Some(asked) if !self.standard || !asked.is_empty() => {
                     set(x.set_response_header(&Name::AccessControlAllowHeaders, &asked));
                 }
                 _ => x.remove_response_header(&Name::AccessControlAllowHeaders),
             },
+        }
+    }
+}
+
+impl Lines {
+    fn new(config: &Config, methods: &str, headers: Option<&str>) -> Lines {
+        // A value that cannot stand in a head is not sent.
+        let line = |name: Name, value: &str| FieldLine::new(name.as_str().as_bytes(), value.as_bytes()).ok();
+        let is_sent = |value: &&str| !config.preflight_headers_only || !value.is_empty();
+        let methods = Some(methods).filter(|methods| *methods != "**").filter(is_sent);
+        let expose = config.expose_headers.as_deref().filter(|names| !names.is_empty());
+        let max_age = Some(config.max_age).filter(|age| !config.preflight_headers_only || *age >= 0);
+        Lines {
+            any_origin: line(Name::AccessControlAllowOrigin, "*"),
+            methods: methods.and_then(|methods| line(Name::AccessControlAllowMethods, methods)),
+            headers: headers.filter(is_sent).and_then(|names| line(Name::AccessControlAllowHeaders, names)),
+            expose: expose.and_then(|names| line(Name::AccessControlExposeHeaders, names)),
+            max_age: max_age.and_then(|age| line(Name::AccessControlMaxAge, &age.to_string())),
         }
     }
 }

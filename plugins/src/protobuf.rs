@@ -1,52 +1,49 @@
 //! Messages in the wire format of Protocol Buffers, as plugins write and read those of Envoy's services. Unknown fields
 //! are skipped.
 
-/// The wire types in use.
-const VARINT: u64 = 0;
-const BYTES: u64 = 2;
+use sdk::protobuf;
 
 /// A message that is being written.
 #[derive(Default)]
 pub(crate) struct Writer(Vec<u8>);
 
 impl Writer {
-    pub fn number(&mut self, field: u64, value: u64) -> &mut Writer {
+    pub fn number(&mut self, field: u32, value: u64) -> &mut Writer {
         if value != 0 {
-            self.varint(field << 3 | VARINT);
-            self.varint(value);
+            protobuf::number(field, value, &mut self.0);
         }
         self
     }
 
-    pub fn bytes(&mut self, field: u64, value: &[u8]) -> &mut Writer {
+    pub fn bytes(&mut self, field: u32, value: &[u8]) -> &mut Writer {
         if !value.is_empty() {
-            self.part(field, value);
+            protobuf::bytes(field, value, &mut self.0);
         }
         self
     }
 
     /// A message; present even if it is empty.
-    pub fn message(&mut self, field: u64, message: &Writer) -> &mut Writer {
-        self.part(field, &message.0);
+    pub fn message(&mut self, field: u32, message: &Writer) -> &mut Writer {
+        protobuf::bytes(field, &message.0, &mut self.0);
         self
     }
 
     /// An entry of a `map<string, string>`.
-    pub fn entry(&mut self, field: u64, key: &[u8], value: &[u8]) -> &mut Writer {
+    pub fn entry(&mut self, field: u32, key: &[u8], value: &[u8]) -> &mut Writer {
         let mut entry = Writer::default();
         entry.bytes(1, key).bytes(2, value);
         self.message(field, &entry)
     }
 
     /// A truth; false is the default and left out.
-    pub fn truth(&mut self, field: u64, value: bool) -> &mut Writer {
+    pub fn truth(&mut self, field: u32, value: bool) -> &mut Writer {
         self.number(field, value.into())
     }
 
     /// Bytes that are present even if there are none.
     #[cfg(test)]
-    pub fn all_bytes(&mut self, field: u64, value: &[u8]) -> &mut Writer {
-        self.part(field, value);
+    pub fn all_bytes(&mut self, field: u32, value: &[u8]) -> &mut Writer {
+        protobuf::bytes(field, value, &mut self.0);
         self
     }
 
@@ -59,20 +56,6 @@ impl Writer {
     pub fn framed(&self) -> Vec<u8> {
         // Bodies and heads have limits far below the longest message.
         sdk::grpc::framed(&self.0).unwrap_or_default()
-    }
-
-    fn part(&mut self, field: u64, value: &[u8]) {
-        self.varint(field << 3 | BYTES);
-        self.varint(value.len() as u64);
-        self.0.extend_from_slice(value);
-    }
-
-    fn varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.0.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.0.push(value as u8);
     }
 }
 

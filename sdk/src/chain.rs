@@ -404,11 +404,10 @@ impl Chain {
             });
             match polled {
                 Poll::Pending => {}
-                Poll::Ready(Step::Wait) => {
-                    let step = self.stream_data(at + 1, x, from, chunk);
-                    return Poll::Ready(if matches!(step, Step::Next) { Step::Wait } else { step });
+                Poll::Ready(step @ (Step::Next | Step::Wait)) => {
+                    let behind = self.stream_data(at + 1, x, from, chunk);
+                    return Poll::Ready(if matches!(behind, Step::Next) { step } else { behind });
                 }
-                Poll::Ready(Step::Next) => return Poll::Ready(self.stream_data(at + 1, x, from, chunk)),
                 ready => return ready,
             }
         }

@@ -248,7 +248,8 @@ impl<'s> Exchange<'s> {
         Ok(())
     }
 
-    /// As [`Exchange::set_header`], with a line that was made when the plugin was built.
+    /// As [`Exchange::set_header`], with a line that was made when the plugin was built; see
+    /// [`Exchange::set_response_line`].
     pub fn set_header_line(&mut self, line: &FieldLine) {
         self.engine.messages.note_edited(line.id(), line.name());
         self.engine.messages.request.fields.set_line(line);

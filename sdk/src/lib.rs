@@ -47,6 +47,7 @@ pub mod otlp;
 pub mod pattern;
 pub mod phase;
 pub mod plugin;
+pub mod protobuf;
 pub mod protos;
 pub mod resolve;
 pub mod response_body;

@@ -7,7 +7,7 @@ use sdk::otlp::{self, Any, CUMULATIVE, field};
 use super::all::{self, Form, Row, Type};
 use super::facts::Facts;
 
-/// Bytes of an export, beyond which the next one begins. Collectors of gRPC take 4 MiB unless configured otherwise.
+/// Bytes of an export, beyond which the next one begins: far below the 4 MiB that collectors of gRPC take.
 const EXPORT: usize = 1 << 20;
 
 /// Nanoseconds since 1970: the gateway's start, and the moment of the values.

@@ -1,7 +1,7 @@
 //! Metrics over OTLP: pushed to a collector at an interval (`plugin_attr.prometheus.otlp`), by the control side.
 //!
 //! Exports go through a sink of their own, as log entries do: it has the connection, the bounds of time and size, and the
-//! messages about failures. It delivers one export after the other. A failed one is not sent again, as values are
+//! messages about failures. It delivers one export after the other. A failed one is not kept for later, as values are
 //! cumulative.
 
 use std::collections::HashMap;

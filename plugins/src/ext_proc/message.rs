@@ -62,7 +62,7 @@ pub(super) fn of_headers(part: Part, headers: &Headers, ends: bool) -> Writer {
     let mut inner = Writer::default();
     inner.message(1, &headers.0).truth(3, ends);
     let mut request = Writer::default();
-    request.message(part as u64, &inner);
+    request.message(part as u32, &inner);
     request
 }
 
@@ -71,7 +71,7 @@ pub(super) fn of_body(part: Part, body: &[u8], ends: bool) -> Writer {
     let mut inner = Writer::default();
     inner.bytes(1, body).truth(2, ends);
     let mut request = Writer::default();
-    request.message(part as u64, &inner);
+    request.message(part as u32, &inner);
     request
 }
 
@@ -296,7 +296,7 @@ mod tests {
     use super::*;
     use crate::envoy::headers::Action;
 
-    fn nested(path: &[u64], inner: &Writer) -> Vec<u8> {
+    fn nested(path: &[u32], inner: &Writer) -> Vec<u8> {
         let mut bytes = inner.as_bytes().to_vec();
         for field in path.iter().rev() {
             let mut outer = Writer::default();

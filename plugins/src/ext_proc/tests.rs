@@ -59,7 +59,7 @@ impl Server {
 }
 
 /// An answer with this message at the field of `ProcessingResponse`.
-fn answer(field: u64, message: &Writer) -> Vec<u8> {
+fn answer(field: u32, message: &Writer) -> Vec<u8> {
     let mut answer = Writer::default();
     answer.message(field, message);
     answer.framed()

@@ -268,7 +268,7 @@ impl Kind {
 fn declared_default(field: &FieldDescriptor) -> Vec<u8> {
     let varint = |value: u64| {
         let mut out = Vec::new();
-        write::varint(value, &mut out);
+        sdk::protobuf::varint(value, &mut out);
         out
     };
     let signed = |value: i64| varint(value.cast_unsigned());

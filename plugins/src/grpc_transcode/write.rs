@@ -1,5 +1,7 @@
 //! Values as the wire format of protobuf has them.
 
+use sdk::protobuf::varint;
+
 use super::types::{Field, Kind, Types, Wire};
 
 /// A value of a request, before it has the type of its field.
@@ -10,14 +12,6 @@ pub(super) enum Given<'a> {
     Signed(i64),
     Float(f64),
     Text(&'a str),
-}
-
-pub(super) fn varint(mut value: u64, out: &mut Vec<u8>) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
 }
 
 pub(super) fn zigzag(value: i64) -> u64 {

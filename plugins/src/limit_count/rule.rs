@@ -39,7 +39,7 @@ impl Window {
 
 /// Names of the headers that show a limit.
 pub(super) struct Headers {
-    /// The limit, if it is the same for all requests.
+    /// The limit, if it is the same for all requests and its name can stand in a head.
     fixed: Option<FieldLine>,
     limit: Option<HeaderName>,
     remaining: Option<HeaderName>,

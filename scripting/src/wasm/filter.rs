@@ -16,8 +16,8 @@ use super::machine::{Failure, Machine};
 use super::module::Module;
 use super::properties::{PROCESS_REQUEST_BODY, PROCESS_RESPONSE_BODY};
 
-/// News of calls that a context gets before others have their turn.
-const MOST_NEWS: u32 = 32;
+/// News of calls that are reported before others have their turn.
+pub(super) const MOST_NEWS: u32 = 32;
 
 /// The value that `proxy_on_request_headers` and its like return to stop for now.
 pub(super) const PAUSE: u32 = 1;

@@ -327,7 +327,8 @@ fn plugins_of_a_consumer_replace_those_of_the_route() {
     assert_eq!(*both.disabled, ["a"]);
 }
 
-/// Puts its letter before each piece. Pieces that begin with a dot are kept until it is polled.
+/// Puts its letter before each piece. Pieces that begin with a dot are kept until it is polled; behind one with a tilde as
+/// well, it wants to wait again.
 struct Marks {
     letter: u8,
     kept: Mutex<Vec<u8>>,
@@ -364,7 +365,7 @@ impl Instance for Marks {
         }
         chunk.data = kept.split_off(1);
         kept.clear();
-        Poll::Ready(Step::Next)
+        Poll::Ready(if chunk.data.starts_with(b"~") { Step::Wait } else { Step::Next })
     }
 }
 
@@ -389,6 +390,10 @@ fn bytes_of_a_stream_go_through_all_instances_also_those_that_were_kept() {
     assert!(matches!(chain.poll_stream(&mut x, Side::Client, &mut piece, &mut cx), Poll::Ready(Step::Next)));
     assert_eq!(piece.data, b"by");
     assert!(chain.poll_stream(&mut x, Side::Client, &mut chunk(b"", false), &mut cx).is_pending());
+    let mut piece = chunk(b".~z", false);
+    assert!(matches!(chain.stream_data(0, &mut x, Side::Client, &mut piece), Step::Wait));
+    assert!(matches!(chain.poll_stream(&mut x, Side::Client, &mut piece, &mut cx), Poll::Ready(Step::Wait)));
+    assert_eq!(piece.data, b"b~z", "those behind it see the bytes also before a wait");
     let mut piece = chunk(b"!", true);
     assert!(matches!(chain.stream_data(0, &mut x, Side::Upstream, &mut piece), Step::Reply(_)));
 }

@@ -61,7 +61,7 @@ impl Exchange<'_> {
     }
 
     /// As [`Exchange::set_response_header`], with a line that was made when the plugin was built.
-    /// Plugin instances are few, so lines do not count against the limit of all texts.
+    /// Plugin instances are few, so it is not checked against the limit of all texts.
     #[inline]
     pub fn set_response_line(&mut self, line: &FieldLine) {
         self.engine.set_line(line);

@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use sdk::{Exchange, World};
 
 use super::open::Event;
+use crate::wasm::filter::MOST_NEWS;
 use crate::wasm::machine::{Failure, Machine};
 use crate::wasm::tasks::Held;
 use crate::wasm::vm::Vm;
@@ -96,11 +97,17 @@ impl Machine {
     }
 }
 
-/// Drives a call while no request does, until it ends.
+/// Drives a call while no request does, until it ends. A server that sends small messages leaves the worker to others.
 pub(in crate::wasm) async fn drive(held: Held, number: u32) {
     let Held { machine, world, generation, .. } = held;
+    let mut left = MOST_NEWS;
     loop {
         let news = poll_fn(|cx| match (machine.upgrade(), world.upgrade()) {
+            _ if left == 0 => {
+                left = MOST_NEWS;
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
             (Some(machine), Some(world)) => {
                 let polled = machine.with(generation, |vm, _| vm.poll_rpc(&*world, number, cx));
                 polled.unwrap_or(Poll::Ready(None))
@@ -108,6 +115,7 @@ pub(in crate::wasm) async fn drive(held: Held, number: u32) {
             _ => Poll::Ready(None),
         });
         let (Some(news), Some(machine)) = (news.await, machine.upgrade()) else { return };
+        left -= 1;
         let plugin = news.0;
         // A failure has no effect but a new instance.
         if machine.report_news(generation, None, plugin, news).is_err() {

@@ -28,9 +28,6 @@ const LATE: &str = "the call took too long";
 const TOO_LONG: &str = "a message is too long";
 const COMPRESSED: &str = "a message is compressed";
 
-/// Events after which a call yields to the scheduler: a server that sends small messages leaves the worker to others.
-const YIELD: u32 = 32;
-
 /// A call of an instance.
 pub(in crate::wasm) struct Open {
     /// The plugin context that gets its callbacks.
@@ -58,9 +55,8 @@ pub(in crate::wasm) struct Rpc {
     /// For messages that are not sent yet.
     unsent: Reservation,
     most: usize,
-    /// News that are not reported yet, and how many were since something was waited for.
+    /// News that are not reported yet.
     news: VecDeque<Event>,
-    reported: u32,
 }
 
 enum Stage {
@@ -139,7 +135,6 @@ impl Rpc {
             unsent: Reservation::default(),
             most,
             news: VecDeque::new(),
-            reported: 0,
         }
     }
 
@@ -189,11 +184,6 @@ impl Rpc {
     }
 
     fn poll(&mut self, world: &dyn World, is_call: bool, cx: &mut Context<'_>) -> Poll<Event> {
-        if self.reported >= YIELD {
-            self.reported = 0;
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
         let mut news = self.next(world, is_call, cx);
         if let (Poll::Pending, Some(late)) = (&news, &mut self.late) {
             news = late.as_mut().poll(cx).map(|()| Event::Close(DEADLINE_EXCEEDED, LATE.into()));
@@ -201,7 +191,6 @@ impl Rpc {
         let waiting = self.waiting().min(self.unsent.bytes());
         // It only shrinks.
         let _ = self.unsent.resize(world.budget(), waiting);
-        self.reported = if news.is_ready() { self.reported + 1 } else { 0 };
         news
     }
 
