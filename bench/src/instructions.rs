@@ -13,7 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::json;
 
-use crate::gateways::alone::{PRICED, UNSAMPLED};
+use crate::gateways::alone::{LUA_HEADERS, LUA_NOTHING, PRICED, UNSAMPLED};
 use crate::gateways::tools::{Program, Tools};
 use crate::gateways::{self, Gateway, Place, Setup};
 use crate::load::{Call, Front};
@@ -35,7 +35,7 @@ const SHORT: usize = 100;
 const LAST: &str = "last-profile";
 
 /// The scenarios, by what is switched on.
-const SCENARIOS: [(&str, Setup); 10] = {
+const SCENARIOS: [(&str, Setup); 12] = {
     let plain = Setup { answer: Answer::Length4000, ..Setup::PLAIN };
     [
         ("plain", plain),
@@ -44,6 +44,8 @@ const SCENARIOS: [(&str, Setup); 10] = {
         ("prometheus", Setup { metrics: true, ..plain }),
         ("all three", Setup { key: true, limit: true, metrics: true, ..plain }),
         ("ten plugins", Setup { key: true, limit: true, metrics: true, ten: true, ..plain }),
+        ("lua-nothing", Setup { plugin: Some(LUA_NOTHING), ..plain }),
+        ("lua-headers", Setup { plugin: Some(LUA_HEADERS), ..plain }),
         ("TLS", Setup { front: Front::Https, ..plain }),
         ("HTTP/2", Setup { front: Front::H2, ..plain }),
         ("h2c", Setup { front: Front::H2c, ..plain }),
@@ -126,7 +128,8 @@ pub fn run(count: &Count) -> Result<()> {
     println!("\nplugin alone: instructions over plain\n");
     let plain = counted.get("plain").copied().unwrap_or_default();
     let added = |counted: u64| counted.saturating_sub(plain);
-    let of_scenarios = OF_SCENARIOS.iter().filter_map(|name| Some((*name, added(*counted.get(name)?))));
+    let of_scenarios =
+        OF_SCENARIOS.iter().filter_map(|(name, plugin)| Some((*plugin, added(*counted.get(name)?))));
     let (mut prices, mut unsampled) = (of_scenarios.collect::<BTreeMap<_, _>>(), BTreeMap::new());
     let (sluice, program) = programs.first().context("sluice is measured first")?;
     for (index, plugin) in PRICED.into_iter().chain(UNSAMPLED).enumerate() {
@@ -150,8 +153,13 @@ pub fn run(count: &Count) -> Result<()> {
     Ok(())
 }
 
-/// The scenarios that are `plain` with one plugin.
-const OF_SCENARIOS: [&str; 3] = ["key-auth", "limit-count", "prometheus"];
+/// The scenarios that are `plain` with one plugin, and the plugin.
+const OF_SCENARIOS: [(&str, &str); 4] = [
+    ("key-auth", "key-auth"),
+    ("limit-count", "limit-count"),
+    ("prometheus", "prometheus"),
+    ("lua-nothing", LUA_NOTHING.name),
+];
 
 fn place(
     count: &Count,
@@ -186,6 +194,8 @@ fn per_request(
     let under = Launch { program: "valgrind".into(), args: Vec::new(), ..launch.clone() };
     let mut under = under
         .arg("--tool=callgrind")
+        // Compressed names are defined in the first dump only, and the last one is kept.
+        .arg("--compress-strings=no")
         .arg(format!("--callgrind-out-file={}/callgrind.%p", place.folder.display()))
         .arg(launch.program.display().to_string());
     under.args.extend(launch.args);

@@ -30,7 +30,7 @@ pub const LUA_HEADERS: Alone = alone(
 
 /// Settings as people use them, which let every request pass. Plugins that answer, delay or ask another server are not
 /// here: their work is not a matter of instructions.
-pub const PRICED: [Alone; 19] = [
+pub const PRICED: [Alone; 18] = [
     alone("api-breaker", r#"{"break_response_code": 502, "unhealthy": {"http_statuses": [500]}}"#),
     alone("client-control", r#"{"max_body_size": 1000000}"#),
     alone("cors", "{}"),
@@ -52,7 +52,6 @@ pub const PRICED: [Alone; 19] = [
     alone("referer-restriction", r#"{"bypass_missing": true, "whitelist": ["a.test"]}"#),
     alone("request-id", "{}"),
     alone("response-rewrite", r#"{"headers": {"set": {"X-Served-By": "sluice"}}}"#),
-    LUA_NOTHING,
     alone("traffic-label", r#"{"rules": [{"actions": [{"set_headers": {"X-Label": "a"}}]}]}"#),
     alone("traffic-split", r#"{"rules": [{"weighted_upstreams": [{"weight": 1}]}]}"#),
     alone("ua-restriction", r#"{"bypass_missing": true, "denylist": ["bad-agent"]}"#),
