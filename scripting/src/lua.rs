@@ -10,6 +10,7 @@ mod code;
 mod condition;
 mod control;
 mod control_api;
+mod coroutines;
 mod custom;
 mod exit_transformer;
 mod fields;
@@ -22,6 +23,7 @@ mod native;
 mod plugin_id;
 mod serverless;
 mod session;
+mod small;
 mod sockets;
 mod stored;
 #[cfg(test)]

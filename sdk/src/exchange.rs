@@ -446,6 +446,20 @@ impl<'s> Exchange<'s> {
         }
     }
 
+    /// The note of this type, which is made at first use.
+    pub fn note_or_default<T: Default + 'static>(&mut self) -> &mut T {
+        let notes = &mut self.engine.messages.notes;
+        let known = notes.iter().position(|note| note.is::<T>());
+        let at = known.unwrap_or(notes.len());
+        if known.is_none() {
+            notes.push(Box::new(T::default()));
+        }
+        match notes[at].downcast_mut() {
+            Some(note) => note,
+            None => unreachable!("the note was found by its type"),
+        }
+    }
+
     /// Keeps a value until the exchange ends, for any reason, and drops it then; if the exchange
     /// became a tunnel, when the tunnel ends.
     pub fn hold<T: 'static>(&mut self, value: T) {

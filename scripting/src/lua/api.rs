@@ -20,7 +20,7 @@ use mlua::{Function, Lua, Result, Table, Value};
 
 use super::flow::Marks;
 use super::native::Natives;
-use super::watchdog;
+use super::{vm, watchdog};
 
 /// The sources, in the order in which they are run. Each gets the table of Rust functions, `ngx` and `apisix.core`.
 const SOURCES: &[(&str, &str)] = &[
@@ -43,10 +43,12 @@ const SOURCES: &[(&str, &str)] = &[
 /// Memory is short.
 pub(super) fn install(lua: &Lua) -> Result<(Function, Table)> {
     let table = lua.create_table()?;
-    for (name, mark) in [("WAIT", Marks::WAIT), ("EXIT", Marks::EXIT), ("BODY", Marks::BODY)] {
+    let marks = [("WAIT", Marks::WAIT), ("EXIT", Marks::EXIT), ("BODY", Marks::BODY), ("DONE", Marks::DONE)];
+    for (name, mark) in marks {
         table.raw_set(name, Marks::value(mark))?;
     }
     table.raw_set("TIME_LIMIT", watchdog::MESSAGE)?;
+    table.raw_set("function_info", lua.named_registry_value::<Function>(vm::FUNCTION_INFO)?)?;
     let natives = Natives { lua, table: &table };
     consumers::add(&natives)?;
     exits::add(&natives)?;

@@ -85,14 +85,15 @@ impl Filter {
         let chunk = self.code.load(&machine.lua, &globals)?;
         let function: Function = machine.run(|| chunk.call(()))?;
         let source = machine.lua.load(include_str!("condition.lua")).set_name("=condition");
-        Ok(Loaded { call: source.call((&machine.natives, function))? })
+        Ok(Loaded::One(source.call((&machine.natives, function))?))
     }
 
     fn holds(&self, x: &Exchange<'_>) -> mlua::Result<bool> {
         let machine = machine::of_thread(&self.host)?;
         machine.make_room();
         let loaded = machine.loaded(self.number, &self.alive, |machine| self.load(machine))?;
-        access::matching(x, || machine.run(|| loaded.call.call(())))
+        let Loaded::One(call) = &*loaded else { return Ok(false) };
+        access::matching(x, || machine.run(|| call.call(())))
     }
 }
 

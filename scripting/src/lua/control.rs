@@ -35,7 +35,10 @@ pub(super) fn run<T: Send + 'static>(
     let (answer, answered) = channel();
     let job: Job = Box::new(move |host| {
         let done = machine::of_thread(host)
-            .map(|machine| machine.run(|| job(&machine)))
+            .map(|machine| {
+                machine.make_room();
+                machine.run(|| job(&machine))
+            })
             .map_err(|error| text::message(&error));
         let _ = answer.send(done);
     });

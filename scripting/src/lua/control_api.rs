@@ -75,11 +75,7 @@ fn error(status: u16) -> ControlReply {
 fn served(x: &mut Exchange<'_>, call: Function, at: usize) -> Result<ControlReply> {
     let machine = machine::current().ok_or_else(|| mlua::Error::runtime("no machine"))?;
     x.set_note(Called(at));
-    Session::ensure(&machine, x)?;
-    let session = x.note::<Session>();
-    let ctx = session.map(|session| session.ctx.clone());
-    let sockets = session.map(|session| session.sockets.clone()).unwrap_or_default();
-    let mut flow = Flow::new(&machine, Place::Control, call, (NAME, ctx), sockets)?;
+    let mut flow = Flow::new(&machine, Place::Control, call, None, None)?;
     match flow.poll(Some(x), &mut Context::from_waker(Waker::noop())) {
         Poll::Ready(done) => done.map(drop)?,
         Poll::Pending => return Err(mlua::Error::runtime("a handler of the control API cannot wait")),

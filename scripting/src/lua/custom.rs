@@ -282,7 +282,7 @@ fn endpoints(machine: &Machine, module: &Table, list: &str) -> mlua::Result<Func
     let handlers = handlers(machine, module, list)?.into_iter().map(|(_, handler)| handler);
     let handlers = machine.lua.create_sequence_from(handlers)?;
     let source = machine.lua.load(include_str!("endpoints.lua")).set_name("=endpoints");
-    source.call((&machine.natives, machine.core()?, handlers))
+    source.call((&machine.natives, machine.core()?, handlers, list))
 }
 
 impl Facts {
@@ -348,9 +348,8 @@ impl Factory for Custom {
 
     fn server(&self) -> Option<Arc<Stage>> {
         let (id, library) = (self.id, self.library.clone());
-        let load = move |machine: &Machine| {
-            Ok(Loaded { call: endpoints(machine, &library.plugin(machine, id)?, API)? })
-        };
+        let load =
+            move |machine: &Machine| Ok(Loaded::One(endpoints(machine, &library.plugin(machine, id)?, API)?));
         let script = Script::new(id.name, self.host.clone(), Phases::NONE, Box::new(load));
         Some(Fitting { name: id.name, priority: 0, meta: None }.stage(script))
     }
@@ -426,10 +425,8 @@ impl Machine {
     /// The code of an instance: lists of functions by phase, and their settings.
     pub(super) fn runner(&self, name: &'static str, functions: &Table, conf: &Value) -> mlua::Result<Loaded> {
         let lua = &self.lua;
-        let ngx: Table = lua.globals().get("ngx")?;
-        let core = self.core()?;
         let source = lua.load(include_str!("runner.lua")).set_name("=runner");
-        let call = source.call((ngx, core, functions, to_lua(lua, conf)?, name))?;
-        Ok(Loaded { call })
+        let make = source.call((&self.natives, self.core()?, functions, to_lua(lua, conf)?, name))?;
+        Ok(Loaded::phases(make))
     }
 }

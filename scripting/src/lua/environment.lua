@@ -101,10 +101,20 @@ local function result(ok, first, ...)
     return first, ...
 end
 
+-- Coroutines that scripts have seen, which serve no other script (`coroutines.lua`).
+local seen_coroutines = setmetatable({}, { __mode = "k" })
+native.seen_coroutines = seen_coroutines
+
 local coroutines = {
     create = create,
     resume = resume_script,
-    running = running,
+    running = function()
+        local co, is_main = running()
+        if co then
+            seen_coroutines[co] = true
+        end
+        return co, is_main
+    end,
     status = status,
     yield = yield,
     isyieldable = coroutine.isyieldable,

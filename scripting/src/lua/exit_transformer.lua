@@ -12,9 +12,9 @@ local function transform(code, body, headers, chunk)
 end
 
 return function(phase)
-    if phase == "rewrite" then
+    return phase == "rewrite" and function()
         for at = 1, #chunks do
             core.response.exit_insert_callback(transform, chunks[at])
         end
-    end
+    end or nil
 end

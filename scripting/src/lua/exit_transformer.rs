@@ -65,7 +65,7 @@ impl Factory for ExitTransformer {
                 chunks.raw_push(code.load(lua, &globals)?)?;
             }
             let source = lua.load(include_str!("exit_transformer.lua")).set_name("=exit_transformer");
-            Ok(Loaded { call: source.call((machine.core()?, chunks))? })
+            Ok(Loaded::phases(source.call((machine.core()?, chunks))?))
         };
         Ok(fitting.stage(Script::new(self.name, self.host.clone(), Phases::REWRITE, Box::new(load))))
     }

@@ -57,8 +57,8 @@ impl Scripts for Fields {
             }
             let source = lua.load(include_str!("pre_function.lua")).set_name("=pre_function");
             let core: Table = machine.core()?;
-            let call = source.call((core, runs, function, to_lua(lua, &config)?, plugin))?;
-            Ok(Loaded { call })
+            let conf = to_lua(lua, &config)?;
+            Ok(Loaded::phases(source.call((&machine.natives, core, runs, function, conf, plugin))?))
         };
         Ok(Box::new(Script::new(plugin, self.0.clone(), phases, Box::new(load))))
     }
@@ -83,7 +83,7 @@ impl Scripts for Fields {
         let load = move |machine: &Machine| {
             let object: Table = run(machine, &code)?;
             let source = machine.lua.load(include_str!("script.lua")).set_name("=script");
-            Ok(Loaded { call: source.call(object)? })
+            Ok(Loaded::phases(source.call((&machine.natives, object))?))
         };
         let script = Script::new(SCRIPT, self.0.clone(), phases, Box::new(load));
         Ok(Fitting { name: SCRIPT, priority: 0, meta: None }.stage(script))

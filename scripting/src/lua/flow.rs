@@ -2,11 +2,13 @@
 //!
 //! A function that waits begins a future and yields a mark. The flow polls the future and resumes the coroutine with
 //! its results. Coroutines of the script itself pass the marks on (`environment.lua`).
+//!
+//! Coroutines are used again: one whose function has returned waits for the next function (`coroutines.rs`).
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use mlua::{Error, Function, IntoLuaMulti, LightUserData, MultiValue, Result, Thread, Value};
+use mlua::{Error, Function, IntoLuaMulti, LightUserData, MultiValue, Result, Table, Thread, Value};
 use sdk::Exchange;
 
 use super::access::{self, Place};
@@ -16,7 +18,7 @@ use super::sockets::Sockets;
 /// The marks that code yields.
 pub(super) struct Marks;
 
-static MARKS: [u8; 3] = [0; 3];
+static MARKS: [u8; 4] = [0; 4];
 
 impl Marks {
     /// A wait has begun.
@@ -25,14 +27,16 @@ impl Marks {
     pub(super) const EXIT: usize = 1;
     /// The request's body is needed.
     pub(super) const BODY: usize = 2;
+    /// The function of a coroutine has returned, and the coroutine takes another.
+    pub(super) const DONE: usize = 3;
 
     pub(super) fn value(mark: usize) -> Value {
         let address: *const u8 = &raw const MARKS[mark];
         Value::LightUserData(LightUserData(address.cast_mut().cast()))
     }
 
-    fn of(value: Option<&Value>) -> Option<usize> {
-        let Some(Value::LightUserData(data)) = value else { return None };
+    fn of(value: &Value) -> Option<usize> {
+        let Value::LightUserData(data) = value else { return None };
         (0..MARKS.len()).find(|mark| std::ptr::eq(data.0.cast::<u8>(), &raw const MARKS[*mark]))
     }
 }
@@ -46,6 +50,24 @@ pub(super) enum End {
     NeedsBody,
 }
 
+/// Whether the code that runs may have sockets, and those that it has.
+#[derive(Default)]
+pub(super) enum Owner {
+    #[default]
+    None,
+    Code(Option<Rc<Sockets>>),
+}
+
+impl Owner {
+    /// The sockets of the code that runs, made at first use; `None` where it may have none.
+    pub(super) fn sockets(&mut self) -> Option<Rc<Sockets>> {
+        match self {
+            Owner::None => None,
+            Owner::Code(sockets) => Some(sockets.get_or_insert_default().clone()),
+        }
+    }
+}
+
 /// Code that has begun.
 pub(super) struct Flow {
     machine: Rc<Machine>,
@@ -54,7 +76,8 @@ pub(super) struct Flow {
     /// Whether the main coroutine has ended; light threads may still run.
     returned: bool,
     light: Vec<Task>,
-    sockets: Rc<Sockets>,
+    /// The sockets that the code has made, if it has.
+    pub sockets: Option<Rc<Sockets>>,
 }
 
 struct Task {
@@ -63,6 +86,8 @@ struct Task {
 }
 
 enum State {
+    /// To be called in a coroutine that takes functions.
+    New(Function, Option<Table>),
     /// To be resumed with these values.
     Ready(MultiValue),
     Waiting(Waiting),
@@ -84,25 +109,38 @@ enum Turn {
 }
 
 impl Flow {
+    /// Calls a function with the context of an exchange, if it has one already.
     pub(super) fn new(
         machine: &Rc<Machine>,
         place: Place,
         function: Function,
+        ctx: Option<Table>,
+        sockets: Option<Rc<Sockets>>,
+    ) -> Result<Flow> {
+        let main = Task { thread: machine.coroutines.take(&machine.lua)?, state: State::New(function, ctx) };
+        Ok(Flow { machine: machine.clone(), place, main, returned: false, light: Vec::new(), sockets })
+    }
+
+    /// Calls a function with any arguments, without an exchange.
+    pub(super) fn of_timer(
+        machine: &Rc<Machine>,
+        function: Function,
         args: impl IntoLuaMulti,
-        sockets: Rc<Sockets>,
     ) -> Result<Flow> {
         let thread = machine.lua.create_thread(function)?;
-        let state = State::Ready(args.into_lua_multi(&machine.lua)?);
-        let main = Task { thread, state };
-        Ok(Flow { machine: machine.clone(), place, main, returned: false, light: Vec::new(), sockets })
+        let main = Task { thread, state: State::Ready(args.into_lua_multi(&machine.lua)?) };
+        let (place, light) = (Place::Timer, Vec::new());
+        Ok(Flow { machine: machine.clone(), place, main, returned: false, light, sockets: None })
     }
 
     /// Runs all code that can run. It is one run: waits that are over at once do not lengthen its time.
     pub(super) fn poll(&mut self, x: Option<&mut Exchange<'_>>, cx: &mut Context<'_>) -> Poll<Result<End>> {
         let machine = self.machine.clone();
-        machine.owner.replace(Some(self.sockets.clone()));
+        machine.owner.replace(Owner::Code(self.sockets.take()));
         let advanced = machine.run(|| self.advance(&machine, x, cx));
-        machine.owner.take();
+        if let Owner::Code(sockets) = machine.owner.take() {
+            self.sockets = sockets;
+        }
         advanced
     }
 
@@ -126,7 +164,7 @@ impl Flow {
                         Poll::Ready(outcome) => task.state = State::Ready(machine.results(outcome)?),
                     }
                 }
-                let State::Ready(_) = task.state else { continue };
+                let (State::New(..) | State::Ready(_)) = task.state else { continue };
                 moved = true;
                 let turn = task.turn(machine, self.place, x.as_deref_mut());
                 match turn {
@@ -140,11 +178,11 @@ impl Flow {
                 }
             }
             self.collect()?;
+            if self.returned && self.light.is_empty() {
+                return Poll::Ready(Ok(End::Returned));
+            }
             if !moved {
-                return match self.returned && self.light.is_empty() {
-                    true => Poll::Ready(Ok(End::Returned)),
-                    false => Poll::Pending,
-                };
+                return Poll::Pending;
             }
         }
         cx.waker().wake_by_ref();
@@ -154,10 +192,13 @@ impl Flow {
     /// Takes over the light threads that were started, and drops those that have ended.
     fn collect(&mut self) -> Result<()> {
         let started = self.machine.started.take();
+        let killed = self.machine.killed.take();
+        if started.is_empty() && self.light.is_empty() {
+            return Ok(());
+        }
         self.light.extend(
             started.into_iter().map(|(thread, waiting)| Task { thread, state: State::Waiting(waiting) }),
         );
-        let killed = self.machine.killed.take();
         self.light.retain(|task| !matches!(task.state, State::Ended) && !killed.contains(&task.thread));
         if self.light.len() > MOST_LIGHT {
             return Err(Error::runtime(format!("more than {MOST_LIGHT} light threads")));
@@ -176,15 +217,19 @@ impl Drop for Flow {
 
 impl Task {
     fn turn(&mut self, machine: &Machine, place: Place, x: Option<&mut Exchange<'_>>) -> Result<Turn> {
-        let State::Ready(args) = std::mem::replace(&mut self.state, State::Ended) else {
-            return Ok(Turn::Pending);
-        };
         let thread = &self.thread;
-        let results = access::run(place, x, || thread.resume::<MultiValue>(args))?;
-        if !thread.is_resumable() {
-            return Ok(Turn::Ended);
-        }
-        match Marks::of(results.front()) {
+        let mark = match std::mem::replace(&mut self.state, State::Ended) {
+            State::New(function, ctx) => {
+                access::run(place, x, || thread.resume::<Value>((&function, ctx.as_ref())))?
+            }
+            State::Ready(args) => access::run(place, x, || thread.resume::<Value>(args))?,
+            State::Waiting(_) | State::Ended => return Ok(Turn::Pending),
+        };
+        match Marks::of(&mark) {
+            Some(Marks::DONE) => {
+                machine.coroutines.give_back(thread);
+                Ok(Turn::Ended)
+            }
             Some(Marks::EXIT) => Ok(Turn::Exited),
             Some(Marks::BODY) => {
                 self.state = State::Ready(MultiValue::new());
@@ -196,6 +241,7 @@ impl Task {
                 self.state = State::Waiting(waiting);
                 Ok(Turn::Pending)
             }
+            _ if !thread.is_resumable() => Ok(Turn::Ended),
             // `coroutine.yield` outside of a coroutine of the script lets others run.
             _ => {
                 self.state = State::Waiting(pause());

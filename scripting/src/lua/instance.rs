@@ -41,19 +41,18 @@ impl Script {
         Script { name, host, phases, number, alive: Arc::new(()), load }
     }
 
-    /// The machine with this instance's code, and the exchange's session.
-    fn begin(&self, x: &mut Exchange<'_>) -> mlua::Result<(Rc<Machine>, Rc<Loaded>)> {
+    /// The machine with this instance's code.
+    fn begin(&self, x: &Exchange<'_>) -> mlua::Result<(Rc<Machine>, Rc<Loaded>)> {
         let machine = machine::of_thread(&self.host)?;
         machine.serve(x);
         machine.make_room();
         let loaded = machine.loaded(self.number, &self.alive, &self.load)?;
-        Session::ensure(&machine, x)?;
         Ok((machine, loaded))
     }
 
     /// Begins or continues the functions of a phase before the upstream.
-    fn go(&self, phase: Phase, name: &'static str, x: &mut Exchange<'_>, cx: &mut Context<'_>) -> Poll<Step> {
-        match self.polled(phase, name, x, cx) {
+    fn go(&self, phase: Phase, x: &mut Exchange<'_>, cx: &mut Context<'_>) -> Poll<Step> {
+        match self.polled(phase, x, cx) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Ok(End::NeedsBody)) => Poll::Ready(Step::Body(body_limit())),
             // As in APISIX, plugins after one that has written run as well, and may write more.
@@ -70,29 +69,27 @@ impl Script {
         }
     }
 
-    fn polled(
-        &self,
-        phase: Phase,
-        name: &'static str,
-        x: &mut Exchange<'_>,
-        cx: &mut Context<'_>,
-    ) -> Poll<mlua::Result<End>> {
+    fn polled(&self, phase: Phase, x: &mut Exchange<'_>, cx: &mut Context<'_>) -> Poll<mlua::Result<End>> {
         let waiting = x.note_mut::<Session>().and_then(|session| session.flow.take());
         let mut flow = match waiting {
             Some(flow) => flow,
             None => {
                 let (machine, loaded) = self.begin(x)?;
+                let Some(call) = loaded.call(&machine, phase)? else {
+                    return Poll::Ready(Ok(End::Returned));
+                };
                 let session = x.note::<Session>();
-                let ctx = session.map(|session| session.ctx.clone());
-                let sockets = session.map(|session| session.sockets.clone()).unwrap_or_default();
-                Flow::new(&machine, Place::of(phase), loaded.call.clone(), (name, ctx), sockets)?
+                let ctx = session.and_then(|session| session.ctx.clone());
+                let sockets = session.and_then(|session| session.sockets.clone());
+                Flow::new(&machine, Place::of(phase), call.clone(), ctx, sockets)?
             }
         };
         let polled = flow.poll(Some(x), cx);
-        if matches!(polled, Poll::Pending | Poll::Ready(Ok(End::NeedsBody)))
-            && let Some(session) = x.note_mut::<Session>()
-        {
-            session.flow = Some(flow);
+        if flow.sockets.is_some() {
+            Session::of(x).sockets.clone_from(&flow.sockets);
+        }
+        if matches!(polled, Poll::Pending | Poll::Ready(Ok(End::NeedsBody))) {
+            Session::of(x).flow = Some(flow);
         }
         polled
     }
@@ -100,10 +97,9 @@ impl Script {
     /// Calls the functions of a phase that cannot wait.
     fn call(&self, phase: Phase, x: &mut Exchange<'_>) -> mlua::Result<()> {
         let (machine, loaded) = self.begin(x)?;
-        let ctx = x.note::<Session>().map(|session| session.ctx.clone());
-        access::run(Place::of(phase), Some(x), || {
-            machine.run(|| loaded.call.call::<()>((name_of(phase), ctx)))
-        })
+        let Some(call) = loaded.call(&machine, phase)? else { return Ok(()) };
+        let ctx = x.note::<Session>().and_then(|session| session.ctx.clone());
+        access::run(Place::of(phase), Some(x), || machine.run(|| call.call::<()>(ctx)))
     }
 
     /// Logs an error; the exchange is answered with 500.
@@ -127,9 +123,6 @@ impl Script {
     }
 }
 
-/// The handlers of a plugin's endpoints.
-pub(super) const API: &str = "api";
-
 /// The name of a phase's function in a plugin.
 pub(super) fn name_of(phase: Phase) -> &'static str {
     match phase {
@@ -150,19 +143,19 @@ impl Instance for Script {
     }
 
     fn ask(&self, phase: Phase, x: &mut Exchange<'_>) -> Step {
-        match self.go(phase, name_of(phase), x, &mut Context::from_waker(Waker::noop())) {
+        match self.go(phase, x, &mut Context::from_waker(Waker::noop())) {
             Poll::Ready(step) => step,
             Poll::Pending => Step::Wait,
         }
     }
 
     fn wait<'a>(&'a self, phase: Phase, x: &'a mut Exchange<'_>) -> LocalFuture<'a, Step> {
-        Box::pin(poll_fn(move |cx| self.go(phase, name_of(phase), x, cx)))
+        Box::pin(poll_fn(move |cx| self.go(phase, x, cx)))
     }
 
     /// Calls the handler of an endpoint; the wait of public-api is one of its access phase.
     fn serve(&self, x: &mut Exchange<'_>) -> Step {
-        match self.go(Phase::Access, API, x, &mut Context::from_waker(Waker::noop())) {
+        match self.go(Phase::Access, x, &mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Step::Next) => Step::Reply(Reply::status(200)),
             Poll::Ready(step) => step,
             Poll::Pending => Step::Wait,
@@ -183,9 +176,7 @@ impl Instance for Script {
         if let Err(error) = self.begin(x) {
             return self.failed(&error, x);
         }
-        if let Some(session) = x.note_mut::<Session>() {
-            session.piece = Some(Piece { data: std::mem::take(&mut chunk.data), last: chunk.last });
-        }
+        Session::of(x).piece = Some(Piece { data: std::mem::take(&mut chunk.data), last: chunk.last });
         let called = self.call(Phase::BodyFilter, x);
         if let Some(piece) = x.note_mut::<Session>().and_then(|session| session.piece.take()) {
             chunk.data = piece.data;

@@ -1,19 +1,23 @@
 //! The machine of a thread: one for each worker, and one on the control side.
 
-use std::cell::{Cell, RefCell};
-use std::rc::{Rc, Weak as Owner};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::rc::{self, Rc};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use hashbrown::HashMap;
 use mlua::{Function, Lua, MultiValue, Result, Table, Thread};
 use sdk::chain::LocalFuture;
-use sdk::{Exchange, World};
+use sdk::{Exchange, Phase, World};
 
+use super::coroutines::Coroutines;
+use super::flow::Owner;
 use super::host::Host;
+use super::instance::name_of;
 use super::libs::shared::share;
 use super::plugin_id::PluginId;
-use super::sockets::{Shared, Sockets};
+use super::small;
+use super::sockets::Shared;
 use super::watchdog::Watch;
 use super::{api, vm};
 
@@ -29,10 +33,34 @@ pub(super) enum Out {
     Text(Vec<u8>),
 }
 
-/// The code of a plugin instance.
-pub(super) struct Loaded {
-    /// Runs the functions of the instance.
-    pub call: Function,
+/// Code that a machine has loaded.
+pub(super) enum Loaded {
+    One(Function),
+    /// The functions of a plugin instance, which take the context of the exchange or nil.
+    Phases {
+        /// Makes the function of a phase.
+        make: Function,
+        made: Box<[OnceCell<Option<Function>>; Phase::ALL.len()]>,
+    },
+}
+
+impl Loaded {
+    pub(super) fn phases(make: Function) -> Loaded {
+        Loaded::Phases { make, made: Default::default() }
+    }
+
+    /// The function for a phase, if there is one.
+    pub(super) fn call(&self, machine: &Machine, phase: Phase) -> Result<Option<&Function>> {
+        let (make, made) = match self {
+            Loaded::One(call) => return Ok(Some(call)),
+            Loaded::Phases { make, made } => (make, &made[phase as usize]),
+        };
+        if let Some(made) = made.get() {
+            return Ok(made.as_ref());
+        }
+        let call = machine.run(|| make.call(name_of(phase)))?;
+        Ok(made.get_or_init(|| call).as_ref())
+    }
 }
 
 /// Values that are dropped when nothing outside the machine holds their mark.
@@ -54,8 +82,9 @@ pub(super) struct Machine {
     /// Light threads that were started or ended since the flow looked last.
     pub started: RefCell<Vec<(Thread, Waiting)>>,
     pub killed: RefCell<Vec<Thread>>,
-    /// The sockets of the code that runs, where it may have some.
-    pub owner: RefCell<Option<Rc<Sockets>>>,
+    /// The sockets of the code that runs.
+    pub owner: RefCell<Owner>,
+    pub coroutines: Coroutines,
     pub sockets: Rc<Shared>,
     /// The metatable of `ctx`.
     pub contexts: Table,
@@ -65,8 +94,10 @@ pub(super) struct Machine {
     modules: Marked<(u64, PluginId), Table>,
     /// Used memory in bytes at which all garbage is collected before code runs.
     collect_at: Cell<usize>,
+    /// Cycles of the collector that free code which is gone.
+    cycles: Cell<u8>,
     /// The worker, for code without an exchange.
-    worker: RefCell<Option<Owner<dyn World>>>,
+    worker: RefCell<Option<rc::Weak<dyn World>>>,
 }
 
 /// A number for code that machines load, different for all.
@@ -108,6 +139,7 @@ impl Machine {
         share(&lua, &host.dictionaries)?;
         let (environment, natives) = api::install(&lua)?;
         let contexts = natives.raw_get("contexts")?;
+        let coroutines = Coroutines::new(&lua, &natives)?;
         let max_memory = host.settings.max_memory;
         lua.set_memory_limit(max_memory)?;
         let watch = Watch::new(&lua, host.settings.max_time)?;
@@ -123,11 +155,13 @@ impl Machine {
             started: RefCell::default(),
             killed: RefCell::default(),
             owner: RefCell::default(),
+            coroutines,
             sockets: Rc::default(),
             contexts,
             natives,
             modules: RefCell::default(),
             collect_at: Cell::new(max_memory / 2),
+            cycles: Cell::new(0),
             worker: RefCell::default(),
         })
     }
@@ -143,6 +177,9 @@ impl Machine {
     /// Collects garbage if much memory is used: LuaJIT fails at the limit without collecting any, so what one script
     /// left behind would fail the next.
     pub(super) fn make_room(&self) {
+        if self.cycles.get() > 0 {
+            self.advance_collector();
+        }
         if self.lua.used_memory() < self.collect_at.get() {
             return;
         }
@@ -150,6 +187,22 @@ impl Machine {
         let _ = self.lua.gc_collect();
         let (used, most) = (self.lua.used_memory(), self.host.settings.max_memory);
         self.collect_at.set(used + most.saturating_sub(used) / 2);
+    }
+
+    /// Has code that is gone collected with the next runs. The collector otherwise advances with allocations, of which
+    /// many scripts make few, and each version of a script would wait for that.
+    fn collect_soon(&self) {
+        // The cycle that has begun may have marked the code already.
+        self.cycles.set(2);
+    }
+
+    #[cold]
+    fn advance_collector(&self) {
+        // Each step looks at about two kilobytes.
+        const STEPS: usize = 32;
+        if (0..STEPS).any(|_| self.lua.gc_step().unwrap_or(true)) {
+            self.cycles.set(self.cycles.get() - 1);
+        }
     }
 
     /// Runs code of this machine within its limit of time.
@@ -179,7 +232,11 @@ impl Machine {
         }
         let loaded = Rc::new(self.run(|| load(self))?);
         let mut all = self.loaded.borrow_mut();
+        let before = all.len();
         all.retain(|_, (alive, _)| alive.strong_count() > 0);
+        if all.len() < before {
+            self.collect_soon();
+        }
         all.insert(number, (Arc::downgrade(alive), loaded.clone()));
         Ok(loaded)
     }
@@ -200,6 +257,9 @@ impl Machine {
         let gone: Vec<_> = all.extract_if(|_, (alive, _)| alive.strong_count() == 0).collect();
         all.insert((library, id), (Arc::downgrade(alive), module.clone()));
         drop(all);
+        if !gone.is_empty() {
+            self.collect_soon();
+        }
         for (_, (_, module)) in gone {
             // An error of `destroy` has no effect: the plugin is gone.
             let _ = self.run(|| match module.get::<Option<Function>>("destroy")? {
@@ -224,7 +284,7 @@ impl Machine {
                 Out::Nil => Value::Nil,
                 Out::Bool(truth) => Value::Boolean(truth),
                 Out::Number(number) => Value::Number(number),
-                Out::Text(text) => Value::String(lua.create_string(text)?),
+                Out::Text(text) => Value::String(small::string(lua, text)?),
             });
         }
         Ok(MultiValue::from_vec(all))

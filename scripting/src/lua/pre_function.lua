@@ -1,14 +1,17 @@
--- Calls the code of `_meta.pre_function` before a plugin, as APISIX does: its errors are logged, what it returns has no
--- effect.
-local core, phases, call, conf, name = ...
+-- Makes the functions that call the code of `_meta.pre_function` before a plugin, as APISIX does: its errors are
+-- logged, what it returns has no effect.
+local native, core, phases, call, conf, name = ...
 local pcall = pcall
+local context = native.context
 
-return function(phase, ctx)
+return function(phase)
     if not phases[phase] then
-        return
+        return nil
     end
-    local ok, err = pcall(call, conf, ctx)
-    if not ok then
-        core.log.error("pre_function execution for plugin ", name, " failed: ", err)
+    return function(ctx)
+        local ok, err = pcall(call, conf, ctx or context())
+        if not ok then
+            core.log.error("pre_function execution for plugin ", name, " failed: ", err)
+        end
     end
 end

@@ -8,13 +8,15 @@ use sdk::{Exchange, Reply};
 
 use super::access::exchange;
 use super::flow::Flow;
-use super::machine::Machine;
+use super::machine;
+use super::small;
 use super::sockets::Sockets;
 
-/// The state of the scripts of one exchange, a note of it.
+/// The state of the scripts of one exchange, a note of it. Scripts that keep none have no session.
+#[derive(Default)]
 pub(super) struct Session {
-    /// `ctx` of plugins, `ngx.ctx.api_ctx`.
-    pub ctx: Table,
+    /// `ctx` of plugins, `ngx.ctx.api_ctx`, once a script has used it.
+    pub ctx: Option<Table>,
     /// `ngx.ctx`, once a script has used it.
     pub ngx_ctx: Option<Table>,
     /// Variables that scripts have set; most set none.
@@ -37,8 +39,8 @@ pub(super) struct Session {
     pub held: Vec<(String, Vec<u8>)>,
     /// Code that waits.
     pub flow: Option<Flow>,
-    /// The sockets that scripts have made, closed with the exchange.
-    pub sockets: Rc<Sockets>,
+    /// The sockets that scripts have made, if they have, closed with the exchange.
+    pub sockets: Option<Rc<Sockets>>,
 }
 
 /// A piece of a response's body.
@@ -48,62 +50,48 @@ pub(super) struct Piece {
 }
 
 impl Session {
-    /// Makes the session of an exchange unless it has one.
-    pub(super) fn ensure(machine: &Machine, x: &mut Exchange<'_>) -> mlua::Result<()> {
-        if x.note::<Session>().is_some() {
-            return Ok(());
-        }
-        let ctx = machine.lua.create_table()?;
-        ctx.set_metatable(Some(machine.contexts.clone()))?;
-        x.set_note(Session {
-            ctx,
-            ngx_ctx: None,
-            vars: None,
-            status: None,
-            exit: None,
-            output: Vec::new(),
-            wrote: false,
-            headers: Vec::new(),
-            added: 0,
-            piece: None,
-            held: Vec::new(),
-            flow: None,
-            sockets: Rc::default(),
-        });
-        Ok(())
+    /// The session of an exchange, made at first use.
+    pub(super) fn of<'a>(x: &'a mut Exchange<'_>) -> &'a mut Session {
+        x.note_or_default()
     }
 }
 
-/// The table of the variables that scripts of the exchange have set, made at first use; `None` without a session.
-pub(super) fn vars(lua: &Lua) -> mlua::Result<Option<Table>> {
-    of_session(lua, |session| &mut session.vars, |_, _| Ok(()))
+/// The context of the exchange, made at first use.
+pub(super) fn ctx(lua: &Lua) -> mlua::Result<Table> {
+    of_session(
+        lua,
+        |session| &mut session.ctx,
+        |table| {
+            let contexts = machine::current().map(|machine| machine.contexts.clone());
+            table.set_metatable(contexts)
+        },
+    )
 }
 
-/// `ngx.ctx` of the exchange, made at first use; `None` without a session.
-pub(super) fn ngx_ctx(lua: &Lua) -> mlua::Result<Option<Table>> {
-    of_session(lua, |session| &mut session.ngx_ctx, |table, ctx| table.raw_set("api_ctx", ctx))
+/// The table of the variables that scripts of the exchange have set, made at first use.
+pub(super) fn vars(lua: &Lua) -> mlua::Result<Table> {
+    of_session(lua, |session| &mut session.vars, |_| Ok(()))
+}
+
+/// `ngx.ctx` of the exchange, made at first use.
+pub(super) fn ngx_ctx(lua: &Lua) -> mlua::Result<Table> {
+    of_session(lua, |session| &mut session.ngx_ctx, |table| table.raw_set("api_ctx", ctx(lua)?))
 }
 
 fn of_session(
     lua: &Lua,
     place: impl Fn(&mut Session) -> &mut Option<Table>,
-    fill: impl FnOnce(&Table, Table) -> mlua::Result<()>,
-) -> mlua::Result<Option<Table>> {
-    let known =
-        exchange(|x| x.note_mut::<Session>().map(|session| (place(session).clone(), session.ctx.clone())))?;
-    let Some((table, ctx)) = known else { return Ok(None) };
-    if table.is_some() {
-        return Ok(table);
+    fill: impl FnOnce(&Table) -> mlua::Result<()>,
+) -> mlua::Result<Table> {
+    if let Some(known) = exchange(|x| place(Session::of(x)).clone())? {
+        return Ok(known);
     }
-    let table = lua.create_table()?;
-    fill(&table, ctx)?;
-    let kept = table.clone();
-    exchange(|x| {
-        if let Some(session) = x.note_mut::<Session>() {
-            *place(session) = Some(kept);
-        }
+    let table = small::lifted(lua, 2048, || {
+        let table = lua.create_table()?;
+        fill(&table).map(|()| table)
     })?;
-    Ok(Some(table))
+    exchange(|x| *place(Session::of(x)) = Some(table.clone()))?;
+    Ok(table)
 }
 
 /// Whether a script has written a response without ending the request.

@@ -22,7 +22,7 @@ use sdk::connection::{
 };
 
 use super::access;
-use super::flow::pause;
+use super::flow::{Owner, pause};
 use super::machine::{self, Out};
 use input::Input;
 pub(super) use receive::{Wanted, receive};
@@ -242,7 +242,7 @@ impl Socket {
     /// A socket of the code that runs.
     pub(super) fn new() -> Option<Rc<Socket>> {
         let machine = machine::current()?;
-        let owner = machine.owner.borrow().clone()?;
+        let owner = machine.owner.borrow_mut().sockets()?;
         Some(Rc::new(Socket {
             owner: Rc::downgrade(&owner),
             timeouts: Cell::default(),
@@ -255,8 +255,10 @@ impl Socket {
 
     /// Whether it belongs to the code that runs.
     pub(super) fn is_own(&self) -> bool {
-        let owner = machine::current().and_then(|machine| machine.owner.borrow().clone());
-        owner.is_some_and(|owner| std::ptr::eq(self.owner.as_ptr(), Rc::as_ptr(&owner)))
+        machine::current().is_some_and(|machine| match &*machine.owner.borrow() {
+            Owner::Code(Some(owner)) => std::ptr::eq(self.owner.as_ptr(), Rc::as_ptr(owner)),
+            Owner::Code(None) | Owner::None => false,
+        })
     }
 
     /// Returns false if it was closed before.

@@ -13,6 +13,7 @@ use serde_json::json;
 use super::*;
 
 mod conditions;
+mod coroutines;
 mod hostile;
 mod sockets;
 

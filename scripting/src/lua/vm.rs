@@ -1,6 +1,6 @@
 //! A Lua virtual machine without access to files, processes and foreign code.
 
-use mlua::{Lua, LuaOptions, Result, StdLib, Table, Value};
+use mlua::{Function, Lua, LuaOptions, Result, StdLib, Table, Value};
 
 use super::libs;
 
@@ -9,6 +9,9 @@ const OS: [&str; 4] = ["clock", "date", "difftime", "time"];
 
 /// Globals of the base library and of LuaJIT that would read files, load machine code or change the compiler.
 const REMOVED: [&str; 6] = ["dofile", "loadfile", "module", "jit", "gcinfo", "newproxy"];
+
+/// The registry's name of a function that returns the number of another function's parameters.
+pub(super) const FUNCTION_INFO: &str = "sluice.function_info";
 
 /// Libraries of Lua that `require` finds. Globals and loaders are not among them.
 const LIBRARIES: [&str; 5] = ["string", "table", "math", "bit", "os"];
@@ -54,7 +57,9 @@ pub fn new() -> Result<Lua> {
     lua.load("return 1LL").exec()?;
     keep(&package.get("loaded")?, |name| LIBRARIES.contains(&name))?;
     package.get::<Table>("loaded")?.raw_set("os", globals.raw_get::<Value>("os")?)?;
-    // LuaJIT offers parts of its compiler, and buffers with pointers.
+    // LuaJIT offers parts of its compiler, and buffers with pointers. Only this room uses one function of them.
+    let compiler: Table = package.get::<Table>("preload")?.get::<Function>("jit.util")?.call(())?;
+    lua.set_named_registry_value(FUNCTION_INFO, compiler.get::<Function>("funcinfo")?)?;
     keep(&package.get("preload")?, |name| name.starts_with("table."))?;
     let string: Table = globals.get("string")?;
     string.raw_set("dump", Value::Nil)?;

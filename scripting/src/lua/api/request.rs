@@ -8,6 +8,7 @@ use super::super::access::{self, exchange};
 use super::super::machine;
 use super::super::native::Natives;
 use super::super::session::Session;
+use super::super::small;
 
 /// Headers of a request that `ngx.req.get_headers` returns unless it is called with another number.
 const MOST_HEADERS: usize = 100;
@@ -20,7 +21,7 @@ pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
             Method::Other => x.request().method_bytes().to_vec(),
             method => method.as_str().as_bytes().to_vec(),
         })?;
-        lua.create_string(method)
+        small::string(lua, method)
     })?;
     natives.add("set_method", |_, name: LuaString| {
         let name = name.as_bytes().to_vec();
@@ -44,7 +45,7 @@ pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
     natives.add("header", |lua, name: LuaString| {
         let name = name.as_bytes().to_vec();
         let value = exchange(|x| x.request().fields.get_named(&name).map(<[u8]>::to_vec))?;
-        value.map(|value| lua.create_string(value)).transpose()
+        value.map(|value| small::string(lua, value)).transpose()
     })?;
     natives.add("set_header", |lua, (name, value): (LuaString, Value)| {
         let values = texts(lua, &value)?;
@@ -59,7 +60,7 @@ pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
         let name = header_name(&name)?;
         exchange(|x| add_all(x, &name, &values))?
     })?;
-    natives.add("query", |lua, ()| lua.create_string(exchange(|x| x.query().to_vec())?))?;
+    natives.add("query", |lua, ()| small::string(lua, exchange(|x| x.query().to_vec())?))?;
     natives.add("set_query", |_, query: LuaString| {
         let query = escaped(&query.as_bytes());
         exchange(|x| {
@@ -99,7 +100,7 @@ const MOST_ADDED: usize = 1 << 20;
 
 /// Counts a header that a script adds: it is stored outside of the machine's memory.
 pub(super) fn count_header(x: &mut Exchange<'_>, name: &HeaderName, value: &[u8]) -> Result<()> {
-    let Some(session) = x.note_mut::<Session>() else { return Ok(()) };
+    let session = Session::of(x);
     session.added += name.as_str().len() + value.len();
     if session.added > MOST_ADDED {
         return Err(mlua::Error::runtime(format!("scripts add headers of more than {MOST_ADDED} bytes")));
@@ -137,11 +138,11 @@ fn bodies(natives: &Natives<'_>) -> Result<()> {
         let mut results = MultiValue::new();
         match body {
             // nginx has no empty body.
-            Ok(Some(body)) if !body.is_empty() => results.push_back(Value::String(lua.create_string(body)?)),
+            Ok(Some(body)) if !body.is_empty() => results.push_back(Value::String(small::string(lua, body)?)),
             Ok(_) => results.push_back(Value::Nil),
             Err(error) => {
                 results.push_back(Value::Nil);
-                results.push_back(Value::String(lua.create_string(error)?));
+                results.push_back(Value::String(small::string(lua, error)?));
             }
         }
         Ok(results)
@@ -164,17 +165,21 @@ pub(in crate::lua) fn limit() -> usize {
 
 /// A table of headers, as `ngx.req.get_headers` returns: several values of one name are a list.
 pub(super) fn headers(lua: &mlua::Lua, fields: Vec<(Vec<u8>, Vec<u8>)>) -> Result<Table> {
-    let table = lua.create_table()?;
-    for (name, value) in fields {
-        let name = lua.create_string(name)?;
-        let value = Value::String(lua.create_string(value)?);
-        match table.raw_get::<Value>(&name)? {
-            Value::Nil => table.raw_set(&name, value)?,
-            Value::Table(list) => list.raw_push(value)?,
-            first => table.raw_set(&name, lua.create_sequence_from([first, value])?)?,
+    // With the entries of tables.
+    let bytes = fields.iter().map(|(name, value)| name.len() + value.len() + 512).sum();
+    small::lifted(lua, bytes, || {
+        let table = lua.create_table()?;
+        for (name, value) in fields {
+            let name = lua.create_string(name)?;
+            let value = Value::String(lua.create_string(value)?);
+            match table.raw_get::<Value>(&name)? {
+                Value::Nil => table.raw_set(&name, value)?,
+                Value::Table(list) => list.raw_push(value)?,
+                first => table.raw_set(&name, lua.create_sequence_from([first, value])?)?,
+            }
         }
-    }
-    Ok(table)
+        Ok(table)
+    })
 }
 
 pub(super) fn header_name(name: &LuaString) -> Result<HeaderName> {

@@ -7,6 +7,7 @@ use super::super::access::{self, Place, exchange};
 use super::super::machine;
 use super::super::native::Natives;
 use super::super::session::Session;
+use super::super::small;
 use super::request::{count_header, header_name, headers, texts};
 
 pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
@@ -22,11 +23,7 @@ pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
         }
         exchange(|x| match x.has_response() {
             true => x.set_status(status),
-            false => {
-                if let Some(session) = x.note_mut::<Session>() {
-                    session.status = Some(status);
-                }
-            }
+            false => Session::of(x).status = Some(status),
         })
     })?;
     natives.add("headers_sent", |_, ()| Ok(matches!(access::place(), Place::BodyFilter | Place::Log)))?;
@@ -34,11 +31,7 @@ pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
     bodies(natives)?;
     // Notes the end of the exchange; the code yields, where it can.
     natives.add("exit", |_, code: i32| {
-        exchange(|x| {
-            if let Some(session) = x.note_mut::<Session>() {
-                session.exit = Some(code);
-            }
-        })?;
+        exchange(|x| Session::of(x).exit = Some(code))?;
         Ok(access::place().is_before_upstream())
     })
 }
@@ -51,11 +44,11 @@ fn heads(natives: &Natives<'_>) -> Result<()> {
             false => early(x, &name),
         })?;
         match <[Vec<u8>; 1]>::try_from(values) {
-            Ok([value]) => Ok(Value::String(lua.create_string(value)?)),
+            Ok([value]) => Ok(Value::String(small::string(lua, value)?)),
             Err(values) if values.is_empty() => Ok(Value::Nil),
             Err(values) => {
                 let values =
-                    values.into_iter().map(|value| lua.create_string(value)).collect::<Result<Vec<_>>>()?;
+                    values.into_iter().map(|value| small::string(lua, value)).collect::<Result<Vec<_>>>()?;
                 Ok(Value::Table(lua.create_sequence_from(values)?))
             }
         }
@@ -99,10 +92,8 @@ fn add_all(x: &mut Exchange<'_>, name: &sdk::HeaderName, values: &[Vec<u8>]) -> 
 
 /// Headers that are set before there is a response can be read again.
 fn note_headers(x: &mut Exchange<'_>, change: impl FnOnce(&mut Vec<(Vec<u8>, Vec<u8>)>)) {
-    if !x.has_response()
-        && let Some(session) = x.note_mut::<Session>()
-    {
-        change(&mut session.headers);
+    if !x.has_response() {
+        change(&mut Session::of(x).headers);
     }
 }
 
@@ -120,7 +111,7 @@ fn bodies(natives: &Natives<'_>) -> Result<()> {
         }
         let most = machine::current().map_or(0, |machine| machine.host.settings.max_memory);
         exchange(|x| {
-            let Some(session) = x.note_mut::<Session>() else { return Ok(()) };
+            let session = Session::of(x);
             session.wrote = true;
             let text = text.as_bytes();
             if session.output.len() + text.len() > most {
@@ -139,7 +130,7 @@ fn bodies(natives: &Natives<'_>) -> Result<()> {
             Some((piece.data.clone(), piece.last))
         })?;
         match piece {
-            Some((data, _)) if at == 1 => Ok(Value::String(lua.create_string(data)?)),
+            Some((data, _)) if at == 1 => Ok(Value::String(small::string(lua, data)?)),
             Some((_, last)) => Ok(Value::Boolean(last)),
             None => Ok(Value::Nil),
         }
@@ -191,7 +182,7 @@ fn bodies(natives: &Natives<'_>) -> Result<()> {
         })?;
         let mut results = MultiValue::new();
         results.push_back(match done {
-            Some(body) => Value::String(lua.create_string(body)?),
+            Some(body) => Value::String(small::string(lua, body)?),
             None => Value::Nil,
         });
         Ok(results)

@@ -11,6 +11,7 @@ use super::super::access::{self, exchange};
 use super::super::condition;
 use super::super::native::{Natives, to_lua};
 use super::super::session::{self, Session};
+use super::super::small;
 
 /// Names whose lookup is kept, and their length. Others, such as names made of a request's data, are looked up each
 /// time.
@@ -47,7 +48,7 @@ pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
             }
         }
         // A variable that is set to nil has its own value again.
-        session::vars(lua)?.map_or(Ok(()), |set| set.raw_set(name, value))
+        session::vars(lua)?.raw_set(name, value)
     })?;
     natives.add("matched_var", |lua, name: LuaString| {
         let var = Var::parse(&name.to_string_lossy());
@@ -61,16 +62,11 @@ pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
         }
     })?;
     natives.add("session", |lua, what: String| match what.as_str() {
-        "ctx" => exchange(|x| x.note::<Session>().map(|session| session.ctx.clone())),
+        "ctx" => session::ctx(lua),
         _ => session::ngx_ctx(lua),
     })?;
-    natives.add("set_ngx_ctx", |_, table: Table| {
-        exchange(|x| {
-            if let Some(session) = x.note_mut::<Session>() {
-                session.ngx_ctx = Some(table);
-            }
-        })
-    })?;
+    natives.add("set_ngx_ctx", |_, table: Table| exchange(|x| Session::of(x).ngx_ctx = Some(table)))?;
+    natives.add("set_ctx", |_, table: Table| exchange(|x| Session::of(x).ctx = Some(table)))?;
     facts(natives)
 }
 
@@ -95,7 +91,7 @@ impl Read {
     fn to_lua(value: Option<Read>, lua: &Lua) -> Result<Value> {
         Ok(match value {
             None => Value::Nil,
-            Some(Read::Text(text)) => Value::String(lua.create_string(text)?),
+            Some(Read::Text(text)) => Value::String(small::string(lua, text)?),
             Some(Read::Number(number)) => Value::Number(number),
             Some(Read::Bool(truth)) => Value::Boolean(truth),
             Some(Read::Json(json)) => to_lua(lua, &json)?,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use mlua::{Function, LuaString, Result, Thread, Value, Variadic};
 
-use super::super::access::{self, Place};
+use super::super::access;
 use super::super::flow::{Flow, pause};
 use super::super::machine::{self, Out, Waiting};
 use super::super::native::Natives;
@@ -115,7 +115,7 @@ fn timer(
             let mut all = vec![Value::Boolean(false)];
             all.extend(args.iter().cloned());
             let args = mlua::MultiValue::from_vec(all);
-            let flow = Flow::new(&machine, Place::Timer, function.clone(), args, Rc::default());
+            let flow = Flow::of_timer(&machine, function.clone(), args);
             let ended = match flow {
                 Ok(mut flow) => poll_fn(|cx| flow.poll(None, cx)).await.map(drop),
                 Err(error) => Err(error),

@@ -1,37 +1,38 @@
 //! Rust functions whose errors are plain texts in Lua.
 //!
 //! An error of a Rust function reaches Lua as an object, which `..` and `string.find` refuse. Scripts expect texts
-//! from `pcall`, so errors are returned behind a mark, and a few lines of Lua raise them.
+//! from `pcall`, so a few lines of Lua catch the objects and raise their texts.
 
-use mlua::{Error, FromLuaMulti, Function, IntoLuaMulti, LightUserData, Lua, MultiValue, Result, Value};
+use mlua::{Error, FromLuaMulti, Function, IntoLuaMulti, Lua, Result, Value};
 
 const GUARD: &str = "sluice.guard";
 
 const SOURCE: &str = "
-local failed = ...
-local error = error
-local function check(...)
-    local first, message = ...
-    if first == failed then
-        error(message, 2)
+local text_of = ...
+local error, pcall, type = error, pcall, type
+local function check(name, ok, ...)
+    if not ok then
+        local err = ...
+        if type(err) == 'string' then
+            error(err, 0)
+        end
+        error(text_of(err, name), 2)
     end
     return ...
 end
-return function(call)
+return function(call, name)
     return function(...)
-        return check(call(...))
+        return check(name, pcall(call, ...))
     end
 end";
 
-static FAILED: u8 = 0;
-
-/// The first result of a call that failed; scripts never see it.
-fn failed() -> Value {
-    Value::LightUserData(LightUserData((&raw const FAILED).cast_mut().cast()))
-}
-
 pub(super) fn install(lua: &Lua) -> Result<()> {
-    let guard: Function = lua.load(SOURCE).set_name("=sluice").call(failed())?;
+    let text_of = lua.create_function(|lua, (error, name): (Value, String)| match error {
+        Value::Error(error) if is_of_memory(&error) => Ok(Value::Error(error)),
+        Value::Error(error) => lua.create_string(text_of(&error, &name)).map(Value::String),
+        other => Ok(other),
+    })?;
+    let guard: Function = lua.load(SOURCE).set_name("=sluice").call(text_of)?;
     lua.set_named_registry_value(GUARD, guard)
 }
 
@@ -48,28 +49,30 @@ where
     A: FromLuaMulti,
     R: IntoLuaMulti,
 {
-    let inner = lua.create_function(move |lua, args: MultiValue| {
-        let done = A::from_lua_args(args, 1, Some(name), lua).and_then(|args| call(lua, args));
-        match done.and_then(|results| results.into_lua_multi(lua)) {
-            Ok(results) => Ok(results),
-            Err(error @ Error::MemoryError(_)) => Err(error),
-            Err(error) => (failed(), text_of(&error)).into_lua_multi(lua),
-        }
-    })?;
+    let inner = lua.create_function(call)?;
     let guard: Function = lua.named_registry_value(GUARD)?;
-    guard.call(inner)
+    guard.call((inner, name))
+}
+
+fn is_of_memory(error: &Error) -> bool {
+    match error {
+        Error::MemoryError(_) => true,
+        Error::CallbackError { cause, .. } => is_of_memory(cause),
+        _ => false,
+    }
 }
 
 /// The text of an error, in the words of Lua's own libraries.
-fn text_of(error: &Error) -> String {
+fn text_of(error: &Error, function: &str) -> String {
     match error {
         Error::RuntimeError(text) => text.clone(),
-        Error::CallbackError { cause, .. } => text_of(cause),
+        Error::CallbackError { cause, .. } => text_of(cause, function),
         Error::FromLuaConversionError { from, to, .. } => {
             format!("{} expected, got {from}", lua_name(to))
         }
         Error::BadArgument { to, pos, cause, .. } => {
-            format!("bad argument #{pos} to '{}' ({})", to.as_deref().unwrap_or("?"), text_of(cause))
+            let function = to.as_deref().unwrap_or(function);
+            format!("bad argument #{pos} to '{function}' ({})", text_of(cause, function))
         }
         other => other.to_string(),
     }

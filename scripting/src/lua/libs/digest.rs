@@ -6,6 +6,7 @@ use sha1::Sha1;
 use sha2::digest::{Digest, DynDigest};
 use sha2::{Sha224, Sha256, Sha384, Sha512};
 
+use super::super::small;
 use super::call::function;
 
 /// A digest algorithm.
@@ -112,7 +113,7 @@ impl UserData for Running {
             running.digest.update(&text.as_bytes());
             Ok(true)
         });
-        methods.add_method_mut("final", |lua, running, ()| lua.create_string(running.finish()));
+        methods.add_method_mut("final", |lua, running, ()| small::string(lua, running.finish()));
         methods.add_method_mut("reset", |_, running, ()| {
             running.reset();
             Ok(true)
@@ -155,13 +156,13 @@ pub(super) fn add_native(lua: &Lua, group: &Table) -> Result<()> {
     group.raw_set(
         "digest",
         function(lua, "digest", |lua, (name, text): (String, LuaString)| {
-            lua.create_string(algorithm(&name)?.digest(&text.as_bytes()))
+            small::string(lua, algorithm(&name)?.digest(&text.as_bytes()))
         })?,
     )?;
     group.raw_set(
         "hmac",
         function(lua, "hmac", |lua, (name, key, text): (String, LuaString, LuaString)| {
-            lua.create_string(algorithm(&name)?.hmac(&key.as_bytes(), &text.as_bytes()))
+            small::string(lua, algorithm(&name)?.hmac(&key.as_bytes(), &text.as_bytes()))
         })?,
     )?;
     group.raw_set(
@@ -172,7 +173,7 @@ pub(super) fn add_native(lua: &Lua, group: &Table) -> Result<()> {
             }
             let mut bytes = vec![0; length as usize];
             aws_lc_rs::rand::fill(&mut bytes).map_err(|_| Error::runtime("no random bytes available"))?;
-            lua.create_string(bytes)
+            small::string(lua, bytes)
         })?,
     )?;
     // Compares secrets in constant time.

@@ -6,6 +6,7 @@ mod number;
 
 use mlua::{Lua, LuaString, Result, Table, Value};
 
+use super::super::small;
 use super::call::function;
 
 pub(super) use number::shortest;
@@ -22,34 +23,47 @@ struct Marks {
     empty: Value,
 }
 
-/// The native group: `encode(value, options)` and `decode(text, options)` return a result, or `nil` and an error.
+/// The native group: `encoder(options)` and `decoder(options)` return functions, which return a result, or `nil` and an
+/// error.
 pub(super) fn add_native(lua: &Lua, group: &Table) -> Result<()> {
     let marks = marks(lua)?;
     group.raw_set("array_mt", &marks.array)?;
     group.raw_set("empty_array_mt", &marks.empty_array)?;
     group.raw_set("empty_array", &marks.empty)?;
     let of_encoder = marks.clone();
-    group.raw_set(
-        "encode",
-        function(lua, "encode", move |lua, (value, options): (Value, Table)| {
-            let options = encode::Options::read(&options)?;
-            Ok(match encode::encode(lua, value, &options, &of_encoder) {
-                Ok(text) => (Some(lua.create_string(text)?), None),
+    let encoder = move |lua: &Lua, options: Table| {
+        let (options, marks) = (encode::Options::read(&options)?, of_encoder.clone());
+        function(lua, "encode", move |lua, value: Value| {
+            Ok(match encode::encode(lua, value, &options, &marks) {
+                Ok(text) => (Some(small::string(lua, text)?), None),
                 Err(reason) => (None, Some(reason)),
             })
-        })?,
-    )?;
-    group.raw_set(
-        "decode",
-        function(lua, "decode", move |lua, (text, options): (LuaString, Table)| {
-            let options = decode::Options::read(&options)?;
-            Ok(match decode::decode(lua, &text.as_bytes(), &options, &marks) {
+        })
+    };
+    group.raw_set("encoder", function(lua, "encoder", encoder)?)?;
+    let decoder = move |lua: &Lua, options: Table| {
+        let (options, marks) = (decode::Options::read(&options)?, marks.clone());
+        function(lua, "decode", move |lua, text: LuaString| {
+            let text = text.as_bytes();
+            let decode = || decode::decode(lua, &text, &options, &marks);
+            let decoded = match text.len() {
+                0..SMALL => small::lifted(lua, text.len() * GROWTH, decode),
+                _ => decode(),
+            };
+            Ok(match decoded {
                 Ok(value) => (value, None),
                 Err(reason) => (Value::Nil, Some(reason)),
             })
-        })?,
-    )
+        })
+    };
+    group.raw_set("decoder", function(lua, "decoder", decoder)?)
 }
+
+/// Texts below this length are decoded without protection of each value.
+const SMALL: usize = 64 << 10;
+
+/// Bytes in memory for a byte of text at most: `[[],[],` has a table for three bytes.
+const GROWTH: usize = 64;
 
 /// The marks of a machine: the same in each library.
 fn marks(lua: &Lua) -> Result<Marks> {

@@ -10,6 +10,7 @@ use hashbrown::HashMap;
 use mlua::{Error, Function, Lua, LuaString, MultiValue, Result, Table, Value};
 use sdk::pattern::{Captures, Pattern, Replacement, Searches, StepLimit};
 
+use super::super::small;
 use super::call::function;
 
 /// Compiled patterns kept in each of two generations.
@@ -104,7 +105,7 @@ impl Compiled {
             None => lua.create_table_with_capacity(found.count(), 1 + self.names.len())?,
         };
         let text = |group: usize| match found.group(group) {
-            Some(text) => lua.create_string(text).map(Value::String),
+            Some(text) => small::string(lua, text).map(Value::String),
             None => Ok(Value::Boolean(false)),
         };
         for group in 0..found.count() {
@@ -182,7 +183,7 @@ fn search(lua: &Lua, get: impl Get) -> Result<Function> {
 fn returned(lua: &Lua, result: Result<MultiValue>) -> Result<MultiValue> {
     match result {
         Err(Error::RuntimeError(text)) => {
-            let text = Value::String(lua.create_string(text)?);
+            let text = Value::String(small::string(lua, text)?);
             Ok(MultiValue::from_vec(vec![Value::Nil, Value::Nil, Value::Nil, text]))
         }
         other => other,
@@ -249,7 +250,7 @@ fn replace(lua: &Lua, get: impl Get) -> Result<Function> {
                 }
             }
             out.extend_from_slice(&text[kept..]);
-            let out = if count == 0 { Value::Nil } else { Value::String(lua.create_string(out)?) };
+            let out = if count == 0 { Value::Nil } else { Value::String(small::string(lua, out)?) };
             Ok(MultiValue::from_vec(vec![out, Value::Integer(count)]))
         })();
         returned(lua, done)

@@ -9,6 +9,7 @@ use base64::engine::{DecodePaddingMode, Engine, GeneralPurpose, GeneralPurposeCo
 use mlua::chunk::ChunkMode;
 use mlua::{Error, Lua, LuaString, Result, Table, Value};
 
+use super::super::small;
 use super::call::function;
 use super::digest::{Algorithm, hex};
 
@@ -51,7 +52,7 @@ pub(super) fn add(lua: &Lua, ngx: &Table) -> Result<()> {
         set(
             name,
             function(lua, name, move |lua, text: Value| {
-                lua.create_string(algorithm.digest(&text_of(lua, text)?.as_bytes()))
+                small::string(lua, algorithm.digest(&text_of(lua, text)?.as_bytes()))
             })?,
         )?;
     }
@@ -65,7 +66,7 @@ pub(super) fn add(lua: &Lua, ngx: &Table) -> Result<()> {
         "hmac_sha1",
         function(lua, "hmac_sha1", |lua, (key, text): (Value, Value)| {
             let (key, text) = (text_of(lua, key)?, text_of(lua, text)?);
-            lua.create_string(Algorithm::Sha1.hmac(&key.as_bytes(), &text.as_bytes()))
+            small::string(lua, Algorithm::Sha1.hmac(&key.as_bytes(), &text.as_bytes()))
         })?,
     )?;
     for name in ["crc32_short", "crc32_long"] {
@@ -77,7 +78,7 @@ pub(super) fn add(lua: &Lua, ngx: &Table) -> Result<()> {
     set(
         "quote_sql_str",
         function(lua, "quote_sql_str", |lua, text: LuaString| {
-            lua.create_string(quote_sql(&text.as_bytes()))
+            small::string(lua, quote_sql(&text.as_bytes()))
         })?,
     )?;
     uri::add(lua, ngx)?;
@@ -97,12 +98,12 @@ pub(super) fn add_native(lua: &Lua, group: &Table) -> Result<()> {
     )?;
     group.raw_set(
         "to_hex",
-        function(lua, "to_hex", |lua, text: LuaString| lua.create_string(hex(&text.as_bytes())))?,
+        function(lua, "to_hex", |lua, text: LuaString| small::string(lua, hex(&text.as_bytes())))?,
     )?;
     group.raw_set(
         "from_hex",
         function(lua, "from_hex", |lua, text: LuaString| {
-            from_hex(&text.as_bytes()).map(|bytes| lua.create_string(bytes)).transpose()
+            from_hex(&text.as_bytes()).map(|bytes| small::string(lua, bytes)).transpose()
         })?,
     )?;
     group.raw_set(
@@ -110,7 +111,7 @@ pub(super) fn add_native(lua: &Lua, group: &Table) -> Result<()> {
         function(lua, "escape_path", |lua, text: LuaString| {
             let mut escaped = Vec::new();
             uri::escape(&text.as_bytes(), uri::in_path, &mut escaped);
-            lua.create_string(escaped)
+            small::string(lua, escaped)
         })?,
     )?;
     // A function that makes a chunk of a text with an environment of its own; texts only, no bytecode.
@@ -144,8 +145,8 @@ pub(super) fn add_native(lua: &Lua, group: &Table) -> Result<()> {
 fn text_of(lua: &Lua, value: Value) -> Result<LuaString> {
     match value {
         Value::String(text) => Ok(text),
-        Value::Nil | Value::Boolean(false) => lua.create_string(""),
-        Value::Boolean(true) => lua.create_string("true"),
+        Value::Nil | Value::Boolean(false) => small::string(lua, ""),
+        Value::Boolean(true) => small::string(lua, "true"),
         other => match lua.coerce_string(other.clone())? {
             Some(text) => Ok(text),
             None => Err(Error::runtime(format!("string expected, got {}", other.type_name()))),
@@ -161,13 +162,13 @@ fn encode(lua: &Lua, engine: &GeneralPurpose, text: &[u8], padded: bool) -> Resu
     if !padded {
         encoded.truncate(encoded.trim_end_matches('=').len());
     }
-    lua.create_string(encoded)
+    small::string(lua, encoded)
 }
 
 /// Decodes up to the first `=`; `nil` for an invalid text.
 fn decode(lua: &Lua, engine: &GeneralPurpose, text: &[u8]) -> Result<Option<LuaString>> {
     let text = text.split(|byte| *byte == b'=').next().unwrap_or_default();
-    engine.decode(text).ok().map(|bytes| lua.create_string(bytes)).transpose()
+    engine.decode(text).ok().map(|bytes| small::string(lua, bytes)).transpose()
 }
 
 fn quote_sql(text: &[u8]) -> Vec<u8> {

@@ -91,7 +91,7 @@ local changing = {
     end,
 }
 
-native.contexts = {
+local contexts = {
     __index = function(ctx, key)
         local make = fields[key]
         if make then
@@ -106,6 +106,21 @@ native.contexts = {
     end,
     __metatable = false,
 }
+native.contexts = contexts
+
+-- The context of an exchange that has none yet.
+function native.context()
+    local ctx = setmetatable({}, contexts)
+    native.set_ctx(ctx)
+    return ctx
+end
+
+-- Whether a function may use its second argument.
+local function_info = native.function_info
+function native.takes_context(call)
+    local info = function_info(call)
+    return not info.params or info.isvararg or info.params > 1
+end
 
 local context = core.ctx or {}
 core.ctx = context

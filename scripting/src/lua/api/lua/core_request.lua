@@ -1,7 +1,7 @@
 -- `apisix.core.request`. `ctx` may be nil: there is one exchange.
 local native, ngx, core = ...
 local error, tonumber, tostring, type = error, tonumber, tostring, type
-local format, lower = string.format, string.lower
+local find, format, lower = string.find, string.format, string.lower
 local req = ngx.req
 
 local request = core.request or {}
@@ -19,6 +19,9 @@ end
 function request.header(_, name)
     if type(name) ~= "string" then
         return nil
+    end
+    if not find(name, "_", 1, true) then
+        return native.header(name)
     end
     return native.header((name:gsub("_", "-"))) or native.header(name)
 end

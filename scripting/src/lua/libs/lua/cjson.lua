@@ -1,7 +1,6 @@
 -- cjson and cjson.safe: an encoder and a decoder with settings of their own in each.
 local name, native = ...
 native = native("json")
-local raw_encode, raw_decode = native.encode, native.decode
 local error, tonumber, type = error, tonumber, type
 
 local function number(value, what, low, high)
@@ -15,6 +14,9 @@ end
 local new
 
 local function make(safe, settings)
+    -- Made at first use, and again after a setting has changed.
+    local encode, decode
+
     local _M = {
         _NAME = "cjson",
         _VERSION = "2.1.0.14",
@@ -25,7 +27,8 @@ local function make(safe, settings)
     }
 
     function _M.encode(value)
-        local text, err = raw_encode(value, settings)
+        encode = encode or native.encoder(settings)
+        local text, err = encode(value)
         if text == nil then
             if safe then
                 return nil, err
@@ -44,7 +47,8 @@ local function make(safe, settings)
             end
             error(err, 0)
         end
-        local value, err = raw_decode(text, settings)
+        decode = decode or native.decoder(settings)
+        local value, err = decode(text)
         if err then
             if safe then
                 return nil, err
@@ -63,7 +67,7 @@ local function make(safe, settings)
                 on = false
             end
             if on ~= nil then
-                settings[key] = on
+                settings[key], encode, decode = on, nil, nil
             end
             return settings[key]
         end
@@ -82,7 +86,7 @@ local function make(safe, settings)
         settings[key] = settings[key] or default
         _M[function_name] = function(value)
             if value ~= nil then
-                settings[key] = number(value, function_name, low, high)
+                settings[key], encode, decode = number(value, function_name, low, high), nil, nil
             end
             return settings[key]
         end
@@ -95,6 +99,7 @@ local function make(safe, settings)
     settings.sparse_ratio = settings.sparse_ratio or 2
     settings.sparse_safe = settings.sparse_safe or 10
     function _M.encode_sparse_array(convert, ratio, safe_length)
+        encode = nil
         if convert ~= nil then
             settings.sparse_convert = convert == true or convert == "on"
         end
@@ -109,7 +114,7 @@ local function make(safe, settings)
 
     function _M.encode_indent(indent)
         if indent ~= nil then
-            settings.indent = indent
+            settings.indent, encode = indent, nil
         end
         return settings.indent or ""
     end

@@ -1,21 +1,24 @@
 -- dkjson: texts with sorted keys.
 local _, native = ...
 native = native("json")
-local raw_encode, raw_decode = native.encode, native.decode
 
 local _M = { version = "dkjson 2.5", null = ngx.null }
 local plain = { sorted = true, escape_slash = false, sparse_convert = true, invalid_numbers = "null" }
 local indented = {
     sorted = true, escape_slash = false, sparse_convert = true, invalid_numbers = "null", indent = "  ",
 }
+local encode, encode_indented, decode = native.encoder(plain), native.encoder(indented), native.decoder(plain)
 
 function _M.encode(value, state)
-    return raw_encode(value, state and state.indent and indented or plain)
+    if state and state.indent then
+        return encode_indented(value)
+    end
+    return encode(value)
 end
 
 function _M.decode(text, position, nullval)
     position = position or 1
-    local value, err = raw_decode(position > 1 and text:sub(position) or text, plain)
+    local value, err = decode(position > 1 and text:sub(position) or text)
     if err then
         return nil, position, err
     end
@@ -26,7 +29,7 @@ function _M.decode(text, position, nullval)
 end
 
 function _M.quotestring(text)
-    return raw_encode(text, plain)
+    return encode(text)
 end
 
 return _M

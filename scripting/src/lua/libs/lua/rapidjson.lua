@@ -1,21 +1,25 @@
 -- rapidjson: the functions that APISIX plugins use.
 local _, native = ...
 native = native("json")
-local encode, decode, setmetatable = native.encode, native.decode, setmetatable
+local setmetatable = setmetatable
 local settings = { escape_slash = false }
-local sorted = { escape_slash = false, sorted = true }
+local encode, decode = native.encoder(settings), native.decoder(settings)
+local encode_sorted = native.encoder({ escape_slash = false, sorted = true })
 
 local _M = { null = ngx.null }
 
 function _M.encode(value, opts)
     if opts and opts.pretty then
-        return encode(value, { escape_slash = false, sorted = opts.sort_keys, indent = "    " })
+        return native.encoder({ escape_slash = false, sorted = opts.sort_keys, indent = "    " })(value)
     end
-    return encode(value, opts and opts.sort_keys and sorted or settings)
+    if opts and opts.sort_keys then
+        return encode_sorted(value)
+    end
+    return encode(value)
 end
 
 function _M.decode(text)
-    return decode(text, settings)
+    return decode(text)
 end
 
 function _M.array(tab)

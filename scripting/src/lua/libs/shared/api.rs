@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use mlua::{Error, Function, IntoLuaMulti, Lua, LuaString, MultiValue, Result, Table, UserDataRef, Value};
 
+use super::super::super::small;
 use super::super::call::function;
 use super::Dictionaries;
 use super::dictionary::{Changed, Dictionary, LONGEST_KEY, When};
@@ -92,7 +93,7 @@ fn value_of(lua: &Lua, value: &Stored) -> Result<Value> {
     Ok(match value {
         Stored::Boolean(on) => Value::Boolean(*on),
         Stored::Number(number) => Value::Number(*number),
-        Stored::Text(text) => Value::String(lua.create_string(text)?),
+        Stored::Text(text) => Value::String(small::string(lua, text)?),
         Stored::List(_) => Value::Nil,
     })
 }
@@ -263,7 +264,7 @@ fn whole(lua: &Lua, all: &Table) -> Result<()> {
         "get_keys",
         function(lua, "get_keys", move |lua, (this, count): (Value, Option<f64>)| {
             let keys = zone(Some(this))?.0.keys(most(count, 1024), now(lua)?);
-            let keys = keys.iter().map(|key| lua.create_string(key)).collect::<Result<Vec<_>>>()?;
+            let keys = keys.iter().map(|key| small::string(lua, key)).collect::<Result<Vec<_>>>()?;
             lua.create_sequence_from(keys)
         })?,
     )?;

@@ -2,6 +2,7 @@
 
 use mlua::{Error, Lua, LuaString, Result, Table, Value};
 
+use super::super::super::small;
 use super::super::call::function;
 use super::uri::{escape, in_component, unescape};
 
@@ -30,7 +31,7 @@ pub(super) fn add(lua: &Lua, ngx: &Table) -> Result<()> {
                 }
             }
             out.pop();
-            lua.create_string(out)
+            small::string(lua, out)
         })?,
     )?;
     ngx.raw_set(
@@ -84,9 +85,9 @@ fn decode(lua: &Lua, query: &[u8], most: usize) -> Result<(Table, Option<&'stati
             return Ok((args, Some("truncated")));
         }
         count += 1;
-        let key = lua.create_string(unescape(key))?;
+        let key = small::string(lua, unescape(key))?;
         let value = match value {
-            Some(value) => Value::String(lua.create_string(unescape(value))?),
+            Some(value) => Value::String(small::string(lua, unescape(value))?),
             None => Value::Boolean(true),
         };
         match args.raw_get(&key)? {

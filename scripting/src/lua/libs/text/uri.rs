@@ -2,6 +2,7 @@
 
 use mlua::{Lua, Result, Table, Value};
 
+use super::super::super::small;
 use super::super::call::function;
 use super::text_of;
 
@@ -20,13 +21,13 @@ pub(super) fn add(lua: &Lua, ngx: &Table) -> Result<()> {
             let text = text_of(lua, text)?;
             let mut escaped = Vec::new();
             escape(&text.as_bytes(), stays, &mut escaped);
-            lua.create_string(escaped)
+            small::string(lua, escaped)
         })?,
     )?;
     ngx.raw_set(
         "unescape_uri",
         function(lua, "unescape_uri", |lua, text: Value| {
-            lua.create_string(unescape(&text_of(lua, text)?.as_bytes()))
+            small::string(lua, unescape(&text_of(lua, text)?.as_bytes()))
         })?,
     )
 }
