@@ -210,6 +210,9 @@ fn text(lua: &mlua::Lua, value: Value) -> Result<Vec<u8>> {
             }
         },
     };
+    if !bytes.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0)) {
+        return Ok(bytes);
+    }
     let mut out = Vec::with_capacity(bytes.len());
     for byte in bytes {
         match byte {

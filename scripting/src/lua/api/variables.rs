@@ -21,22 +21,23 @@ const LONGEST_NAME: usize = 128;
 pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
     let known: RefCell<HashMap<String, Var>> = RefCell::default();
     natives.add("var", move |lua, name: LuaString| {
-        let name = name.to_string_lossy();
         let set = exchange(|x| x.note::<Session>().and_then(|session| session.vars.clone()))?;
         if let Some(set) = set {
-            let value: Value = set.raw_get(name.as_str())?;
+            let value: Value = set.raw_get(&name)?;
             if !value.is_nil() {
                 return Ok(value);
             }
         }
+        let bytes = name.as_bytes();
+        let name = String::from_utf8_lossy(&bytes);
         let mut known = known.borrow_mut();
-        if let Some(var) = known.get(&name) {
+        if let Some(var) = known.get(&*name) {
             return read(lua, var);
         }
         let var = Var::parse(&name);
         let value = read(lua, &var);
         if known.len() < MOST_NAMES && name.len() <= LONGEST_NAME {
-            known.insert(name, var);
+            known.insert(name.into_owned(), var);
         }
         value
     })?;

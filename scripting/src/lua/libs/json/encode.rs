@@ -83,6 +83,21 @@ struct Encoder<'a> {
     out: Vec<u8>,
 }
 
+/// The bytes that a string may have only escaped, and the slash.
+const ESCAPED: [bool; 256] = {
+    let mut escaped = [false; 256];
+    let mut control = 0;
+    while control < 32 {
+        escaped[control] = true;
+        control += 1;
+    }
+    escaped[127] = true;
+    escaped[b'"' as usize] = true;
+    escaped[b'\\' as usize] = true;
+    escaped[b'/' as usize] = true;
+    escaped
+};
+
 /// A table that is being written. They are on a list rather than on the stack of the thread.
 struct Open {
     items: Items,
@@ -195,25 +210,33 @@ impl Encoder<'_> {
     }
 
     fn text(&mut self, text: &[u8]) {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
         self.out.push(b'"');
-        for &byte in text {
-            match byte {
-                b'"' | b'\\' => self.out.extend([b'\\', byte]),
-                b'/' if self.options.escape_slash => self.out.extend([b'\\', byte]),
-                b'\n' => self.out.extend_from_slice(b"\\n"),
-                b'\r' => self.out.extend_from_slice(b"\\r"),
-                b'\t' => self.out.extend_from_slice(b"\\t"),
-                8 => self.out.extend_from_slice(b"\\b"),
-                12 => self.out.extend_from_slice(b"\\f"),
-                0..32 | 127 => {
-                    self.out.extend_from_slice(b"\\u00");
-                    self.out.extend([DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
-                }
-                _ => self.out.push(byte),
+        let mut rest = text;
+        while let Some(at) = rest.iter().position(|byte| ESCAPED[usize::from(*byte)]) {
+            self.out.extend_from_slice(&rest[..at]);
+            self.escaped(rest[at]);
+            rest = &rest[at + 1..];
+        }
+        self.out.extend_from_slice(rest);
+        self.out.push(b'"');
+    }
+
+    /// Writes one of the [`ESCAPED`] bytes.
+    fn escaped(&mut self, byte: u8) {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        match byte {
+            b'/' if !self.options.escape_slash => self.out.push(byte),
+            b'"' | b'\\' | b'/' => self.out.extend([b'\\', byte]),
+            b'\n' => self.out.extend_from_slice(b"\\n"),
+            b'\r' => self.out.extend_from_slice(b"\\r"),
+            b'\t' => self.out.extend_from_slice(b"\\t"),
+            8 => self.out.extend_from_slice(b"\\b"),
+            12 => self.out.extend_from_slice(b"\\f"),
+            _ => {
+                self.out.extend_from_slice(b"\\u00");
+                self.out.extend([DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
             }
         }
-        self.out.push(b'"');
     }
 
     fn open(&mut self, table: Table, depth: usize) -> Result<Open, String> {
@@ -278,7 +301,8 @@ impl Encoder<'_> {
 
     fn key(&self, key: Value) -> Result<Vec<u8>, String> {
         match key {
-            Value::String(_) | Value::Integer(_) | Value::Number(_) => {
+            Value::String(text) => Ok(text.as_bytes().to_vec()),
+            Value::Integer(_) | Value::Number(_) => {
                 let text = self.lua.coerce_string(key).map_err(said)?;
                 Ok(text.map(|text| text.as_bytes().to_vec()).unwrap_or_default())
             }
