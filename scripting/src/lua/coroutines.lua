@@ -1,7 +1,7 @@
 -- The body of coroutines that are used again. Nothing of a function stays with its coroutine: a coroutine that a script
 -- has seen serves no other function.
 local native = ...
-local running, yield = coroutine.running, coroutine.yield
+local running, yield = native.running, native.yield
 local DONE, seen = native.DONE, native.seen_coroutines
 
 return function(call, ctx)

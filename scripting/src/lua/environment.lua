@@ -1,12 +1,13 @@
--- Environments of scripts. Each script has globals and libraries of its own: it reads those of the machine through
--- them, and its writes stay in them.
+-- Environments of scripts. Each script has globals and libraries of its own, and its writes stay in them. The globals of
+-- the machine are out of its reach, also once it has removed its own.
 local native = ...
 local base = _G
 local package = package
 local WAIT, EXIT, BODY = native.WAIT, native.EXIT, native.BODY
 
-local error, getfenv, getmetatable, load, next, rawset, select, setfenv, setmetatable, tonumber, tostring, type, xpcall =
-    error, getfenv, getmetatable, load, next, rawset, select, setfenv, setmetatable, tonumber, tostring, type, xpcall
+local collectgarbage, error, getfenv, getmetatable, load, next, rawset, select, setfenv, setmetatable =
+    collectgarbage, error, getfenv, getmetatable, load, next, rawset, select, setfenv, setmetatable
+local tonumber, tostring, type, xpcall = tonumber, tostring, type, xpcall
 local create, resume, running, status, wrap, yield =
     coroutine.create, coroutine.resume, coroutine.running, coroutine.status, coroutine.wrap, coroutine.yield
 local find, format = string.find, string.format
@@ -18,6 +19,16 @@ getmetatable("").__metatable = false
 
 -- The globals of all scripts.
 local environments = setmetatable({}, { __mode = "k" })
+
+-- Functions of the base library that reach no state of the machine. All scripts read them here; each script has versions
+-- of its own of the others.
+local harmless = {}
+for _, name in next, {
+    "_VERSION", "assert", "error", "ipairs", "next", "pairs", "pcall", "rawequal", "rawget", "rawlen", "rawset", "select",
+    "tonumber", "tostring", "type", "unpack",
+} do
+    harmless[name] = base[name]
+end
 
 -- A table of functions is a library; other tables (empty ones, marks, data) keep their identity.
 local function is_library(value)
@@ -103,7 +114,7 @@ end
 
 -- Coroutines that scripts have seen, which serve no other script (`coroutines.lua`).
 local seen_coroutines = setmetatable({}, { __mode = "k" })
-native.seen_coroutines = seen_coroutines
+native.seen_coroutines, native.running, native.yield = seen_coroutines, running, yield
 
 local coroutines = {
     create = create,
@@ -274,7 +285,12 @@ local function environment(find_module)
     loaded.coroutine = env.coroutine
     loaded.package = env.package
     -- Without the libraries, `require` of one returns the view.
-    return setmetatable(env, { __index = base, __metatable = false })
+    return setmetatable(env, { __index = harmless, __metatable = false })
+end
+
+-- The sources of this room keep these in locals. A script that finds a way to the machine's globals finds none of them.
+for _, name in next, { "_G", "coroutine", "getfenv", "load", "loadstring", "package", "setfenv" } do
+    base[name] = nil
 end
 
 return environment

@@ -20,10 +20,13 @@ mod tests;
 mod text;
 mod unknown;
 
-use mlua::{Lua, Result, Value};
+use mlua::{Lua, Result, Table, Value};
 
 pub(super) use sources::own;
 pub use unknown::similar;
+
+/// The registry's name of the table `package`, which is no global once there are environments of scripts.
+pub(super) const PACKAGE: &str = "sluice.package";
 
 /// Adds global `ngx`, the table `apisix.core` and all libraries to a machine.
 ///
@@ -32,6 +35,7 @@ pub use unknown::similar;
 /// # Errors
 /// Memory is short.
 pub fn install(lua: &Lua) -> Result<()> {
+    lua.set_named_registry_value(PACKAGE, lua.globals().get::<Table>("package")?)?;
     call::install(lua)?;
     let ngx = lua.create_table()?;
     constants::add(&ngx)?;

@@ -8,7 +8,7 @@ use super::super::native::Natives;
 pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
     natives.add("own_library", |lua, (name, globals): (String, Table)| libs::own(lua, &name, globals))?;
     natives.add("near_module", |lua, name: String| {
-        let package: Table = lua.globals().get("package")?;
+        let package: Table = lua.named_registry_value(libs::PACKAGE)?;
         let mut names: Vec<String> = Vec::new();
         for list in ["loaded", "preload"] {
             let list: Table = package.get(list)?;

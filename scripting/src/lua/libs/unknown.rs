@@ -5,7 +5,7 @@
 
 use mlua::{Function, Lua, Result, Table, Value};
 
-use super::{sources, text::near};
+use super::{PACKAGE, sources, text::near};
 
 /// Adds a last loader: its text ends the message of `require` for an unknown module.
 pub(super) fn install(lua: &Lua) -> Result<()> {
@@ -39,7 +39,7 @@ pub fn similar(lua: &Lua, message: &str) -> Option<String> {
             }
         }
     }
-    let package: Table = lua.globals().get("package").ok()?;
+    let package: Table = lua.named_registry_value(PACKAGE).ok()?;
     let loaded: Table = package.get("loaded").ok()?;
     for pair in loaded.pairs::<String, Value>() {
         // The globals are no library.

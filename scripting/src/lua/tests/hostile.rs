@@ -81,6 +81,76 @@ fn scripts_do_not_reach_the_globals_of_the_machine() {
 }
 
 #[test]
+fn globals_that_a_script_removes_are_those_of_no_one_else() {
+    let scripts = Scripts::new();
+    let mut probe = Probe::default();
+    let machine = machine::of_thread(&scripts.host).unwrap();
+    let names = |globals: &mlua::Table| {
+        globals.pairs::<String, mlua::Value>().map(|pair| pair.unwrap().0).collect::<Vec<_>>()
+    };
+    let own = names(&machine.environment(None).unwrap());
+    for name in
+        ["_G", "coroutine", "getfenv", "load", "loadstring", "package", "require", "setfenv", "string"]
+    {
+        assert!(own.contains(&name.to_owned()), "{name}");
+    }
+    for name in &own {
+        for removal in [
+            format!("rawset(_G, '{name}', nil)"),
+            format!("_G['{name}'] = nil"),
+            format!("{name} = nil"),
+            format!(
+                "local set, inner = setfenv, setmetatable({{}}, {{__index = _G}}) rawset(_G, '{name}', nil) set(1, inner)"
+            ),
+        ] {
+            let code = format!(
+                "local globals, kept, tostring = _G, {name}, tostring {removal} return 200, tostring(globals['{name}'] == nil and {name} == nil and kept ~= nil)"
+            );
+            assert_eq!(answer(&scripts, &mut probe, &code), "true", "{removal}");
+        }
+    }
+    // Of the functions of the machine, a script without globals of its own reads these alone.
+    let removal = "local list = {} for name in pairs(_G) do list[#list + 1] = name end
+        local globals, rawset = _G, rawset for at = 1, #list do rawset(globals, list[at], nil) end";
+    let harmless = "_VERSION assert error ipairs next pairs pcall rawequal rawget rawlen rawset select tonumber tostring type unpack";
+    let left = harmless.split(' ').chain(own.iter().map(String::as_str));
+    let left = left.map(str::to_owned).chain(names(&machine.lua.globals()));
+    let left: Vec<String> = left.filter(|name| !harmless.split(' ').any(|known| known == name)).collect();
+    for name in left {
+        let code = format!("{removal} return 200, tostring({name})");
+        assert_eq!(answer(&scripts, &mut probe, &code), "nil", "{name}");
+    }
+}
+
+#[test]
+fn removed_globals_open_no_way_out() {
+    let scripts = Scripts::new();
+    let mut probe = Probe::default();
+    let bytecode = vm::new().unwrap().load("return 1").into_function().unwrap().dump(false);
+    let bytecode: String = bytecode.iter().map(|byte| format!("\\{byte:03}")).collect();
+    for code in [
+        format!("load = nil load('{bytecode}', 'x', 'b')"),
+        format!("loadstring = nil loadstring('{bytecode}')"),
+        "_G = nil rawset(_G, 'leaked', 1)".to_owned(),
+        "_G = nil _G.leaked = 1".to_owned(),
+        "package = nil package.loaded.leaked = {}".to_owned(),
+        "package = nil package.loaders[1]('leaked')".to_owned(),
+        "getfenv = nil getfenv(0).leaked = 1".to_owned(),
+        "setfenv = nil setfenv(require, {})".to_owned(),
+        "string = nil string.format = nil".to_owned(),
+        "coroutine = nil kept = coroutine.running()".to_owned(),
+        "package.loaded.coroutine, coroutine = nil kept = require('coroutine').running()".to_owned(),
+    ] {
+        let code = format!("local _, err = pcall(function() {code} end) return 200, tostring(err)");
+        let error = answer(&scripts, &mut probe, &code);
+        let known = ["a nil value", "table expected, got nil", "module 'coroutine' not found"];
+        assert!(known.iter().any(|known| error.contains(known)), "{code}: {error}");
+        let code = "assert(not leaked and not pcall(require, 'leaked') and string.format('%d', 1) == '1')";
+        assert_eq!(answer(&scripts, &mut probe, &format!("{code} return 200, 'done'")), "done");
+    }
+}
+
+#[test]
 fn what_a_script_changes_in_shared_tables_stays_its_own() {
     let scripts = Scripts::new();
     let probe = || Probe::request("GET", "/real", &[("Host", "a")]);
