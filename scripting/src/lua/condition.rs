@@ -10,11 +10,12 @@ use mlua::{Function, Value};
 use model::Invalid;
 use sdk::condition::Condition;
 use sdk::verdict::ReadError;
-use sdk::{Exchange, Verdict};
+use sdk::{Exchange, Phase, Verdict};
 
 use super::code::Code;
+use super::functions::Loaded;
 use super::host::{Host, Level};
-use super::machine::{self, Loaded, Machine};
+use super::machine::{self, Machine};
 use super::{access, control, text};
 
 struct Filter {
@@ -91,8 +92,8 @@ impl Filter {
     fn holds(&self, x: &Exchange<'_>) -> mlua::Result<bool> {
         let machine = machine::of_thread(&self.host)?;
         machine.make_room();
-        let loaded = machine.loaded(self.number, &self.alive, |machine| self.load(machine))?;
-        let Loaded::One(call) = &*loaded else { return Ok(false) };
+        let functions = machine.loaded(self.number, &self.alive, |machine| self.load(machine))?;
+        let Some(call) = functions.get(&machine.kept, Phase::Rewrite)? else { return Ok(false) };
         access::matching(x, || machine.run(|| call.call(())))
     }
 }

@@ -18,9 +18,10 @@ use sdk::{Build, Factory, Method, Phases};
 use serde_json::{Value, json};
 
 use super::code::Code;
+use super::functions::Loaded;
 use super::host::Host;
 use super::instance::Script;
-use super::machine::{Loaded, Machine};
+use super::machine::Machine;
 use super::native::{to_json, to_lua};
 use super::plugin_id::PluginId;
 use super::{control, control_api, text};
@@ -427,6 +428,6 @@ impl Machine {
         let lua = &self.lua;
         let source = lua.load(include_str!("runner.lua")).set_name("=runner");
         let make = source.call((&self.natives, self.core()?, functions, to_lua(lua, conf)?, name))?;
-        Ok(Loaded::phases(make))
+        Ok(Loaded::Phases(make))
     }
 }

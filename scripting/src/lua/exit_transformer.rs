@@ -10,9 +10,10 @@ use sdk::{Build, Factory, Phases};
 use serde_json::{Value, json};
 
 use super::code::Code;
+use super::functions::Loaded;
 use super::host::Host;
 use super::instance::Script;
-use super::machine::{Loaded, Machine};
+use super::machine::Machine;
 use super::{control, text};
 
 /// The factory of the plugin.
@@ -65,7 +66,7 @@ impl Factory for ExitTransformer {
                 chunks.raw_push(code.load(lua, &globals)?)?;
             }
             let source = lua.load(include_str!("exit_transformer.lua")).set_name("=exit_transformer");
-            Ok(Loaded::phases(source.call((machine.core()?, chunks))?))
+            Ok(Loaded::Phases(source.call((machine.core()?, chunks))?))
         };
         Ok(fitting.stage(Script::new(self.name, self.host.clone(), Phases::REWRITE, Box::new(load))))
     }

@@ -14,9 +14,10 @@ use serde_json::Value;
 
 use super::code::Code;
 use super::condition::condition;
+use super::functions::Loaded;
 use super::host::Host;
 use super::instance::{Script, name_of};
-use super::machine::{Loaded, Machine};
+use super::machine::Machine;
 use super::native::to_lua;
 use super::{control, stored, text};
 
@@ -58,7 +59,7 @@ impl Scripts for Fields {
             let source = lua.load(include_str!("pre_function.lua")).set_name("=pre_function");
             let core: Table = machine.core()?;
             let conf = to_lua(lua, &config)?;
-            Ok(Loaded::phases(source.call((&machine.natives, core, runs, function, conf, plugin))?))
+            Ok(Loaded::Phases(source.call((&machine.natives, core, runs, function, conf, plugin))?))
         };
         Ok(Box::new(Script::new(plugin, self.0.clone(), phases, Box::new(load))))
     }
@@ -83,7 +84,7 @@ impl Scripts for Fields {
         let load = move |machine: &Machine| {
             let object: Table = run(machine, &code)?;
             let source = machine.lua.load(include_str!("script.lua")).set_name("=script");
-            Ok(Loaded::phases(source.call((&machine.natives, object))?))
+            Ok(Loaded::Phases(source.call((&machine.natives, object))?))
         };
         let script = Script::new(SCRIPT, self.0.clone(), phases, Box::new(load));
         Ok(Fitting { name: SCRIPT, priority: 0, meta: None }.stage(script))

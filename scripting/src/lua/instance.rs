@@ -13,9 +13,10 @@ use sdk::{Exchange, Instance, Phase, Phases, Reply, Step};
 use super::access::{self, Place};
 use super::api::body_limit;
 use super::flow::{End, Flow};
+use super::functions::{Functions, Loaded};
 use super::host::{Host, Level};
 use super::libs;
-use super::machine::{self, Loaded, Machine};
+use super::machine::{self, Machine};
 use super::session::{self, Piece, Session};
 use super::text;
 
@@ -42,12 +43,12 @@ impl Script {
     }
 
     /// The machine with this instance's code.
-    fn begin(&self, x: &Exchange<'_>) -> mlua::Result<(Rc<Machine>, Rc<Loaded>)> {
+    fn begin(&self, x: &Exchange<'_>) -> mlua::Result<(Rc<Machine>, Functions)> {
         let machine = machine::of_thread(&self.host)?;
         machine.serve(x);
         machine.make_room();
-        let loaded = machine.loaded(self.number, &self.alive, &self.load)?;
-        Ok((machine, loaded))
+        let functions = machine.loaded(self.number, &self.alive, &self.load)?;
+        Ok((machine, functions))
     }
 
     /// Begins or continues the functions of a phase before the upstream.
@@ -74,14 +75,14 @@ impl Script {
         let mut flow = match waiting {
             Some(flow) => flow,
             None => {
-                let (machine, loaded) = self.begin(x)?;
-                let Some(call) = loaded.call(&machine, phase)? else {
+                let (machine, functions) = self.begin(x)?;
+                let Some(call) = functions.get(&machine.kept, phase)? else {
                     return Poll::Ready(Ok(End::Returned));
                 };
                 let session = x.note::<Session>();
                 let ctx = session.and_then(|session| session.ctx.clone());
                 let sockets = session.and_then(|session| session.sockets.clone());
-                Flow::new(&machine, Place::of(phase), call.clone(), ctx, sockets)?
+                Flow::new(&machine, Place::of(phase), call, ctx, sockets)?
             }
         };
         let polled = flow.poll(Some(x), cx);
@@ -96,8 +97,8 @@ impl Script {
 
     /// Calls the functions of a phase that cannot wait.
     fn call(&self, phase: Phase, x: &mut Exchange<'_>) -> mlua::Result<()> {
-        let (machine, loaded) = self.begin(x)?;
-        let Some(call) = loaded.call(&machine, phase)? else { return Ok(()) };
+        let (machine, functions) = self.begin(x)?;
+        let Some(call) = functions.get(&machine.kept, phase)? else { return Ok(()) };
         let ctx = x.note::<Session>().and_then(|session| session.ctx.clone());
         access::run(Place::of(phase), Some(x), || machine.run(|| call.call::<()>(ctx)))
     }

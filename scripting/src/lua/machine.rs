@@ -1,6 +1,6 @@
 //! The machine of a thread: one for each worker, and one on the control side.
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, RefCell};
 use std::rc::{self, Rc};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -8,12 +8,13 @@ use std::sync::{Arc, Weak};
 use hashbrown::HashMap;
 use mlua::{Function, Lua, MultiValue, Result, Table, Thread};
 use sdk::chain::LocalFuture;
-use sdk::{Exchange, Phase, World};
+use sdk::{Exchange, World};
 
 use super::coroutines::Coroutines;
 use super::flow::Owner;
+use super::functions::{Functions, Loaded};
 use super::host::Host;
-use super::instance::name_of;
+use super::kept::{Kept, Slot};
 use super::libs::shared::share;
 use super::plugin_id::PluginId;
 use super::small;
@@ -33,36 +34,6 @@ pub(super) enum Out {
     Text(Vec<u8>),
 }
 
-/// Code that a machine has loaded.
-pub(super) enum Loaded {
-    One(Function),
-    /// The functions of a plugin instance, which take the context of the exchange or nil.
-    Phases {
-        /// Makes the function of a phase.
-        make: Function,
-        made: Box<[OnceCell<Option<Function>>; Phase::ALL.len()]>,
-    },
-}
-
-impl Loaded {
-    pub(super) fn phases(make: Function) -> Loaded {
-        Loaded::Phases { make, made: Default::default() }
-    }
-
-    /// The function for a phase, if there is one.
-    pub(super) fn call(&self, machine: &Machine, phase: Phase) -> Result<Option<&Function>> {
-        let (make, made) = match self {
-            Loaded::One(call) => return Ok(Some(call)),
-            Loaded::Phases { make, made } => (make, &made[phase as usize]),
-        };
-        if let Some(made) = made.get() {
-            return Ok(made.as_ref());
-        }
-        let call = machine.run(|| make.call(name_of(phase)))?;
-        Ok(made.get_or_init(|| call).as_ref())
-    }
-}
-
 /// Values that are dropped when nothing outside the machine holds their mark.
 type Marked<K, V> = RefCell<HashMap<K, (Weak<()>, V)>>;
 
@@ -76,7 +47,9 @@ pub(super) struct Machine {
     /// Makes the environment of a script.
     environment: Function,
     /// By the number of the instance, which is alive while its mark is.
-    loaded: Marked<u64, Rc<Loaded>>,
+    loaded: Marked<u64, Functions>,
+    /// Functions of instances, and plugins in files.
+    pub kept: Kept,
     /// The wait that a function has begun; the code yields right afterwards.
     pub waiting: RefCell<Option<Waiting>>,
     /// Light threads that were started or ended since the flow looked last.
@@ -91,7 +64,7 @@ pub(super) struct Machine {
     /// The table of Rust functions, and of what the sources of this room share.
     pub natives: Table,
     /// Plugins in files, by the number of their library.
-    modules: Marked<(u64, PluginId), Table>,
+    modules: Marked<(u64, PluginId), Slot>,
     /// Used memory in bytes at which all garbage is collected before code runs.
     collect_at: Cell<usize>,
     /// Cycles of the collector that free code which is gone.
@@ -139,7 +112,7 @@ impl Machine {
         share(&lua, &host.dictionaries)?;
         let (environment, natives) = api::install(&lua)?;
         let contexts = natives.raw_get("contexts")?;
-        let coroutines = Coroutines::new(&lua, &natives)?;
+        let (coroutines, kept) = (Coroutines::new(&lua, &natives)?, Kept::new(&lua)?);
         let max_memory = host.settings.max_memory;
         lua.set_memory_limit(max_memory)?;
         let watch = Watch::new(&lua, host.settings.max_time)?;
@@ -151,6 +124,7 @@ impl Machine {
             watch,
             environment,
             loaded: RefCell::default(),
+            kept,
             waiting: RefCell::default(),
             started: RefCell::default(),
             killed: RefCell::default(),
@@ -220,25 +194,27 @@ impl Machine {
         self.run(|| self.environment.call(find_module))
     }
 
-    /// The code of an instance, which is loaded at first use.
+    /// The functions of an instance, which are loaded at first use.
     pub(super) fn loaded(
         &self,
         number: u64,
         alive: &Arc<()>,
         load: impl FnOnce(&Machine) -> Result<Loaded>,
-    ) -> Result<Rc<Loaded>> {
-        if let Some((_, loaded)) = self.loaded.borrow().get(&number) {
-            return Ok(loaded.clone());
+    ) -> Result<Functions> {
+        if let Some((_, functions)) = self.loaded.borrow().get(&number) {
+            return Ok(*functions);
         }
-        let loaded = Rc::new(self.run(|| load(self))?);
+        let functions = self.run(|| Functions::keep(&self.lua, &self.kept, load(self)?))?;
         let mut all = self.loaded.borrow_mut();
         let before = all.len();
-        all.retain(|_, (alive, _)| alive.strong_count() > 0);
+        for (_, (_, gone)) in all.extract_if(|_, (alive, _)| alive.strong_count() == 0) {
+            gone.remove(&self.lua, &self.kept);
+        }
         if all.len() < before {
             self.collect_soon();
         }
-        all.insert(number, (Arc::downgrade(alive), loaded.clone()));
-        Ok(loaded)
+        all.insert(number, (Arc::downgrade(alive), functions));
+        Ok(functions)
     }
 
     /// The table of a plugin in a file, which is loaded at first use. Plugins of libraries that are gone are dropped.
@@ -250,22 +226,24 @@ impl Machine {
         load: impl FnOnce() -> Result<Table>,
     ) -> Result<Table> {
         if let Some((_, module)) = self.modules.borrow().get(&(library, id)) {
-            return Ok(module.clone());
+            return self.kept.get(*module);
         }
         let module = load()?;
+        let slot = self.kept.put(&module)?;
         let mut all = self.modules.borrow_mut();
         let gone: Vec<_> = all.extract_if(|_, (alive, _)| alive.strong_count() == 0).collect();
-        all.insert((library, id), (Arc::downgrade(alive), module.clone()));
+        all.insert((library, id), (Arc::downgrade(alive), slot));
         drop(all);
         if !gone.is_empty() {
             self.collect_soon();
         }
-        for (_, (_, module)) in gone {
+        for (_, (_, slot)) in gone {
             // An error of `destroy` has no effect: the plugin is gone.
-            let _ = self.run(|| match module.get::<Option<Function>>("destroy")? {
+            let _ = self.run(|| match self.kept.get::<Table>(slot)?.get::<Option<Function>>("destroy")? {
                 Some(destroy) => destroy.call::<()>(()),
                 None => Ok(()),
             });
+            self.kept.remove(&self.lua, slot);
         }
         Ok(module)
     }

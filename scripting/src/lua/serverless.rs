@@ -12,9 +12,10 @@ use sdk::{Build, Factory, Phases};
 use serde_json::{Value, json};
 
 use super::code::Code;
+use super::functions::Loaded;
 use super::host::Host;
 use super::instance::Script;
-use super::machine::{Loaded, Machine};
+use super::machine::Machine;
 use super::{control, text};
 
 /// The factory of one of the two plugins.

@@ -15,6 +15,7 @@ use super::*;
 mod conditions;
 mod coroutines;
 mod hostile;
+mod many;
 mod sockets;
 
 /// Lines of the log, of all tests of this process.
