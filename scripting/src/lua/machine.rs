@@ -20,7 +20,7 @@ use super::plugin_id::PluginId;
 use super::small;
 use super::sockets::Shared;
 use super::watchdog::Watch;
-use super::{api, vm};
+use super::{api, text, vm};
 
 /// The results of a wait: what the waiting function returns.
 pub(super) type Waiting = LocalFuture<'static, std::result::Result<Vec<Out>, String>>;
@@ -199,12 +199,12 @@ impl Machine {
         &self,
         number: u64,
         alive: &Arc<()>,
-        load: impl FnOnce(&Machine) -> Result<Loaded>,
+        load: impl Fn(&Machine) -> Result<Loaded>,
     ) -> Result<Functions> {
         if let Some((_, functions)) = self.loaded.borrow().get(&number) {
             return Ok(*functions);
         }
-        let functions = self.run(|| Functions::keep(&self.lua, &self.kept, load(self)?))?;
+        // What is gone leaves first: a machine that is full has room again.
         let mut all = self.loaded.borrow_mut();
         let before = all.len();
         for (_, (_, gone)) in all.extract_if(|_, (alive, _)| alive.strong_count() == 0) {
@@ -213,8 +213,23 @@ impl Machine {
         if all.len() < before {
             self.collect_soon();
         }
-        all.insert(number, (Arc::downgrade(alive), functions));
+        drop(all);
+        let functions =
+            self.with_room(|| self.run(|| Functions::keep(&self.lua, &self.kept, load(self)?)))?;
+        self.loaded.borrow_mut().insert(number, (Arc::downgrade(alive), functions));
         Ok(functions)
+    }
+
+    /// Loads code; if the machine is full, once more after all garbage is collected.
+    fn with_room<T>(&self, load: impl Fn() -> Result<T>) -> Result<T> {
+        load().or_else(|error| {
+            if !text::is_full(&error) {
+                return Err(error);
+            }
+            // An error of a finalizer leaves its memory for later.
+            let _ = self.lua.gc_collect();
+            load()
+        })
     }
 
     /// The table of a plugin in a file, which is loaded at first use. Plugins of libraries that are gone are dropped.
@@ -223,16 +238,13 @@ impl Machine {
         library: u64,
         id: PluginId,
         alive: &Arc<()>,
-        load: impl FnOnce() -> Result<Table>,
+        load: impl Fn() -> Result<Table>,
     ) -> Result<Table> {
         if let Some((_, module)) = self.modules.borrow().get(&(library, id)) {
             return self.kept.get(*module);
         }
-        let module = load()?;
-        let slot = self.kept.put(&module)?;
         let mut all = self.modules.borrow_mut();
         let gone: Vec<_> = all.extract_if(|_, (alive, _)| alive.strong_count() == 0).collect();
-        all.insert((library, id), (Arc::downgrade(alive), slot));
         drop(all);
         if !gone.is_empty() {
             self.collect_soon();
@@ -245,6 +257,9 @@ impl Machine {
             });
             self.kept.remove(&self.lua, slot);
         }
+        let module = self.with_room(load)?;
+        let slot = self.kept.put(&module)?;
+        self.modules.borrow_mut().insert((library, id), (Arc::downgrade(alive), slot));
         Ok(module)
     }
 

@@ -18,6 +18,15 @@ pub(super) fn message(error: &Error) -> String {
     text
 }
 
+/// Whether a machine has no room for more: neither code nor data of a script need be wrong.
+pub(super) fn is_full(error: &Error) -> bool {
+    match error {
+        Error::MemoryError(_) | Error::StackError => true,
+        Error::CallbackError { cause, .. } => is_full(cause),
+        _ => false,
+    }
+}
+
 /// The line that a message `NAME:LINE: …` is about, and its source.
 pub(super) fn excerpt(message: &str, source: &str) -> Option<(usize, String)> {
     let number = line(message)?;
