@@ -14,9 +14,9 @@ use serde_json::Value;
 
 use super::code::Code;
 use super::condition::condition;
-use super::functions::Loaded;
+use super::functions::{Loaded, name_of};
 use super::host::Host;
-use super::instance::{Script, name_of};
+use super::instance::Script;
 use super::machine::Machine;
 use super::native::to_lua;
 use super::{control, stored, text};

@@ -3,7 +3,6 @@
 use mlua::{Function, Lua, Result};
 use sdk::Phase;
 
-use super::instance::name_of;
 use super::kept::{Kept, Slot};
 
 /// Code that a machine has loaded.
@@ -60,5 +59,19 @@ impl Functions {
             Functions::Phases(slots) => slots,
         };
         slots.iter().flatten().for_each(|slot| kept.remove(lua, *slot));
+    }
+}
+
+/// The name of a phase's function in a plugin.
+pub(super) fn name_of(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Rewrite => "rewrite",
+        Phase::Access => "access",
+        Phase::BeforeProxy => "before_proxy",
+        Phase::HeaderFilter => "header_filter",
+        Phase::BodyFilter => "body_filter",
+        Phase::Log => "log",
+        Phase::Preread => "preread",
+        Phase::StreamData => "stream_data",
     }
 }

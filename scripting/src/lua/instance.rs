@@ -124,20 +124,6 @@ impl Script {
     }
 }
 
-/// The name of a phase's function in a plugin.
-pub(super) fn name_of(phase: Phase) -> &'static str {
-    match phase {
-        Phase::Rewrite => "rewrite",
-        Phase::Access => "access",
-        Phase::BeforeProxy => "before_proxy",
-        Phase::HeaderFilter => "header_filter",
-        Phase::BodyFilter => "body_filter",
-        Phase::Log => "log",
-        Phase::Preread => "preread",
-        Phase::StreamData => "stream_data",
-    }
-}
-
 impl Instance for Script {
     fn phases(&self) -> Phases {
         self.phases

@@ -204,7 +204,7 @@ impl Machine {
         if let Some((_, functions)) = self.loaded.borrow().get(&number) {
             return Ok(*functions);
         }
-        // What is gone leaves first: a machine that is full has room again.
+        // Code that is gone leaves first: a full machine has room again.
         let mut all = self.loaded.borrow_mut();
         let before = all.len();
         for (_, (_, gone)) in all.extract_if(|_, (alive, _)| alive.strong_count() == 0) {
