@@ -108,7 +108,7 @@ async fn serve(
     let mut services = Services { sinks: logs.deliveries.sinks(), ..wiring::services(&boot, &folders)? };
     let runner = runner::of(&boot, &data);
     services.extensions = services.extensions.with(crate::error_log::log()).with(runner.clone());
-    let (catalog, reload_scripts) = wiring::catalog_with(&boot, services.clone(), true);
+    let (catalog, reload_scripts) = wiring::catalog_with(&boot, services.clone(), Some(&data));
     inherited.ask_for_store()?;
     // The certificates that the system trusts take as long to read as a store of ten thousand routes.
     let tls = control::tasks::blocking({

@@ -1,5 +1,7 @@
 //! Plugins in WebAssembly: `wasm.plugins` names their files, which are read and compiled at the start.
 
+mod code_folder;
+
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
@@ -14,21 +16,27 @@ use sdk::build::Services;
 use sdk::{Factory, Phase};
 
 use crate::script_log::Lines;
+use code_folder::CodeFolder;
 
 /// The host of the modules, once there is one: a service of the program.
 #[derive(Default)]
 pub struct Hosting(OnceLock<Arc<Host>>);
 
-/// Adds the plugins. Modules are loaded only to be served; otherwise settings of plugins are checked without them.
-pub fn register(boot: &Boot, catalog: &plugins::Catalog, services: &Services, serves: bool) {
+/// Adds the plugins. Modules are loaded only by a gateway that serves, which has a data folder; otherwise settings of
+/// plugins are checked without them.
+pub fn register(boot: &Boot, catalog: &plugins::Catalog, services: &Services, data: Option<&Path>) {
     if boot.wasm.plugins.is_empty() {
         return;
     }
-    let host = if serves { host(boot, services) } else { Err(None) };
+    let code = data.map(CodeFolder::new);
+    let host = match &code {
+        Some(code) => host(boot, services).map(|host| (host, code)),
+        None => Err(None),
+    };
     let mut files = Files::default();
     for written in &boot.wasm.plugins {
         let loaded = match &host {
-            Ok(host) => load(host, written, &mut files),
+            Ok((host, code)) => load(host, written, &mut files, code),
             Err(reason) => (unloaded(&plugin(written), reason.clone()), Err(reason.clone())),
         };
         let (of_routes, module) = loaded;
@@ -40,6 +48,9 @@ pub fn register(boot: &Boot, catalog: &plugins::Catalog, services: &Services, se
         if let Err(error) = registered {
             tracing::error!("plugin not loaded name={} error={error}", written.name);
         }
+    }
+    if let Ok((_, code)) = host {
+        code.remove_unused();
     }
 }
 
@@ -79,11 +90,11 @@ fn host(boot: &Boot, services: &Services) -> Result<Arc<Host>, Option<String>> {
 type Files<'a> = BTreeMap<&'a Path, Result<Binary, String>>;
 
 /// Loads a module. One that does not load is a plugin whose resources are rejected.
-fn load<'a>(host: &Arc<Host>, written: &'a WasmPlugin, files: &mut Files<'a>) -> Loaded {
+fn load<'a>(host: &Arc<Host>, written: &'a WasmPlugin, files: &mut Files<'a>, code: &CodeFolder) -> Loaded {
     let (name, file) = (&written.name, written.file.display());
     let binary = files.entry(&written.file).or_insert_with(|| {
         let bytes = read(&written.file).map_err(|error| format!("cannot read {file}: {error}"))?;
-        Binary::compile(host, &bytes)
+        Binary::compile(host, &bytes, code)
     });
     let module = match binary {
         Ok(binary) => Module::load(host, name, binary),

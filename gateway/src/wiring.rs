@@ -120,7 +120,7 @@ pub fn checking(boot: &Boot, folders: &Arc<Folders>) -> anyhow::Result<Arc<plugi
     // Checks start none.
     let runner = Arc::new(Runner::new(Path::new("")));
     services.extensions = services.extensions.with(caches).with(runner);
-    Ok(catalog_with(boot, services, false).0)
+    Ok(catalog_with(boot, services, None).0)
 }
 
 /// The plugins where nothing is checked but what they say of themselves is read.
@@ -131,17 +131,17 @@ pub fn catalog(boot: &Boot) -> anyhow::Result<Arc<plugins::Catalog>> {
     checking(boot, &Arc::default())
 }
 
-/// The plugins, and the reading of those of them that are in files. Without `serves`, nothing is loaded that only a
-/// gateway that serves needs.
+/// The plugins, and the reading of those of them that are in files. Without a data folder, nothing is loaded that only
+/// a gateway that serves needs.
 pub fn catalog_with(
     boot: &Boot,
     services: Services,
-    serves: bool,
+    data: Option<&Path>,
 ) -> (Arc<plugins::Catalog>, Option<ReloadScripts>) {
     let attrs: IndexMap<String, Value> =
         boot.plugin_attr.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
     let catalog = Arc::new(plugins::Catalog::new(services.clone(), attrs).strict(boot.strict_plugins));
-    let reload = languages::register(boot, &catalog, &services, serves);
+    let reload = languages::register(boot, &catalog, &services, data);
     (catalog, reload)
 }
 

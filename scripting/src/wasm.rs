@@ -12,6 +12,7 @@ mod buffers;
 mod call;
 mod callbacks;
 mod callouts;
+mod compiled;
 mod context;
 mod factory;
 mod filter;
@@ -40,6 +41,7 @@ mod tests;
 mod vm;
 mod wasi;
 
+pub use compiled::{CodeStore, MOST_CODE};
 pub use factory::{Plugin, factory, stream_factory, unloaded};
 pub use host::{Host, Settings};
 pub use metrics::{BOUNDS, Kind, Metric};

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use wasmtime::{Config, Engine, EngineWeak, OptLevel, RegallocAlgorithm};
 
+use super::compiled::Compiled;
 use super::metrics::Metrics;
 use super::queues::Queues;
 use super::shared::Shared;
@@ -40,6 +41,7 @@ pub struct Host {
     pub log: Box<dyn Log>,
     pub metrics: Metrics,
     pub(super) engine: Engine,
+    pub(super) compiled: Arc<Compiled>,
     pub(super) shared: Shared,
     pub(super) queues: Queues,
 }
@@ -65,6 +67,8 @@ impl Host {
             config.cranelift_opt_level(OptLevel::None);
             config.cranelift_regalloc_algorithm(RegallocAlgorithm::SinglePass);
         }
+        let compiled = Arc::<Compiled>::default();
+        config.enable_incremental_compilation(compiled.clone()).map_err(|error| format!("{error:#}"))?;
         let engine = Engine::new(&config).map_err(|error| format!("{error:#}"))?;
         count_time(engine.weak(), settings.max_time / TICKS)?;
         let max_shared = settings.max_shared;
@@ -73,6 +77,7 @@ impl Host {
             log,
             metrics: Metrics::default(),
             engine,
+            compiled,
             shared: Shared::new(max_shared),
             queues: Queues::new(max_shared),
         }))

@@ -8,6 +8,7 @@ use sdk::instance::intern;
 use wasmtime::{InstancePre, Store, Trap};
 
 use super::callbacks::Callbacks;
+use super::compiled::CodeStore;
 use super::host::{DEADLINE, Host};
 use super::link;
 use super::vm::Vm;
@@ -23,12 +24,12 @@ const VERSIONS: [&str; 3] = ["proxy_abi_version_0_2_1", "proxy_abi_version_0_2_0
 pub struct Binary(InstancePre<Vm>);
 
 impl Binary {
-    /// Compiles the bytes of a module.
+    /// Compiles the bytes of a module, as far as their code is not in the store.
     ///
     /// # Errors
     /// The reason why it cannot be used.
-    pub fn compile(host: &Host, bytes: &[u8]) -> Result<Binary, String> {
-        prepared(host, bytes).map(Binary)
+    pub fn compile(host: &Host, bytes: &[u8], store: &dyn CodeStore) -> Result<Binary, String> {
+        prepared(host, bytes, store).map(Binary)
     }
 }
 
@@ -132,12 +133,13 @@ pub(super) fn is_interrupt(error: &wasmtime::Error) -> bool {
     error.downcast_ref() == Some(&Trap::Interrupt)
 }
 
-fn prepared(host: &Host, bytes: &[u8]) -> Result<InstancePre<Vm>, String> {
+fn prepared(host: &Host, bytes: &[u8], store: &dyn CodeStore) -> Result<InstancePre<Vm>, String> {
     let described = |error: wasmtime::Error| describe(&error);
     if !bytes.starts_with(b"\0asm") {
         return Err("invalid WebAssembly module: it does not begin with \\0asm".to_owned());
     }
-    let module = wasmtime::Module::from_binary(&host.engine, bytes).map_err(described)?;
+    let compile = || wasmtime::Module::from_binary(&host.engine, bytes);
+    let module = host.compiled.with(bytes, store, compile).map_err(described)?;
     if !VERSIONS.iter().any(|version| module.get_export(version).is_some()) {
         return Err(format!(
             "the module exports no `{}`: invalid proxy-wasm plugin, or another version of the ABI",

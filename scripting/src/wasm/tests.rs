@@ -101,7 +101,7 @@ impl Modules {
     }
 
     fn load(&self, name: &str, code: &str) -> Arc<Module> {
-        Module::load(&self.host, name, &Binary::compile(&self.host, &wasm(code)).unwrap()).unwrap()
+        Module::load(&self.host, name, &Binary::compile(&self.host, &wasm(code), &()).unwrap()).unwrap()
     }
 
     /// An instance of a plugin of this module.
@@ -460,7 +460,7 @@ fn calls_that_are_not_supported_say_so() {
 fn modules_that_cannot_be_used_are_reported() {
     let modules = Modules::new();
     let refused = |bytes: &[u8]| {
-        let binary = Binary::compile(&modules.host, bytes);
+        let binary = Binary::compile(&modules.host, bytes, &());
         match binary.and_then(|binary| Module::load(&modules.host, "bad", &binary)) {
             Ok(_) => panic!("the module is loaded"),
             Err(reason) => reason,
