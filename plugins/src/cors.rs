@@ -8,7 +8,7 @@
 use model::Invalid;
 use sdk::chain::Phases;
 use sdk::pattern::{Pattern, Searches};
-use sdk::{Build, Exchange, FieldLine, Method, Name, Plugin, Reply, Span, Step};
+use sdk::{Build, Exchange, FieldLines, Method, Name, Plugin, Reply, Span, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -18,7 +18,6 @@ pub struct Cors {
     methods: String,
     /// `Access-Control-Allow-Headers`; none is what the request asks for.
     headers: Option<String>,
-    credentials: bool,
     origins: Origins,
     by_regex: Option<Vec<Pattern>>,
     /// The metadata's origins that the configuration names.
@@ -31,13 +30,14 @@ pub struct Cors {
     lines: Lines,
 }
 
-/// The headers whose values do not depend on the request; none of one whose value does, or that is not sent.
+/// The headers whose values do not depend on the request.
 struct Lines {
-    any_origin: Option<FieldLine>,
-    methods: Option<FieldLine>,
-    headers: Option<FieldLine>,
-    expose: Option<FieldLine>,
-    max_age: Option<FieldLine>,
+    any_origin: FieldLines,
+    /// Without those that only preflights are about.
+    brief: FieldLines,
+    full: FieldLines,
+    /// Whether `full` has `Access-Control-Allow-Headers`.
+    has_headers: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -199,7 +199,6 @@ impl Plugin for Cors {
             origins: Origins::parse(&config.allow_origins),
             methods,
             headers,
-            credentials: config.allow_credential,
             standard: config.preflight_headers_only,
             rejects: config.reject_other_origins,
             lines,
@@ -235,8 +234,8 @@ impl Plugin for Cors {
             set(x.add_response_header("Vary", b"Origin"));
         }
         if let Some(allowed) = self.allowed(own, x.searches()) {
-            match (&allowed, &self.lines.any_origin) {
-                (HeaderValue::Any, Some(line)) => x.set_response_line(line),
+            match allowed {
+                HeaderValue::Any => x.set_response_lines(&self.lines.any_origin),
                 _ => set(x.set_response_header(&Name::AccessControlAllowOrigin, allowed.bytes(own))),
             }
             self.allow(x, preflight || !self.standard);
@@ -311,61 +310,67 @@ impl Cors {
     /// Adds the headers of an origin that is allowed; with `full`, those that preflights are about as well.
     fn allow(&self, x: &mut Exchange<'_>, full: bool) {
         if full {
-            self.allow_methods(x);
-        }
-        if let Some(line) = &self.lines.expose {
-            x.set_response_line(line);
-        }
-        if full {
-            self.allow_headers(x);
-        }
-        if self.credentials {
-            set(x.set_response_header(&Name::AccessControlAllowCredentials, b"true"));
+            x.set_response_lines(&self.lines.full);
+            self.allow_asked(x);
+        } else {
+            x.set_response_lines(&self.lines.brief);
         }
     }
 
-    fn allow_methods(&self, x: &mut Exchange<'_>) {
+    /// Allows the methods and headers that a preflight asks for, where all are allowed.
+    fn allow_asked(&self, x: &mut Exchange<'_>) {
         if self.methods == "**" {
             let asked = x.header(&Name::AccessControlRequestMethod).unwrap_or_default().to_vec();
             if !asked.is_empty() {
                 set(x.set_response_header(&Name::AccessControlAllowMethods, &asked));
             }
         }
-        for line in [&self.lines.methods, &self.lines.max_age].into_iter().flatten() {
-            x.set_response_line(line);
+        if self.lines.has_headers {
+            return;
         }
-    }
-
-    fn allow_headers(&self, x: &mut Exchange<'_>) {
-        match (&self.headers, &self.lines.headers) {
-            (Some(_), Some(line)) => x.set_response_line(line),
-            (Some(_), None) => x.remove_response_header(&Name::AccessControlAllowHeaders),
-            (None, _) => match x.header(&Name::AccessControlRequestHeaders).map(<[u8]>::to_vec) {
-                Some(asked) if !self.standard || !asked.is_empty() => {
-                    set(x.set_response_header(&Name::AccessControlAllowHeaders, &asked));
-                }
-                _ => x.remove_response_header(&Name::AccessControlAllowHeaders),
-            },
+        let asked = x.header(&Name::AccessControlRequestHeaders).filter(|_| self.headers.is_none());
+        match asked.map(<[u8]>::to_vec) {
+            Some(asked) if !self.standard || !asked.is_empty() => {
+                set(x.set_response_header(&Name::AccessControlAllowHeaders, &asked));
+            }
+            _ => x.remove_response_header(&Name::AccessControlAllowHeaders),
         }
     }
 }
 
 impl Lines {
     fn new(config: &Config, methods: &str, headers: Option<&str>) -> Lines {
-        // A value that cannot stand in a head is not sent.
-        let line = |name: Name, value: &str| FieldLine::new(name.as_str().as_bytes(), value.as_bytes()).ok();
         let is_sent = |value: &&str| !config.preflight_headers_only || !value.is_empty();
-        let methods = Some(methods).filter(|methods| *methods != "**").filter(is_sent);
-        let expose = config.expose_headers.as_deref().filter(|names| !names.is_empty());
-        let max_age = Some(config.max_age).filter(|age| !config.preflight_headers_only || *age >= 0);
+        let age = config.max_age.to_string();
+        let max_age = Some(&*age).filter(|_| !config.preflight_headers_only || config.max_age >= 0);
+        let exposed = config.expose_headers.as_deref().filter(|names| !names.is_empty());
+        let expose = (Name::AccessControlExposeHeaders, exposed);
+        let credentials = (Name::AccessControlAllowCredentials, config.allow_credential.then_some("true"));
+        let full = lines([
+            (
+                Name::AccessControlAllowMethods,
+                Some(methods).filter(|methods| *methods != "**").filter(is_sent),
+            ),
+            (Name::AccessControlMaxAge, max_age),
+            expose,
+            (Name::AccessControlAllowHeaders, headers.filter(is_sent)),
+            credentials,
+        ]);
+        let has_headers = full.iter().any(|(_, _, id)| id == Name::AccessControlAllowHeaders);
         Lines {
-            any_origin: line(Name::AccessControlAllowOrigin, "*"),
-            methods: methods.and_then(|methods| line(Name::AccessControlAllowMethods, methods)),
-            headers: headers.filter(is_sent).and_then(|names| line(Name::AccessControlAllowHeaders, names)),
-            expose: expose.and_then(|names| line(Name::AccessControlExposeHeaders, names)),
-            max_age: max_age.and_then(|age| line(Name::AccessControlMaxAge, &age.to_string())),
+            has_headers,
+            any_origin: lines([(Name::AccessControlAllowOrigin, Some("*"))]),
+            brief: lines([expose, credentials]),
+            full,
         }
     }
+}
+
+/// The lines that have a value. One whose value cannot stand in a head is not sent.
+fn lines<'a>(values: impl IntoIterator<Item = (Name, Option<&'a str>)>) -> FieldLines {
+    let line = |(name, value): (Name, Option<&'a str>)| Some((name.as_str().as_bytes(), value?.as_bytes()));
+    let can_stand = |line: &(&[u8], &[u8])| FieldLines::new([*line]).is_ok();
+    FieldLines::new(values.into_iter().filter_map(line).filter(can_stand)).unwrap_or_default()
 }
 
 /// Whether the request comes from a page of the same site: its Origin has the scheme and host of the request.

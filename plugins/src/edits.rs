@@ -3,7 +3,7 @@
 
 use model::Invalid;
 use sdk::template::Template;
-use sdk::{Exchange, FieldLine, HeaderName};
+use sdk::{Exchange, FieldLines, HeaderName};
 use serde_json::{Map, Value, json};
 
 /// The kind of edit of a header.
@@ -22,7 +22,7 @@ pub(crate) struct Edit {
     /// Values with variables in them; several set the header several times. Empty for removals.
     pub values: Vec<Template>,
     /// The whole line, of a setting of one value without variables.
-    pub line: Option<Box<FieldLine>>,
+    pub line: Option<Box<FieldLines>>,
 }
 
 /// Reads a `headers` setting.
@@ -81,7 +81,7 @@ pub(crate) fn on_response(edits: &[Edit], x: &mut Exchange<'_>) {
     let mut value = Vec::new();
     for edit in edits {
         if let Some(line) = &edit.line {
-            x.set_response_line(line);
+            x.set_response_lines(line);
             continue;
         }
         if edit.verb == Verb::Remove {
@@ -149,7 +149,8 @@ fn push(verb: Verb, name: &str, value: &Value, edits: &mut Vec<Edit>) -> Result<
         _ => None,
     };
     // A text that cannot stand in a head was rejected above.
-    let line = line.and_then(|value| FieldLine::new(name.as_bytes(), value.as_bytes()).ok()).map(Box::new);
+    let line =
+        line.and_then(|value| FieldLines::new([(name.as_bytes(), value.as_bytes())]).ok()).map(Box::new);
     edits.push(Edit { verb, name: header, values, line });
     Ok(())
 }

@@ -199,8 +199,10 @@ impl LimitConn {
         };
         x.hold(decision.permit);
         let within = most.saturating_sub(decision.remaining);
-        let times = if within > conn { (within - 1) / conn } else { 0 };
-        let delay = self.delay * times as f64;
+        if within <= conn {
+            return None;
+        }
+        let delay = self.delay * ((within - 1) / conn) as f64;
         // A delay too long for a duration is as good as endless.
         (delay >= 0.001).then(|| Verdict::Wait(Duration::try_from_secs_f64(delay).unwrap_or(Duration::MAX)))
     }

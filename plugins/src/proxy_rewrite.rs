@@ -272,7 +272,7 @@ fn apply(x: &mut Exchange<'_>, edit: &Edit, captures: &[Vec<u8>], value: &mut Ve
     }
     let is_host = edit.name.is(Name::Host);
     if let Some(line) = edit.line.as_ref().filter(|_| !is_host) {
-        x.set_header_line(line);
+        x.set_header_lines(line);
         return true;
     }
     for (index, template) in edit.values.iter().enumerate() {

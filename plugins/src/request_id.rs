@@ -8,6 +8,7 @@
 
 use model::Invalid;
 use sdk::chain::Phases;
+use sdk::trace::hex_digits;
 use sdk::{BadField, Build, Exchange, HeaderName, Plugin, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -170,19 +171,15 @@ impl Algorithm {
     }
 }
 
-const HEX: [u8; 16] = *b"0123456789abcdef";
-
-/// Where the digits of each byte stand in the text of a UUID.
-const PLACES: [usize; 16] = [0, 2, 4, 6, 9, 11, 14, 16, 19, 21, 24, 26, 28, 30, 32, 34];
-
 /// RFC 9562: version and variant laid over the bits.
 fn uuid(bits: u128, version: u128) -> Id {
     let bits = bits & !(0xf << 76) | version << 76;
     let bits = bits & !(0b11 << 62) | 0b10 << 62;
+    let words = [96, 64, 32, 0].map(|shift| hex_digits((bits >> shift) as u32));
+    let digits: &[u8] = words.as_flattened();
     let mut id = [b'-'; 36];
-    for (byte, at) in bits.to_be_bytes().into_iter().zip(PLACES) {
-        id[at] = HEX[usize::from(byte >> 4)];
-        id[at + 1] = HEX[usize::from(byte & 15)];
+    for (place, part) in [(0, 0..8), (9, 8..12), (14, 12..16), (19, 16..20), (24, 20..32)] {
+        id[place..place + part.len()].copy_from_slice(&digits[part]);
     }
     Id::from_slice(&id)
 }

@@ -114,12 +114,12 @@ pub struct Chain {
 }
 
 /// A plugin instance with its name and priority in a chain.
-pub struct Stage<I: ?Sized = dyn Instance> {
+pub struct Stage {
     name: &'static str,
     priority: i32,
     /// The parts of `_meta` that affect serving, if any. Boxed: few instances have one.
     meta: Option<Box<Meta>>,
-    instance: I,
+    instance: Box<dyn Instance>,
 }
 
 /// All parts of a [`Stage`] except the instance.
@@ -143,7 +143,7 @@ pub struct Meta {
 impl Fitting {
     pub fn stage(self, instance: impl Instance) -> Arc<Stage> {
         let Fitting { name, priority, meta } = self;
-        Arc::new(Stage { name, priority, meta, instance })
+        Arc::new(Stage { name, priority, meta, instance: Box::new(instance) })
     }
 }
 
@@ -157,7 +157,7 @@ impl Stage {
     }
 
     pub fn instance(&self) -> &dyn Instance {
-        &self.instance
+        &*self.instance
     }
 
     /// Calls the instance in a phase, unless the plugin is skipped on this exchange or its
@@ -171,13 +171,26 @@ impl Stage {
         x: &mut Exchange<'_>,
         ask: impl FnOnce(&dyn Instance, &mut Exchange<'_>) -> Step,
     ) -> Step {
-        let meta = match &self.meta {
-            _ if x.skips(self.name) => return Step::Next,
-            None => return ask(&self.instance, x),
-            Some(meta) => meta,
-        };
+        match self.meta {
+            None if !x.skips_plugins() => ask(&*self.instance, x),
+            _ => self.run_if_due(phase, x, ask),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn run_if_due(
+        &self,
+        phase: Phase,
+        x: &mut Exchange<'_>,
+        ask: impl FnOnce(&dyn Instance, &mut Exchange<'_>) -> Step,
+    ) -> Step {
+        if x.skips(self.name) {
+            return Step::Next;
+        }
+        let Some(meta) = &self.meta else { return ask(&*self.instance, x) };
         match self.passes(meta, phase, x) {
-            Ok(true) => meta.wrap(ask(&self.instance, x)),
+            Ok(true) => meta.wrap(ask(&*self.instance, x)),
             Ok(false) => Step::Next,
             Err(step) => step,
         }
@@ -294,15 +307,7 @@ impl Chain {
     /// Runs `Rewrite`, `Access` or `BeforeProxy` from `*cursor` on. Leaves `*cursor` at the
     /// instance that returned something other than [`Step::Next`].
     pub fn run(&self, phase: Phase, cursor: &mut usize, x: &mut Exchange<'_>) -> Step {
-        let stages = self.of_phase(phase);
-        while let Some(stage) = stages.get(*cursor) {
-            let step = stage.run(phase, x, |instance, x| instance.ask(phase, x));
-            if !matches!(step, Step::Next) {
-                return step;
-            }
-            *cursor += 1;
-        }
-        Step::Next
+        self.each_from(cursor, phase, x, |instance, x| instance.ask(phase, x))
     }
 
     /// Awaits the instance at `cursor`, which returned [`Step::Wait`] in this phase.
@@ -320,20 +325,18 @@ impl Chain {
 
     /// Runs the header filters from `*cursor` on; as [`Chain::run`].
     pub fn header_filter(&self, cursor: &mut usize, x: &mut Exchange<'_>) -> Step {
-        self.filter(Phase::HeaderFilter, cursor, x, |instance, x| instance.header_filter(x))
+        self.each_from(cursor, Phase::HeaderFilter, x, |instance, x| instance.header_filter(x))
     }
 
-    /// Runs the filters of a response phase.
     #[inline]
-    fn filter(
+    fn each_from(
         &self,
-        phase: Phase,
         cursor: &mut usize,
+        phase: Phase,
         x: &mut Exchange<'_>,
         mut ask: impl FnMut(&dyn Instance, &mut Exchange<'_>) -> Step,
     ) -> Step {
-        let stages = self.of_phase(phase);
-        while let Some(stage) = stages.get(*cursor) {
+        for stage in self.of_phase(phase).get(*cursor..).unwrap_or_default() {
             let step = stage.run(phase, x, &mut ask);
             if !matches!(step, Step::Next) {
                 return step;
@@ -368,7 +371,7 @@ impl Chain {
 
     /// Runs the body filters from `*cursor` on; as [`Chain::run`].
     pub fn body_filter(&self, cursor: &mut usize, x: &mut Exchange<'_>, chunk: &mut Chunk) -> Step {
-        self.filter(Phase::BodyFilter, cursor, x, |instance, x| instance.body_filter(x, chunk))
+        self.each_from(cursor, Phase::BodyFilter, x, |instance, x| instance.body_filter(x, chunk))
     }
 
     /// Shows bytes of a stream to the instances from `first` on, each what those before it have passed on. Any of them

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use smallvec::SmallVec;
-use wire::{BadField, FieldLine, Fields, Framing, Method, RequestHead, ResponseHead, Span, Version};
+use wire::{BadField, FieldLines, Fields, Framing, Method, RequestHead, ResponseHead, Span, Version};
 
 use crate::budget::Reservation;
 use crate::client::Caller;
@@ -134,15 +134,15 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// Sets a response header, as [`Engine::edit`] does, to a line that was made when the plugin was built.
+    /// Sets response headers, as [`Engine::edit`] does, to lines that were made when the plugin was built.
     #[inline]
-    pub(crate) fn set_line(&mut self, line: &FieldLine) {
+    pub(crate) fn set_lines(&mut self, lines: &FieldLines) {
         if self.source == Source::None {
-            let field = self.messages.early_text.intern_made(line);
-            self.messages.early.push((Edit::Set, field));
+            let Messages { early, early_text, .. } = &mut *self.messages;
+            early.extend(early_text.intern_lines(lines).map(|field| (Edit::Set, field)));
         } else {
             self.apply_early_edits();
-            self.messages.response.fields.set_line(line);
+            self.messages.response.fields.set_lines(lines);
         }
     }
 }

@@ -14,7 +14,7 @@ use std::hash::BuildHasher;
 use std::net::IpAddr;
 
 use foldhash::quality::RandomState;
-use wire::{BadField, FieldLine, Method, RequestHead, Span};
+use wire::{BadField, FieldLines, Method, RequestHead, Span};
 
 use crate::client::{Caller, Client};
 use crate::consumers::{Consumer, Consumers, Identity};
@@ -248,11 +248,12 @@ impl<'s> Exchange<'s> {
         Ok(())
     }
 
-    /// As [`Exchange::set_header`], with a line that was made when the plugin was built; see
-    /// [`Exchange::set_response_line`].
-    pub fn set_header_line(&mut self, line: &FieldLine) {
-        self.engine.messages.note_edited(line.id(), line.name());
-        self.engine.messages.request.fields.set_line(line);
+    /// As [`Exchange::set_header`], with lines that were made when the plugin was built; see
+    /// [`Exchange::set_response_lines`].
+    pub fn set_header_lines(&mut self, lines: &FieldLines) {
+        let messages = &mut self.engine.messages;
+        lines.iter().for_each(|(name, _, id)| messages.note_edited(id, name));
+        messages.request.fields.set_lines(lines);
     }
 
     pub fn add_header(&mut self, name: &(impl Named + ?Sized), value: &[u8]) -> Result<(), BadField> {
@@ -359,9 +360,15 @@ impl<'s> Exchange<'s> {
         }
     }
 
+    /// Whether there are such plugins.
+    #[inline]
+    pub(crate) fn skips_plugins(&self) -> bool {
+        !self.skipped.is_empty()
+    }
+
     #[inline]
     pub(crate) fn skips(&self, name: &str) -> bool {
-        !self.skipped.is_empty() && self.skipped.contains(&name)
+        self.skipped.contains(&name)
     }
 
     // ---- the consumer ----
@@ -388,12 +395,9 @@ impl<'s> Exchange<'s> {
     pub fn authenticate(&mut self, identity: Identity) {
         use wire::Name;
         let fields = &mut self.engine.messages.request.fields;
-        // Hardly any client sends one of these.
-        let is_forged = |id| {
-            matches!(id, Name::XConsumerUsername | Name::XCredentialIdentifier | Name::XConsumerCustomId)
-        };
-        if fields.list().iter().any(|field| is_forged(field.id)) {
-            fields.retain_ids(|id| !is_forged(id));
+        // A client may have sent some.
+        for forged in [Name::XConsumerUsername, Name::XCredentialIdentifier, Name::XConsumerCustomId] {
+            fields.remove_id(forged);
         }
         let mut append = |name, value: &str| {
             // A value that is not valid in a header is omitted.

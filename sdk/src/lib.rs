@@ -90,4 +90,4 @@ pub use world::World;
 /// Re-exported from `wire`, since plugins depend on this crate only.
 pub use wire::h1::encode::reason;
 pub use wire::target::Doubtful;
-pub use wire::{BadField, FieldLine, Fields, Framing, Method, Name, Span, Version, target};
+pub use wire::{BadField, FieldLines, Fields, Framing, Method, Name, Span, Version, target};

@@ -68,6 +68,20 @@ fn mixed(mut bits: u64) -> u64 {
     bits ^ (bits >> 31)
 }
 
+/// A number as eight lower-case hexadecimal digits, computed together.
+#[inline]
+pub fn hex_digits(value: u32) -> [u8; 8] {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    // One byte per four bits, the highest first.
+    let mut spread = u64::from(value);
+    spread = (spread | (spread << 16)) & 0x0000_FFFF_0000_FFFF;
+    spread = (spread | (spread << 8)) & 0x00FF_00FF_00FF_00FF;
+    spread = (spread | (spread << 4)) & 0x0F0F_0F0F_0F0F_0F0F;
+    // 1 for digits from `a` on, which are 39 code points above the decimal digits.
+    let letters = ((spread + 6 * ONES) >> 4) & ONES;
+    (spread + u64::from(b'0') * ONES + letters * 39).to_be_bytes()
+}
+
 /// Writes bytes in lower-case hexadecimal; `out` has two digits for each.
 pub fn hex(bytes: &[u8], out: &mut [u8]) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";

@@ -178,10 +178,11 @@ impl<'a> Limited<'a> {
     #[inline]
     fn push(&mut self, start: usize, length: usize, about: About) {
         let About { name, id, is_clean } = about;
-        let name = name as usize;
         self.list.has_unclean |= !is_clean;
-        let value = Span { start: (start + name + BETWEEN.len()) as u32, len: (length - name - LINE) as u32 };
-        self.list.fields.push(Field { id, name: Span { start: start as u32, len: name as u32 }, value });
+        let len = length - name as usize - LINE;
+        let value = Span { start: (start + name as usize + BETWEEN.len()) as u32, len: len as u32 };
+        let name = Span { start: start as u32, len: name };
+        self.list.fields.push(Field { id, is_line: true, name, value });
     }
 }
 

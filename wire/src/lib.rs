@@ -36,7 +36,7 @@ pub mod target;
 pub mod websocket;
 
 pub use field_list::List;
-pub use fields::{BadField, Field, FieldLine, Fields, Span};
+pub use fields::{BadField, Field, FieldLines, Fields, Span};
 pub use head::{Framing, RequestHead, ResponseHead, Version};
 pub use method::Method;
 pub use names::Name;

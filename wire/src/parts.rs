@@ -189,5 +189,5 @@ fn put(text: &mut Vec<u8>, id: Name, name: &[u8], value: &[u8]) -> Field {
         text.extend_from_slice(bytes);
         Span { start: start as u32, len: bytes.len() as u32 }
     };
-    Field { id, name: keep(name), value: keep(value) }
+    Field { id, is_line: false, name: keep(name), value: keep(value) }
 }

@@ -40,7 +40,12 @@ fn lines<'a>(fields: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> (Vec<u8>, Ve
             lines.extend([bytes, behind].concat());
             span
         };
-        Field { id: Name::from_bytes(name), name: put(name, b": "), value: put(value, b"\r\n") }
+        Field {
+            id: Name::from_bytes(name),
+            is_line: true,
+            name: put(name, b": "),
+            value: put(value, b"\r\n"),
+        }
     });
     let fields = fields.collect();
     (lines, fields)

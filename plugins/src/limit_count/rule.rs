@@ -3,7 +3,7 @@
 //! One limit of limit-count: its key, its numbers and its headers.
 
 use sdk::limit::{self, Decision};
-use sdk::{Exchange, FieldLine, HeaderName};
+use sdk::{Exchange, FieldLines, HeaderName};
 use serde_json::Value;
 
 use crate::limits::fields::Fields;
@@ -40,7 +40,7 @@ impl Window {
 /// Names of the headers that show a limit.
 pub(super) struct Headers {
     /// The limit, if it is the same for all requests and its name can stand in a head.
-    fixed: Option<FieldLine>,
+    fixed: Option<FieldLines>,
     limit: Option<HeaderName>,
     remaining: Option<HeaderName>,
     reset: Option<HeaderName>,
@@ -62,7 +62,7 @@ impl Headers {
         let limit = name("limit_header", "X-RateLimit-Limit");
         let fixed = match (count, &limit) {
             (Amount::Fixed(count), Some(limit)) => {
-                FieldLine::new(limit.as_str().as_bytes(), count.to_string().as_bytes()).ok()
+                FieldLines::new([(limit.as_str().as_bytes(), count.to_string().as_bytes())]).ok()
             }
             _ => None,
         };
@@ -81,7 +81,7 @@ impl Headers {
         let mut seconds = Seconds::default();
         // Digits can always stand in a head.
         match (&self.fixed, &self.limit) {
-            (Some(line), _) => x.set_response_line(line),
+            (Some(line), _) => x.set_response_lines(line),
             (None, Some(name)) => _ = x.set_response_header(name, number.format(limit).as_bytes()),
             (None, None) => {}
         }

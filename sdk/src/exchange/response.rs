@@ -2,7 +2,7 @@
 //!
 //! The response: its head, which plugins may change before it is there, and the coding of its body.
 
-use wire::{BadField, FieldLine, ResponseHead};
+use wire::{BadField, FieldLines, ResponseHead};
 
 use super::{Exchange, Source};
 use crate::engine::{Edit, EndReply, ReplyFilter};
@@ -60,11 +60,11 @@ impl Exchange<'_> {
         self.engine.edit(Edit::Set, name, value)
     }
 
-    /// As [`Exchange::set_response_header`], with a line that was made when the plugin was built.
-    /// Plugin instances are few, so it is not checked against the limit of all texts.
+    /// As [`Exchange::set_response_header`], with lines that were made when the plugin was built.
+    /// Plugin instances are few, so they are not checked against the limit of all texts.
     #[inline]
-    pub fn set_response_line(&mut self, line: &FieldLine) {
-        self.engine.set_line(line);
+    pub fn set_response_lines(&mut self, lines: &FieldLines) {
+        self.engine.set_lines(lines);
     }
 
     /// Adds a response header, in addition to those of the same name.

@@ -363,9 +363,9 @@ fn early_response_headers_are_applied_to_the_head() {
     x.set_response_header("X-Set", b"ours").unwrap();
     x.add_response_header("X-Add", b"ours").unwrap();
     x.remove_response_header("X-Gone");
-    let line = |name: &str, value: &str| FieldLine::new(name.as_bytes(), value.as_bytes()).unwrap();
-    x.set_response_line(&line("X-Line", "ours"));
-    x.set_response_line(&line("X-Own", "2"));
+    let line = |name: &str, value: &str| FieldLines::new([(name.as_bytes(), value.as_bytes())]).unwrap();
+    x.set_response_lines(&line("X-Line", "ours"));
+    x.set_response_lines(&line("X-Own", "2"));
     assert!(x.set_response_header("X Y", b"1").is_err());
     assert!(x.add_response_header("X-Y", b"1\r\n").is_err());
     assert_eq!(x.response_header("X-Set"), None);
@@ -380,8 +380,8 @@ fn early_response_headers_are_applied_to_the_head() {
     x.remove_response_header("X-Own");
     x.set_response_header("X-Set", b"later").unwrap();
     assert_eq!((x.response_header("X-Own"), x.response_header("x-set")), (None, Some(&b"later"[..])));
-    x.set_response_line(&line("x-set", "last"));
-    x.set_response_line(&line("X-New", "1"));
+    x.set_response_lines(&line("x-set", "last"));
+    x.set_response_lines(&line("X-New", "1"));
     assert_eq!(
         (x.response_header("X-Set"), x.response_header("X-New")),
         (Some(&b"last"[..]), Some(&b"1"[..]))

@@ -12,7 +12,7 @@ use wire::proxy_protocol::Ends;
 use super::{ReadResult, Value, read, ssl, time};
 use crate::exchange::{Exchange, Source};
 use crate::stream::{Call, Stream};
-use crate::trace::Tracer;
+use crate::trace::{Tracer, hex_digits};
 
 macro_rules! plain {
     ($($variant:ident = $($name:literal)|+,)*) => {
@@ -300,7 +300,7 @@ impl Plain {
             Plain::RequestBody => Some(x.body()).filter(|body| !body.is_empty()).into(),
             Plain::RequestId => {
                 let [high, low] = x.unique();
-                let digits = [high >> 32, high, low >> 32, low].map(|part| hex(part as u32));
+                let digits = [high >> 32, high, low >> 32, low].map(|part| hex_digits(part as u32));
                 out.extend_from_slice(digits.as_flattened());
                 ReadResult::Plain
             }
@@ -458,20 +458,6 @@ fn host_of(authority: &[u8]) -> &[u8] {
         None => memchr::memchr(b':', authority).unwrap_or(authority.len()),
     };
     &authority[..end]
-}
-
-/// Eight hexadecimal digits, computed together.
-#[inline]
-pub(super) fn hex(value: u32) -> [u8; 8] {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    // One byte per four bits, the highest first.
-    let mut spread = u64::from(value);
-    spread = (spread | (spread << 16)) & 0x0000_FFFF_0000_FFFF;
-    spread = (spread | (spread << 8)) & 0x00FF_00FF_00FF_00FF;
-    spread = (spread | (spread << 4)) & 0x0F0F_0F0F_0F0F_0F0F;
-    // 1 for digits from `a` on, which are 39 code points above the decimal digits.
-    let letters = ((spread + 6 * ONES) >> 4) & ONES;
-    (spread + u64::from(b'0') * ONES + letters * 39).to_be_bytes()
 }
 
 /// An empty text counts as absent.

@@ -134,7 +134,7 @@ fn names_of_variables() {
 #[test]
 fn hex_has_eight_digits() {
     for value in [0, 1, 9, 10, 15, 16, 0x0123_4567, 0x89ab_cdef, 0xfedc_ba98, 0xa0b0_c0d0, u32::MAX] {
-        assert_eq!(plain::hex(value), *format!("{value:08x}").as_bytes());
+        assert_eq!(crate::trace::hex_digits(value), *format!("{value:08x}").as_bytes());
     }
 }
 

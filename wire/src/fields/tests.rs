@@ -54,22 +54,26 @@ fn lines_move_to_another_list() {
 }
 
 #[test]
-fn a_line_is_made_once_for_many_heads() {
-    let line = FieldLine::new(b"retry-after", b"7").unwrap();
-    assert_eq!((line.id(), line.name(), line.value()), (Name::RetryAfter, &b"retry-after"[..], &b"7"[..]));
-    for (name, value) in [(&b"X A"[..], &b"1"[..]), (b"", b"1"), (b"X-A", b"1\r\nX-B: 2"), (b"X-A", b"\0")] {
-        assert!(FieldLine::new(name, value).is_err(), "{name:?} {value:?}");
+fn lines_are_made_once_for_many_heads() {
+    let lines = |lines: &[(&str, &str)]| {
+        FieldLines::new(lines.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())))
+    };
+    for bad in [("X A", "1"), ("", "1"), ("X-A", "1\r\nX-B: 2"), ("X-A", "\0")] {
+        assert!(lines(&[("X-B", "1"), bad]).is_err(), "{bad:?}");
     }
-    let own = FieldLine::new(b"X-Own", b"").unwrap();
+    let both = lines(&[("retry-after", "1"), ("X-Own", ""), ("Retry-After", "7")]).unwrap();
+    let listed = [(&b"retry-after"[..], &b"7"[..], Name::RetryAfter), (b"X-Own", b"", Name::Other)];
+    assert_eq!(both.iter().collect::<Vec<_>>(), listed);
     let mut fields = Fields::new();
-    fields.set_line(&line);
-    fields.set_line(&own);
-    fields.append_line(&line);
-    assert_eq!(text(&fields), "retry-after: 7\r\nX-Own: \r\nretry-after: 7\r\n");
+    fields.append(b"Server", b"x").unwrap();
+    fields.set_lines(&both);
+    fields.append(b"Retry-After", b"8").unwrap();
+    assert_eq!(text(&fields), "Server: x\r\nretry-after: 7\r\nX-Own: \r\nRetry-After: 8\r\n");
     // As `set`: the first one changes in its place and keeps its spelling, further ones go.
-    fields.set_line(&FieldLine::new(b"Retry-After", b"123").unwrap());
-    fields.set_line(&FieldLine::new(b"x-own", b"9").unwrap());
-    assert_eq!(text(&fields), "retry-after: 123\r\nX-Own: 9\r\n");
+    fields.set_lines(&lines(&[("Retry-After", "123"), ("x-own", "9"), ("X-New", "1")]).unwrap());
+    assert_eq!(text(&fields), "Server: x\r\nretry-after: 123\r\nX-Own: 9\r\nX-New: 1\r\n");
+    fields.set_lines(&FieldLines::default());
+    assert_eq!(fields.len(), 4);
 }
 
 /// Fields that lie side by side are written in one piece, others by themselves, in the order of the list.
@@ -82,7 +86,7 @@ fn any_fields_of_a_head_are_written_as_each_by_itself() {
         let start = head.iter().position(|&byte| byte == name).unwrap() as u32;
         let value = start + if name == b'C' { 2 } else { 3 };
         let span = |start| Span { start, len: 1 };
-        fields.push(Field { id: Name::Other, name: span(start), value: span(value) });
+        fields.push(Field { id: Name::Other, is_line: name != b'C', name: span(start), value: span(value) });
     }
     fields.set(b"F", b"6").unwrap();
     fields.append(b"G", b"7").unwrap();
@@ -144,10 +148,11 @@ fn lines_do_not_depend_on_the_original_spacing() {
         [(b"A", at(b"1"), 1), (b"B", at(b"2"), 1), (b"C", at(b"3"), 1), (b"D", at(b"4"), 1)]
     {
         let name = Span { start: at(name), len: 1 };
-        fields.push(Field { id: Name::Other, name, value: Span { start: value, len } });
+        let field = Field { id: Name::Other, is_line: false, name, value: Span { start: value, len } };
+        fields.push(Field { is_line: fields.is_in_line_form(&field), ..field });
     }
     let value = Span { start: at(b"E: ") + 3, len: 0 };
-    fields.push(Field { id: Name::Other, name: Span { start: at(b"E"), len: 1 }, value });
+    fields.push(Field { id: Name::Other, is_line: true, name: Span { start: at(b"E"), len: 1 }, value });
     assert_eq!(text(&fields), "A: 1\r\nB: 2\r\nC: 3\r\nD: 4\r\nE: \r\n");
     fields.set(b"a", b"9").unwrap();
     fields.append(b"F", b": \t").unwrap();
@@ -168,7 +173,9 @@ fn lines_keep_their_exact_ends() {
         let start = before.len() + 5;
         let mut push = |name: usize, value: usize, len: usize| {
             let span = |start: usize, len: usize| Span { start: start as u32, len: len as u32 };
-            fields.push(Field { id: Name::Other, name: span(name, 1), value: span(value, len) });
+            let field =
+                Field { id: Name::Other, is_line: false, name: span(name, 1), value: span(value, len) };
+            fields.push(Field { is_line: fields.is_in_line_form(&field), ..field });
         };
         push(0, 3, before.len());
         push(start, start + 2 + spaces, length);

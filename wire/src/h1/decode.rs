@@ -400,8 +400,12 @@ fn read_fields(
             return Err(Refusal::TooManyFields.into());
         }
         let name = &input[at..line.name_end];
+        let is_line = line.value_start == line.name_end + 2
+            && input[line.name_end + 1] == b' '
+            && line.next == line.value_end + 2;
         let field = Field {
             id: line.id,
+            is_line,
             name: span(at, line.name_end),
             value: span(line.value_start, line.value_end),
         };
