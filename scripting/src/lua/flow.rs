@@ -76,6 +76,8 @@ pub(super) struct Flow {
     /// Whether the main coroutine has ended; light threads may still run.
     returned: bool,
     light: Vec<Task>,
+    /// Coroutines among those that the machine counts as waiting.
+    counted: usize,
     /// The sockets that the code has made, if it has.
     pub sockets: Option<Rc<Sockets>>,
 }
@@ -96,6 +98,22 @@ enum State {
 
 /// Light threads of one flow.
 const MOST_LIGHT: usize = 100;
+
+/// Coroutines of a machine that wait. Each takes one of about 8,000 references (`kept.rs`); timers, of which there may be
+/// 1,024, and the code that runs have the others.
+pub(super) const MOST_STOPPED: usize = 6000;
+
+/// More coroutines of a machine wait than there may be.
+#[derive(Debug)]
+pub(super) struct TooMany;
+
+impl std::fmt::Display for TooMany {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "more than {MOST_STOPPED} functions and light threads of this worker wait")
+    }
+}
+
+impl std::error::Error for TooMany {}
 
 /// Rounds over the coroutines of a flow before other tasks of the worker run: coroutines that only yield never wait.
 const ROUNDS: usize = 64;
@@ -118,7 +136,15 @@ impl Flow {
         sockets: Option<Rc<Sockets>>,
     ) -> Result<Flow> {
         let main = Task { thread: machine.coroutines.take(&machine.lua)?, state: State::New(function, ctx) };
-        Ok(Flow { machine: machine.clone(), place, main, returned: false, light: Vec::new(), sockets })
+        Ok(Flow {
+            machine: machine.clone(),
+            place,
+            main,
+            returned: false,
+            light: Vec::new(),
+            counted: 0,
+            sockets,
+        })
     }
 
     /// Calls a function with any arguments, without an exchange.
@@ -130,7 +156,7 @@ impl Flow {
         let thread = machine.lua.create_thread(function)?;
         let main = Task { thread, state: State::Ready(args.into_lua_multi(&machine.lua)?) };
         let (place, light) = (Place::Timer, Vec::new());
-        Ok(Flow { machine: machine.clone(), place, main, returned: false, light, sockets: None })
+        Ok(Flow { machine: machine.clone(), place, main, returned: false, light, counted: 0, sockets: None })
     }
 
     /// Runs all code that can run. It is one run: waits that are over at once do not lengthen its time.
@@ -141,7 +167,19 @@ impl Flow {
         if let Owner::Code(sockets) = machine.owner.take() {
             self.sockets = sockets;
         }
+        if matches!(advanced, Poll::Pending | Poll::Ready(Ok(End::NeedsBody))) && !self.count() {
+            return Poll::Ready(Err(Error::external(TooMany)));
+        }
         advanced
+    }
+
+    /// Counts the coroutines of this flow, which waits. Returns false if there are too many.
+    fn count(&mut self) -> bool {
+        let stopped = &self.machine.stopped;
+        let own = 1 + self.light.len();
+        stopped.set(stopped.get() - self.counted + own);
+        self.counted = own;
+        stopped.get() <= MOST_STOPPED
     }
 
     /// At most [`ROUNDS`] rounds.
@@ -209,6 +247,7 @@ impl Flow {
 
 impl Drop for Flow {
     fn drop(&mut self) {
+        self.machine.stopped.set(self.machine.stopped.get() - self.counted);
         // Threads that were started in a turn that failed belong to no flow.
         self.machine.started.take();
         self.machine.waiting.take();

@@ -27,13 +27,13 @@ impl Functions {
     /// Memory is short.
     pub(super) fn keep(lua: &Lua, kept: &Kept, loaded: Loaded) -> Result<Functions> {
         let make = match loaded {
-            Loaded::One(call) => return kept.put(call).map(Functions::One),
+            Loaded::One(call) => return kept.put(lua, call).map(Functions::One),
             Loaded::Phases(make) => make,
         };
         let mut slots = [None; Phase::ALL.len()];
         let made = Phase::ALL.iter().try_for_each(|phase| {
             if let Some(call) = make.call::<Option<Function>>(name_of(*phase))? {
-                slots[*phase as usize] = Some(kept.put(call)?);
+                slots[*phase as usize] = Some(kept.put(lua, call)?);
             }
             Ok(())
         });

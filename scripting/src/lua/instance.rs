@@ -12,12 +12,12 @@ use sdk::{Exchange, Instance, Phase, Phases, Reply, Step};
 
 use super::access::{self, Place};
 use super::api::body_limit;
-use super::flow::{End, Flow};
+use super::flow::{End, Flow, TooMany};
 use super::functions::{Functions, Loaded};
 use super::host::{Host, Level};
 use super::libs;
 use super::machine::{self, Machine};
-use super::session::{self, Piece, Session};
+use super::session::{self, Kind, Piece, Session};
 use super::text;
 
 /// Loads the code of an instance into a machine.
@@ -79,9 +79,8 @@ impl Script {
                 let Some(call) = functions.get(&machine.kept, phase)? else {
                     return Poll::Ready(Ok(End::Returned));
                 };
-                let session = x.note::<Session>();
-                let ctx = session.and_then(|session| session.ctx.clone());
-                let sockets = session.and_then(|session| session.sockets.clone());
+                let ctx = session::table_of(x, &machine, Kind::Ctx)?;
+                let sockets = x.note::<Session>().and_then(|session| session.sockets.clone());
                 Flow::new(&machine, Place::of(phase), call, ctx, sockets)?
             }
         };
@@ -99,14 +98,18 @@ impl Script {
     fn call(&self, phase: Phase, x: &mut Exchange<'_>) -> mlua::Result<()> {
         let (machine, functions) = self.begin(x)?;
         let Some(call) = functions.get(&machine.kept, phase)? else { return Ok(()) };
-        let ctx = x.note::<Session>().and_then(|session| session.ctx.clone());
+        let ctx = session::table_of(x, &machine, Kind::Ctx)?;
         access::run(Place::of(phase), Some(x), || machine.run(|| call.call::<()>(ctx)))
     }
 
-    /// Logs an error; the exchange is answered with 500.
+    /// Logs an error; the exchange is answered with 500, or 503 for want of room.
     #[cold]
     fn failed(&self, error: &mlua::Error, x: &mut Exchange<'_>) -> Step {
         let route = x.route().map_or("", |route| &*route.id);
+        let reply = match error.downcast_ref::<TooMany>() {
+            Some(_) => Reply::status(503).because("too many scripts wait"),
+            None => Reply::status(500).because("a script failed"),
+        };
         let mut error = text::message(error);
         let near = machine::current().and_then(|machine| libs::similar(&machine.lua, &error));
         if let Some(near) = near {
@@ -120,7 +123,7 @@ impl Script {
             (session.wrote, session.exit) = (false, None);
             session.output.clear();
         }
-        Step::Reply(Reply { is_final: true, ..Reply::status(500).because("a script failed") })
+        Step::Reply(Reply { is_final: true, ..reply })
     }
 }
 

@@ -30,11 +30,13 @@ impl Kept {
     ///
     /// # Errors
     /// Memory is short.
-    pub(super) fn put(&self, value: impl IntoLua) -> Result<Slot> {
+    pub(super) fn put(&self, lua: &Lua, value: impl IntoLua) -> Result<Slot> {
         let free = self.free.borrow_mut().pop();
         let slot = free.or_else(|| NonZeroU32::new(self.last.get().wrapping_add(1)).map(Slot));
         let slot = slot.ok_or(mlua::Error::StackError)?;
-        let put = self.table.raw_set(slot.0.get(), value);
+        // If the table grows, it is copied.
+        let growth = self.last.get() as usize * 64;
+        let put = small::lifted(lua, growth, || self.table.raw_set(slot.0.get(), value));
         self.last.set(self.last.get().max(slot.0.get()));
         if put.is_err() {
             self.free.borrow_mut().push(slot);
@@ -44,6 +46,11 @@ impl Kept {
 
     pub(super) fn get<V: FromLua>(&self, slot: Slot) -> Result<V> {
         self.table.raw_get(slot.0.get())
+    }
+
+    /// Replaces a value.
+    pub(super) fn set(&self, slot: Slot, value: impl IntoLua) -> Result<()> {
+        self.table.raw_set(slot.0.get(), value)
     }
 
     /// Frees a slot. Its value is left to the collector.

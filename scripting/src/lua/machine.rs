@@ -48,10 +48,12 @@ pub(super) struct Machine {
     environment: Function,
     /// By the number of the instance, which is alive while its mark is.
     loaded: Marked<u64, Functions>,
-    /// Functions of instances, and plugins in files.
+    /// Functions of instances, plugins in files, and tables of exchanges.
     pub kept: Kept,
     /// The wait that a function has begun; the code yields right afterwards.
     pub waiting: RefCell<Option<Waiting>>,
+    /// Coroutines of flows that wait.
+    pub stopped: Cell<usize>,
     /// Light threads that were started or ended since the flow looked last.
     pub started: RefCell<Vec<(Thread, Waiting)>>,
     pub killed: RefCell<Vec<Thread>>,
@@ -98,7 +100,8 @@ pub(super) fn of_thread(host: &Arc<Host>) -> Result<Rc<Machine>> {
 
 /// The machine of this thread, if there is one.
 pub(super) fn current() -> Option<Rc<Machine>> {
-    MACHINE.with_borrow(Clone::clone)
+    // At the end of a thread its machine may be gone before its exchanges.
+    MACHINE.try_with(|machine| machine.borrow().clone()).ok().flatten()
 }
 
 /// The worker of this thread, where it can be kept.
@@ -126,6 +129,7 @@ impl Machine {
             loaded: RefCell::default(),
             kept,
             waiting: RefCell::default(),
+            stopped: Cell::new(0),
             started: RefCell::default(),
             killed: RefCell::default(),
             owner: RefCell::default(),
@@ -258,7 +262,7 @@ impl Machine {
             self.kept.remove(&self.lua, slot);
         }
         let module = self.with_room(load)?;
-        let slot = self.kept.put(&module)?;
+        let slot = self.kept.put(&self.lua, &module)?;
         self.modules.borrow_mut().insert((library, id), (Arc::downgrade(alive), slot));
         Ok(module)
     }

@@ -8,19 +8,15 @@ use sdk::{Exchange, Reply};
 
 use super::access::exchange;
 use super::flow::Flow;
-use super::machine;
+use super::kept::Slot;
+use super::machine::{self, Machine};
 use super::small;
 use super::sockets::Sockets;
 
 /// The state of the scripts of one exchange, a note of it. Scripts that keep none have no session.
 #[derive(Default)]
 pub(super) struct Session {
-    /// `ctx` of plugins, `ngx.ctx.api_ctx`, once a script has used it.
-    pub ctx: Option<Table>,
-    /// `ngx.ctx`, once a script has used it.
-    pub ngx_ctx: Option<Table>,
-    /// Variables that scripts have set; most set none.
-    pub vars: Option<Table>,
+    tables: Tables,
     /// `ngx.status` before there is a response.
     pub status: Option<u16>,
     /// The code of `ngx.exit`.
@@ -43,6 +39,32 @@ pub(super) struct Session {
     pub sockets: Option<Rc<Sockets>>,
 }
 
+/// A table of an exchange.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Kind {
+    /// `ctx` of plugins, `ngx.ctx.api_ctx`.
+    Ctx,
+    /// `ngx.ctx`.
+    NgxCtx,
+    /// Variables that scripts have set; most set none.
+    Vars,
+}
+
+/// The tables of an exchange that scripts have used, by [`Kind`]. The machine keeps them until the exchange ends.
+#[derive(Default)]
+struct Tables([Option<Slot>; 3]);
+
+impl Drop for Tables {
+    fn drop(&mut self) {
+        if self.0.iter().all(Option::is_none) {
+            return;
+        }
+        if let Some(machine) = machine::current() {
+            self.0.iter().flatten().for_each(|slot| machine.kept.remove(&machine.lua, *slot));
+        }
+    }
+}
+
 /// A piece of a response's body.
 pub(super) struct Piece {
     pub data: Vec<u8>,
@@ -56,42 +78,53 @@ impl Session {
     }
 }
 
-/// The context of the exchange, made at first use.
-pub(super) fn ctx(lua: &Lua) -> mlua::Result<Table> {
-    of_session(
-        lua,
-        |session| &mut session.ctx,
-        |table| {
-            let contexts = machine::current().map(|machine| machine.contexts.clone());
-            table.set_metatable(contexts)
-        },
-    )
+/// A table of the exchange, if scripts have used it.
+pub(super) fn table_of(x: &Exchange<'_>, machine: &Machine, kind: Kind) -> mlua::Result<Option<Table>> {
+    let slot = x.note::<Session>().and_then(|session| session.tables.0[kind as usize]);
+    slot.map(|slot| machine.kept.get(slot)).transpose()
 }
 
-/// The table of the variables that scripts of the exchange have set, made at first use.
-pub(super) fn vars(lua: &Lua) -> mlua::Result<Table> {
-    of_session(lua, |session| &mut session.vars, |_| Ok(()))
+/// A table of the exchange for which code runs, if scripts have used it.
+pub(super) fn known(kind: Kind) -> mlua::Result<Option<Table>> {
+    let slot = exchange(|x| x.note::<Session>().and_then(|session| session.tables.0[kind as usize]))?;
+    match slot {
+        Some(slot) => current()?.kept.get(slot).map(Some),
+        None => Ok(None),
+    }
 }
 
-/// `ngx.ctx` of the exchange, made at first use.
-pub(super) fn ngx_ctx(lua: &Lua) -> mlua::Result<Table> {
-    of_session(lua, |session| &mut session.ngx_ctx, |table| table.raw_set("api_ctx", ctx(lua)?))
+/// Sets a table of the exchange for which code runs.
+pub(super) fn set(lua: &Lua, kind: Kind, table: &Table) -> mlua::Result<()> {
+    let machine = current()?;
+    match exchange(|x| x.note::<Session>().and_then(|session| session.tables.0[kind as usize]))? {
+        Some(slot) => machine.kept.set(slot, table),
+        None => {
+            let slot = machine.kept.put(lua, table)?;
+            exchange(|x| Session::of(x).tables.0[kind as usize] = Some(slot))
+        }
+    }
 }
 
-fn of_session(
-    lua: &Lua,
-    place: impl Fn(&mut Session) -> &mut Option<Table>,
-    fill: impl FnOnce(&Table) -> mlua::Result<()>,
-) -> mlua::Result<Table> {
-    if let Some(known) = exchange(|x| place(Session::of(x)).clone())? {
+/// A table of the exchange for which code runs, made at first use.
+pub(super) fn table(lua: &Lua, kind: Kind) -> mlua::Result<Table> {
+    if let Some(known) = known(kind)? {
         return Ok(known);
     }
     let table = small::lifted(lua, 2048, || {
         let table = lua.create_table()?;
-        fill(&table).map(|()| table)
+        match kind {
+            Kind::Ctx => table.set_metatable(Some(current()?.contexts.clone()))?,
+            Kind::NgxCtx => table.raw_set("api_ctx", self::table(lua, Kind::Ctx)?)?,
+            Kind::Vars => {}
+        }
+        Ok::<_, mlua::Error>(table)
     })?;
-    exchange(|x| *place(Session::of(x)) = Some(table.clone()))?;
+    set(lua, kind, &table)?;
     Ok(table)
+}
+
+fn current() -> mlua::Result<Rc<Machine>> {
+    machine::current().ok_or_else(|| mlua::Error::runtime("no machine"))
 }
 
 /// Whether a script has written a response without ending the request.

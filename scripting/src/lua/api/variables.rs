@@ -10,7 +10,7 @@ use sdk::vars::{self, Var};
 use super::super::access::{self, exchange};
 use super::super::condition;
 use super::super::native::{Natives, to_lua};
-use super::super::session::{self, Session};
+use super::super::session::{self, Kind};
 use super::super::small;
 
 /// Names whose lookup is kept, and their length. Others, such as names made of a request's data, are looked up each
@@ -21,8 +21,7 @@ const LONGEST_NAME: usize = 128;
 pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
     let known: RefCell<HashMap<String, Var>> = RefCell::default();
     natives.add("var", move |lua, name: LuaString| {
-        let set = exchange(|x| x.note::<Session>().and_then(|session| session.vars.clone()))?;
-        if let Some(set) = set {
+        if let Some(set) = session::known(Kind::Vars)? {
             let value: Value = set.raw_get(&name)?;
             if !value.is_nil() {
                 return Ok(value);
@@ -49,7 +48,7 @@ pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
             }
         }
         // A variable that is set to nil has its own value again.
-        session::vars(lua)?.raw_set(name, value)
+        session::table(lua, Kind::Vars)?.raw_set(name, value)
     })?;
     natives.add("matched_var", |lua, name: LuaString| {
         let var = Var::parse(&name.to_string_lossy());
@@ -63,11 +62,11 @@ pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
         }
     })?;
     natives.add("session", |lua, what: String| match what.as_str() {
-        "ctx" => session::ctx(lua),
-        _ => session::ngx_ctx(lua),
+        "ctx" => session::table(lua, Kind::Ctx),
+        _ => session::table(lua, Kind::NgxCtx),
     })?;
-    natives.add("set_ngx_ctx", |_, table: Table| exchange(|x| Session::of(x).ngx_ctx = Some(table)))?;
-    natives.add("set_ctx", |_, table: Table| exchange(|x| Session::of(x).ctx = Some(table)))?;
+    natives.add("set_ngx_ctx", |lua, table: Table| session::set(lua, Kind::NgxCtx, &table))?;
+    natives.add("set_ctx", |lua, table: Table| session::set(lua, Kind::Ctx, &table))?;
     facts(natives)
 }
 

@@ -8,7 +8,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use mlua::{Function, LuaString, Result, Thread, Value, Variadic};
+use mlua::{Function, LuaString, Result, Thread, Value};
 
 use super::super::access;
 use super::super::flow::{Flow, pause};
@@ -81,10 +81,7 @@ pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
 }
 
 /// Runs a function after a time, without an exchange.
-fn timer(
-    _: &mlua::Lua,
-    (delay, every, function, args): (f64, bool, Function, Variadic<Value>),
-) -> Result<(bool, Option<String>)> {
+fn timer(_: &mlua::Lua, (delay, every, function): (f64, bool, Function)) -> Result<(bool, Option<String>)> {
     thread_local! {
         static TIMERS: Cell<usize> = const { Cell::new(0) };
     }
@@ -112,10 +109,7 @@ fn timer(
         loop {
             sleep.await;
             // The first argument says whether the worker ends.
-            let mut all = vec![Value::Boolean(false)];
-            all.extend(args.iter().cloned());
-            let args = mlua::MultiValue::from_vec(all);
-            let flow = Flow::of_timer(&machine, function.clone(), args);
+            let flow = Flow::of_timer(&machine, function.clone(), false);
             let ended = match flow {
                 Ok(mut flow) => poll_fn(|cx| flow.poll(None, cx)).await.map(drop),
                 Err(error) => Err(error),

@@ -84,3 +84,73 @@ fn a_full_machine_has_room_once_its_plugins_are_gone() {
         assert_eq!(load().unwrap().priority(), 1);
     }
 }
+
+#[test]
+fn requests_that_wait_are_many_and_bounded() {
+    let scripts = Scripts::new();
+    let machine = machine::of_thread(&scripts.host).unwrap();
+    let before = machine.kept.len();
+    let probe = Probe::default();
+    let code = "return function(conf, ctx) ngx.ctx.a = 1 ctx.var.x = 'y' ngx.sleep(8) return 200, ngx.ctx.a .. ctx.var.x end";
+    let stage = scripts.stage(&probe, "access", code).unwrap();
+    let returns = scripts.stage(&probe, "access", "return function() return 204 end").unwrap();
+    let mut probes: Vec<Probe> = (0..flow::MOST_STOPPED + 2).map(|_| Probe::default()).collect();
+    probes.iter().for_each(|probe| probe.world.sleeps_last.set(true));
+    let mut exchanges: Vec<Exchange<'_>> = probes.iter_mut().map(Probe::exchange).collect();
+    let (waiting, others) = exchanges.split_at_mut(flow::MOST_STOPPED);
+    for x in waiting {
+        let step = ask(&stage, x);
+        assert!(matches!(step, Step::Wait), "{step:?} {:?}", scripts.lines.0.lock());
+    }
+    // The next one is refused, and functions that do not wait are called.
+    let Step::Reply(reply) = ask(&stage, &mut others[0]) else { panic!("no reply") };
+    assert_eq!((reply.status, reply.reason), (503, "too many scripts wait"));
+    assert!(scripts.logged("more than 6000 functions and light threads of this worker wait"));
+    let Step::Reply(reply) = ask(&returns, &mut others[1]) else { panic!("no reply") };
+    assert_eq!(reply.status, 204);
+    drop(exchanges);
+    drop(probes);
+    assert_eq!(
+        (machine.stopped.get(), machine.kept.len()),
+        (0, before + 2),
+        "the functions of two instances"
+    );
+    let mut probe = Probe::default();
+    probe.world.sleeps_last.set(true);
+    assert!(matches!(ask(&stage, &mut probe.exchange()), Step::Wait));
+}
+
+#[test]
+fn arguments_of_timers_are_many() {
+    let scripts = Scripts::new();
+    let mut probe = Probe::default();
+    let code = "return function()
+        local list = {} for n = 1, 1000 do list[n] = n end
+        for n = 1, 12 do assert(ngx.timer.at(1, function(premature, ...)
+            ngx.log(ngx.ERR, n, '. timer ', tostring(premature), ' ', select('#', ...), ' ', (select(1000, ...)))
+        end, unpack(list))) end
+        assert(ngx.timer.at(1, function(premature, ...) ngx.log(ngx.ERR, 'nils ', select('#', ...)) end, nil, nil))
+        assert(ngx.timer.at(1, function(...) ngx.log(ngx.ERR, 'alone ', select('#', ...)) end))
+        local ok, err = pcall(ngx.timer.at, 1, 'f') return 200, tostring(ok) .. err
+    end";
+    let stage = scripts.stage(&probe, "access", code).unwrap();
+    let Step::Reply(reply) = ask(&stage, &mut probe.exchange()) else { panic!("no reply") };
+    let text = String::from_utf8_lossy(&reply.body).into_owned();
+    assert_eq!(
+        text,
+        "falsebad argument #2 to 'at' (function expected, got string)",
+        "{:?}",
+        scripts.lines.0.lock()
+    );
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    let mut tasks = probe.world.tasks.take();
+    assert_eq!(tasks.len(), 14);
+    assert!(tasks.iter_mut().all(|task| task.as_mut().poll(&mut cx).is_ready()));
+    for line in ["1. timer false 1000 1000", "12. timer false 1000 1000", "nils 2", "alone 1"] {
+        assert!(scripts.logged(line), "{line}: {:?}", scripts.lines.0.lock());
+    }
+}
+
+fn ask(stage: &Arc<Stage>, x: &mut Exchange<'_>) -> Step {
+    Chain::of(stage.clone()).run(Phase::Access, &mut 0, x)
+}

@@ -11,14 +11,31 @@ function ngx.sleep(time)
     native.wait()
 end
 
+-- Starts a timer. Its arguments stay in Lua: Rust refers to a few thousand values at most.
+local function timer(name, delay, is_repeated, call, ...)
+    if type(call) ~= "function" then
+        error("bad argument #2 to '" .. name .. "' (function expected, got " .. type(call) .. ")", 3)
+    end
+    local run, count = call, select("#", ...)
+    if count > 0 then
+        local args = { ... }
+        run = function(premature)
+            return call(premature, unpack(args, 1, count))
+        end
+    end
+    local ok, err = native.timer(delay, is_repeated, run)
+    return ok and 1 or nil, err
+end
+
 ngx.timer = {
+    -- As tail calls they would have no level of their own, at which the error is.
     at = function(delay, call, ...)
-        local ok, err = native.timer(delay, false, call, ...)
-        return ok and 1 or nil, err
+        local ok, err = timer("at", delay, false, call, ...)
+        return ok, err
     end,
     every = function(delay, call, ...)
-        local ok, err = native.timer(delay, true, call, ...)
-        return ok and 1 or nil, err
+        local ok, err = timer("every", delay, true, call, ...)
+        return ok, err
     end,
     running_count = function()
         return 0
