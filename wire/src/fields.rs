@@ -130,7 +130,7 @@ impl Fields {
     #[inline]
     pub fn get(&self, id: Name) -> Option<&[u8]> {
         debug_assert_ne!(id, Name::Other);
-        if !self.names.has(id) {
+        if !self.names.may_have(id) {
             return None;
         }
         self.list.iter().find(|field| field.id == id).map(|field| self.bytes(field.value))
@@ -172,7 +172,7 @@ impl Fields {
 
     #[inline]
     pub fn contains(&self, id: Name) -> bool {
-        self.names.has(id) && self.list.iter().any(|field| field.id == id)
+        self.names.may_have(id) && self.list.iter().any(|field| field.id == id)
     }
 
     /// Refuses bytes that would exceed the limit of all text. To be checked by all that add text on behalf of code that
@@ -270,7 +270,7 @@ impl Fields {
 
     /// As [`Fields::remove`], for a name whose id was looked up before.
     pub fn remove_checked(&mut self, id: Name, name: &[u8]) -> bool {
-        if !self.names.has(id) {
+        if !self.names.may_have(id) {
             return false;
         }
         let before = self.list.len();
@@ -283,7 +283,7 @@ impl Fields {
     #[inline]
     pub fn remove_id(&mut self, id: Name) -> bool {
         debug_assert_ne!(id, Name::Other);
-        if !self.names.has(id) {
+        if !self.names.may_have(id) {
             return false;
         }
         let before = self.list.len();
@@ -385,7 +385,7 @@ impl Fields {
     /// alone.
     #[inline]
     fn place(&self, start: usize, id: Name, name: &[u8]) -> Option<usize> {
-        if !self.names.has(id) {
+        if !self.names.may_have(id) {
             return None;
         }
         let rest = self.list.get(start..)?;

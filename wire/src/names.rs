@@ -101,33 +101,31 @@ names! {
     XRequestId = "X-Request-Id",
 }
 
-/// A set of names. Unknown names are one member, [`Name::Other`].
+/// A set of names that may also have names that were not inserted: there are fewer bits than names. Unknown names are
+/// one member, [`Name::Other`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct NameSet([u64; 2]);
-
-const _: () = assert!(Name::KNOWN.len() < 128, "a set has a bit for each name");
+pub(crate) struct NameSet(u64);
 
 impl NameSet {
     #[inline(always)]
     pub(crate) const fn insert(&mut self, name: Name) {
-        self.0[name as usize >> 6 & 1] |= 1 << (name as usize & 63);
+        self.0 |= 1 << (name as u8 & 63);
     }
 
     #[inline(always)]
-    pub(crate) const fn insert_all(&mut self, other: &NameSet) {
-        self.0[0] |= other.0[0];
-        self.0[1] |= other.0[1];
+    pub(crate) const fn insert_all(&mut self, other: NameSet) {
+        self.0 |= other.0;
     }
 
     #[inline(always)]
-    pub(crate) const fn has(&self, name: Name) -> bool {
-        self.0[name as usize >> 6 & 1] >> (name as usize & 63) & 1 == 1
+    pub(crate) const fn may_have(self, name: Name) -> bool {
+        self.0 >> (name as u8 & 63) & 1 == 1
     }
 
-    /// Whether the sets have a member in common.
+    /// Whether the sets may have a member in common.
     #[inline(always)]
-    pub(crate) const fn meets(&self, other: &NameSet) -> bool {
-        self.0[0] & other.0[0] | self.0[1] & other.0[1] != 0
+    pub(crate) const fn may_meet(self, other: NameSet) -> bool {
+        self.0 & other.0 != 0
     }
 }
 

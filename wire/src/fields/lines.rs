@@ -121,11 +121,11 @@ impl Fields {
     /// As [`Fields::set`], with each of these lines.
     #[inline]
     pub fn set_lines(&mut self, lines: &FieldLines) {
-        if self.names.meets(&lines.names) {
+        if self.names.may_meet(lines.names) {
             return lines.iter().for_each(|(name, value, id)| self.set_checked(id, name, value));
         }
         let fields = self.intern_lines(lines);
         self.list.extend(fields);
-        self.names.insert_all(&lines.names);
+        self.names.insert_all(lines.names);
     }
 }

@@ -61,18 +61,21 @@ pub(crate) fn field_line(input: &[u8], at: usize) -> Result<Option<Line>, Stop> 
 /// checked byte by byte.
 #[inline(always)]
 fn name(input: &[u8], at: usize) -> (usize, Name) {
-    let rest = input.get(at..).unwrap_or_default();
-    let (words, _) = rest.as_chunks::<8>();
-    for (index, word) in words.iter().take(LONGEST_KNOWN / 8).enumerate() {
+    let mut end = at;
+    while end - at < LONGEST_KNOWN
+        && let Some(word) = input.get(end..).and_then(<[u8]>::first_chunk::<8>)
+    {
         let colons = zero_bytes(u64::from_le_bytes(*word) ^ COLONS);
-        if colons != 0 {
-            let length = index * 8 + (colons.trailing_zeros() / 8) as usize;
-            return match Name::from_bytes(rest.get(..length).unwrap_or_default()) {
-                // An unknown name may end before the colon, and is then refused.
-                Name::Other => (token_end(input, at), Name::Other),
-                known => (at + length, known),
-            };
+        if colons == 0 {
+            end += 8;
+            continue;
         }
+        end += (colons.trailing_zeros() / 8) as usize;
+        return match Name::from_bytes(&input[at..end]) {
+            // An unknown name may end before the colon, and is then refused.
+            Name::Other => (token_end(input, at), Name::Other),
+            known => (end, known),
+        };
     }
     let end = token_end(input, at);
     (end, Name::from_bytes(&input[at..end]))
@@ -104,25 +107,19 @@ pub(crate) fn token_end(input: &[u8], at: usize) -> usize {
 
 /// The offset of the first byte at or after `at` that is not allowed in a value.
 #[inline(always)]
-pub(crate) fn value_end(input: &[u8], at: usize) -> usize {
-    let rest = input.get(at..).unwrap_or_default();
-    let (words, _) = rest.as_chunks::<8>();
-    for (index, word) in words.iter().enumerate() {
+pub(crate) fn value_end(input: &[u8], mut at: usize) -> usize {
+    while let Some(word) = input.get(at..).and_then(<[u8]>::first_chunk::<8>) {
         let hits = value_breaks(u64::from_le_bytes(*word));
-        if hits != 0 {
-            let found = index * 8 + (hits.trailing_zeros() / 8) as usize;
-            return if rest.get(found) == Some(&b'\t') {
-                value_end_with_tabs(input, at + found)
-            } else {
-                at + found
-            };
+        if hits == 0 {
+            at += 8;
+            continue;
         }
+        at += (hits.trailing_zeros() / 8) as usize;
+        if input[at] != b'\t' {
+            return at;
+        }
+        at += 1;
     }
-    value_end_with_tabs(input, at + words.len() * 8)
-}
-
-/// As [`value_end`], byte by byte: for the last few bytes of the input, and behind a tab.
-fn value_end_with_tabs(input: &[u8], at: usize) -> usize {
     let rest = input.get(at..).unwrap_or_default();
     at + rest.iter().position(|&byte| !is_value_byte(byte)).unwrap_or(rest.len())
 }
