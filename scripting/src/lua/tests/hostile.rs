@@ -172,6 +172,10 @@ fn what_a_script_changes_in_shared_tables_stays_its_own() {
             "getmetatable(require('ngx.semaphore').new()).__index.count = error",
             "require('ngx.semaphore').new():count()",
         ),
+        (
+            "require('cjson.safe').new().decode_max_depth(1)",
+            "assert(require('apisix.core').json.decode('[[1]]'))",
+        ),
         ("getmetatable(ngx.req.get_headers()).__index = error", "assert(ngx.req.get_headers().Host == 'a')"),
         (
             "getmetatable(require('resty.lrucache').new(2)).__index.get = error",
