@@ -70,7 +70,7 @@ impl Owner {
 
 /// Code that has begun.
 pub(super) struct Flow {
-    machine: Rc<Machine>,
+    pub machine: Rc<Machine>,
     place: Place,
     main: Task,
     /// Whether the main coroutine has ended; light threads may still run.

@@ -84,7 +84,9 @@ impl Script {
                 Flow::new(&machine, Place::of(phase), call, ctx, sockets)?
             }
         };
+        flow.machine.plugin.set(Some(self.name));
         let polled = flow.poll(Some(x), cx);
+        flow.machine.plugin.set(None);
         if flow.sockets.is_some() {
             Session::of(x).sockets.clone_from(&flow.sockets);
         }
@@ -99,7 +101,10 @@ impl Script {
         let (machine, functions) = self.begin(x)?;
         let Some(call) = functions.get(&machine.kept, phase)? else { return Ok(()) };
         let ctx = session::table_of(x, &machine, Kind::Ctx)?;
-        access::run(Place::of(phase), Some(x), || machine.run(|| call.call::<()>(ctx)))
+        machine.plugin.set(Some(self.name));
+        let called = access::run(Place::of(phase), Some(x), || machine.run(|| call.call::<()>(ctx)));
+        machine.plugin.set(None);
+        called
     }
 
     /// Logs an error; the exchange is answered with 500, or 503 for want of room.

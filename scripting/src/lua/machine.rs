@@ -57,6 +57,8 @@ pub(super) struct Machine {
     /// Light threads that were started or ended since the flow looked last.
     pub started: RefCell<Vec<(Thread, Waiting)>>,
     pub killed: RefCell<Vec<Thread>>,
+    /// The plugin whose function runs.
+    pub plugin: Cell<Option<&'static str>>,
     /// The sockets of the code that runs.
     pub owner: RefCell<Owner>,
     pub coroutines: Coroutines,
@@ -132,6 +134,7 @@ impl Machine {
             stopped: Cell::new(0),
             started: RefCell::default(),
             killed: RefCell::default(),
+            plugin: Cell::new(None),
             owner: RefCell::default(),
             coroutines,
             sockets: Rc::default(),

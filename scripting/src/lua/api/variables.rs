@@ -9,6 +9,7 @@ use sdk::vars::{self, Var};
 
 use super::super::access::{self, exchange};
 use super::super::condition;
+use super::super::machine;
 use super::super::native::{Natives, to_lua};
 use super::super::session::{self, Kind};
 use super::super::small;
@@ -65,6 +66,7 @@ pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
         "ctx" => session::table(lua, Kind::Ctx),
         _ => session::table(lua, Kind::NgxCtx),
     })?;
+    natives.add("running_plugin", |_, ()| Ok(machine::current().and_then(|machine| machine.plugin.get())))?;
     natives.add("set_ngx_ctx", |lua, table: Table| session::set(lua, Kind::NgxCtx, &table))?;
     natives.add("set_ctx", |lua, table: Table| session::set(lua, Kind::Ctx, &table))?;
     facts(natives)

@@ -116,3 +116,28 @@ fn functions_without_parameters_and_with_any_number_of_them_get_what_they_read()
         assert_eq!(body(access(&stage)), "2table", "{parameters}");
     }
 }
+
+#[test]
+fn functions_that_take_no_context_find_the_name_of_their_plugin_in_it() {
+    let (scripts, probe) = (Scripts::new(), Probe::request("GET", "/", &[]));
+    let name = "ngx.ctx.api_ctx._plugin_name";
+    let waits = stage(&scripts, &probe, &format!("return function(conf) ngx.sleep(1) ngx.print({name}) end"));
+    let parts = [
+        format!("return function() ngx.print({name}) end"),
+        format!("return function(conf) ngx.print({name}) end"),
+        format!(
+            "return function(conf) local before = {name} coroutine.yield() ngx.print(before == {name} and before) end"
+        ),
+        // A function before it has made the context.
+        format!("return function(conf, ctx) assert({name}) ngx.print(ctx._plugin_name) end"),
+    ];
+    for code in parts {
+        let one = stage(&scripts, &probe, &code);
+        let mut probe = Probe::request("GET", "/", &[]);
+        let mut x = probe.exchange();
+        assert_eq!(body(run(&one, Phase::Access, &mut x)), "serverless-pre-function", "{code}");
+        assert_eq!(body(run(&waits, Phase::Access, &mut x)), "serverless-pre-function", "{code}");
+    }
+    // Outside of functions of plugins no plugin runs.
+    assert_eq!(machine::current().and_then(|machine| machine.plugin.get()), None);
+}

@@ -89,6 +89,10 @@ local changing = {
         local consumer = native.consumer()
         return consumer and consumer.group_id
     end,
+    -- Functions that take no context find one that is made while they run.
+    _plugin_name = function()
+        return native.running_plugin()
+    end,
 }
 
 local contexts = {
