@@ -66,8 +66,9 @@ impl Compiled {
         compile: impl FnOnce() -> Result<T, E>,
     ) -> Result<T, E> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let name: String =
-            digest(&SHA256, module).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut name = [0; 2 * SHA256_OUTPUT_LEN];
+        sdk::trace::hex(digest(&SHA256, module).as_ref(), &mut name);
+        let name = String::from_utf8_lossy(&name);
         let stored = store.read(&name).and_then(|bytes| decode(&bytes)).unwrap_or_default();
         *self.lock() = State { stored, ..State::default() };
         let compiled = compile();

@@ -32,11 +32,6 @@ impl FieldLines {
     }
 
     #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.list.is_empty()
-    }
-
-    #[inline]
     fn bytes(&self, span: Span) -> &[u8] {
         &self.text[span.start as usize..][..span.len as usize]
     }
