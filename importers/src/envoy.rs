@@ -29,6 +29,7 @@ mod order;
 mod paths;
 mod plugins;
 mod rbac;
+mod require_tls;
 mod retries;
 mod route;
 mod server_tls;

@@ -35,7 +35,7 @@ FORWARDED = {"x-real-ip", "x-forwarded-for", "x-forwarded-host", "x-forwarded-po
 ACCEPT = "sec-websocket-accept"
 # Lists that say nothing when they are empty.
 EMPTY = {"tracestate", "access-control-allow-headers", "access-control-allow-methods"}
-MOST_REQUESTS = 600
+MOST_REQUESTS = 1000
 # Statuses that the server is to answer with; without one it ends the connection.
 FAILURES = ("404", "500", "502", "503", "none")
 
@@ -264,7 +264,7 @@ def run_all(program, requests, ports, groups, counter):
         numbered = [("X-Compare-Id", number)] if one.failure else []
         answer = client.send(one.port, one.tls, one.method, one.target, one.headers + numbered, one.body)
         out.append(result(one, answer, groups) | {
-            "attempts": one.failure and counter and attempts(counter, number), "failure": one.failure})
+            "attempts": one.failure and counter and not one.copied and attempts(counter, number), "failure": one.failure})
     stop(program)
     return out
 

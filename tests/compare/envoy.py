@@ -219,6 +219,7 @@ class Site:
         starts = tuple(path for route in items(host, "routes") if get(route, "match", "runtime_fraction") is not None
                        if (path := text_of(route, "match", "prefix")))
         weighted = set()
+        copied = any(get(node, "runtime_fraction") is not None for node, path in walk(host) if "request_mirror_policies" in path)
         for route in items(host, "routes"):
             match = get(route, "match")
             for target, headers in of_match(match):
@@ -231,6 +232,7 @@ class Site:
                 made = Request(port, tls, method, target, base + list(more) + list(extra), body, where, about)
                 plain = re.sub("/+", "/", urllib.parse.unquote(target.partition("?")[0]))
                 made.drawn = target in weighted or plain.startswith(starts)
+                made.copied = copied
                 return made
 
             yield make("GET")
@@ -238,6 +240,9 @@ class Site:
             inside = make("GET")
             inside.headers = [(name, "10.1.2.3" if name == "X-Forwarded-For" else value) for name, value in inside.headers]
             yield inside
+            if text_of(host, "require_tls"):
+                # A client whose TLS ended at a proxy in front.
+                yield make("GET", extra=[("X-Forwarded-Proto", "https")])
             if more:
                 yield Request(port, tls, "GET", target, [("Host", domains[0]), ("User-Agent", "compare")], b"", where, about)
             if at % 4 == 0:

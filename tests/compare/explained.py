@@ -18,6 +18,7 @@ SITUATIONS = [
     (r"(?<!no )(?<!not )(?<!are no )preflight", is_preflight),
     (r"websocket|upgraded", lambda request: any(name == "Upgrade" for name, _ in request.headers)),
     (r"retried|retries", lambda request: request.failure is not None),
+    (r"redirected without end", lambda request: ("X-Forwarded-Proto", "https") in request.headers),
     (r"other origins", lambda request: any(name == "Origin" for name, _ in request.headers)),
 ]
 
@@ -48,6 +49,9 @@ def says(finding, clause, difference, request):
         return any(re.search(rf"(?<![a-z0-9]){word}(?![a-z0-9])", clause) for word in words)
 
     kind, _, rest = difference.partition(" ")
+    if speaks_of("redirected without end"):
+        # The whole answer is another one.
+        return True
     if kind == "status":
         statuses = [int(status) for status in re.findall(r"\d+", rest)]
         if any(speaks_of(str(status)) for status in statuses if status not in (0, 200)):

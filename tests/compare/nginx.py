@@ -21,6 +21,8 @@ class Request:
         self.by_group, self.pause = False, 0.0
         # Servers are drawn for it, so that both programs may choose another one.
         self.drawn = False
+        # Copies of some of its requests go to another server, so that attempts are not comparable.
+        self.copied = False
         # Requests that come as fast as they can.
         self.burst = False
         # The answer that the server is to give.

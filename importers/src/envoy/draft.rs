@@ -39,10 +39,8 @@ impl<'a> Levels<'a> {
     }
 }
 
-/// A route in front of a virtual host that answers by itself.
-pub(super) fn front(node: &Node<'_>, name: &str, matcher: Matcher, status: u16) -> Draft {
-    let mut plugins = Plugins::default();
-    plugins.answer(status);
+/// A route in front of those of a virtual host, whose plugins answer.
+pub(super) fn front(node: &Node<'_>, name: &str, matcher: Matcher, plugins: Plugins) -> Draft {
     Draft {
         name: name.to_owned(),
         place: node.place(),

@@ -165,13 +165,18 @@ impl<'a> Filter<'a> {
     }
 }
 
-/// Applies the filters to a route.
-pub(super) fn apply(context: &Context<'_>, around: &Around<'_, '_>, levels: &Levels<'_>, draft: &mut Draft) {
+/// Applies the filters to a route, with the settings for them that `levels` have.
+pub(super) fn apply(
+    context: &Context<'_>,
+    around: &Around<'_, '_>,
+    levels: Option<&Levels<'_>>,
+    draft: &mut Draft,
+) {
     let manager = around.manager;
     for filter in &manager.filters {
         let names = filter.names();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let mut own = override_of(levels, &names);
+        let mut own = levels.and_then(|levels| override_of(levels, &names));
         let mut applies = !filter.off;
         if let Some(settings) = own.clone() {
             let _ = (settings.get("@type"), settings.get("is_optional"));
@@ -254,15 +259,7 @@ pub(super) fn health_check<'a>(filter: &Filter<'a>) -> Option<(Node<'a>, Matcher
     if boolean(config, "pass_through_mode") == Some(true) {
         return None;
     }
-    let mut matcher = Matcher {
-        path: Path::Prefix("/".to_owned()),
-        ignore_case: false,
-        patterns: vec![Pattern::Prefix("/".to_owned())],
-        vars: Vec::new(),
-        methods: Vec::new(),
-        fraction: None,
-        never: false,
-    };
+    let mut matcher = Matcher::all();
     let mut headers = items(config, "headers");
     if let Some(endpoint) = text(config, "endpoint") {
         matcher.path = Path::Exact(endpoint.to_owned());

@@ -10,6 +10,7 @@ use super::filters::{self, Filter};
 use super::format;
 use super::matching::Matcher;
 use super::paths::PathForm;
+use super::plugins::Plugins;
 use super::tracing;
 use super::value::{self, boolean, enumerated, items, number, seconds, text};
 use crate::finding::Severity::{self, Behaviour, Cosmetic};
@@ -26,7 +27,6 @@ pub(super) struct Manager<'a> {
     pub(super) raw_targets: bool,
     /// No route of it lets connections be upgraded, so Envoy answers such requests itself.
     pub(super) refuses_upgrades: bool,
-    pub(super) uses_remote_address: bool,
     pub(super) strips_port: bool,
     /// The address of a client is the last one in `X-Forwarded-For`.
     pub(super) last_forwarded: bool,
@@ -150,7 +150,6 @@ impl<'a> Manager<'a> {
             refuses_upgrades: node.some("rds").is_none()
                 && node.some("scoped_routes").is_none()
                 && !node.value().to_string().contains("\"upgrade_configs\""),
-            uses_remote_address: boolean(node, "use_remote_address") == Some(true),
             strips_port: boolean(node, "strip_any_host_port") == Some(true)
                 || boolean(node, "strip_matching_host_port") == Some(true),
             // Without `use_remote_address` the last address of `X-Forwarded-For` counts.
@@ -224,12 +223,12 @@ impl<'a> Manager<'a> {
 
     /// The routes that answer health checks themselves, in front of a virtual host.
     pub(super) fn health_checks(&self) -> Vec<Draft> {
-        let one = |(node, matcher): &(Node<'a>, Matcher)| front(node, "health-check", matcher.clone(), 200);
+        let mut plugins = Plugins::default();
+        plugins.answer(200);
+        let one = |(node, matcher): &(Node<'a>, Matcher)| {
+            front(node, "health-check", matcher.clone(), plugins.clone())
+        };
         self.fronts.iter().map(one).collect()
-    }
-
-    pub(super) fn health_count(&self) -> usize {
-        self.fronts.len()
     }
 
     /// The form in which its routes compare paths.

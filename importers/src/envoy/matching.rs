@@ -93,6 +93,19 @@ impl Path {
 }
 
 impl Matcher {
+    /// The condition that each request meets.
+    pub(super) fn all() -> Matcher {
+        Matcher {
+            path: Path::Prefix("/".to_owned()),
+            ignore_case: false,
+            patterns: vec![Pattern::Prefix("/".to_owned())],
+            vars: Vec::new(),
+            methods: Vec::new(),
+            fraction: None,
+            never: false,
+        }
+    }
+
     /// Reads a `RouteMatch`. `linear` gives all routes one path, and the real one as a condition.
     pub(super) fn read(node: &Node<'_>, linear: bool, report: &mut Report) -> Matcher {
         let (path, mut never) = path_of(node, report);

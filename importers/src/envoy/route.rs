@@ -31,7 +31,6 @@ pub(super) fn read(
             matcher
         }
     };
-    let action = report.findings.len();
     let mut draft = Draft {
         name: text(node, "name").unwrap_or_default().to_owned(),
         place: node.place(),
@@ -57,14 +56,9 @@ pub(super) fn read(
         requests.read(level, "request", context.source.variables, &mut draft.report);
         responses.read(level, "response", context.source.variables, &mut draft.report);
     }
-    if around.manager.client_is_forwarded {
-        let all = json!(["0.0.0.0/0", "::/0"]);
-        let real = json!({"source": "http_x_forwarded_for", "trusted_addresses": all});
-        draft.plugins.set("real-ip", real);
-    }
+    of_manager(around.manager, &mut draft);
     match &around.manager.traces {
-        Some((name, settings)) => {
-            draft.plugins.set(name, settings.clone());
+        Some(_) => {
             if let Some(operation) = tracing::operation(node) {
                 responses.set("X-Envoy-Decorator-Operation", operation);
             }
@@ -100,7 +94,6 @@ pub(super) fn read(
     if answers {
         cors::apply(around.manager, levels, None, &mut draft);
     }
-    let only_redirects = require_tls(levels, around.manager, action, &mut draft);
     let (headers, host) = requests.of_requests();
     if !headers.is_empty() && !answers {
         let known = rewrite.entry("headers").or_insert_with(|| json!({}));
@@ -113,66 +106,25 @@ pub(super) fn read(
         draft.plugins.set("proxy-rewrite", Value::Object(rewrite));
     }
     let headers = responses.of_responses();
-    if !headers.is_empty() && !only_redirects {
+    if !headers.is_empty() {
         draft.plugins.set_member("response-rewrite", "headers", Value::Object(headers));
     }
-    filters::apply(context, around, levels, &mut draft);
+    filters::apply(context, around, Some(levels), &mut draft);
     let answered = ["mocking", "redirect"].iter().any(|name| draft.plugins.has(name));
     draft.nowhere = draft.upstream.is_none() && !answered;
     draft
 }
 
-/// Redirects clients of HTTP, before any other action of the route. Returns whether no request reaches the action.
-///
-/// The findings of the action begin with number `action`; the ones before are of the conditions.
-fn require_tls(levels: &Levels<'_>, manager: &Manager<'_>, action: usize, draft: &mut Draft) -> bool {
-    let Some(required) = super::value::enumerated(&levels.host, "require_tls") else { return false };
-    if required == "NONE" || manager.tls {
-        return false;
+/// Sets the plugins that all routes of a connection manager have.
+pub(super) fn of_manager(manager: &Manager<'_>, draft: &mut Draft) {
+    if manager.client_is_forwarded {
+        let all = json!(["0.0.0.0/0", "::/0"]);
+        let real = json!({"source": "http_x_forwarded_for", "trusted_addresses": all});
+        draft.plugins.set("real-ip", real);
     }
-    // A proxy in front may have ended TLS.
-    let by_header = !manager.uses_remote_address;
-    let taken = draft.plugins.has("redirect") && (by_header || required == "EXTERNAL_ONLY");
-    if !taken {
-        let target = if manager.raw_targets { "${real_request_uri}" } else { "${normal_request_uri}" };
-        let mut redirect = json!({"uri": format!("https://${{http_host}}{target}"), "ret_code": 301});
-        if by_header {
-            redirect["_meta"] = json!({"filter": [["http_x_forwarded_proto", "~=", "https"]]});
-        }
-        draft.plugins.set("redirect", redirect);
+    if let Some((name, settings)) = &manager.traces {
+        draft.plugins.set(name, settings.clone());
     }
-    let unreachable = !taken && !by_header;
-    if unreachable {
-        let findings = draft.report.findings[action..].iter_mut();
-        findings
-            .filter(|finding| finding.severity == Behaviour)
-            .for_each(|finding| finding.severity = Cosmetic);
-    }
-    if let Some(node) = levels.host.some("require_tls") {
-        if taken {
-            draft.report.behaviour(
-                &node,
-                "require_tls",
-                "a route that redirects does so for clients of HTTP as well",
-            );
-        }
-        if by_header && !taken {
-            draft.report.behaviour(
-                &node,
-                format!("require_tls: {required}"),
-                "`X-Forwarded-Proto: https` counts from the proxies in `apisix.trusted_addresses` alone: behind another one that ends TLS, clients are redirected without end; redirects have the route's `response_headers_to_add` as well",
-            );
-            draft.report.hint("name the proxies that end TLS in `apisix.trusted_addresses` of config.yaml");
-        }
-        if required == "EXTERNAL_ONLY" {
-            draft.report.behaviour(
-                &node,
-                "require_tls: EXTERNAL_ONLY",
-                "clients within the network are redirected as well",
-            );
-        }
-    }
-    unreachable
 }
 
 fn report_fields(node: &Node<'_>, report: &mut Report) {

@@ -14,8 +14,8 @@ use super::manager::Around;
 use super::matching::{Path, Pattern};
 use super::order::{self, Entry, Placed};
 use super::plugins::Plugins;
-use super::route;
 use super::value::{boolean, escaped, items, text, texts};
+use super::{require_tls, route};
 use crate::finding::Severity::{self, Behaviour, Cosmetic};
 use crate::node::Node;
 
@@ -63,13 +63,14 @@ pub(super) fn read(
     let mut hosts = Vec::new();
     for node in items(table, "virtual_hosts") {
         host_fields(&node, &mut report);
-        let mut drafts = Vec::new();
-        drafts.extend(around.manager.health_checks());
+        let mut drafts = around.manager.health_checks();
+        drafts.extend(require_tls::read(context, around, &node));
+        let fronts = drafts.len();
         for node_of_route in items(&node, "routes") {
             let levels = Levels { route: node_of_route, host: node.clone(), table: table.clone() };
             drafts.push(route::read(context, around, &levels, around.manager.linear));
         }
-        share(&mut drafts, &items(&node, "routes"), around.manager.health_count());
+        share(&mut drafts, &items(&node, "routes"), fronts);
         let ignores_port =
             around.manager.strips_port || boolean(table, "ignore_port_in_host_matching") == Some(true);
         let domains = Domains::read(&texts(&node, "domains"), ignores_port);
@@ -92,7 +93,11 @@ pub(super) fn read(
             if keys.is_empty() {
                 // The route takes no request, so its findings are of no interest but for being named.
                 let mut report = draft.report;
-                report.findings.retain(|finding| finding.severity != crate::Severity::Guard);
+                report.findings.retain(|finding| finding.severity != Severity::Guard);
+                if !draft.matcher.never {
+                    // An earlier route takes its requests, in Envoy as well.
+                    report.findings.iter_mut().for_each(|finding| finding.severity = Cosmetic);
+                }
                 context.report.take(report, &[]);
             } else {
                 context.report.take(draft.report, &keys);

@@ -180,28 +180,27 @@ fn targets_that_no_route_changes_are_sent_as_they_came() {
 }
 
 #[test]
-fn required_tls_comes_before_the_action_of_a_route() {
+fn a_redirect_to_tls_comes_before_the_one_of_a_route() {
     let redirects = |text: &str| {
         let import = import(text);
         let routes = import.resources.into_iter().filter(|one| one.key.kind == model::Kind::Route);
-        let plugins: Vec<Value> = routes.map(|mut one| one.value["plugins"].take()).collect();
-        plugins.into_iter().filter(|plugins| plugins.get("redirect").is_some()).collect::<Vec<_>>()
+        let redirects = routes.map(|mut one| one.value["plugins"]["redirect"].take());
+        redirects.filter(|redirect| !redirect.is_null()).collect::<Vec<_>>()
+    };
+    let to_tls = |redirect: &&Value| redirect["uri"] == "https://${http_host}${normal_request_uri}";
+    let own = |redirect: &&Value| redirect.get("regex_uri").is_some();
+    let count = |text: &str| {
+        let found = redirects(text);
+        (found.iter().filter(to_tls).count(), found.iter().filter(own).count())
     };
     let routes = fixture("routes.yaml");
-    let to_tls = |plugins: &&Value| plugins["redirect"]["uri"] == "https://${http_host}${normal_request_uri}";
+    assert_eq!(count(routes), (1, 1));
     let edge = routes.replacen("stat_prefix:", "use_remote_address: true\n          stat_prefix:", 1);
-    let found = redirects(&edge);
-    let required: Vec<&Value> = found.iter().filter(to_tls).collect();
-    assert!(!required.is_empty() && required.iter().all(|plugins| plugins.get("response-rewrite").is_none()));
-    // Requests that came to a proxy by TLS reach the route's own redirect.
-    let found = redirects(routes);
-    assert!(!found.iter().any(|plugins| to_tls(&plugins)));
-    let rewritten = found.iter().find(|plugins| plugins["redirect"].get("regex_uri").is_some()).unwrap();
-    assert!(rewritten.get("response-rewrite").is_some(), "{rewritten}");
-    let own = redirects(&routes.replace("require_tls: ALL", ""));
-    assert!(!own.iter().any(|plugins| to_tls(&plugins)));
-    let rewritten = own.iter().find(|plugins| plugins["redirect"].get("regex_uri").is_some()).unwrap();
-    assert_eq!(rewritten["redirect"]["encode_uri"], true);
+    assert_eq!(count(&edge), (1, 0), "no request reaches the route");
+    let without = routes.replace("require_tls: ALL", "");
+    assert_eq!(count(&without), (0, 1));
+    let found = redirects(&without);
+    assert_eq!(found.iter().find(own).unwrap()["encode_uri"], true);
 }
 
 #[test]

@@ -328,50 +328,66 @@ fn a_rate_limit_service_closes_the_routes() {
 }
 
 #[test]
-fn actions_behind_required_tls_are_kept_where_requests_reach_them() {
+fn clients_of_http_are_redirected_before_the_routes_of_a_host_that_requires_tls() {
+    let off = json!({"@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig", "disabled": true});
+    let mut rbac = filter("r", "rbac.v3.RBAC");
+    rbac["typed_config"]["rules"] = json!({"action": "ALLOW"});
     let read = |manager: Value, required: &str, action: Value| {
         let mut route = action;
         route["name"] = json!("a");
-        route["match"] = json!({"prefix": "/"});
-        route["response_headers_to_add"] = json!([{"header": {"key": "x-served-by", "value": "edge"}}]);
-        let host = json!({"name": "v", "domains": ["*"], "require_tls": required, "routes": [route]});
+        route["match"] = json!({"prefix": "/a"});
+        let host = json!({"name": "v", "domains": ["*"], "require_tls": required, "routes": [route],
+            "typed_per_filter_config": {"r": off},
+            "response_headers_to_add": [{"header": {"key": "x-served-by", "value": "edge"}}]});
         let mut settings = json!({"route_config": {"virtual_hosts": [host]}});
         settings.as_object_mut().unwrap().extend(manager.as_object().unwrap().clone());
-        let import = read(&[listener(&[], &settings, &json!([]))]);
-        let plugins = super::resource(&import, "routes/v-a")["plugins"].clone();
-        let severity = |construct: &str| {
-            let found = import.findings.iter().find(|finding| finding.construct == construct);
-            found.map(|finding| finding.severity)
-        };
-        let of_action = severity("internal_redirect_policy");
-        let trusted = import.findings.iter().any(|finding| finding.effect.contains("trusted_addresses"));
-        (plugins, of_action, trusted)
+        read(&[listener(&[rbac.clone()], &settings, &json!([]))])
+    };
+    let severity = |import: &Import, construct: &str| {
+        import.findings.iter().find(|finding| finding.construct == construct).map(|finding| finding.severity)
+    };
+    let keys = |import: &Import| -> Vec<String> {
+        let routes = import.resources.iter().filter(|resource| resource.key.kind == model::Kind::Route);
+        routes.map(|route| route.key.id.clone()).collect()
     };
     let proxied =
         json!({"route": {"cluster": "app", "internal_redirect_policy": {"max_internal_redirects": 1}}});
-    let (edge, inner) = (json!({"use_remote_address": true}), json!({}));
-    let (plugins, of_action, trusted) = read(edge.clone(), "ALL", proxied.clone());
-    assert_eq!(plugins["redirect"].get("_meta"), None);
-    assert_eq!(
-        (plugins.get("response-rewrite"), of_action, trusted),
-        (None, Some(Severity::Cosmetic), false)
-    );
-    let (plugins, of_action, trusted) = read(inner.clone(), "ALL", proxied);
-    assert_eq!(plugins["redirect"]["_meta"], json!({"filter": [["http_x_forwarded_proto", "~=", "https"]]}));
-    assert_eq!(plugins["response-rewrite"]["headers"], json!({"add": ["x-served-by: edge"]}));
-    assert_eq!((of_action, trusted), (Some(Severity::Behaviour), true));
     let redirects = json!({"redirect": {"host_redirect": "www.example", "response_code": "FOUND"}});
-    for (manager, required, own) in [
-        (&edge, "ALL", false),
-        (&edge, "EXTERNAL_ONLY", true),
-        (&inner, "ALL", true),
-        (&inner, "EXTERNAL_ONLY", true),
-    ] {
-        let (plugins, _, trusted) = read(manager.clone(), required, redirects.clone());
-        assert_eq!(plugins["redirect"]["ret_code"] == 302, own, "{manager} {required}: {plugins}");
-        assert_eq!(plugins.get("response-rewrite").is_some(), own, "{manager} {required}: {plugins}");
-        assert!(!trusted);
+    let hops = json!({"use_remote_address": true, "xff_num_trusted_hops": 1});
+    for required in ["ALL", "EXTERNAL_ONLY"] {
+        // No request reaches the route, whose findings then have no effect.
+        let import = read(json!({"use_remote_address": true}), required, proxied.clone());
+        assert_eq!(keys(&import), ["v-require-tls"], "{required}");
+        let front = super::resource(&import, "routes/v-require-tls");
+        assert_eq!((&front["uri"], front.get("vars")), (&json!("/*"), None));
+        assert_eq!(severity(&import, "internal_redirect_policy"), Some(Severity::Cosmetic));
+        assert_eq!(severity(&import, "require_tls: ALL"), None);
+        // Requests that came to a proxy by TLS reach it, be it a redirect or not.
+        for (manager, action) in [(&json!({}), &proxied), (&json!({}), &redirects), (&hops, &redirects)] {
+            let import = read(manager.clone(), required, action.clone());
+            assert_eq!(keys(&import), ["v-require-tls", "v-a"], "{manager} {required}");
+            let front = super::resource(&import, "routes/v-require-tls");
+            let route = super::resource(&import, "routes/v-a");
+            assert_eq!(front["vars"], json!([["http_x_forwarded_proto", "~=", "https"]]));
+            assert!(front["priority"].as_u64() > route["priority"].as_u64());
+            let plugins = front["plugins"].as_object().unwrap();
+            let names: Vec<&str> = plugins.keys().map(String::as_str).collect();
+            assert_eq!(names, ["redirect", "workflow"], "it has no settings and headers of the virtual host");
+            assert_eq!(
+                plugins["redirect"],
+                json!({"uri": "https://${http_host}${real_request_uri}", "ret_code": 301})
+            );
+            let own = &route["plugins"];
+            assert_eq!(own["redirect"]["ret_code"] == 302, action == &redirects);
+            assert!(own.get("workflow").is_none() && own["response-rewrite"]["headers"].is_object());
+            let followed = (action == &proxied).then_some(Severity::Behaviour);
+            assert_eq!(severity(&import, "internal_redirect_policy"), followed);
+            assert_eq!(severity(&import, &format!("require_tls: {required}")), Some(Severity::Behaviour));
+            assert!(import.findings.iter().any(|finding| finding.effect.contains("trusted_addresses")));
+        }
     }
+    let import = read(json!({}), "NONE", redirects);
+    assert_eq!((keys(&import), severity(&import, "require_tls: NONE")), (vec!["v-a".to_owned()], None));
 }
 
 #[test]

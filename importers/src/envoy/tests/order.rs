@@ -26,6 +26,8 @@ struct Request<'t> {
     path: &'t str,
     header: Option<&'t str>,
     method: &'t str,
+    /// A proxy in front ended TLS.
+    tls: bool,
 }
 
 const DOMAINS: [&str; 9] =
@@ -64,7 +66,10 @@ fn configuration(numbers: &mut Numbers) -> Value {
             let name = format!("h{host}-r{route}");
             routes.push(json!({"name": name, "match": condition, "route": {"cluster": "c"}}));
         }
-        hosts.push(json!({"name": format!("h{host}"), "domains": domains, "routes": routes}));
+        let tls = numbers.of(&["ALL", "NONE", "NONE"]);
+        hosts.push(
+            json!({"name": format!("h{host}"), "domains": domains, "require_tls": tls, "routes": routes}),
+        );
     }
     json!({"static_resources": {
         "clusters": [{"name": "c", "load_assignment": {"endpoints": [{"lb_endpoints": [{"endpoint": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": 1}}}}]}]}}],
@@ -74,6 +79,7 @@ fn configuration(numbers: &mut Numbers) -> Value {
                 "name": "envoy.filters.network.http_connection_manager",
                 "typed_config": {
                     "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+                    "use_remote_address": numbers.below(2) == 0,
                     "route_config": {"virtual_hosts": hosts},
                     "http_filters": [{"name": "envoy.filters.http.router"}],
                 },
@@ -82,7 +88,7 @@ fn configuration(numbers: &mut Numbers) -> Value {
     }})
 }
 
-/// Envoy: the name of the first route of the best virtual host that matches.
+/// Envoy: the name of the first route of the best virtual host that matches, or that of the redirect to HTTPS.
 fn of_envoy(configuration: &Value, request: &Request<'_>) -> Option<String> {
     let manager =
         configuration.pointer("/static_resources/listeners/0/filter_chains/0/filters/0/typed_config")?;
@@ -106,6 +112,10 @@ fn of_envoy(configuration: &Value, request: &Request<'_>) -> Option<String> {
         Some((domains.filter_map(rank).max()?, host))
     });
     let (_, host) = best.max_by_key(|(rank, _)| *rank)?;
+    let knows_tls = manager["use_remote_address"] == false && request.tls;
+    if host["require_tls"] == "ALL" && !knows_tls {
+        return Some("require-tls".to_owned());
+    }
     let matches = |condition: &Value| {
         let path = request.path;
         let by_path =
@@ -187,6 +197,7 @@ fn holds(term: &Value, request: &Request<'_>) -> bool {
     let after = request.host.split_once(':');
     match (text(0), text(1)) {
         ("http_x_a", "==") => request.header == Some(text(2)),
+        ("http_x_forwarded_proto", "~=") => !request.tls,
         ("http_host", "!") => after.is_none(),
         ("http_host", "in") => parts[2].as_array().unwrap().iter().any(|host| host == request.host),
         // `^prefix\..`, and `^(?:name):`.
@@ -219,6 +230,7 @@ fn the_router_finds_the_route_that_envoy_takes() {
                 path: numbers.of(&["/", "/a", "/a/", "/a/b", "/a/bc", "/ab", "/abc", "/b", "/c", "/a/b/c/d"]),
                 header: [None, Some("1"), Some("2")][numbers.below(3)],
                 method: numbers.of(&["GET", "POST"]),
+                tls: numbers.below(2) == 0,
             };
             let expected = of_envoy(&configuration, &request);
             let routes = || -> Vec<String> {
@@ -232,10 +244,11 @@ fn the_router_finds_the_route_that_envoy_takes() {
             assert_eq!(
                 found,
                 expected,
-                "{} {} {:?} {}\n{configuration:#}\n{:#?}",
+                "{} {} {:?} {} {}\n{configuration:#}\n{:#?}",
                 request.method,
                 request.host,
                 request.header,
+                request.tls,
                 request.path,
                 routes()
             );
