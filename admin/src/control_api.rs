@@ -222,8 +222,8 @@ impl ControlApi {
             peer,
             now_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
         };
-        let catalog = self.catalog.clone();
-        let done = control::tasks::blocking(move || catalog.control(&request)).await;
+        let (catalog, listed) = (self.catalog.clone(), self.program.listed_plugins().await);
+        let done = control::tasks::blocking(move || catalog.control(&request, listed.as_deref())).await;
         let Some(reply) = done.flatten() else { return Err(ErrorAnswer::bare(StatusCode::NOT_FOUND)) };
         let mut response = Response::new(reply.body);
         *response.status_mut() =

@@ -72,8 +72,8 @@ pub use expiry::{Expiring, Source};
 pub use openapi::answers;
 pub use plugins::store_plugins;
 pub use program::{
-    Draft, Dump, Info, Instances, NotServed, Outcome, Preview, PreviewFuture, Program, Published, Question,
-    Reloading, Report, ReportFuture, Rereading, Verdict,
+    Draft, Dump, Info, Instances, Listed, NotServed, Outcome, Preview, PreviewFuture, Program, Published,
+    Question, Reloading, Report, ReportFuture, Rereading, Verdict,
 };
 pub use server::{Limits, Listener};
 

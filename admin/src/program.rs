@@ -52,6 +52,9 @@ pub type PreviewFuture<'a> = Pin<Box<dyn Future<Output = Result<Preview, String>
 /// The result of [`Program::server_info`].
 pub type Info<'a> = Pin<Box<dyn Future<Output = Option<Value>> + Send + 'a>>;
 
+/// The result of [`Program::listed_plugins`].
+pub type Listed<'a> = Pin<Box<dyn Future<Output = Option<Vec<String>>> + Send + 'a>>;
+
 /// The result of [`Program::instances`]; the error is a message for people.
 pub type Instances<'a> = Pin<Box<dyn Future<Output = Result<Vec<Value>, String>> + Send + 'a>>;
 
@@ -114,6 +117,11 @@ pub trait Program: Send + Sync {
 
     /// Reads the file in which a service registry's nodes are kept; `None` if there is no such registry.
     fn dump_file(&self, _kind: &str) -> Dump<'_> {
+        Box::pin(ready(None))
+    }
+
+    /// Returns the list of the plugins that may be used, if there is one.
+    fn listed_plugins(&self) -> Listed<'_> {
         Box::pin(ready(None))
     }
 

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use admin::live::Live;
 use admin::{
-    Draft, Dump, Expiring, Info, Instances, NotServed, Outcome, PreviewFuture, Program, Published, Question,
-    Reloading, ReportFuture, Rereading, Verdict,
+    Draft, Dump, Expiring, Info, Instances, Listed, NotServed, Outcome, PreviewFuture, Program, Published,
+    Question, Reloading, ReportFuture, Rereading, Verdict,
 };
 use control::Handle;
 use control::acme::Standings;
@@ -221,13 +221,21 @@ impl Program for Running {
         })
     }
 
-    fn server_info(&self) -> Info<'_> {
+    fn listed_plugins(&self) -> Listed<'_> {
         Box::pin(async {
-            let listed = match self.store.plugins().await {
+            match self.store.plugins().await {
                 Ok(Some(names)) => Some(names),
                 _ => self.listed().clone(),
-            };
-            let in_use = listed.is_none_or(|names| names.iter().any(|name| name == server_info::PLUGIN));
+            }
+        })
+    }
+
+    fn server_info(&self) -> Info<'_> {
+        Box::pin(async {
+            let in_use = self
+                .listed_plugins()
+                .await
+                .is_none_or(|names| names.iter().any(|name| name == server_info::PLUGIN));
             if in_use { Some(self.info.value().await) } else { None }
         })
     }

@@ -428,8 +428,13 @@ impl sdk::Catalog for Catalog {
         Some(Arc::new(self.copy_with(scripts).ok()?))
     }
 
-    fn control(&self, request: &ControlRequest) -> Option<ControlReply> {
-        self.hosted.all().values().find_map(|plugin| plugin.row.control(request))
+    fn control(&self, request: &ControlRequest, listed: Option<&[String]>) -> Option<ControlReply> {
+        let is_listed = |name: &str| listed.is_none_or(|names| names.iter().any(|listed| listed == name));
+        let linked = self.linked.iter().filter(|plugin| is_listed(plugin.row.name()));
+        linked
+            .map(|plugin| &plugin.row)
+            .find_map(|row| row.control(request))
+            .or_else(|| self.hosted.all().values().find_map(|plugin| plugin.row.control(request)))
     }
 
     fn generation(&self) -> u64 {

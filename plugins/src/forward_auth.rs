@@ -55,6 +55,8 @@ pub struct Config {
     keepalive_pool: usize,
 }
 
+const INVALID_VALUE: &str = "a header for the authorization server has an invalid value";
+
 impl Plugin for ForwardAuth {
     const NAME: &'static str = "forward-auth";
     const PRIORITY: i32 = 2002;
@@ -178,7 +180,12 @@ impl Plugin for ForwardAuth {
             true => Bytes::copy_from_slice(x.body()),
             false => Bytes::new(),
         };
-        let answer = x.world().fetch(self.request(x, body)).await;
+        let Some(request) = self.request(x, body) else {
+            // An invalid value is the client's: it may not skip the server by it, so `allow_degradation` has no effect.
+            x.complain(Self::NAME, INVALID_VALUE);
+            return Step::Reply(Reply::status(self.config.status_on_error).because(INVALID_VALUE));
+        };
+        let answer = x.world().fetch(request).await;
         drop(held);
         match answer {
             Ok(answer) if self.accepts(answer.status) => {
@@ -205,21 +212,12 @@ impl ForwardAuth {
         if self.config.original_request { status == 200 } else { status < 300 }
     }
 
-    /// The request to the server.
-    fn request(&self, x: &Exchange<'_>, body: Bytes) -> Fetch {
+    /// The request to the server; `None` if a value cannot be that of a header, such as one with a line break.
+    fn request(&self, x: &Exchange<'_>, body: Bytes) -> Option<Fetch> {
         let is_post = self.config.request_method == "POST";
         let head = x.request();
         let mut fields = Fields::new();
-        let mut set = |name: &str, value: &[u8]| {
-            let is_set = fields.set(name.as_bytes(), value).is_ok();
-            if !is_set {
-                x.complain(
-                    Self::NAME,
-                    "a header for the authorization server has an invalid value and was left out",
-                );
-            }
-            is_set
-        };
+        let mut set = |name: &str, value: &[u8]| fields.set(name.as_bytes(), value).is_ok();
         set("X-Forwarded-Proto", x.client().scheme().as_bytes());
         set("X-Forwarded-Method", head.method_bytes());
         set("X-Forwarded-Host", head.host());
@@ -240,7 +238,10 @@ impl ForwardAuth {
         for (name, template) in &self.extra_headers {
             value.clear();
             template.render(x, &mut value);
-            if !set(name, &value) || value.is_empty() {
+            if !set(name, &value) {
+                return None;
+            }
+            if value.is_empty() {
                 withheld.push(name.as_str());
             }
         }
@@ -264,7 +265,7 @@ impl ForwardAuth {
             connections: if self.config.keepalive { self.config.keepalive_pool } else { 0 },
             idle: Duration::from_millis(self.config.keepalive_timeout),
         };
-        Fetch {
+        Some(Fetch {
             verify: self.config.ssl_verify,
             target: self.target.clone(),
             method_name: if method == Method::Other { head.method_bytes().to_vec() } else { Vec::new() },
@@ -279,7 +280,7 @@ impl ForwardAuth {
             http2: false,
             keep,
             tunnel: None,
-        }
+        })
     }
 
     /// Path and query of the request, behind the path of `uri`.

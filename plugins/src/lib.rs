@@ -46,6 +46,7 @@ mod encoding;
 mod envoy;
 pub mod error_log_logger;
 pub mod error_page;
+pub mod example_plugin;
 mod expiry;
 pub mod ext_authz;
 pub mod ext_plugin;
@@ -229,6 +230,7 @@ plugins! {
     file_logger::FileLogger,
     clickhouse_logger::ClickhouseLogger,
     static_files::StaticFiles,
+    example_plugin::ExamplePlugin,
     ocsp_stapling::OcspStapling,
     ext_plugin_post_req::ExtPluginPostReq,
     ext_plugin_post_resp::ExtPluginPostResp,

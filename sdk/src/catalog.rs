@@ -154,7 +154,8 @@ pub trait Catalog: Send + Sync + fmt::Debug {
     fn credential(&self, name: &str, config: &Value) -> Result<Option<(&'static str, Credential)>, Invalid>;
 
     /// Answers a request to the control API by the plugin that has its endpoint; see [`crate::Factory::control`].
-    fn control(&self, _request: &ControlRequest) -> Option<ControlReply> {
+    /// `listed` is the list of plugins that may be used, if there is one.
+    fn control(&self, _request: &ControlRequest, _listed: Option<&[String]>) -> Option<ControlReply> {
         None
     }
 

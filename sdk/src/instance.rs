@@ -205,6 +205,10 @@ impl<P: Plugin> Factory for Linked<P> {
         P::endpoint(attr)
     }
 
+    fn control(&self, request: &ControlRequest) -> Option<ControlReply> {
+        P::control(request)
+    }
+
     fn build(&self, config: Value, cx: &mut Build<'_>, fitting: Fitting) -> Result<Arc<Stage>, Invalid> {
         // The schema was checked before, so this fails only if the type is narrower than the
         // schema.

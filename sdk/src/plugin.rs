@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::build::Build;
 use crate::consumers::Credential;
-use crate::endpoint::Endpoint;
+use crate::endpoint::{ControlReply, ControlRequest, Endpoint};
 use crate::exchange::{Chunk, Exchange};
 use crate::phase::{Phase, Phases};
 use crate::step::{Step, SureAnswer};
@@ -59,6 +59,11 @@ pub trait Plugin: Sized + Send + Sync + 'static {
 
     /// The endpoint it serves ([`Plugin::serve`]), given its `plugin_attr`.
     fn endpoint(_attr: Option<&Value>) -> Option<Endpoint> {
+        None
+    }
+
+    /// Answers a request to the control API; `None` if the plugin has no such endpoint. It runs beside the data plane.
+    fn control(_request: &ControlRequest) -> Option<ControlReply> {
         None
     }
 

@@ -95,14 +95,12 @@ fn of_all_headers_none_passes_for_one_of_the_gateway() {
         ("X-Forwarded_for", "192.0.2.1"),
         ("X-Forwarded-User", "root"),
         ("x_forwarded_USER", "root"),
-        ("X-Bad", "forged"),
-        ("X_Bad", "forged"),
         ("Cookie", "a=1"),
         ("X_Own", "1"),
         ("X-Own", "2"),
         ("x-own", "3"),
     ];
-    let extra = json!({"X-Why": "gate", "X-Forwarded-User": "", "X-Bad": "\n"});
+    let extra = json!({"X-Why": "gate", "X-Forwarded-User": ""});
     let rest = json!({"all_request_headers": true, "extra_headers": extra});
     let sent = run(&headers, rest, answer(200, &[]), |step, _| assert!(matches!(step, Step::Next)));
     let got = |name: &str| {
@@ -113,8 +111,21 @@ fn of_all_headers_none_passes_for_one_of_the_gateway() {
     assert_eq!(got("x-why"), ["gate"]);
     assert_eq!(got("x-forwarded-uri"), ["/hello?b=%20"]);
     assert_eq!(got("x-forwarded-for"), ["127.0.0.1"]);
-    assert!(got("x-forwarded-user").is_empty() && got("x-bad").is_empty());
+    assert!(got("x-forwarded-user").is_empty());
     assert_eq!((got("cookie").len(), got("x-own").len()), (1, 3));
+}
+
+#[test]
+fn an_invalid_value_is_refused_without_a_request() {
+    let mut probe = Probe::request("GET", "/", &[("Host", "a")]);
+    let rest =
+        json!({"extra_headers": {"X-Bad": "a\r\nb: c"}, "allow_degradation": true, "status_on_error": 401});
+    let stage: ForwardAuth = probe.stage(config(rest)).unwrap();
+    let mut x = probe.exchange();
+    let step = now(stage.wait(Phase::Access, &mut x));
+    assert!(matches!(step, Step::Reply(reply) if reply.status == 401));
+    drop(x);
+    assert!(probe.world.sent.borrow().is_empty());
 }
 
 #[test]
@@ -264,11 +275,11 @@ fn a_header_made_of_the_body_reads_the_body_first() {
     let mut x = probe.exchange();
     x.engine_mut().body_state = Body::Streaming;
     assert!(matches!(stage.access(&mut x), Step::Body(_)));
-    with_body(&mut x, br#"{"tenant": "t\r\n1"}"#);
+    with_body(&mut x, br#"{"tenant": "t1"}"#);
     assert!(matches!(now(stage.wait(Phase::Access, &mut x)), Step::Next));
     drop(x);
     let sent = probe.world.sent.borrow_mut().pop().unwrap();
-    assert_eq!(sent.fields.get_named(b"x-tenant"), None, "no line end gets out");
+    assert_eq!(sent.fields.get_named(b"x-tenant"), Some(&b"t1"[..]));
     assert!(sent.body.is_empty());
 }
 
