@@ -24,6 +24,7 @@ mod files;
 mod finding;
 mod format;
 mod kong;
+mod names;
 mod nginx;
 pub mod node;
 mod output;

@@ -282,10 +282,15 @@ def environment(site, folder):
 
 def sluice(site, folder, args, log):
     served, more = site.file, options(site, args)
-    if args.converted:
+    trusts = hasattr(site, "trusts_proxies") and site.trusts_proxies()
+    if args.converted or trusts:
         served, converted = folder / "converted", [args.sluice, "convert", str(site.file), "-o", str(folder / "converted") + "/"]
         subprocess.run(converted + more, stdout=log, stderr=log, check=True, cwd=folder)
         more = []
+    if trusts:
+        settings = folder / "converted" / "config.yaml"
+        written = settings.read_text()
+        settings.write_text(written.replace('"apisix":\n', '"apisix":\n  "trusted_addresses": ["127.0.0.0/8"]\n'))
     command = [args.sluice, "run", str(served), "--data", str(folder / "data")] + more
     return subprocess.Popen(command, stdout=log, stderr=log, env=environment(site, folder))
 

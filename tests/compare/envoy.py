@@ -166,6 +166,10 @@ class Site:
         return {self.port(listener) for listener in self.listeners() for one in items(listener, "listener_filters")
                 if (text_of(one, "name") or "").endswith("proxy_protocol")}
 
+    def trusts_proxies(self):
+        """Whether it matters that clients come through a proxy that ends TLS."""
+        return any(path and path[-1] == "require_tls" for _, path in walk(self.top))
+
     def requests(self):
         """The requests of all routes, no faster than the limits of the file let them pass."""
         pause = 0.0
@@ -214,7 +218,9 @@ class Site:
         found = items(host, "domains") or [one for one in [get(host, "domains")] if one is not None]
         domains = [domain for node in found if (domain := of_domain(node.value, names))]
         domains = (domains[:3] or ["a.test"]) + ["unknown.test"]
-        targets = [(target, outside, [], "host") for target in ("/", "/none/such")]
+        # Most of these are taken by the route `/`.
+        rest = set().union(*[lines(route) for route in items(host, "routes") if text_of(route, "match", "prefix") in ("", "/")])
+        targets = [(target, outside | rest, [], "host") for target in ("/", "/none/such")]
         # Routes of which some requests are drawn, and those that get the others.
         starts = tuple(path for route in items(host, "routes") if get(route, "match", "runtime_fraction") is not None
                        if (path := text_of(route, "match", "prefix")))

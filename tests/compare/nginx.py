@@ -152,13 +152,12 @@ class Site:
         within = {block: block_lines(block) for block in blocks}
         for block in blocks:
             around_it = set().union(*[within[one] for one in blocks if one.line < block.line and one.end > block.end])
-            paths = of_location(block)
+            lines = set(range(block.line, block.end + 1)) | around_it | own | shared
+            targets += [(target, lines, " ".join(block.words)) for target in of_location(block)]
             if any(one.words[-1] == "last" for one in block.all("rewrite")) and len(block.words) == 2:
                 # The changed path may be one of a location with an expression.
-                paths += [block.words[1].rstrip("/") + path for other in blocks if other.words[1].startswith("~")
-                          for path in of_location(other)[:1]]
-            for target in paths:
-                targets.append((target, set(range(block.line, block.end + 1)) | around_it | own | shared, " ".join(block.words)))
+                targets += [(block.words[1].rstrip("/") + path, lines | within[other], " ".join(block.words)) for other in blocks
+                            if other.words[1].startswith("~") for path in of_location(other)[:1]]
         # Requests come no faster than limits let them pass.
         rates = [rate for one in outer if one.name == "limit_req_zone" for rate in re.findall(r"rate=(\d+)r/s", " ".join(one.words))]
         limited = [one for one, _ in nginx_file.walk([server, *outer]) if one.name == "limit_req"]

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use super::context::{Context, Report};
 use super::value::{self, items, text};
 use crate::finding::Severity::{Behaviour, Cosmetic};
+use crate::names::is_server_name;
 use crate::node::Node;
 
 /// TLS settings of a cluster.
@@ -71,7 +72,15 @@ pub(super) fn read(
             ("auto_sni_san_validation", Cosmetic, "certificates are verified for the name that TLS asks for"),
         ],
     );
-    let sni = text(&settings, "sni").filter(|sni| !sni.is_empty()).map(str::to_owned);
+    let mut sni = text(&settings, "sni").filter(|sni| !sni.is_empty()).map(str::to_owned);
+    if let (Some(name), Some(place)) = (sni.take_if(|name| !is_server_name(name)), settings.some("sni")) {
+        let effect = if name.contains("${") || name.contains("{{") {
+            "is a template whose variable is not set"
+        } else {
+            "is no name of a server"
+        };
+        report.behaviour(&place, "sni", format!("`{name}` {effect}; TLS asks for another name"));
+    }
     let mut security = Security { tls: Map::new(), sni, verifies: false };
     if let Some(sni) = &security.sni {
         security.tls.insert("sni".to_owned(), json!(sni));

@@ -12,6 +12,7 @@ use super::responses::{clean, is_token};
 use super::scope::Scope;
 use super::text::{Piece, Text, escaped, group_names};
 use super::upstreams::{self, Target, Upstreams, Use};
+use crate::names::is_server_name;
 use crate::{Severity, Source};
 
 /// A `proxy_pass`, split.
@@ -367,7 +368,7 @@ impl Proxying<'_, '_> {
         };
         match name {
             // nginx asks for it even where the server gets another Host.
-            Some(name) if !name.is_empty() && !name.contains(['$', '[']) => {
+            Some(name) if is_server_name(name) => {
                 tls.insert("sni".to_owned(), json!(name));
             }
             Some(_) if let Some(named) = named => {

@@ -1,6 +1,6 @@
 //! Headers of responses, compression and caches.
 
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 
 use super::answers::template;
 use super::draft::Draft;
@@ -185,10 +185,6 @@ pub(super) fn cache(scope: &Scope<'_>, lookup: Lookup<'_>, draft: &mut Draft, re
         report.add(ignored, Severity::Behaviour, "not carried over: the upstream's headers count");
     }
     let Some(cache) = cache else { return };
-    let effect = "responses are kept in the zone `memory_cache` of the gateway, as long as the first time of \
-                  `proxy_cache_valid` says, and are sent with `Apisix-Cache-Status` and `Age`";
-    let hint = "config.yaml sets the size of its zones in `apisix.proxy_cache.zones`";
-    report.add_with_hint(cache, Severity::Behaviour, effect, Some(hint));
     let mut settings = Map::new();
     settings.insert("cache_strategy".to_owned(), json!("memory"));
     settings.insert("cache_zone".to_owned(), json!("memory_cache"));
@@ -237,6 +233,15 @@ pub(super) fn cache(scope: &Scope<'_>, lookup: Lookup<'_>, draft: &mut Draft, re
             settings.insert("cache_key".to_owned(), json!(parts));
         }
     }
+    let named = settings.get("cache_key").and_then(Value::as_array);
+    let by_host = named.is_none_or(|parts| parts.iter().any(|part| part == "$host" || part == "$http_host"));
+    let own = if by_host { "`Host` and each `Authorization`" } else { "`Authorization`" };
+    let effect = format!(
+        "responses are kept in the zone `memory_cache` of the gateway, for each {own} by itself, as long as the first time \
+         of `proxy_cache_valid` says, and are sent with `Apisix-Cache-Status` and `Age`"
+    );
+    let hint = "config.yaml sets the size of its zones in `apisix.proxy_cache.zones`";
+    report.add_with_hint(cache, Severity::Behaviour, effect, Some(hint));
     for (name, directive) in [("cache_bypass", bypass), ("no_cache", no_cache)] {
         let Some(directive) = directive else { continue };
         let mut values = Vec::new();

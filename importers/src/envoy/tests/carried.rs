@@ -204,6 +204,29 @@ fn a_redirect_to_tls_comes_before_the_one_of_a_route() {
 }
 
 #[test]
+fn names_that_tls_cannot_ask_for_are_left_out() {
+    let routes = fixture("routes.yaml");
+    for (name, carried, reason) in [
+        ("one.example", true, ""),
+        ("${one_host}", false, "template"),
+        ("{{ one }}", false, "template"),
+        ("*.one.example", false, "no name of a server"),
+    ] {
+        let socket = format!(
+            "name: one\n    transport_socket: {{name: tls, typed_config: {{\"@type\": \
+             type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext, sni: \"{name}\"}}}}"
+        );
+        let import = import(&routes.replacen("name: one\n", &format!("{socket}\n"), 1));
+        assert_valid(&import, name);
+        let sni = resource(&import, "upstreams/one").pointer("/tls/sni");
+        assert_eq!(sni, carried.then(|| json!(name)).as_ref(), "{name}");
+        let found = import.findings.iter().find(|finding| finding.construct == "sni");
+        assert_eq!(found.is_none(), carried, "{name}");
+        assert!(found.is_none_or(|found| found.effect.contains(reason)), "{found:?}");
+    }
+}
+
+#[test]
 fn paths_are_compared_as_the_connection_managers_do() {
     let found = |text: &str| {
         let import = import(text);
