@@ -44,11 +44,13 @@ pub fn register(
     catalog: &Arc<plugins::Catalog>,
     upstreams: Option<Arc<RuntimeUpstreams>>,
 ) -> Option<Arc<Scripts>> {
+    let attrs = boot.plugin_attr.iter().filter(|(name, _)| !catalog.has(name));
     let settings = Settings {
         max_memory: usize::try_from(boot.lua.max_memory).unwrap_or(usize::MAX),
         max_time: boot.lua.max_time,
         max_sockets: usize::try_from(boot.lua.max_sockets).unwrap_or(usize::MAX),
         unix_sockets: boot.lua.unix_sockets,
+        attrs: attrs.map(|(name, attr)| (name.clone(), attr.clone())).collect(),
     };
     let dictionaries = boot.http.script_dicts.iter();
     let dictionaries = Dictionaries::new(

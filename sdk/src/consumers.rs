@@ -105,6 +105,16 @@ impl Consumers {
         self.of_plugin(plugin).is_some_and(|keys| keys.len > 0)
     }
 
+    /// All credentials for this plugin with their keys, in no order.
+    pub fn all(&self, plugin: &str) -> impl Iterator<Item = (&[u8], &Identity)> {
+        self.of_plugin(plugin).into_iter().flat_map(Parts::iter)
+    }
+
+    /// Marks the state of the credentials for this plugin: after a change it is another one.
+    pub fn mark(&self, plugin: &str) -> Option<&Arc<Mark>> {
+        self.of_plugin(plugin).map(|keys| &keys.mark)
+    }
+
     #[inline]
     fn of_plugin(&self, plugin: &str) -> Option<&Parts<Identity>> {
         self.by_plugin.iter().find(|(name, _)| *name == plugin).map(|(_, keys)| keys)
@@ -160,11 +170,16 @@ impl Consumers {
     }
 }
 
+/// See [`Consumers::mark`].
+#[derive(Debug, Default)]
+pub struct Mark(());
+
 /// A map in parts: copies share all of them, and a change copies only the part it affects.
 #[derive(Debug, Clone)]
 struct Parts<V> {
     parts: Arc<[Part<V>]>,
     len: usize,
+    mark: Arc<Mark>,
     /// Shared by all copies.
     hasher: DefaultHashBuilder,
 }
@@ -184,7 +199,7 @@ const PARTS: usize = 256;
 
 impl<V> Default for Parts<V> {
     fn default() -> Parts<V> {
-        Parts { parts: Arc::default(), len: 0, hasher: DefaultHashBuilder::default() }
+        Parts { parts: Arc::default(), len: 0, mark: Arc::default(), hasher: DefaultHashBuilder::default() }
     }
 }
 
@@ -194,6 +209,11 @@ impl<V> Parts<V> {
         let hash = self.hasher.hash_one(key);
         let part = self.parts.get(part(hash))?.as_ref()?;
         part.find(hash, |leaf| *leaf.key == *key).map(|leaf| &leaf.value)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (&[u8], &V)> {
+        let tables = self.parts.iter().flatten();
+        tables.flat_map(|table| table.iter()).map(|leaf| (&*leaf.key, &leaf.value))
     }
 
     fn insert(&mut self, key: &[u8], value: V) -> Option<V>
@@ -209,6 +229,7 @@ impl<V> Parts<V> {
         let leaf = Leaf { hash, key: key.into(), value };
         table.insert_unique(hash, Arc::new(leaf), |leaf| leaf.hash);
         self.len += 1;
+        self.mark = Arc::default();
         before
     }
 
@@ -221,6 +242,7 @@ impl<V> Parts<V> {
         let table = Arc::make_mut(Arc::make_mut(&mut self.parts)[part(hash)].as_mut()?);
         let (leaf, _) = table.find_entry(hash, |leaf| *leaf.key == *key).ok()?.remove();
         self.len -= 1;
+        self.mark = Arc::default();
         Some(leaf.value.clone())
     }
 }
@@ -283,6 +305,28 @@ mod tests {
         assert!(before.by_name("jack").is_some(), "a copy is unaffected by the change");
         consumers.remove_credential("key-auth", b"two");
         assert!(!consumers.any("key-auth"));
+    }
+
+    #[test]
+    fn credentials_are_listed_and_each_change_has_a_mark() {
+        let mut consumers = Consumers::default();
+        assert!(consumers.mark("key-auth").is_none() && consumers.all("key-auth").next().is_none());
+        let jack = consumer("jack", Phases::NONE);
+        for key in [b"one", b"two"] {
+            consumers.add_credential("key-auth", key, Identity::anonymous(&jack));
+        }
+        let mut keys: Vec<_> = consumers.all("key-auth").map(|(key, _)| key).collect();
+        keys.sort_unstable();
+        assert_eq!(keys, [b"one", b"two"]);
+        let before = consumers.clone();
+        let is_same = |consumers: &Consumers| {
+            Arc::ptr_eq(before.mark("key-auth").unwrap(), consumers.mark("key-auth").unwrap())
+        };
+        consumers.add_credential("jwt-auth", b"one", Identity::anonymous(&jack));
+        consumers.remove_credential("key-auth", b"three");
+        assert!(is_same(&consumers));
+        consumers.remove_credential("key-auth", b"two");
+        assert!(!is_same(&consumers));
     }
 
     #[test]

@@ -220,7 +220,10 @@ impl Facts {
     fn of(machine: &Machine, module: &Table, id: PluginId) -> mlua::Result<Facts> {
         let schema = |name: &str| match module.get::<LuaValue>(name)? {
             LuaValue::Nil => Ok(None),
-            schema => to_json(&schema).map(Some),
+            schema => to_json(&schema).map(|mut schema| {
+                accept_texts(&mut schema);
+                Some(schema)
+            }),
         };
         let mut phases = Phases::NONE;
         for (_, phase, names) in id.functions() {
@@ -375,12 +378,13 @@ impl Factory for Custom {
         control::run(&self.host, move |machine| check(machine, &library, id, &checked, LuaValue::Nil))??;
         let (library, attr, metadata) = (self.library.clone(), cx.attr.cloned(), cx.metadata().cloned());
         let load = move |machine: &Machine| {
-            let (module, name) = (library.plugin(machine, id)?, id.name);
-            let lua = &machine.lua;
+            let (lua, name) = (&machine.lua, id.name);
+            // `init` may read them.
             for (list, value) in [("attrs", &attr), ("metadata", &metadata)] {
                 let value = value.as_ref().map_or(Ok(LuaValue::Nil), |value| to_lua(lua, value))?;
                 machine.natives.get::<Table>(list)?.raw_set(name, value)?;
             }
+            let module = library.plugin(machine, id)?;
             let functions = lua.create_table()?;
             for (phase, _, names) in id.functions() {
                 let list = lua.create_table()?;
@@ -394,6 +398,17 @@ impl Factory for Custom {
             machine.runner(name, &functions, &config)
         };
         Ok(fitting.stage(Script::new(id.name, self.host.clone(), self.facts.phases, Box::new(load))))
+    }
+}
+
+/// Schemas of properties that are texts accept anything: APISIX's validator looks for their fields and finds none.
+fn accept_texts(schema: &mut Value) {
+    let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else { return };
+    for property in properties.values_mut() {
+        match property {
+            Value::String(_) => *property = Value::Bool(true),
+            _ => accept_texts(property),
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sdk::upstream::RuntimeUpstreams;
+use serde_json::{Map, Value};
 
 use super::libs::shared::Dictionaries;
 pub use crate::log::{Level, Log};
@@ -19,6 +20,8 @@ pub struct Settings {
     pub max_sockets: usize,
     /// Whether scripts may connect to sockets in the file system.
     pub unix_sockets: bool,
+    /// `plugin_attr` of plugins that are not built in.
+    pub attrs: Map<String, Value>,
 }
 
 impl Default for Settings {
@@ -28,6 +31,7 @@ impl Default for Settings {
             max_time: Duration::from_secs(1),
             max_sockets: 256,
             unix_sockets: false,
+            attrs: Map::new(),
         }
     }
 }

@@ -16,6 +16,7 @@ use super::functions::{Functions, Loaded};
 use super::host::Host;
 use super::kept::{Kept, Slot};
 use super::libs::shared::share;
+use super::native::to_lua;
 use super::plugin_id::PluginId;
 use super::small;
 use super::sockets::Shared;
@@ -116,6 +117,10 @@ impl Machine {
         let lua = vm::new()?;
         share(&lua, &host.dictionaries)?;
         let (environment, natives) = api::install(&lua)?;
+        let attrs: Table = natives.raw_get("attrs")?;
+        for (plugin, attr) in &host.settings.attrs {
+            attrs.raw_set(plugin.as_str(), to_lua(&lua, attr)?)?;
+        }
         let contexts = natives.raw_get("contexts")?;
         let (coroutines, kept) = (Coroutines::new(&lua, &natives)?, Kept::new(&lua)?);
         let max_memory = host.settings.max_memory;

@@ -1,7 +1,11 @@
 //! Consumers: the one of the request, and those that auth plugins find.
 
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use hashbrown::HashMap;
 use mlua::{LuaString, Result, Value};
-use sdk::consumers::{Claims, Identity};
+use sdk::consumers::{Claims, Identity, Mark};
 use serde_json::{Value as Json, json};
 
 use super::super::access::{self, exchange};
@@ -16,8 +20,38 @@ pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
         let claims = exchange(|x| x.note::<Claims>().map(|claims| claims.0.clone()))?;
         claims.map_or(Ok(Value::Nil), |claims| to_lua(lua, &claims))
     })?;
-    natives.add("has_consumers", |_, plugin: LuaString| {
-        exchange(|x| x.consumers().any(&plugin.to_string_lossy()))
+    // The version of the consumers with a credential for a plugin; nil without any.
+    let versions: RefCell<HashMap<String, (Arc<Mark>, u64)>> = RefCell::default();
+    natives.add("consumers_version", move |_, plugin: LuaString| {
+        let plugin = plugin.to_string_lossy();
+        exchange(|x| {
+            let mark = x.consumers().mark(&plugin).filter(|_| x.consumers().any(&plugin))?;
+            let mut versions = versions.borrow_mut();
+            let next = versions.values().map(|(_, version)| version + 1).max().unwrap_or_default();
+            match versions.get(&plugin) {
+                Some((known, version)) if Arc::ptr_eq(known, mark) => Some(*version),
+                _ => {
+                    versions.insert(plugin.clone(), (mark.clone(), next));
+                    Some(next)
+                }
+            }
+        })
+    })?;
+    // All of them, each followed by the key of its credential; nil for more than `most`.
+    natives.add("all_consumers", |lua, (plugin, most): (LuaString, usize)| {
+        let plugin = plugin.to_string_lossy();
+        let found = exchange(|x| {
+            let all: Vec<_> = x.consumers().all(&plugin).take(most + 1).collect();
+            let described = all.iter().map(|(key, identity)| (described(identity), key.to_vec()));
+            (all.len() <= most).then(|| described.collect::<Vec<_>>())
+        })?;
+        let Some(found) = found else { return Ok(None) };
+        let list = lua.create_table()?;
+        for (consumer, key) in found {
+            list.raw_push(to_lua(lua, &consumer)?)?;
+            list.raw_push(lua.create_string(&key)?)?;
+        }
+        Ok(Some(list))
     })?;
     // The consumer whose credential for a plugin has this value in this field.
     natives.add("find_consumer", |lua, (plugin, field, value): (LuaString, LuaString, LuaString)| {

@@ -58,6 +58,7 @@ const SOURCES: &[(&str, &str)] = &[
     ("resty.radixtree", include_str!("lua/resty_radixtree.lua")),
     ("resty.random", include_str!("lua/resty_random.lua")),
     ("resty.redis", include_str!("lua/resty_redis.lua")),
+    ("resty.roundrobin", include_str!("lua/resty_roundrobin.lua")),
     ("resty.sha1", include_str!("lua/resty_digest.lua")),
     ("resty.sha224", include_str!("lua/resty_digest.lua")),
     ("resty.sha256", include_str!("lua/resty_digest.lua")),

@@ -1,6 +1,7 @@
 -- `apisix.consumer`: consumers as auth plugins find them.
 local native, _, core = ...
-local rawset, setmetatable, tostring, type = rawset, setmetatable, tostring, type
+local error, rawget, rawset, setmetatable, tostring, type =
+    error, rawget, rawset, setmetatable, tostring, type
 
 local consumer = { version = 0.3 }
 package.loaded["apisix.consumer"] = consumer
@@ -19,10 +20,34 @@ local function find(plugin, field, value)
     return one
 end
 
--- All consumers with a credential for a plugin; nil if there are none.
+-- Of more consumers no list is made: a list costs time on the worker.
+local MOST = 1000
+
+local function list(plugin)
+    local all = native.all_consumers(plugin, MOST)
+    if not all then
+        error("more than " .. MOST .. " consumers have " .. plugin .. ": use find_consumer", 3)
+    end
+    local nodes = {}
+    for at = 1, #all, 2 do
+        nodes[#nodes + 1] = all[at]
+        found[all[at]] = { plugin, all[at + 1] }
+    end
+    return nodes
+end
+
+-- All consumers with a credential for a plugin; nil if there are none. The list is made when it is read.
 function consumer.plugin(plugin)
-    if native.has_consumers(plugin) then
-        return { nodes = {}, conf_version = "0" }
+    local version = native.consumers_version(plugin)
+    if version then
+        return setmetatable({ conf_version = version }, {
+            __index = function(all, name)
+                if name == "nodes" then
+                    rawset(all, "nodes", list(plugin))
+                    return rawget(all, "nodes")
+                end
+            end,
+        })
     end
 end
 

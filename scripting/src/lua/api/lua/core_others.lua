@@ -83,21 +83,42 @@ core.empty_tab = core.empty_tab or setmetatable({}, {
     end,
 })
 
-core.config = core.config or {
-    type = "sluice",
-    local_conf = function()
-        return {}
-    end,
-}
-core.config_util = core.config_util or {}
-module("apisix.core.config_local", {
-    local_conf = function()
-        return {}
-    end,
-})
-
 -- Settings of plugins in files, which the host sets.
 native.attrs, native.metadata = {}, {}
+
+-- Of `config.yaml` scripts see the settings of plugins; the rest has keys.
+local function local_conf()
+    return { plugin_attr = native.attrs }
+end
+
+core.config = core.config or { type = "sluice", local_conf = local_conf }
+core.config_util = core.config_util or {}
+module("apisix.core.config_local", { local_conf = local_conf })
+
+-- Each function has a timer of its own, on each worker: there is no privileged process.
+local timers, interval = {}, 1
+module("apisix.timers", {
+    init_worker = function() end,
+    register_timer = function(name, call)
+        local before = timers[name]
+        timers[name] = call
+        if before then
+            return
+        end
+        ngx.timer.every(interval, function(premature)
+            local current = timers[name]
+            if current and not premature then
+                current()
+            end
+        end)
+    end,
+    unregister_timer = function(name)
+        timers[name] = nil
+    end,
+    check_interval = function()
+        return interval
+    end,
+})
 
 -- No event of the gateway reaches scripts, and scripts share no state through events.
 core.event = module("apisix.core.event", {
