@@ -91,6 +91,7 @@ UNTRIGGERABLE = [
     (r"Java code", "the code of the application is not there"),
     (r"token that these keys verify|scopes and roles", "needs a token that the issuer has signed"),
     (r"X-RateLimit|counted in|requests are counted", "needs Redis, or depends on time"),
+    (r"servers of an upstream share a scheme", "servers of one upstream count as equal"),
     (r"but not with nginx's", "servers of one upstream count as equal"),
     (r"requests of all (idempotent )?methods are retried", "requests with GET and POST alone are made to fail"),
     (r"must also be valid for", "the certificate of the servers has the names by which the file calls them"),

@@ -22,10 +22,7 @@ class Site(spring.Site):
         return None
 
     def server(self, url):
-        """Ribbon connects without TLS, as long as `IsSecure` is not set."""
-        scheme, _, rest = url.rpartition("://")
-        local = self.address("http://" + rest)
-        return f"{scheme or 'http'}://{local.partition('://')[2]}"
+        return self.address(url if "://" in url else "http://" + url)
 
     def routes(self):
         """For each route its name, its settings, and its properties."""

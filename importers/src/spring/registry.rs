@@ -54,7 +54,7 @@ impl Registry {
         settings: &Settings<'_>,
         report: &mut Report,
     ) -> Map<String, Value> {
-        if let Some(nodes) = listed(service, settings) {
+        if let Some(nodes) = listed(service, settings, report) {
             return nodes;
         }
         let discovered = |kind: &str, name: &str| {
@@ -124,7 +124,7 @@ impl Registry {
 }
 
 /// The servers of a service that the file itself lists.
-fn listed(service: &str, settings: &Settings<'_>) -> Option<Map<String, Value>> {
+fn listed(service: &str, settings: &Settings<'_>, report: &mut Report) -> Option<Map<String, Value>> {
     let ribbon = settings.root().get(service).and_then(|item| item.get("ribbon.listOfServers"));
     if let Some(servers) = ribbon {
         let mut list = Vec::new();
@@ -132,7 +132,7 @@ fn listed(service: &str, settings: &Settings<'_>) -> Option<Map<String, Value>> 
             let url = if server.contains("://") { server } else { format!("http://{server}") };
             list.push(upstream::Address::parse(&url)?);
         }
-        return Some(upstream::of_addresses(&list));
+        return Some(of_one_scheme(list, &servers, report));
     }
     let all = settings.get("spring.cloud.discovery.client.simple.instances")?.members();
     let (_, instances) = all.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(service))?;
@@ -146,7 +146,25 @@ fn listed(service: &str, settings: &Settings<'_>) -> Option<Map<String, Value>> 
         list.push(upstream::Address::parse(&url)?);
         instance.whole();
     }
-    Some(upstream::of_addresses(&list))
+    Some(of_one_scheme(list, &instances, report))
+}
+
+/// An upstream of the servers that speak TLS, or do not, like the first.
+fn of_one_scheme(
+    mut servers: Vec<upstream::Address>,
+    place: &Item<'_>,
+    report: &mut Report,
+) -> Map<String, Value> {
+    let secure = servers.first().is_some_and(upstream::Address::is_secure);
+    if servers.iter().any(|server| server.is_secure() != secure) {
+        let (kept, other) = if secure { ("https", "http") } else { ("http", "https") };
+        let effect = format!(
+            "the servers of an upstream share a scheme: those of `{other}` are left out, and requests go to those of `{kept}`"
+        );
+        report.find(Severity::Behaviour, place.place(), place.path(), effect);
+        servers.retain(|server| server.is_secure() == secure);
+    }
+    upstream::of_addresses(&servers)
 }
 
 fn is_off(item: Option<Item<'_>>) -> bool {

@@ -286,9 +286,13 @@ fn weights_become_a_split() {
 fn servers_may_be_listed_in_the_file() {
     let import = import(
         "spring.cloud:\n  gateway.routes: [{id: a, uri: 'lb://Stores', predicates: [Path=/a]}]\n  \
-         discovery.client.simple.instances.stores: [{uri: 'https://s1:8443'}, {host: s2, port: 8444}]\n",
+         discovery.client.simple.instances.stores: [{uri: 'https://s1:8443'}, {host: s2, port: 8444, secure: true}, \
+         {host: s3, port: 8080}]\n",
     );
     let upstream = &route(&import, "a")["upstream"];
     assert_eq!((&upstream["nodes"][1]["port"], &upstream["scheme"]), (&json!(8444), &json!("https")));
+    assert_eq!(upstream["nodes"].as_array().map(Vec::len), Some(2));
+    let behaviour = found(&import, Severity::Behaviour);
+    assert!(behaviour.iter().any(|finding| finding.contains("`http` are left out")), "{behaviour:?}");
     assert!(import.settings.iter().all(|setting| !setting.path.starts_with("discovery")));
 }

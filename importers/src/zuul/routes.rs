@@ -104,7 +104,7 @@ pub fn read(
         drafts.push(preflight::last(&mut ids, report));
     }
     server::paths(&["resolve_dots"], report);
-    let effect = "paths that are not in their normal form, with `.` or `..` as a part, get 404; Zuul answers 404 or 500, and 403 to a preflight; requests whose server ends the connection without an answer get 500 after the attempts that the file asks for, in Zuul after one attempt or up to 4 for a route with a `url`";
+    let effect = "paths that are not in their normal form, with `.` or `..` as a part, get 404, in Zuul 404 or 500; preflights for them get 404 instead of 403; requests whose server ends the connection without an answer get 500 after the attempts that the file asks for, in Zuul after one attempt or up to 4 for a route with a `url`";
     report.find(Severity::Behaviour, report.place(), "zuul", effect);
     routes::add(drafts, source, report)
 }

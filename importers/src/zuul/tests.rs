@@ -52,7 +52,10 @@ fn routes_are_carried_over() {
         })
     );
     assert_eq!(users["upstream"]["timeout"], json!({"connect": 0.7, "send": 60, "read": 2.5}));
-    assert_eq!(users["upstream"]["nodes"][1]["port"], 8082);
+    assert_eq!(users["upstream"]["nodes"], json!([{"host": "u1", "port": 8081, "weight": 1}]));
+    let mixed =
+        import.findings.iter().find(|finding| finding.effect.contains("`https` are left out")).unwrap();
+    assert_eq!((mixed.severity, mixed.place.position.line), (Severity::Behaviour, 36));
     assert_eq!((&users["upstream"]["retries"], &users["upstream"]["pass_host"]), (&json!(1), &json!("node")));
 
     let shop = route(&import, "shop");
