@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use mlua::{Function, LuaString, Result, Thread, Value};
 
-use super::super::access;
+use super::super::access::{self, Place};
 use super::super::flow::{Flow, pause};
 use super::super::machine::{self, Out, Waiting};
 use super::super::native::Natives;
@@ -93,6 +93,10 @@ fn timer(_: &mlua::Lua, (delay, every, function): (f64, bool, Function)) -> Resu
     }
     let (time, machine) = (seconds(delay)?, machine::current());
     let Some(machine) = machine else { return Ok((false, Some("no machine".to_owned()))) };
+    // Plugins start timers in `init`, which also runs where they are checked, without a worker: there they never fire.
+    if access::place() == Place::Init && access::world(|_| ()).is_err() {
+        return Ok((true, None));
+    }
     if every && time.is_zero() {
         return Err(mlua::Error::runtime("delay must be greater than 0"));
     }
