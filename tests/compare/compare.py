@@ -25,6 +25,7 @@ from pathlib import Path
 import client
 import explained
 import upstream
+import yaml
 
 # Headers of one connection or of one program; they differ without any configuration.
 HOP = {"connection", "keep-alive", "te", "upgrade", "transfer-encoding", "date", "server", "via", "content-length"}
@@ -280,6 +281,16 @@ def environment(site, folder):
     return dict(os.environ, XDG_STATE_HOME=str(folder / "state")) | trusted
 
 
+def configure(file, trusts):
+    """Closes the ports that another gateway on this machine may use, and trusts the comparison as a proxy."""
+    settings = yaml.safe_load(file.read_text())
+    settings["apisix"]["enable_control"] = False
+    settings.setdefault("plugin_attr", {}).setdefault("prometheus", {})["enable_export_server"] = False
+    if trusts:
+        settings["apisix"]["trusted_addresses"] = ["127.0.0.0/8"]
+    file.write_text(yaml.safe_dump(settings))
+
+
 def sluice(site, folder, args, log):
     served, more = site.file, options(site, args)
     trusts = hasattr(site, "trusts_proxies") and site.trusts_proxies()
@@ -287,10 +298,7 @@ def sluice(site, folder, args, log):
         served, converted = folder / "converted", [args.sluice, "convert", str(site.file), "-o", str(folder / "converted") + "/"]
         subprocess.run(converted + more, stdout=log, stderr=log, check=True, cwd=folder)
         more = []
-    if trusts:
-        settings = folder / "converted" / "config.yaml"
-        written = settings.read_text()
-        settings.write_text(written.replace('"apisix":\n', '"apisix":\n  "trusted_addresses": ["127.0.0.0/8"]\n'))
+        configure(folder / "converted" / "config.yaml", trusts)
     command = [args.sluice, "run", str(served), "--data", str(folder / "data")] + more
     return subprocess.Popen(command, stdout=log, stderr=log, env=environment(site, folder))
 

@@ -27,6 +27,9 @@ def clauses(finding, request):
     construct = str(finding.get("construct") or "").lower()
     text = " ".join(str(finding.get(key) or "") for key in ("effect", "hint")).lower()
     for clause in re.split(r"[;:] |, and (?!-)|\. ", text):
+        rivals = re.search(r"changed paths that match `(.+)` are", clause)
+        if rivals and not re.search(rivals.group(1), request.target.partition("?")[0], re.IGNORECASE):
+            continue
         if all(holds(request) for words, holds in SITUATIONS if re.search(words, clause)):
             yield construct + ": " + clause
 

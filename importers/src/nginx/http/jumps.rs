@@ -1,5 +1,6 @@
 //! `rewrite` to a path that another location serves.
 
+use super::files::Lookup;
 use super::{Current, Http};
 use crate::Severity;
 use crate::nginx::cases::{Case, Outcome, Rewrite, State};
@@ -78,16 +79,17 @@ impl<'a> Http<'_, 'a> {
                 "changed paths get the default values of `map` and `geo`, and reach no other upstreams";
             self.report.add(at, Severity::Behaviour, effect);
         }
-        case.state.rewrites = vec![swapped(&rewrite, target)];
+        let rewrite = swapped(&rewrite, target, &|name| case.state.lookup(name, &self.declared));
+        case.state.rewrites = vec![rewrite];
         self.outcome(current, target, case, None, jumps + 1)
     }
 }
 
 /// The rewrite of a path that another location serves, with that location's own prefix exchanged later.
-fn swapped(rewrite: &Rewrite, target: &Location<'_>) -> Rewrite {
+fn swapped(rewrite: &Rewrite, target: &Location<'_>, lookup: Lookup<'_>) -> Rewrite {
     let mut rewrite = rewrite.clone();
     let Some(pass) = target.scope.own("proxy_pass") else { return rewrite };
-    let Ok(pass) = proxying::split(pass, &|_| None) else { return rewrite };
+    let Ok(pass) = proxying::split(pass, lookup) else { return rewrite };
     let uri = pass.uri.as_ref().and_then(Text::constant);
     if let Some(uri) = uri.filter(|_| pass.has_variables) {
         // A path beside variables replaces the whole.

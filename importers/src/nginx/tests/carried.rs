@@ -438,6 +438,28 @@ fn servers_that_are_asked_get_no_forwarded_header_of_the_client_that_a_directive
 }
 
 #[test]
+fn a_changed_path_is_sent_as_the_location_that_serves_it_sends_paths() {
+    let sent = |pass: &str| {
+        let import = import(&format!(
+            "http {{ upstream one {{ server a:1; }} upstream two {{ server b:1; }}
+                map $http_x_version $pool {{ default one; v2 two; }}
+                server {{ listen 80; location /v1/ {{ proxy_pass {pass}; }}
+                    location /old/ {{ rewrite ^/old/(.*)$ /v1/$1 last; }} }} }}"
+        ));
+        check(&import);
+        let old = import
+            .resources
+            .iter()
+            .find(|one| one.value["uri"] == "/old/*" && one.value.get("upstream_id").is_some());
+        old.unwrap().value["plugins"]["proxy-rewrite"]["regex_uri"][1].clone()
+    };
+    assert_eq!(sent("http://$pool/"), "/", "beside variables the path replaces the whole");
+    assert_eq!(sent("http://$pool"), "/v1/$1");
+    assert_eq!(sent("http://one/app/"), "/app/$1");
+    assert_eq!(sent("http://one"), "/v1/$1");
+}
+
+#[test]
 fn times_of_answers_of_servers_are_the_plugins() {
     let import =
         server("location / { proxy_pass http://b:1; expires 7d; add_header Cache-Control public always; }");
