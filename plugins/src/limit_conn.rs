@@ -197,7 +197,9 @@ impl LimitConn {
                 return (!matches!(step, Step::Next)).then_some(Verdict::Done(step));
             }
         };
-        x.hold(decision.permit);
+        if let Some(permit) = decision.permit {
+            x.hold_permit(permit);
+        }
         let within = most.saturating_sub(decision.remaining);
         if within <= conn {
             return None;

@@ -14,7 +14,7 @@ use model::Invalid;
 use sdk::chain::{Phase, Phases};
 use sdk::endpoint::MetricsPage;
 use sdk::exchange::Source;
-use sdk::meters::{Labels, OVERFLOW, Sample};
+use sdk::meters::{Addresses, Labels, OVERFLOW, Sample};
 use sdk::vars::Var;
 use sdk::{Build, Endpoint, Exchange, Method, Plugin, Reply, Step};
 use serde::Deserialize;
@@ -211,7 +211,6 @@ struct Request<'x> {
 
 impl Prometheus {
     fn count(&self, x: &Exchange<'_>) {
-        let request = self.request(x);
         let timing = x.timing();
         let sample = Sample {
             total_us: timing.total_us,
@@ -221,10 +220,26 @@ impl Prometheus {
             sent: timing.sent,
         };
         x.world().meters().http(
-            |key| self.key(&request, x, key),
-            |overflow| self.labels(&request, x, overflow),
+            x.series_memo().filter(|_| !self.has_extra).map(|memo| (memo, self.addresses(x))),
+            |key| self.key(&self.request(x), x, key),
+            |overflow| self.labels(&self.request(x), x, overflow),
             &sample,
         );
+    }
+
+    /// Where the labels of a request lie. Consumers come from the snapshot, as routes do.
+    #[inline]
+    fn addresses(&self, x: &Exchange<'_>) -> Addresses {
+        Addresses {
+            instance: std::ptr::from_ref(self).addr(),
+            route: x.route().map_or(0, |route| std::ptr::from_ref(route).addr()),
+            matched_uri: x.matched_uri().as_ptr().addr(),
+            matched_host: x.matched_host().as_ptr().addr(),
+            consumer: x.consumer().map_or(0, |consumer| std::ptr::from_ref(consumer).addr()),
+            code: x.status(),
+            source: x.source(),
+            node: x.upstream_addr().map(|addr| addr.ip()),
+        }
     }
 
     fn request<'x>(&self, x: &'x Exchange<'_>) -> Request<'x> {

@@ -23,7 +23,29 @@ pub(crate) async fn write_all(
     bytes: &[u8],
     timeout: Duration,
 ) -> Result<(), Failed> {
-    let mut written = 0;
+    // Most writes go at once, and need no deadline.
+    let at_once = match bytes.is_empty() {
+        true => Poll::Ready(Ok(0)),
+        false => poll_fn(|cx| Poll::Ready(to.poll_write(cx, bytes))).await,
+    };
+    let written = match at_once {
+        Poll::Ready(Ok(n)) if n == bytes.len() && to.is_direct() => return Ok(()),
+        Poll::Ready(Ok(n)) => n,
+        Poll::Ready(Err(_)) => return Err(Failed::Closed),
+        Poll::Pending => 0,
+    };
+    write_rest(worker, waiter, to, bytes, written, timeout).await
+}
+
+/// Writes everything behind the bytes that are `written`.
+async fn write_rest(
+    worker: &Worker,
+    waiter: &Waiter,
+    to: &mut WriteHalf<'_>,
+    bytes: &[u8],
+    mut written: usize,
+    timeout: Duration,
+) -> Result<(), Failed> {
     while written < bytes.len() {
         let deadline = worker.clock.after(timeout);
         match waiter.until(deadline, |cx| to.poll_write(cx, &bytes[written..])).await {

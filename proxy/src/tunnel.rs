@@ -1,13 +1,13 @@
 //! Bytes both ways, once two connections have become one (RFC 9110 section 7.8, RFC 8441). They are frames of
 //! WebSocket, which are followed so that both ends can get a Close frame when the gateway stops.
 
-use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use sdk::engine::Held;
 use wire::websocket::{CLOSE_OF_SERVER, Frames, close_of_client};
 
 use crate::buffers::{Buffer, Lent};
@@ -34,7 +34,7 @@ pub(crate) struct Tunnel {
     /// With no byte in either direction for so long, the tunnel ends.
     pub(crate) idle_timeout: Duration,
     /// Values that plugins keep until the tunnel is over.
-    pub(crate) holds: Vec<Box<dyn Any>>,
+    pub(crate) holds: Vec<Held>,
     /// The record for the log if the stream to the upstream is reset because its client stalls.
     pub(crate) stalled: Option<Box<FaultRecord>>,
 }

@@ -120,6 +120,8 @@ pub(crate) struct Lease {
     pub(crate) consumer_chains: ConsumerChains,
     /// Counts of its plans.
     pub(crate) counted: sdk::meters::live::Memo,
+    /// Label sets of its routes.
+    pub(crate) series: sdk::meters::SeriesMemo,
     snapshot: Arc<Snapshot>,
 }
 
@@ -128,6 +130,7 @@ impl Lease {
         Rc::new(Lease {
             consumer_chains: ConsumerChains::default(),
             counted: Default::default(),
+            series: Default::default(),
             snapshot: snapshot.clone(),
         })
     }

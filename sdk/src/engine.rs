@@ -19,6 +19,8 @@ use crate::client::Caller;
 use crate::consumers::Consumers;
 use crate::exchange::{Body, Chunk, Exchange, RouteInfo, Source, Timing, Try};
 use crate::header::Named;
+use crate::limit::Permit;
+use crate::meters::SeriesMemo;
 use crate::response_body::{Coder, SizedSource};
 use crate::step::{LocalFuture, Reply, Step};
 use crate::stream::Stream;
@@ -64,6 +66,8 @@ pub struct Engine<'s> {
     /// The bytes read of a request line that was rejected: there is no head.
     pub refused: Option<&'s [u8]>,
     pub world: &'s dyn World,
+    /// See [`Exchange::series_memo`].
+    pub series_memo: Option<&'s SeriesMemo>,
     /// Set for a stream, which has no messages.
     pub stream: Option<Box<Stream>>,
     /// Filters of the request's body, added by plugins; the engine takes them when it forwards the
@@ -115,6 +119,17 @@ impl Engine<'_> {
     ) -> Result<(), BadField> {
         name.check()?;
         wire::fields::check_value(value)?;
+        self.edit_checked(edit, name, value)
+    }
+
+    /// As [`Engine::edit`], with a name and a value that are known to be valid.
+    #[inline]
+    pub(crate) fn edit_checked(
+        &mut self,
+        edit: Edit,
+        name: &(impl Named + ?Sized),
+        value: &[u8],
+    ) -> Result<(), BadField> {
         let (id, name) = (name.id(), name.text());
         let is_early = self.source == Source::None;
         if is_early {
@@ -168,7 +183,7 @@ pub struct Messages {
     early_text: Fields,
     pub(crate) notes: Vec<Box<dyn Any>>,
     /// See [`Exchange::hold`]. A tunnel keeps them until it ends.
-    pub holds: Vec<Box<dyn Any>>,
+    pub holds: Vec<Held>,
     /// The request's body, if a plugin requested it. Shared while it is forwarded to an upstream.
     pub body: Rc<Vec<u8>>,
     /// Bytes of the worker's budget reserved for the body.
@@ -187,6 +202,13 @@ pub struct Messages {
     /// The trailers of the response: those that a plugin has set and, after the body, those
     /// received.
     pub response_trailers: Fields,
+}
+
+/// A value that is kept until the exchange ends.
+#[derive(Debug)]
+pub enum Held {
+    Permit(Permit),
+    Value(Box<dyn Any>),
 }
 
 /// See [`Messages::withheld`].

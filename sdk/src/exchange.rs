@@ -18,8 +18,10 @@ use wire::{BadField, FieldLines, Method, RequestHead, Span};
 
 use crate::client::{Caller, Client};
 use crate::consumers::{Consumer, Consumers, Identity};
-use crate::engine::{Engine, Forward, ForwardedHeaders, Matched, Messages};
+use crate::engine::{Engine, Forward, ForwardedHeaders, Held, Matched, Messages};
 use crate::header::Named;
+use crate::limit::Permit;
+use crate::meters::SeriesMemo;
 use crate::pattern::Searches;
 use crate::stream::Stream;
 use crate::trace::{SpanContext, Tracer};
@@ -79,6 +81,7 @@ impl<'s> Exchange<'s> {
                 tried: Vec::new(),
                 refused: None,
                 world,
+                series_memo: None,
                 stream: None,
                 request_filters: Vec::new(),
                 coder: None,
@@ -186,6 +189,12 @@ impl<'s> Exchange<'s> {
     #[inline]
     pub fn route(&self) -> Option<&'s RouteInfo> {
         self.engine.matched.route
+    }
+
+    /// Label sets of the metrics, by addresses of the snapshot that the exchange was matched with.
+    #[inline]
+    pub fn series_memo(&self) -> Option<&'s SeriesMemo> {
+        self.engine.series_memo
     }
 
     /// The pattern of the route that the path matched (`/anything/*`); empty without a route.
@@ -467,7 +476,13 @@ impl<'s> Exchange<'s> {
     /// Keeps a value until the exchange ends, for any reason, and drops it then; if the exchange
     /// became a tunnel, when the tunnel ends.
     pub fn hold<T: 'static>(&mut self, value: T) {
-        self.engine.messages.holds.push(Box::new(value));
+        self.engine.messages.holds.push(Held::Value(Box::new(value)));
+    }
+
+    /// As [`Exchange::hold`], in memory that the exchange has already.
+    #[inline]
+    pub fn hold_permit(&mut self, permit: Permit) {
+        self.engine.messages.holds.push(Held::Permit(permit));
     }
 
     pub fn take_note<T: 'static>(&mut self) -> Option<T> {

@@ -22,6 +22,49 @@ pub trait Named {
     fn check(&self) -> Result<(), BadField>;
 }
 
+/// The text of a number: it can stand in any head.
+#[derive(Debug, Clone, Copy)]
+pub struct Digits<'b>(&'b [u8]);
+
+/// Memory for the text of a number.
+#[derive(Default)]
+pub struct NumberBuffer {
+    whole: itoa::Buffer,
+    decimal: [u8; 24],
+}
+
+impl NumberBuffer {
+    #[inline]
+    pub fn whole(&mut self, number: u64) -> Digits<'_> {
+        Digits(self.whole.format(number).as_bytes())
+    }
+
+    /// Seconds as APISIX 3.18 prints them: two decimals at most, rounded down, without trailing zeros.
+    #[inline]
+    pub fn seconds(&mut self, ms: u64) -> Digits<'_> {
+        let whole = self.whole.format(ms / 1000).as_bytes();
+        let hundredths = (ms % 1000 / 10) as u8;
+        if hundredths == 0 {
+            return Digits(whole);
+        }
+        let point = whole.len();
+        self.decimal[..point].copy_from_slice(whole);
+        self.decimal[point..point + 3].copy_from_slice(&[
+            b'.',
+            b'0' + hundredths / 10,
+            b'0' + hundredths % 10,
+        ]);
+        Digits(&self.decimal[..point + if hundredths.is_multiple_of(10) { 2 } else { 3 }])
+    }
+}
+
+impl Digits<'_> {
+    #[inline]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.0
+    }
+}
+
 impl HeaderName {
     /// # Errors
     /// The text is not a token (RFC 9110 section 5.6.2).

@@ -75,7 +75,7 @@ pub use client::Client;
 pub use consumers::{Consumer, Consumers};
 pub use endpoint::Endpoint;
 pub use exchange::{Chunk, Exchange, RouteInfo, RouteNames};
-pub use header::{HeaderName, Named};
+pub use header::{Digits, HeaderName, Named, NumberBuffer};
 pub use instance::Factory;
 pub use phase::{Phase, Phases};
 pub use plugin::Plugin;

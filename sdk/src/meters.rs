@@ -15,6 +15,7 @@
 
 mod counts;
 pub mod live;
+mod memo;
 mod reading;
 mod series;
 mod settings;
@@ -27,6 +28,7 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use counts::Totals;
+pub use memo::{Addresses, SeriesMemo};
 pub use reading::{Histogram, Reading};
 pub use series::{COMMAND_BOUNDS_US, Kind};
 pub use settings::Settings;

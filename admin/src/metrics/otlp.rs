@@ -282,8 +282,8 @@ mod tests {
             bandwidth: "route=\"1\"".into(),
         };
         let sample = Sample { total_us: 1_500, upstream_us: None, received: 3, sent: 4 };
-        shard.http(|key| key.push(1), labels, &sample);
-        shard.http(|key| key.push(1), labels, &sample);
+        shard.http(None, |key| key.push(1), labels, &sample);
+        shard.http(None, |key| key.push(1), labels, &sample);
         let facts = Facts { hostname: "h\"\n1", version: "v", steady_ms: 1, ..Facts::default() };
         let all = decoded(&exports(&meters, &facts, TIMES));
         let metric = |name: &str| all.iter().find(|metric| metric.name == name).cloned().unwrap();

@@ -3,7 +3,7 @@
 //! One limit of limit-count: its key, its numbers and its headers.
 
 use sdk::limit::{self, Decision};
-use sdk::{Exchange, FieldLines, HeaderName};
+use sdk::{Exchange, FieldLines, HeaderName, NumberBuffer};
 use serde_json::Value;
 
 use crate::limits::fields::Fields;
@@ -77,57 +77,17 @@ impl Headers {
     /// Shows how a limit stands.
     pub(super) fn set(&self, x: &mut Exchange<'_>, limit: u64, decision: &Decision) {
         let remaining = if decision.allowed { decision.remaining } else { 0 };
-        let mut number = itoa::Buffer::new();
-        let mut seconds = Seconds::default();
-        // Digits can always stand in a head.
+        let mut number = NumberBuffer::default();
         match (&self.fixed, &self.limit) {
             (Some(line), _) => x.set_response_lines(line),
-            (None, Some(name)) => _ = x.set_response_header(name, number.format(limit).as_bytes()),
+            (None, Some(name)) => x.set_response_number(name, number.whole(limit)),
             (None, None) => {}
         }
         if let Some(name) = &self.remaining {
-            let _ = x.set_response_header(name, number.format(remaining).as_bytes());
+            x.set_response_number(name, number.whole(remaining));
         }
         if let Some(name) = &self.reset {
-            let _ = x.set_response_header(name, seconds.format(decision.reset_ms));
-        }
-    }
-}
-
-/// Seconds as APISIX prints them: two decimals at most, rounded down, without trailing zeros.
-#[derive(Default)]
-struct Seconds([u8; 24]);
-
-impl Seconds {
-    fn format(&mut self, ms: u64) -> &[u8] {
-        let mut number = itoa::Buffer::new();
-        let whole = number.format(ms / 1000).as_bytes();
-        let hundredths = (ms % 1000 / 10) as u8;
-        let mut len = whole.len();
-        self.0[..len].copy_from_slice(whole);
-        if hundredths > 0 {
-            self.0[len..len + 3].copy_from_slice(&[b'.', b'0' + hundredths / 10, b'0' + hundredths % 10]);
-            len += if hundredths.is_multiple_of(10) { 2 } else { 3 };
-        }
-        &self.0[..len]
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn seconds_have_two_decimals_at_most() {
-        for (ms, text) in [
-            (60_000, "60"),
-            (59_999, "59.99"),
-            (500, "0.5"),
-            (9, "0"),
-            (10, "0.01"),
-            (u64::MAX, "18446744073709551.61"),
-        ] {
-            assert_eq!(Seconds::default().format(ms), text.as_bytes(), "{ms}");
+            x.set_response_number(name, number.seconds(decision.reset_ms));
         }
     }
 }

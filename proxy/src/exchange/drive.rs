@@ -55,6 +55,7 @@ pub(crate) async fn drive(
     let arrival = down.arrival();
     let mut x = Exchange::new(messages, client, &lease.consumers, &**worker);
     x.engine_mut().forward.hops = hops;
+    x.engine_mut().series_memo = Some(&lease.series);
     let timing = &mut x.engine_mut().timing;
     timing.received = arrival.head_bytes;
     timing.connection_requests = arrival.requests;

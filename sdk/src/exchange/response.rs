@@ -6,7 +6,7 @@ use wire::{BadField, FieldLines, ResponseHead};
 
 use super::{Exchange, Source};
 use crate::engine::{Edit, EndReply, ReplyFilter};
-use crate::header::Named;
+use crate::header::{Digits, HeaderName, Named};
 use crate::response_body::{BodySource, Coder, SizedSource};
 use crate::step::Reply;
 
@@ -65,6 +65,13 @@ impl Exchange<'_> {
     #[inline]
     pub fn set_response_lines(&mut self, lines: &FieldLines) {
         self.engine.set_lines(lines);
+    }
+
+    /// As [`Exchange::set_response_header`], with a number as the value. Without room for it the request is not
+    /// forwarded.
+    #[inline]
+    pub fn set_response_number(&mut self, name: &HeaderName, number: Digits<'_>) {
+        let _ = self.engine.edit_checked(Edit::Set, name, number.as_bytes());
     }
 
     /// Adds a response header, in addition to those of the same name.

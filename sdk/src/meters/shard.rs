@@ -16,6 +16,7 @@ use hashbrown::{HashMap, HashTable};
 
 use super::counts::WorkerCounts;
 use super::live::Live;
+use super::memo::{Addresses, SeriesMemo};
 use super::series::{self, Commands, Count, Kind, Latency, Registered, Traffic, add};
 use super::trial::Trial;
 use super::{Settings, escaped};
@@ -30,7 +31,7 @@ pub struct Shard {
     pub live: Live,
     new: Sender<Registered>,
     /// Requests by their labels.
-    entries: RefCell<HashTable<Labelled>>,
+    entries: RefCell<HashTable<Arc<Labelled>>>,
     hash: RandomState,
     /// Series by label text, since different requests may share one if labels are left out.
     known: RefCell<KnownSeries>,
@@ -56,7 +57,7 @@ struct KnownSeries {
 
 /// The series of requests with the same labels.
 #[derive(Debug)]
-struct Labelled {
+pub struct Labelled {
     key: Box<[u8]>,
     status: Arc<Count>,
     latency: Arc<Latency>,
@@ -212,21 +213,50 @@ impl Shard {
 
 /// The counters of the prometheus plugin.
 impl Shard {
-    /// Counts a request. `key` writes bytes that identify all its labels; `labels` makes their
-    /// text, and is called only for labels that are new here (with `true`: for [`OVERFLOW`]).
+    /// Counts a request. `recent` finds the labels of most; for others `key` writes bytes that
+    /// identify all labels; `labels` makes their text, and is called only for labels that are new
+    /// here (with `true`: for [`OVERFLOW`]).
     #[inline]
-    pub fn http(&self, key: impl FnOnce(&mut Vec<u8>), labels: impl Fn(bool) -> Labels, sample: &Sample) {
+    pub fn http(
+        &self,
+        recent: Option<(&SeriesMemo, Addresses)>,
+        key: impl FnOnce(&mut Vec<u8>),
+        labels: impl Fn(bool) -> Labels,
+        sample: &Sample,
+    ) {
+        if let Some((memo, addresses)) = &recent
+            && memo.with(addresses, |labelled| labelled.count(&self.settings, sample))
+        {
+            return;
+        }
+        self.find(recent, key, labels, sample);
+    }
+
+    /// Counts a request whose labels are looked for by their key.
+    #[cold]
+    fn find(
+        &self,
+        recent: Option<(&SeriesMemo, Addresses)>,
+        key: impl FnOnce(&mut Vec<u8>),
+        labels: impl Fn(bool) -> Labels,
+        sample: &Sample,
+    ) {
         let mut scratch = self.scratch.borrow_mut();
         scratch.clear();
         key(&mut scratch);
         let hash = self.hash.hash_one(&scratch[..]);
-        if let Some(entry) = self.entries.borrow().find(hash, |entry| *entry.key == scratch[..])
-            && !entry.retired()
-        {
-            entry.count(&self.settings, sample);
-            return;
+        let known = self.entries.borrow().find(hash, |entry| *entry.key == scratch[..]).cloned();
+        let entry = known.filter(|entry| !entry.retired()).or_else(|| self.first(hash, &scratch, &labels));
+        match (entry, &*self.overflow.borrow()) {
+            (Some(entry), _) => {
+                entry.count(&self.settings, sample);
+                if let Some((memo, addresses)) = recent {
+                    memo.keep(&addresses, entry);
+                }
+            }
+            (None, Some(overflow)) => overflow.count(&self.settings, sample),
+            (None, None) => {}
         }
-        self.first(hash, &scratch, &labels, sample);
     }
 
     /// Counts a stream that has ended.
@@ -281,9 +311,9 @@ impl Shard {
         add(&self.node.calls_unwatched, 1);
     }
 
-    /// Counts a request whose labels are new, or were retired.
+    /// Makes a label set that is new, or was retired. Without room there is one for all others.
     #[cold]
-    fn first(&self, hash: u64, key: &[u8], labels: &dyn Fn(bool) -> Labels, sample: &Sample) {
+    fn first(&self, hash: u64, key: &[u8], labels: &dyn Fn(bool) -> Labels) -> Option<Arc<Labelled>> {
         self.sweep();
         let mut entries = self.entries.borrow_mut();
         if let Ok(old) = entries.find_entry(hash, |entry| *entry.key == *key) {
@@ -291,19 +321,16 @@ impl Shard {
         }
         // Different requests may share a series, so both tables are bounded.
         if self.has_room() && entries.len() < self.settings.max_series {
-            let entry = self.entry(key, labels(false));
-            entry.count(&self.settings, sample);
-            entries.insert_unique(hash, entry, |entry| self.hash.hash_one(&entry.key[..]));
-            return;
+            let entry = Arc::new(self.entry(key, labels(false)));
+            entries.insert_unique(hash, entry.clone(), |entry| self.hash.hash_one(&entry.key[..]));
+            return Some(entry);
         }
         add(&self.node.metric_errors, 1);
         let mut overflow = self.overflow.borrow_mut();
         if overflow.as_ref().is_none_or(Labelled::retired) {
             *overflow = Some(self.entry(b"", labels(true)));
         }
-        if let Some(entry) = &*overflow {
-            entry.count(&self.settings, sample);
-        }
+        None
     }
 
     /// Whether there is room for one more label set, by the known total and this shard's additions.
@@ -422,7 +449,7 @@ impl Default for Shard {
 
 impl Labelled {
     #[inline]
-    fn retired(&self) -> bool {
+    pub(super) fn retired(&self) -> bool {
         use series::Series;
         self.status.retired() || self.latency.retired() || self.bandwidth.retired()
     }

@@ -15,7 +15,7 @@ fn labels(route: &str) -> Labels {
 
 fn count(shard: &Shard, route: &str, sample: Sample) {
     let make = |overflow| labels(if overflow { OVERFLOW } else { route });
-    shard.http(|key| key.extend_from_slice(route.as_bytes()), make, &sample);
+    shard.http(None, |key| key.extend_from_slice(route.as_bytes()), make, &sample);
 }
 
 fn scrape(meters: &Meters) -> String {
@@ -132,7 +132,7 @@ fn requests_with_equal_labels_are_bounded() {
     let shard = meters.shard(0);
     for request in 0..1000u32 {
         let labels = |_| Labels { route: "1".into(), status: "route=\"1\"".into(), ..Labels::default() };
-        shard.http(|key| key.extend_from_slice(&request.to_le_bytes()), labels, &Sample::default());
+        shard.http(None, |key| key.extend_from_slice(&request.to_le_bytes()), labels, &Sample::default());
     }
     assert!(shard.label_sets() <= 200);
 }
@@ -408,7 +408,7 @@ fn a_shared_series_is_counted_once_against_the_bound() {
     let meters = Meters::new(Settings { max_series: 1 + 2 + 3 * 18 + 1, ..Settings::default() });
     let shard = meters.shard(0);
     for key in 0..5u8 {
-        shard.http(|bytes| bytes.push(key), |_| labels("1"), &Sample::default());
+        shard.http(None, |bytes| bytes.push(key), |_| labels("1"), &Sample::default());
     }
     let text = scrape(&meters);
     assert_eq!(value(&text, "status{code=\"200\",route=\"1\"}"), Some(5.0));

@@ -16,7 +16,7 @@ fn labels(route: &str) -> Labels {
 
 fn count(shard: &Shard, route: &str, sample: Sample) {
     let make = |overflow| labels(if overflow { OVERFLOW } else { route });
-    shard.http(|key| key.extend_from_slice(route.as_bytes()), make, &sample);
+    shard.http(None, |key| key.extend_from_slice(route.as_bytes()), make, &sample);
 }
 
 fn scrape(meters: &Meters) -> String {

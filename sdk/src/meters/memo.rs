@@ -1,0 +1,68 @@
+//! hot path
+//!
+//! The label sets of recent requests, found by addresses in the snapshot instead of by their texts.
+
+use std::cell::RefCell;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::shard::Labelled;
+use crate::exchange::Source;
+
+/// Places of a [`SeriesMemo`]; a power of two.
+const PLACES: usize = 64;
+
+/// Where the label values of a request lie in its snapshot, and the values that do not lie there. Equal addresses mean
+/// equal labels as long as the snapshot is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Addresses {
+    /// The plugin instance, whose settings choose the labels.
+    pub instance: usize,
+    pub route: usize,
+    pub matched_uri: usize,
+    pub matched_host: usize,
+    pub consumer: usize,
+    pub code: u16,
+    pub source: Source,
+    pub node: Option<IpAddr>,
+}
+
+/// Label sets by the addresses of one snapshot. Valid as long as that snapshot is held.
+#[derive(Debug)]
+pub struct SeriesMemo(RefCell<[Place; PLACES]>);
+
+type Place = Option<(Addresses, Arc<Labelled>)>;
+
+impl Default for SeriesMemo {
+    fn default() -> SeriesMemo {
+        SeriesMemo(RefCell::new([const { None }; PLACES]))
+    }
+}
+
+impl SeriesMemo {
+    /// Calls `count` with the label set of these addresses; false if it is not known.
+    #[inline]
+    pub(super) fn with(&self, addresses: &Addresses, count: impl FnOnce(&Labelled)) -> bool {
+        match &self.0.borrow()[addresses.place()] {
+            Some((known, labelled)) if known == addresses && !labelled.retired() => {
+                count(labelled);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    #[cold]
+    pub(super) fn keep(&self, addresses: &Addresses, labelled: Arc<Labelled>) {
+        self.0.borrow_mut()[addresses.place()] = Some((*addresses, labelled));
+    }
+}
+
+impl Addresses {
+    #[inline]
+    fn place(&self) -> usize {
+        // A plan, and most consumers, are apart by 64 bytes or more.
+        let sum = (self.route >> 6).wrapping_add(self.consumer >> 6).wrapping_add(usize::from(self.code));
+        sum % PLACES
+    }
+}
