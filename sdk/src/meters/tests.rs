@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use super::*;
+use crate::exchange::Source;
 
 fn labels(route: &str) -> Labels {
     Labels {
@@ -425,6 +426,41 @@ fn a_removed_label_set_is_made_again_once() {
     (0..10).for_each(|_| count(&shard, "7", Sample::default()));
     assert_eq!(shard.label_sets(), 20);
     assert_eq!(value(&scrape(&meters), "status{code=\"200\",route=\"7\"}"), Some(10.0));
+}
+
+#[test]
+fn label_sets_are_found_by_address_until_they_are_removed() {
+    let meters = Meters::default();
+    let (shard, memo) = (meters.shard(0), SeriesMemo::default());
+    let keys = std::cell::Cell::new(0);
+    let addresses = |route: usize, code| Addresses {
+        instance: 1,
+        route: route << 6,
+        matched_uri: 2,
+        matched_host: 3,
+        consumer: 0,
+        code,
+        source: Source::Upstream,
+        node: Some([127, 0, 0, 1].into()),
+    };
+    let count = |name: &str, addresses| {
+        let key = |bytes: &mut Vec<u8>| {
+            keys.set(keys.get() + 1);
+            bytes.extend_from_slice(name.as_bytes());
+        };
+        shard.http(Some((&memo, addresses)), key, |_| labels(name), &Sample::default());
+        keys.take()
+    };
+    assert_eq!([count("1", addresses(1, 200)), count("1", addresses(1, 200))], [1, 0]);
+    // The same place of the memo, but another label set.
+    assert_eq!([count("2", addresses(65, 200)), count("1", addresses(1, 200))], [1, 1]);
+    assert_eq!([count("1-404", addresses(1, 404)), count("1", addresses(1, 200))], [1, 0]);
+    let text = scrape(&meters);
+    assert_eq!(value(&text, "status{code=\"200\",route=\"1\"}"), Some(4.0));
+    assert_eq!(value(&text, "status{code=\"200\",route=\"2\"}"), Some(1.0));
+    meters.retain_routes(|route| route != "1");
+    assert_eq!([count("1", addresses(1, 200)), count("1", addresses(1, 200))], [1, 0]);
+    assert_eq!(value(&scrape(&meters), "status{code=\"200\",route=\"1\"}"), Some(2.0));
 }
 
 /// Series that are written together may expire separately.
