@@ -205,6 +205,14 @@ impl<'a> Lent<'a> {
         }
     }
 
+    /// Exchanges an empty large buffer for a small one.
+    pub(crate) fn reduce(&mut self) {
+        if let Some(buffer) = self.buffer.take_if(|buffer| buffer.is_empty() && buffer.capacity() == LARGE) {
+            self.buffers.give(buffer);
+            self.buffer = Some(self.buffers.take());
+        }
+    }
+
     pub(crate) fn take_inner(&mut self) -> Option<Buffer> {
         self.buffer.take()
     }
@@ -288,5 +296,11 @@ mod tests {
         let (large, small) = (lent.get().space().as_ptr(), buffers.small.buffers.borrow().len());
         lent.enlarge();
         assert_eq!((lent.get().space().as_ptr(), small), (large, 1));
+        lent.get().filled(1);
+        lent.reduce();
+        assert_eq!(lent.get().capacity(), LARGE, "it holds a byte");
+        lent.get().consume(1);
+        lent.reduce();
+        assert_eq!(lent.get().capacity(), SMALL);
     }
 }

@@ -237,6 +237,15 @@ impl<'a> Response<'a> {
         }
     }
 
+    /// How many bytes the client takes now, where its protocol says so.
+    #[inline]
+    pub(crate) fn window(&self) -> Option<usize> {
+        match self {
+            Response::H1(_) | Response::H3(_) => None,
+            Response::H2(response) => Some(response.stream.window()),
+        }
+    }
+
     /// The request's body is wanted now: tells a client that waits to hear so.
     #[inline]
     pub(crate) async fn go_on(&mut self) -> Result<(), Fault> {

@@ -221,6 +221,13 @@ impl Receiver<'_> {
         }
     }
 
+    /// Chooses the memory of the next read for a client that takes this many bytes now.
+    pub(crate) fn fit(&mut self, window: usize) {
+        if let Receiver::H1(from) = self {
+            from.fit(window);
+        }
+    }
+
     /// Reads more of the body.
     #[inline]
     pub(crate) async fn read(&mut self, deadline: u64) -> Result<(), Fault> {

@@ -369,6 +369,9 @@ impl Delivery<'_, '_, '_> {
     /// Reads more of the body.
     #[inline]
     async fn read(&mut self) -> Result<(), Fault> {
+        if let Some(window) = self.to.window() {
+            self.from.fit(window);
+        }
         let deadline = self.worker.clock.after(self.read_timeout);
         self.from.read(deadline).await
     }

@@ -216,12 +216,11 @@ impl Mux {
         while sent < bytes.len() {
             let left = &bytes[sent..];
             let room = self.room().saturating_sub(HEAD);
-            let slot = &mut self.slots[index];
-            let window = slot.send_window.min(self.send_window).max(0) as usize;
-            let n = left.len().min(window).min(MAX_PAYLOAD).min(room);
+            let n = left.len().min(self.sendable(index)).min(MAX_PAYLOAD).min(room);
             if n == 0 || room < LEAST.min(left.len()) {
                 break;
             }
+            let slot = &mut self.slots[index];
             slot.send_window -= n as i64;
             self.send_window -= n as i64;
             sent += n;
@@ -297,6 +296,12 @@ impl Mux {
             self.granted -= 1;
             self.grant();
         }
+    }
+
+    /// Bytes that both windows let a stream send.
+    #[inline]
+    pub(super) fn sendable(&self, index: usize) -> usize {
+        self.slots[index].send_window.min(self.send_window).max(0) as usize
     }
 
     /// Gives turns to as many streams as there is room for.

@@ -123,6 +123,11 @@ impl Stream {
         self.mux.borrow().slots[self.index].id == UNNUMBERED
     }
 
+    /// Bytes that the peer's windows let us send.
+    pub(crate) fn window(&self) -> usize {
+        self.mux.borrow().sendable(self.index)
+    }
+
     /// Sends as much of a piece as is possible now; returns the number of bytes. With `ends`, the piece is the last one.
     pub(crate) fn poll_send(
         &self,

@@ -14,7 +14,7 @@ use wire::h1::encode::{BadTarget, decimal, request_line};
 use wire::{Field, Fields, Framing, Method, Name, ResponseHead};
 
 use super::{Head, Lines, Size};
-use crate::buffers::{Buffer, Lent, SMALL};
+use crate::buffers::{Buffer, LARGE, Lent, SMALL};
 use crate::clock::Waiter;
 use crate::exchange::fault::{Fault, FaultKind};
 use crate::h1::{Body, Writer};
@@ -283,6 +283,14 @@ impl Receiver<'_> {
         self.body.trailers()
     }
 
+    /// A client that takes little now may take no more for long, so that a small buffer has to do.
+    pub(crate) fn fit(&mut self, window: usize) {
+        if window < LARGE {
+            self.long = false;
+            self.lent.reduce();
+        }
+    }
+
     /// Reads more of the body.
     #[inline]
     pub(crate) async fn read(&mut self, deadline: u64) -> Result<(), Fault> {
@@ -365,6 +373,30 @@ mod tests {
                 assert!(reading.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
                 drop(reading);
                 assert_eq!(!from.lent.is_none(), holds);
+            }
+        });
+    }
+
+    #[test]
+    fn a_long_body_is_read_into_large_buffers_while_the_client_takes_that_much() {
+        beside_worker(Settings::default(), async |worker, _| {
+            let (server, io) = pair(Schedule::default(), Schedule::default());
+            let mut conn = Conn::new(Io::Memory(io));
+            let (waiter, mut out) = (worker.clock.waiter(), Vec::new());
+            let (_to, mut from) = conn.begin(&worker, [&waiter, &waiter], &mut out, Duration::from_secs(1));
+            server.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n").await.unwrap();
+            let (mut head, mut deadline) = (ResponseHead::default(), u64::MAX);
+            from.head(&mut head, Method::Get, &mut deadline, || Ok(u64::MAX)).await.unwrap();
+            for (window, size) in
+                [(LARGE, SMALL), (LARGE, LARGE), (LARGE - 1, SMALL), (0, SMALL), (LARGE, LARGE)]
+            {
+                server.write_all(&[b'x'; SMALL]).await.unwrap();
+                from.fit(window);
+                from.read(u64::MAX).await.unwrap();
+                while from.take(false).unwrap() {
+                    from.used();
+                }
+                assert_eq!(from.lent.get().capacity(), size, "{window}");
             }
         });
     }

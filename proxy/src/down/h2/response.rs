@@ -61,7 +61,7 @@ impl Output {
 pub(crate) struct Response<'a> {
     pub(super) worker: &'a Worker,
     pub(crate) waiter: &'a Waiter,
-    pub(super) stream: &'a h2::Stream,
+    pub(crate) stream: &'a h2::Stream,
     pub(super) output: &'a RefCell<Output>,
     /// Where else the same is served.
     pub(super) alt_svc: Option<&'a [u8]>,
