@@ -23,22 +23,23 @@ pub(crate) async fn write_all(
     bytes: &[u8],
     timeout: Duration,
 ) -> Result<(), Failed> {
-    // Most writes go at once, and need no deadline.
-    let at_once = match bytes.is_empty() {
-        true => Poll::Ready(Ok(0)),
-        false => poll_fn(|cx| Poll::Ready(to.poll_write(cx, bytes))).await,
-    };
-    let written = match at_once {
-        Poll::Ready(Ok(n)) if n == bytes.len() && to.is_direct() => return Ok(()),
-        Poll::Ready(Ok(n)) => n,
-        Poll::Ready(Err(_)) => return Err(Failed::Closed),
-        Poll::Pending => 0,
-    };
+    let written = if bytes.is_empty() { 0 } else { write_at_once(to, bytes).await? };
     write_rest(worker, waiter, to, bytes, written, timeout).await
 }
 
+/// Writes what goes without waiting; says how much that was. Most messages do, so that they need no deadline.
+#[inline]
+pub(crate) async fn write_at_once(to: &mut WriteHalf<'_>, bytes: &[u8]) -> Result<usize, Failed> {
+    poll_fn(|cx| match to.poll_write(cx, bytes) {
+        Poll::Ready(Ok(n)) => Poll::Ready(Ok(n)),
+        Poll::Ready(Err(_)) => Poll::Ready(Err(Failed::Closed)),
+        Poll::Pending => Poll::Ready(Ok(0)),
+    })
+    .await
+}
+
 /// Writes everything behind the bytes that are `written`.
-async fn write_rest(
+pub(crate) async fn write_rest(
     worker: &Worker,
     waiter: &Waiter,
     to: &mut WriteHalf<'_>,

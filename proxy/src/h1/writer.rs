@@ -40,7 +40,8 @@ impl Writer<'_> {
         trailers: Option<&Fields>,
     ) -> Result<(), Failed> {
         if !self.chunked {
-            return self.send(bytes, b"").await;
+            // The usual case spares a future.
+            return if self.join(bytes, b"") { self.flush().await } else { self.send(bytes, b"").await };
         }
         let begun = !bytes.is_empty();
         if begun {
@@ -65,14 +66,22 @@ impl Writer<'_> {
         self.send(bytes, b"").await
     }
 
+    /// Copies a short piece behind what waits to go out; false if it is to go out from where it lies.
     #[inline]
+    fn join(&mut self, bytes: &[u8], after: &[u8]) -> bool {
+        let joins = bytes.len() <= COPIED && !(self.out.is_empty() && after.is_empty());
+        if joins {
+            self.out.extend_from_slice(bytes);
+            self.out.extend_from_slice(after);
+        }
+        joins
+    }
+
     async fn send(&mut self, bytes: &[u8], after: &[u8]) -> Result<(), Failed> {
-        let Writer { worker, waiter, to, out, timeout, .. } = self;
-        if bytes.len() <= COPIED && !(out.is_empty() && after.is_empty()) {
-            out.extend_from_slice(bytes);
-            out.extend_from_slice(after);
+        if self.join(bytes, after) {
             return self.flush().await;
         }
+        let Writer { worker, waiter, to, out, timeout, .. } = self;
         let written = if out.is_empty() && after.is_empty() {
             io::write_all(worker, waiter, to, bytes, *timeout).await
         } else {
@@ -89,7 +98,11 @@ impl Writer<'_> {
             return Ok(());
         }
         let Writer { worker, waiter, to, out, timeout, .. } = self;
-        let written = io::write_all(worker, waiter, to, out, *timeout).await;
+        let written = match io::write_at_once(to, out).await {
+            Ok(n) if n == out.len() && to.is_direct() => Ok(()),
+            Ok(n) => io::write_rest(worker, waiter, to, out, n, *timeout).await,
+            Err(failed) => Err(failed),
+        };
         self.out.clear();
         written
     }

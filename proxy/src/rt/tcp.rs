@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, tcp};
+use tokio::task::coop::has_budget_remaining;
 
 /// A listening socket on a worker.
 #[derive(Debug)]
@@ -117,13 +118,13 @@ impl Stream {
     /// found nothing more. No system call.
     #[inline]
     pub(crate) fn maybe_readable(&self) -> bool {
-        self.0.try_io(Interest::READABLE, || Ok(())).is_ok()
+        is_marked_readable(&self.0)
     }
 
     /// Waits for bytes or an end without holding a buffer.
     #[inline]
     pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.0.poll_read_ready(cx)
+        poll_readable(&self.0, cx)
     }
 
     /// Looks at what is there and leaves it where it is. `Ok(0)` is the end.
@@ -146,6 +147,21 @@ impl Stream {
     }
 }
 
+#[inline]
+fn is_marked_readable(stream: &TcpStream) -> bool {
+    stream.try_io(Interest::READABLE, || Ok(())).is_ok()
+}
+
+/// Waits for bytes or an end. A task is entered as waiting only if the kernel has reported nothing yet, or if it has
+/// done so much in this turn that others come first.
+#[inline]
+fn poll_readable(stream: &TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    if is_marked_readable(stream) && has_budget_remaining() {
+        return Poll::Ready(Ok(()));
+    }
+    stream.poll_read_ready(cx)
+}
+
 impl ReadHalf<'_> {
     /// Reads what is there. `Ok(0)` is the end. A short read leaves the socket marked as
     /// drained, so the next call waits for the kernel's word instead of asking in vain.
@@ -162,8 +178,7 @@ impl ReadHalf<'_> {
     /// Waits for bytes or an end without holding a buffer.
     #[inline]
     pub(crate) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let stream: &TcpStream = self.0.as_ref();
-        stream.poll_read_ready(cx)
+        poll_readable(self.0.as_ref(), cx)
     }
 
     /// Waits until there is something to read, and leaves it where it is: `Ok(0)` is the end.
