@@ -45,6 +45,7 @@ pub mod meters;
 pub mod offload;
 pub mod otlp;
 pub mod pattern;
+mod permit;
 pub mod phase;
 pub mod plugin;
 pub mod protobuf;

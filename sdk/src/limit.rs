@@ -8,7 +8,6 @@
 //! ([`Build::limit`]). This crate knows no server: the program registers the policies it has
 //! ([`Limits`]).
 
-use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
@@ -27,6 +26,7 @@ mod local;
 pub mod suite;
 
 pub use crate::counters::{Group, Groups};
+pub use crate::permit::Permit;
 pub use local::Local;
 
 /// The limit of a plugin instance.
@@ -86,33 +86,6 @@ pub struct Decision {
     pub delay_us: u64,
     /// Counts a request of [`Rule::Concurrent`] out when it is dropped.
     pub permit: Option<Permit>,
-}
-
-/// A request that is in.
-#[derive(Debug)]
-pub struct Permit {
-    _inside: Inside,
-}
-
-enum Inside {
-    Local(local::Entry),
-    Shared(Box<dyn Any>),
-}
-
-impl Permit {
-    /// Wraps a value that counts the request out when it is dropped.
-    pub fn new<T: 'static>(inside: T) -> Permit {
-        Permit { _inside: Inside::Shared(Box::new(inside)) }
-    }
-}
-
-impl fmt::Debug for Inside {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Inside::Local(entry) => entry.fmt(f),
-            Inside::Shared(inside) => inside.fmt(f),
-        }
-    }
 }
 
 /// Why a hit could not be counted.

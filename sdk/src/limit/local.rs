@@ -2,10 +2,9 @@
 //!
 //! The limiter of this node, exact across its workers.
 
-use std::fmt;
 use std::sync::Arc;
 
-use super::{Decision, Hit, Inside, Kind, Limiter, Permit, Rule, Unavailable, Wanted};
+use super::{Decision, Hit, Kind, Limiter, Permit, Rule, Unavailable, Wanted};
 use crate::build::Build;
 use crate::counters::{CounterKey, Counters, Entered, Gauges, Paces};
 use crate::step::LocalFuture;
@@ -18,24 +17,6 @@ pub struct Local {
     gauges: Arc<Gauges>,
     /// The beginning of all keys. All are made with the seeds of `counters`, for each of the tables.
     scope: CounterKey,
-}
-
-/// A request that is in.
-pub(super) struct Entry {
-    gauges: Arc<Gauges>,
-    key: CounterKey,
-}
-
-impl Drop for Entry {
-    fn drop(&mut self) {
-        self.gauges.leave(self.key);
-    }
-}
-
-impl fmt::Debug for Entry {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Entry").field(&self.key).finish()
-    }
 }
 
 const NO_ROOM: Unavailable = Unavailable("the dictionary plugin-limit-conn has no room for another key");
@@ -87,8 +68,7 @@ impl Local {
             }
             Rule::Concurrent { most, .. } => match self.gauges.enter(key, most) {
                 Entered::In(within) => {
-                    let entry = Entry { gauges: self.gauges.clone(), key };
-                    let permit = Some(Permit { _inside: Inside::Local(entry) });
+                    let permit = Some(Permit::local(self.gauges.clone(), key));
                     Ok(Decision { allowed: true, remaining: most - within, permit, ..Decision::default() })
                 }
                 Entered::Rejected => Ok(Decision::default()),
