@@ -6,7 +6,7 @@ use crate::Severity;
 use crate::nginx::cases::{Case, Outcome, Rewrite, State};
 use crate::nginx::directive::Directive;
 use crate::nginx::draft::Draft;
-use crate::nginx::locations::{self, Location};
+use crate::nginx::locations::{self, Location, LocationKind};
 use crate::nginx::proxying;
 use crate::nginx::scope::Scope;
 use crate::nginx::text::{Piece, Text};
@@ -47,7 +47,12 @@ impl<'a> Http<'_, 'a> {
             );
         };
         if !is_whole {
-            for rival in locations::rivals(current.locations, start) {
+            // Such a regular expression has taken the path before it could be changed.
+            let is_outer = current.locations.iter().any(|one| std::ptr::eq(one, location));
+            let keeps_segment =
+                is_outer && location.kind == LocationKind::Prefix && keeps_last_segment(&rewrite);
+            let takes_changed = |rival: &&Location<'_>| !(keeps_segment && is_of_last_segment(&rival.path));
+            for rival in locations::rivals(current.locations, start).into_iter().filter(takes_changed) {
                 let severity = if is_guarded(&rival.scope) { Severity::Guard } else { Severity::Behaviour };
                 let effect =
                     format!("changed paths that match `{}` are not served by that location", rival.path);
@@ -102,6 +107,25 @@ fn swapped(rewrite: &Rewrite, target: &Location<'_>, lookup: Lookup<'_>) -> Rewr
         *first = format!("{uri}{rest}");
     }
     rewrite
+}
+
+/// Whether the last segment of a path is the same after the rewrite: what follows a `/` in both is one group.
+fn keeps_last_segment(rewrite: &Rewrite) -> bool {
+    let Some(before) =
+        ["(.*)$", "(.*)", "(.+)$", "(.+)"].iter().find_map(|end| rewrite.pattern.strip_suffix(end))
+    else {
+        return false;
+    };
+    let is_first = !before.contains('(') && before.ends_with('/');
+    is_first
+        && matches!(&rewrite.replacement.0[..], [Piece::Literal(text), Piece::Variable(group)]
+            if group == "1" && text.ends_with('/') && !text.contains('?'))
+}
+
+/// Whether a regular expression tells of a path's last segment alone: it can match no `/`, and ends where the path ends.
+fn is_of_last_segment(pattern: &str) -> bool {
+    let Some(text) = pattern.strip_suffix('$') else { return false };
+    text.replace("\\.", "").chars().all(|c| c.is_ascii_alphanumeric() || "_-()|?:".contains(c))
 }
 
 fn is_guarded(scope: &Scope<'_>) -> bool {

@@ -460,6 +460,25 @@ fn a_changed_path_is_sent_as_the_location_that_serves_it_sends_paths() {
 }
 
 #[test]
+fn a_regular_expression_that_took_the_path_before_its_change_is_no_rival() {
+    let rivals = |regex: &str, old: &str, rewrite: &str| {
+        let import = server(&format!(
+            "location /v1/ {{ proxy_pass http://b:1; }} location ~ {regex} {{ proxy_pass http://c:1; }}
+             location {old} {{ rewrite {rewrite} last; }}"
+        ));
+        findings(&import).iter().filter(|finding| finding.contains("are not served by that location")).count()
+    };
+    let kept = "^/old/(.*)$ /v1/$1";
+    assert_eq!(rivals(r"\.(png|jpg)$", "/old/", kept), 0);
+    // Others may match the changed path alone.
+    assert_eq!(rivals(r"v1/.*\.png$", "/old/", kept), 1);
+    assert_eq!(rivals(r"\.png", "/old/", kept), 1);
+    assert_eq!(rivals(r"\.(png|jpg)$", "/old/", "^/old/(.*)$ /v1/$1.png"), 1);
+    assert_eq!(rivals(r"\.(png|jpg)$", "/old/", "^/old(.*)$ /v1/$1"), 1);
+    assert_eq!(rivals(r"\.(png|jpg)$", "^~ /old/", kept), 1);
+}
+
+#[test]
 fn times_of_answers_of_servers_are_the_plugins() {
     let import =
         server("location / { proxy_pass http://b:1; expires 7d; add_header Cache-Control public always; }");
