@@ -1,4 +1,4 @@
-//! Rings of samples, in memory whose size is fixed at the start.
+//! Rings of samples, in bounded memory that fills as they come.
 //!
 //! The whole gateway and each worker: seconds of 15 minutes, ten-second steps of an hour, minutes of
 //! 24 hours; of the gateway with a histogram of durations. The busiest 20 routes and nodes: seconds. The busiest 200 of each: ten-second steps and minutes.

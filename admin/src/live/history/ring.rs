@@ -1,45 +1,55 @@
-//! The last values of a series, in memory of a fixed size.
+//! The last values of a series, in memory of a bounded size.
 
-/// The last samples, the newest at `next - 1`.
+/// The last samples.
 #[derive(Debug)]
 pub(super) struct Ring<T> {
-    samples: Box<[T]>,
+    /// Up to `size` of them; memory is taken with the first one, and filled as they come.
+    samples: Vec<T>,
+    size: usize,
+    /// The place of the next one.
     next: usize,
-    len: usize,
 }
 
-impl<T: Copy + Default> Ring<T> {
+impl<T: Copy> Ring<T> {
     pub fn new(size: usize) -> Ring<T> {
-        Ring { samples: vec![T::default(); size].into(), next: 0, len: 0 }
+        Ring { samples: Vec::new(), size, next: 0 }
     }
 
     /// Adds a sample; it is not made if the ring has no room at all.
     pub fn push(&mut self, sample: impl FnOnce() -> T) {
-        let Some(place) = self.samples.get_mut(self.next) else { return };
-        *place = sample();
-        self.next = (self.next + 1) % self.samples.len();
-        self.len = (self.len + 1).min(self.samples.len());
+        if self.size == 0 {
+            return;
+        }
+        match self.samples.get_mut(self.next) {
+            Some(oldest) => *oldest = sample(),
+            None => {
+                self.samples.reserve_exact(self.size - self.samples.len());
+                self.samples.push(sample());
+            }
+        }
+        self.next = (self.next + 1) % self.size;
     }
 
     pub fn clear(&mut self) {
-        self.len = 0;
+        self.samples.clear();
+        self.next = 0;
     }
 
     /// The newest one.
     pub fn last(&self) -> Option<T> {
-        let at = (self.next + self.samples.len()).checked_sub(1)? % self.samples.len();
-        (self.len > 0).then(|| self.samples[at])
+        self.iter().next_back()
     }
 
     /// From the oldest to the newest.
-    pub fn iter(&self) -> impl Iterator<Item = T> {
-        let size = self.samples.len();
-        let first = self.next + size - self.len;
-        (first..first + self.len).map(move |at| self.samples[at % size])
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = T> {
+        // Without the newer ones before `next`, the oldest is the first.
+        let (newer, older) = self.samples.split_at(self.next.min(self.samples.len()));
+        older.iter().chain(newer).copied()
     }
 
+    /// Bytes when it is full.
     #[cfg(test)]
     pub fn bytes(&self) -> usize {
-        size_of_val(&*self.samples)
+        self.size * size_of::<T>()
     }
 }
