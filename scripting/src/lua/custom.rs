@@ -21,6 +21,7 @@ use super::code::Code;
 use super::functions::Loaded;
 use super::host::Host;
 use super::instance::Script;
+use super::libs::accept_texts;
 use super::machine::Machine;
 use super::native::{to_json, to_lua};
 use super::plugin_id::PluginId;
@@ -398,17 +399,6 @@ impl Factory for Custom {
             machine.runner(name, &functions, &config)
         };
         Ok(fitting.stage(Script::new(id.name, self.host.clone(), self.facts.phases, Box::new(load))))
-    }
-}
-
-/// Schemas of properties that are texts accept anything: APISIX's validator looks for their fields and finds none.
-fn accept_texts(schema: &mut Value) {
-    let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else { return };
-    for property in properties.values_mut() {
-        match property {
-            Value::String(_) => *property = Value::Bool(true),
-            _ => accept_texts(property),
-        }
     }
 }
 

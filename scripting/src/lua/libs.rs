@@ -22,6 +22,7 @@ mod unknown;
 
 use mlua::{Lua, Result, Table, Value};
 
+pub(super) use schema::accept_texts;
 pub(super) use sources::own;
 pub use unknown::similar;
 

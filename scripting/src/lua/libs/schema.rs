@@ -27,6 +27,19 @@ impl UserData for Checker {
     }
 }
 
+/// Makes property schemas that are texts accept anything: APISIX's validator looks for their fields and finds none.
+pub fn accept_texts(schema: &mut serde_json::Value) {
+    let Some(properties) = schema.get_mut("properties").and_then(serde_json::Value::as_object_mut) else {
+        return;
+    };
+    for property in properties.values_mut() {
+        match property {
+            serde_json::Value::String(_) => *property = serde_json::Value::Bool(true),
+            _ => accept_texts(property),
+        }
+    }
+}
+
 /// Adds the fields to a table that a check has filled in.
 fn fill(lua: &Lua, value: &Value, filled: &serde_json::Value) -> Result<()> {
     let Value::Table(table) = value else { return Ok(()) };
@@ -62,8 +75,10 @@ pub(super) fn add_native(lua: &Lua, group: &Table) -> Result<()> {
     group.raw_set(
         "compile",
         function(lua, "compile", |lua, schema: Value| {
-            let compiled = to_serde(lua, schema)
-                .and_then(|schema| Schema::new(&schema).map_err(|invalid| invalid.reason));
+            let compiled = to_serde(lua, schema).and_then(|mut schema| {
+                accept_texts(&mut schema);
+                Schema::new(&schema).map_err(|invalid| invalid.reason)
+            });
             Ok(match compiled {
                 Ok(schema) => (Some(Checker(schema)), None),
                 Err(reason) => (None, Some(reason)),

@@ -151,6 +151,41 @@ fn arguments_of_timers_are_many() {
     }
 }
 
+#[test]
+fn a_name_has_one_timer() {
+    let scripts = Scripts::new();
+    let mut probe = Probe::default();
+    let code = "local timers, exchanges, calls = require('apisix.timers'), 0, 0
+        return function()
+            exchanges = exchanges + 1
+            if exchanges == 1 then
+                while ngx.timer.at(1, function() end) do end
+                timers.register_timer('a', function() ngx.log(ngx.ERR, 'call of the refused timer') end)
+                return
+            end
+            for version = 1, 3 do
+                timers.register_timer('a', function()
+                    calls = calls + 1 ngx.log(ngx.ERR, 'call ', calls, ' of version ', version)
+                end)
+                if version < 3 then timers.unregister_timer('a') end
+            end
+            timers.register_timer('b', function() ngx.log(ngx.ERR, 'call of another') end)
+            timers.unregister_timer('b')
+        end";
+    let stage = scripts.stage(&probe, "access", code).unwrap();
+    assert!(matches!(ask(&stage, &mut probe.exchange()), Step::Next), "{:?}", scripts.lines.0.lock());
+    assert_eq!(probe.world.tasks.take().len(), 1024);
+    assert!(scripts.logged("lua timer not started name=a error=\"too many pending timers\""));
+
+    assert!(matches!(ask(&stage, &mut probe.exchange()), Step::Next), "{:?}", scripts.lines.0.lock());
+    let mut tasks = probe.world.tasks.take();
+    assert_eq!(tasks.len(), 2, "one of each name");
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(tasks.iter_mut().all(|task| task.as_mut().poll(&mut cx).is_ready()));
+    assert!(scripts.logged("call 1 of version 3"), "{:?}", scripts.lines.0.lock());
+    assert!(!scripts.logged("call 2") && !scripts.logged("call of"), "{:?}", scripts.lines.0.lock());
+}
+
 fn ask(stage: &Arc<Stage>, x: &mut Exchange<'_>) -> Step {
     Chain::of(stage.clone()).run(Phase::Access, &mut 0, x)
 }

@@ -20,7 +20,7 @@ local function find(plugin, field, value)
     return one
 end
 
--- Of more consumers no list is made: a list costs time on the worker.
+-- Lists of more than 1,000 consumers are refused, as a list costs time on the worker.
 local MOST = 1000
 
 local function list(plugin)

@@ -86,7 +86,7 @@ core.empty_tab = core.empty_tab or setmetatable({}, {
 -- Settings of plugins in files, which the host sets.
 native.attrs, native.metadata = {}, {}
 
--- Of `config.yaml` scripts see the settings of plugins; the rest has keys.
+-- Scripts see only `plugin_attr` of `config.yaml`; other settings may hold keys.
 local function local_conf()
     return { plugin_attr = native.attrs }
 end
@@ -95,22 +95,32 @@ core.config = core.config or { type = "sluice", local_conf = local_conf }
 core.config_util = core.config_util or {}
 module("apisix.core.config_local", { local_conf = local_conf })
 
--- Each function has a timer of its own, on each worker: there is no privileged process.
-local timers, interval = {}, 1
+-- Each name has a timer of its own, on each worker: there is no privileged process. A timer never ends, so a name that is
+-- registered again uses the timer that it has.
+local timers, is_started, interval = {}, {}, 1
+
+local function start(name)
+    local ok, err = ngx.timer.every(interval, function(premature)
+        local current = timers[name]
+        if current and not premature then
+            current()
+        end
+    end)
+    if ok then
+        is_started[name] = true
+    else
+        timers[name] = nil
+        core.log.error("lua timer not started name=", name, ' error="', err, '"')
+    end
+end
+
 module("apisix.timers", {
     init_worker = function() end,
     register_timer = function(name, call)
-        local before = timers[name]
         timers[name] = call
-        if before then
-            return
+        if not is_started[name] then
+            start(name)
         end
-        ngx.timer.every(interval, function(premature)
-            local current = timers[name]
-            if current and not premature then
-                current()
-            end
-        end)
     end,
     unregister_timer = function(name)
         timers[name] = nil
