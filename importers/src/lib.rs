@@ -24,10 +24,10 @@ mod files;
 mod finding;
 mod format;
 mod kong;
-mod names;
 mod nginx;
 pub mod node;
 mod output;
+mod server_name;
 mod spring;
 mod zuul;
 

@@ -27,7 +27,8 @@ pub(crate) async fn write_all(
     write_rest(worker, waiter, to, bytes, written, timeout).await
 }
 
-/// Writes what goes without waiting; says how much that was. Most messages do, so that they need no deadline.
+/// Writes as much as possible without waiting; returns the number of bytes. Most messages are written whole, and need
+/// no deadline.
 #[inline]
 pub(crate) async fn write_at_once(to: &mut WriteHalf<'_>, bytes: &[u8]) -> Result<usize, Failed> {
     poll_fn(|cx| match to.poll_write(cx, bytes) {
@@ -38,7 +39,7 @@ pub(crate) async fn write_at_once(to: &mut WriteHalf<'_>, bytes: &[u8]) -> Resul
     .await
 }
 
-/// Writes everything behind the bytes that are `written`.
+/// Writes the rest behind the first `written` bytes.
 pub(crate) async fn write_rest(
     worker: &Worker,
     waiter: &Waiter,

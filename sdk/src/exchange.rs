@@ -400,7 +400,8 @@ impl<'s> Exchange<'s> {
     }
 
     /// Sets the identity of the request, and the identity headers for the upstream (APISIX 3.x:
-    /// `X-Consumer-Username`, `X-Credential-Identifier`, `X-Consumer-Custom-ID`).
+    /// `X-Consumer-Username`, `X-Credential-Identifier`, `X-Consumer-Custom-ID`). The consumer must be
+    /// one of [`Exchange::consumers`]: metrics find its label by its address.
     pub fn authenticate(&mut self, identity: Identity) {
         use wire::Name;
         let fields = &mut self.engine.messages.request.fields;

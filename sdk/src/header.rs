@@ -189,4 +189,18 @@ mod tests {
         assert!(named("X-Own").2 && !named("not a name").2);
         assert!(!named(Name::Other).2, "it has no text");
     }
+
+    #[test]
+    fn seconds_have_two_decimals_at_most() {
+        for (ms, text) in [
+            (60_000, "60"),
+            (59_999, "59.99"),
+            (500, "0.5"),
+            (9, "0"),
+            (10, "0.01"),
+            (u64::MAX, "18446744073709551.61"),
+        ] {
+            assert_eq!(NumberBuffer::default().seconds(ms).as_bytes(), text.as_bytes(), "{ms}");
+        }
+    }
 }

@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 use super::context::{Context, Report};
 use super::value::{self, items, text};
 use crate::finding::Severity::{Behaviour, Cosmetic};
-use crate::names::is_server_name;
 use crate::node::Node;
+use crate::server_name::is_server_name;
 
 /// TLS settings of a cluster.
 pub(super) struct Security {
@@ -77,7 +77,7 @@ pub(super) fn read(
         let effect = if name.contains("${") || name.contains("{{") {
             "is a template whose variable is not set"
         } else {
-            "is no name of a server"
+            "is not a valid server name"
         };
         report.behaviour(&place, "sni", format!("`{name}` {effect}; TLS asks for another name"));
     }

@@ -24,6 +24,8 @@ struct Host {
     name: String,
     drafts: Vec<Draft>,
     domains: Domains,
+    /// Its redirect to HTTPS leaves internal clients out, in Envoy alone.
+    spares_internal: bool,
 }
 
 /// The domains of a virtual host by kind.
@@ -74,7 +76,12 @@ pub(super) fn read(
         let ignores_port =
             around.manager.strips_port || boolean(table, "ignore_port_in_host_matching") == Some(true);
         let domains = Domains::read(&texts(&node, "domains"), ignores_port);
-        hosts.push(Host { name: text(&node, "name").unwrap_or_default().to_owned(), drafts, domains });
+        hosts.push(Host {
+            name: text(&node, "name").unwrap_or_default().to_owned(),
+            drafts,
+            domains,
+            spares_internal: text(&node, "require_tls") == Some("EXTERNAL_ONLY"),
+        });
     }
     context.report.take(report, &[]);
     if hosts.len() == 1 && hosts[0].domains.any {
@@ -94,7 +101,7 @@ pub(super) fn read(
                 // The route takes no request, so its findings are of no interest but for being named.
                 let mut report = draft.report;
                 report.findings.retain(|finding| finding.severity != Severity::Guard);
-                if !draft.matcher.never {
+                if !draft.matcher.never && !host.spares_internal {
                     // An earlier route takes its requests, in Envoy as well.
                     report.findings.iter_mut().for_each(|finding| finding.severity = Cosmetic);
                 }

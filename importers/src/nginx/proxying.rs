@@ -12,7 +12,7 @@ use super::responses::{clean, is_token};
 use super::scope::Scope;
 use super::text::{Piece, Text, escaped, group_names};
 use super::upstreams::{self, Target, Upstreams, Use};
-use crate::names::is_server_name;
+use crate::server_name::is_server_name;
 use crate::{Severity, Source};
 
 /// A `proxy_pass`, split.

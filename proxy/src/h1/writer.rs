@@ -66,7 +66,7 @@ impl Writer<'_> {
         self.send(bytes, b"").await
     }
 
-    /// Copies a short piece behind what waits to go out; false if it is to go out from where it lies.
+    /// Appends a short piece to the bytes that wait. Returns false if the piece must be written separately.
     #[inline]
     fn join(&mut self, bytes: &[u8], after: &[u8]) -> bool {
         let joins = bytes.len() <= COPIED && !(self.out.is_empty() && after.is_empty());

@@ -61,8 +61,13 @@ impl SeriesMemo {
 impl Addresses {
     #[inline]
     fn place(&self) -> usize {
+        let node = match self.node {
+            Some(IpAddr::V4(ip)) => ip.to_bits() as usize,
+            Some(IpAddr::V6(ip)) => ip.to_bits() as usize,
+            None => 0,
+        };
         // A plan, and most consumers, are apart by 64 bytes or more.
-        let sum = (self.route >> 6).wrapping_add(self.consumer >> 6).wrapping_add(usize::from(self.code));
-        sum % PLACES
+        let parts = [self.route >> 6, self.consumer >> 6, usize::from(self.code), node];
+        parts.into_iter().fold(0, usize::wrapping_add) % PLACES
     }
 }

@@ -455,8 +455,25 @@ fn label_sets_are_found_by_address_until_they_are_removed() {
     // The same place of the memo, but another label set.
     assert_eq!([count("2", addresses(65, 200)), count("1", addresses(1, 200))], [1, 1]);
     assert_eq!([count("1-404", addresses(1, 404)), count("1", addresses(1, 200))], [1, 0]);
+    let first = addresses(1, 200);
+    let others = [
+        Addresses { instance: 9, ..first },
+        Addresses { matched_uri: 9, ..first },
+        Addresses { matched_host: 9, ..first },
+        Addresses { consumer: 64 << 6, ..first },
+        Addresses { source: Source::Gateway, ..first },
+        Addresses { node: Some([127, 0, 0, 65].into()), ..first },
+    ];
+    for other in others {
+        assert_eq!([count("other", other), count("1", first)], [1, 1], "{other:?}");
+    }
+    let without = Addresses { node: None, ..first };
+    assert_eq!([count("other", without), count("1", first)], [1, 0]);
+    // Servers in turn have places of their own.
+    let second = Addresses { node: Some([127, 0, 0, 2].into()), ..first };
+    assert_eq!([count("1", second), count("1", first), count("1", second)], [1, 0, 0]);
     let text = scrape(&meters);
-    assert_eq!(value(&text, "status{code=\"200\",route=\"1\"}"), Some(4.0));
+    assert_eq!(value(&text, "status{code=\"200\",route=\"1\"}"), Some(14.0));
     assert_eq!(value(&text, "status{code=\"200\",route=\"2\"}"), Some(1.0));
     meters.retain_routes(|route| route != "1");
     assert_eq!([count("1", addresses(1, 200)), count("1", addresses(1, 200))], [1, 0]);

@@ -122,10 +122,16 @@ fn keeps_last_segment(rewrite: &Rewrite) -> bool {
             if group == "1" && text.ends_with('/') && !text.contains('?'))
 }
 
-/// Whether a regular expression tells of a path's last segment alone: it can match no `/`, and ends where the path ends.
+/// Whether a regular expression depends on the last segment of a path alone: it can match no `/`, and ends where the
+/// path ends.
 fn is_of_last_segment(pattern: &str) -> bool {
     let Some(text) = pattern.strip_suffix('$') else { return false };
-    text.replace("\\.", "").chars().all(|c| c.is_ascii_alphanumeric() || "_-()|?:".contains(c))
+    let mut depth = 0;
+    text.replace("\\.", "").chars().all(|c| {
+        depth += i32::from(c == '(') - i32::from(c == ')');
+        // Outside of parentheses the end belongs to the last branch alone.
+        c.is_ascii_alphanumeric() || "_-()?:".contains(c) || c == '|' && depth > 0
+    })
 }
 
 fn is_guarded(scope: &Scope<'_>) -> bool {

@@ -473,6 +473,7 @@ fn a_regular_expression_that_took_the_path_before_its_change_is_no_rival() {
     // Others may match the changed path alone.
     assert_eq!(rivals(r"v1/.*\.png$", "/old/", kept), 1);
     assert_eq!(rivals(r"\.png", "/old/", kept), 1);
+    assert_eq!(rivals(r"v1|\.png$", "/old/", kept), 1);
     assert_eq!(rivals(r"\.(png|jpg)$", "/old/", "^/old/(.*)$ /v1/$1.png"), 1);
     assert_eq!(rivals(r"\.(png|jpg)$", "/old/", "^/old(.*)$ /v1/$1"), 1);
     assert_eq!(rivals(r"\.(png|jpg)$", "^~ /old/", kept), 1);
