@@ -210,7 +210,7 @@ fn names_that_tls_cannot_ask_for_are_left_out() {
         ("one.example", true, ""),
         ("${one_host}", false, "template"),
         ("{{ one }}", false, "template"),
-        ("*.one.example", false, "no name of a server"),
+        ("*.one.example", false, "not a valid server name"),
     ] {
         let socket = format!(
             "name: one\n    transport_socket: {{name: tls, typed_config: {{\"@type\": \
