@@ -264,11 +264,15 @@ impl Machine {
         for (_, (_, slot)) in gone {
             // An error of `destroy` has no effect: the plugin is gone.
             let _ = self.run(|| match self.kept.get::<Table>(slot)?.get::<Option<Function>>("destroy")? {
-                Some(destroy) => destroy.call::<()>(()),
+                Some(destroy) => {
+                    self.natives.raw_set("destroyed", destroy.environment())?;
+                    destroy.call::<()>(())
+                }
                 None => Ok(()),
             });
             self.kept.remove(&self.lua, slot);
         }
+        self.natives.raw_set("destroyed", mlua::Nil)?;
         let module = self.with_room(load)?;
         let slot = self.kept.put(&self.lua, &module)?;
         self.modules.borrow_mut().insert((library, id), (Arc::downgrade(alive), slot));

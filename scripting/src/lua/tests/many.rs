@@ -4,6 +4,8 @@ use mlua::Function;
 
 use super::functions::Loaded;
 use super::machine::Machine;
+use sdk::catalog::Subsystem;
+
 use super::*;
 
 /// More than there are references (`kept.rs`).
@@ -184,6 +186,55 @@ fn a_name_has_one_timer() {
     assert!(tasks.iter_mut().all(|task| task.as_mut().poll(&mut cx).is_ready()));
     assert!(scripts.logged("call 1 of version 3"), "{:?}", scripts.lines.0.lock());
     assert!(!scripts.logged("call 2") && !scripts.logged("call of"), "{:?}", scripts.lines.0.lock());
+}
+
+#[test]
+fn a_version_that_is_gone_leaves_the_timers_of_the_next_one() {
+    let scripts = Scripts::new();
+    let mut probe = Probe::default();
+    let owner = Owner { collection: "routes", id: "1".into() };
+    let sources = |version: usize| {
+        let mut sources = Sources::default();
+        let timed = format!(
+            "local timers, timer = require('apisix.timers'), require('helper')
+            return {{priority = 1,
+                access = function()
+                    timers.register_timer('a', timer) timers.register_timer('only-{version}', timer)
+                end,
+                destroy = function()
+                    timers.unregister_timer('only-{version}') return timers.unregister_timer('a')
+                end}}"
+        );
+        let helper = format!("return function() ngx.log(ngx.ERR, 'timer of version {version}') end");
+        sources.add("apisix.plugins.timed".into(), "timed.lua".into(), timed);
+        sources.add("helper".into(), "helper.lua".into(), helper);
+        let other = "return {priority = 2, access = function() end}";
+        sources.add("apisix.plugins.other".into(), "other.lua".into(), other.into());
+        library(&scripts.host, sources).unwrap()
+    };
+    let (first, second) = (sources(1), sources(2));
+    let mut run = |library: &sdk::scripts::Library, name: &str| {
+        let factory = plugin(&scripts.host, library, Subsystem::Http, name).unwrap().expect("a plugin");
+        let names = FixedNames::default();
+        let fitting = Fitting { name: factory.name(), priority: 0, meta: None };
+        let stage =
+            factory.build(json!({}), &mut Build::new(&owner, &probe.services, &names), fitting).unwrap();
+        assert!(matches!(ask(&stage, &mut probe.exchange()), Step::Next), "{:?}", scripts.lines.0.lock());
+        stage
+    };
+    let previous = run(&first, "timed");
+    // The previous version is still in use while the next one begins.
+    let _next = run(&second, "timed");
+    drop((previous, first));
+    let _other = run(&second, "other");
+
+    let mut tasks = probe.world.tasks.take();
+    assert_eq!(tasks.len(), 3, "timers of a, only-1 and only-2");
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(tasks.iter_mut().all(|task| task.as_mut().poll(&mut cx).is_ready()));
+    let lines = scripts.lines.0.lock().unwrap();
+    let calls = |version: &str| lines.iter().filter(|(_, line)| line.contains(version)).count();
+    assert_eq!((calls("timer of version 1"), calls("timer of version 2")), (0, 2), "{lines:?}");
 }
 
 fn ask(stage: &Arc<Stage>, x: &mut Exchange<'_>) -> Step {

@@ -1,6 +1,6 @@
 -- The rest of `apisix.core`: resolver, timers, `os`, and modules that plugins load by name.
 local native, ngx, core = ...
-local error, pcall, setmetatable, tostring, type = error, pcall, setmetatable, tostring, type
+local error, getfenv, pcall, setmetatable, tostring, type = error, getfenv, pcall, setmetatable, tostring, type
 local loaded = package.loaded
 
 local function module(name, value)
@@ -123,7 +123,11 @@ module("apisix.timers", {
         end
     end,
     unregister_timer = function(name)
-        timers[name] = nil
+        -- A previous version may be destroyed after the next one has registered the name: that function stays.
+        local call, globals = timers[name], native.destroyed
+        if not globals or type(call) ~= "function" or getfenv(call) == globals then
+            timers[name] = nil
+        end
     end,
     check_interval = function()
         return interval
