@@ -227,7 +227,7 @@ impl Prometheus {
         );
     }
 
-    /// Where the labels of a request lie. Consumers come from the snapshot, as routes do.
+    /// Returns the addresses of the label values. Consumers are part of the snapshot, like routes.
     #[inline]
     fn addresses(&self, x: &Exchange<'_>) -> Addresses {
         Addresses {

@@ -237,7 +237,7 @@ impl<'a> Response<'a> {
         }
     }
 
-    /// How many bytes the client takes now, where its protocol says so.
+    /// Returns the number of bytes that an HTTP/2 client accepts now.
     #[inline]
     pub(crate) fn window(&self) -> Option<usize> {
         match self {

@@ -221,7 +221,7 @@ impl Receiver<'_> {
         }
     }
 
-    /// Chooses the memory of the next read for a client that takes this many bytes now.
+    /// Chooses the buffer size of the next read for a client that accepts this many bytes.
     pub(crate) fn fit(&mut self, window: usize) {
         if let Receiver::H1(from) = self {
             from.fit(window);

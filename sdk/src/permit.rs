@@ -1,6 +1,6 @@
 //! hot path
 //!
-//! A request that is counted among those that are in, until it leaves.
+//! A request's place in a limit of concurrent requests.
 
 use std::any::Any;
 use std::fmt;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::counters::{CounterKey, Gauges};
 
-/// A request that is in. Its drop counts the request out.
+/// A place that a request takes until it ends. Dropping it frees the place.
 pub struct Permit {
     _inside: Inside,
 }
@@ -18,14 +18,14 @@ enum Inside {
     Shared(Box<dyn Any>),
 }
 
-/// A request in the gauges of this node.
+/// A place in the gauges of this node.
 struct Entry {
     gauges: Arc<Gauges>,
     key: CounterKey,
 }
 
 impl Permit {
-    /// Wraps a value that counts the request out when it is dropped.
+    /// Wraps a value that frees the place when it is dropped.
     pub fn new<T: 'static>(inside: T) -> Permit {
         Permit { _inside: Inside::Shared(Box::new(inside)) }
     }

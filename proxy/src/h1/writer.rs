@@ -40,7 +40,7 @@ impl Writer<'_> {
         trailers: Option<&Fields>,
     ) -> Result<(), Failed> {
         if !self.chunked {
-            // The usual case spares a future.
+            // The usual case needs no future of `send`.
             return if self.join(bytes, b"") { self.flush().await } else { self.send(bytes, b"").await };
         }
         let begun = !bytes.is_empty();

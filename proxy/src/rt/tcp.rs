@@ -152,8 +152,8 @@ fn is_marked_readable(stream: &TcpStream) -> bool {
     stream.try_io(Interest::READABLE, || Ok(())).is_ok()
 }
 
-/// Waits for bytes or an end. A task is entered as waiting only if the kernel has reported nothing yet, or if it has
-/// done so much in this turn that others come first.
+/// Waits for bytes or an end. The task is registered only if the kernel has reported nothing yet, or if the task has
+/// used up its share of this turn.
 #[inline]
 fn poll_readable(stream: &TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
     if is_marked_readable(stream) && has_budget_remaining() {

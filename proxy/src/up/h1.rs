@@ -283,7 +283,7 @@ impl Receiver<'_> {
         self.body.trailers()
     }
 
-    /// A client that takes little now may take no more for long, so that a small buffer has to do.
+    /// Uses a small buffer if the client accepts less than a large one holds, since it may stop reading.
     pub(crate) fn fit(&mut self, window: usize) {
         if window < LARGE {
             self.long = false;

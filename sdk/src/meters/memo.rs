@@ -12,7 +12,7 @@ use crate::exchange::Source;
 /// Places of a [`SeriesMemo`]; a power of two.
 const PLACES: usize = 64;
 
-/// Where the label values of a request lie in its snapshot, and the values that do not lie there. Equal addresses mean
+/// Addresses of a request's label values in its snapshot, and the values that are not part of it. Equal addresses mean
 /// equal labels as long as the snapshot is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Addresses {
@@ -40,7 +40,7 @@ impl Default for SeriesMemo {
 }
 
 impl SeriesMemo {
-    /// Calls `count` with the label set of these addresses; false if it is not known.
+    /// Calls `count` with the label set of these addresses. Returns false if there is none.
     #[inline]
     pub(super) fn with(&self, addresses: &Addresses, count: impl FnOnce(&Labelled)) -> bool {
         match &self.0.borrow()[addresses.place()] {

@@ -232,7 +232,7 @@ impl Shard {
         self.find(recent, key, labels, sample);
     }
 
-    /// Counts a request whose labels are looked for by their key.
+    /// Counts a request by the key of its labels.
     #[cold]
     fn find(
         &self,

@@ -3,7 +3,7 @@
 /// The last samples.
 #[derive(Debug)]
 pub(super) struct Ring<T> {
-    /// Up to `size` of them; memory is taken with the first one, and filled as they come.
+    /// At most `size`. Memory is reserved with the first one and used as more come.
     samples: Vec<T>,
     size: usize,
     /// The place of the next one.
@@ -42,7 +42,7 @@ impl<T: Copy> Ring<T> {
 
     /// From the oldest to the newest.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = T> {
-        // Without the newer ones before `next`, the oldest is the first.
+        // Until the ring is full, the first one is the oldest.
         let (newer, older) = self.samples.split_at(self.next.min(self.samples.len()));
         older.iter().chain(newer).copied()
     }
