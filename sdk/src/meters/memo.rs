@@ -40,7 +40,7 @@ impl Default for SeriesMemo {
 }
 
 impl SeriesMemo {
-    /// Calls `count` with the label set of these addresses. Returns false if there is none.
+    /// Calls `count` with the label set of these addresses. Returns false if it is unknown.
     #[inline]
     pub(super) fn with(&self, addresses: &Addresses, count: impl FnOnce(&Labelled)) -> bool {
         match &self.0.borrow()[addresses.place()] {
