@@ -57,7 +57,7 @@ const GATEWAYS: [Gateway; 3] = [Gateway::Sluice, Gateway::Nginx, Gateway::Haprox
 
 /// Options of a count.
 pub struct Count {
-    /// Only scenarios whose name contains one of these, if there are any.
+    /// Only scenarios and plugins whose name contains one of these, if there are any.
     pub words: Vec<String>,
     /// Where the profiles of Sluice are kept.
     pub keep: Option<PathBuf>,
@@ -102,7 +102,10 @@ pub fn run(count: &Count) -> Result<()> {
     let mut counted = BTreeMap::new();
     let wanted =
         |name: &str| count.words.is_empty() || count.words.iter().any(|word| name.contains(word.as_str()));
-    for (index, (name, setup)) in SCENARIOS.iter().enumerate().filter(|(_, (name, _))| wanted(name)) {
+    let plugins: Vec<_> =
+        PRICED.into_iter().chain(UNSAMPLED).enumerate().filter(|(_, plugin)| wanted(plugin.name)).collect();
+    let is_counted = |name: &str| wanted(name) || name == "plain" && !plugins.is_empty();
+    for (index, (name, setup)) in SCENARIOS.iter().enumerate().filter(|(_, (name, _))| is_counted(name)) {
         let mut line = format!("{name:<14}");
         for (number, (gateway, program)) in programs.iter().enumerate() {
             let place = place(count, &folder, *gateway, index * GATEWAYS.len() + number, setup, &upstream);
@@ -122,7 +125,7 @@ pub fn run(count: &Count) -> Result<()> {
         }
         println!("{line}");
     }
-    if !count.words.is_empty() {
+    if plugins.is_empty() {
         return Ok(());
     }
     println!("\nplugin alone: instructions over plain\n");
@@ -132,19 +135,20 @@ pub fn run(count: &Count) -> Result<()> {
         OF_SCENARIOS.iter().filter_map(|(name, plugin)| Some((*plugin, added(*counted.get(name)?))));
     let (mut prices, mut unsampled) = (of_scenarios.collect::<BTreeMap<_, _>>(), BTreeMap::new());
     let (sluice, program) = programs.first().context("sluice is measured first")?;
-    for (index, plugin) in PRICED.into_iter().chain(UNSAMPLED).enumerate() {
+    for (index, plugin) in plugins {
         let setup = Setup { plugin: Some(plugin), answer: Answer::Length4000, ..Setup::PLAIN };
         let number = SCENARIOS.len() * GATEWAYS.len() + index;
         let place = place(count, &folder, *sluice, number, &setup, &upstream);
         let found = per_request(*sluice, program, &setup, &place, count.requests)
             .with_context(|| plugin.name.to_owned())?;
+        keep(count, &place.folder, plugin.name)?;
         let is_priced = index < PRICED.len();
         let (into, how) = if is_priced { (&mut prices, "") } else { (&mut unsampled, " (not sampled)") };
         into.insert(plugin.name, added(found));
         println!("{:<24}{:>8}{how}", plugin.name, added(found));
     }
     // The prices in the dashboard are those of this tree.
-    if count.binary.is_none() {
+    if count.binary.is_none() && count.words.is_empty() {
         let path = tools.root().join("bench/instructions.json");
         let written = json!({ "scenarios": counted, "plugins": prices, "unsampled": unsampled });
         fs::write(&path, serde_json::to_string_pretty(&written)? + "\n")?;

@@ -92,7 +92,7 @@ const PORTS: std::ops::RangeInclusive<i64> = 1_024..=31_768;
 enum Command {
     /// Counts user instructions per request of sluice, nginx and HAProxy by callgrind
     Instructions {
-        /// Only scenarios whose name contains one of these words; then no plugins, and nothing is written
+        /// Only scenarios and plugins whose name contains one of these words; then nothing is written
         words: Vec<String>,
         /// Keep the profiles of sluice in this folder, for callgrind_annotate
         #[arg(long, value_name = "FOLDER")]

@@ -16,7 +16,7 @@ use sdk::otlp::{self, Any, field};
 use sdk::sink::Sink;
 use sdk::trace::{SpanContext, Tracer, new_ids, unhex};
 use sdk::vars::Var;
-use sdk::{Build, Exchange, HeaderName, Plugin, Step};
+use sdk::{Build, Exchange, HeaderName, Named, Plugin, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use smallvec::SmallVec;
@@ -144,7 +144,7 @@ impl Plugin for Opentelemetry {
     }
 
     fn rewrite(&self, x: &mut Exchange<'_>) -> Step {
-        let parent = parent(x);
+        let parent = self.parent(x);
         let (made, span_id) = new_ids(x.unique(), self.salt);
         let trace_id = match parent {
             Some(parent) => parent.trace_id,
@@ -163,8 +163,7 @@ impl Plugin for Opentelemetry {
             x.set_span(Tracer::OpenTelemetry, context);
         }
         if sampled {
-            // The clock is read now.
-            x.start_ms();
+            x.expect_log();
             let instance = std::ptr::from_ref(self).addr();
             let active = Active { instance, context, parent: parent.map(|parent| parent.span_id) };
             match x.note_mut::<Spans>() {
@@ -173,6 +172,10 @@ impl Plugin for Opentelemetry {
             }
         }
         Step::Next
+    }
+
+    fn logs_on_demand(&self) -> bool {
+        true
     }
 
     fn log(&self, x: &mut Exchange<'_>) {
@@ -189,6 +192,17 @@ impl Plugin for Opentelemetry {
 }
 
 impl Opentelemetry {
+    /// The span that the client sent; none if it is malformed, or there are several.
+    fn parent(&self, x: &Exchange<'_>) -> Option<SpanContext> {
+        let name = &self.names.traceparent;
+        let mut all = x.request().fields.all_checked(name.id(), name.text());
+        let first = all.next()?;
+        if all.next().is_some() {
+            return None;
+        }
+        SpanContext::parse(first)
+    }
+
     /// The identifier of a request as one of its trace: 32 hexadecimal digits.
     fn request_id(&self, x: &Exchange<'_>) -> Option<[u8; 16]> {
         let trace_id = match x.header(&self.names.request_id) {
@@ -310,16 +324,6 @@ impl Wanted {
             to.text(name, value);
         }
     }
-}
-
-/// The span that the client sent; none if it is malformed, or there are several.
-fn parent(x: &Exchange<'_>) -> Option<SpanContext> {
-    let mut all = x.request().fields.all(b"traceparent");
-    let first = all.next()?;
-    if all.next().is_some() {
-        return None;
-    }
-    SpanContext::parse(first)
 }
 
 /// The span of an exchange that goes to a collector: of several, the one that the upstream knows.

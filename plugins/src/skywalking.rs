@@ -172,10 +172,13 @@ impl Plugin for Skywalking {
         };
         // Base64 is valid in a header.
         let _ = x.set_header("sw8", header.as_bytes());
-        // The clock is read now.
-        x.start_ms();
+        x.expect_log();
         x.set_note(active);
         Step::Next
+    }
+
+    fn logs_on_demand(&self) -> bool {
+        true
     }
 
     fn log(&self, x: &mut Exchange<'_>) {

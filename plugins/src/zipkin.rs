@@ -136,23 +136,27 @@ impl Plugin for Zipkin {
         let Some(given) = self.headers.read(x) else {
             return Step::Reply(Reply::status(400).because("the b3 header is invalid"));
         };
-        let sampled = given.sampled.unwrap_or_else(|| u128::from(x.unique()[1]) < self.bound);
-        let (made, id) = new_ids(x.unique(), self.salt);
+        let unique = x.unique();
+        let sampled = given.sampled.unwrap_or_else(|| u128::from(unique[1]) < self.bound);
+        let (made, id) = new_ids(unique, self.salt);
         let trace = given.trace.unwrap_or(TraceId { bytes: made, is_short: false });
-        let proxy = new_ids(x.unique(), self.salt ^ 1).1;
+        let proxy = new_ids(unique, self.salt ^ 1).1;
         let (span, parent) = if sampled { (proxy, Some(id)) } else { (id, given.span) };
         self.headers.write(x, &trace, span, parent, sampled);
         if self.sets_variables {
             x.set_span(Tracer::Zipkin, SpanContext { trace_id: trace.bytes, span_id: id, sampled });
         }
         if sampled {
-            // The clock is read now.
-            x.start_ms();
+            x.expect_log();
             let rewritten_ms = x.world().now_ms();
             let instance = std::ptr::from_ref(self).addr();
             x.set_note(Active { instance, trace, parent: given.span, id, proxy, rewritten_ms });
         }
         Step::Next
+    }
+
+    fn logs_on_demand(&self) -> bool {
+        true
     }
 
     fn log(&self, x: &mut Exchange<'_>) {

@@ -83,6 +83,11 @@ pub trait Instance: Any + Send + Sync {
         Poll::Pending
     }
 
+    /// See [`crate::Plugin::logs_on_demand`].
+    fn logs_on_demand(&self) -> bool {
+        false
+    }
+
     fn log(&self, _x: &mut Exchange<'_>) {}
 
     /// Called only after it returned [`Step::Wait`] in that phase, never for the body filter.
@@ -100,7 +105,7 @@ pub trait Instance: Any + Send + Sync {
 /// within each phase. Built by [`crate::Catalog::chain`].
 #[derive(Default)]
 pub struct Chain {
-    /// Phases with at least one instance. The proxy skips all others.
+    /// Phases with at least one instance. The proxy skips all others. Instances that log on demand do not count.
     phases: Phases,
     /// End of each phase in `by_phase`.
     ends: [u32; Phase::ALL.len()],
@@ -256,7 +261,8 @@ impl Chain {
             };
             let before = by_phase.len();
             by_phase.extend(all.iter().filter(takes_part).cloned());
-            if by_phase.len() > before {
+            let is_due = |stage: &Arc<Stage>| phase != Phase::Log || !stage.instance.logs_on_demand();
+            if by_phase[before..].iter().any(is_due) {
                 phases = phases | Phases::of(phase);
             }
             by_phase.len() as u32
@@ -269,7 +275,7 @@ impl Chain {
         Chain::new(vec![stage], Vec::new())
     }
 
-    /// Phases in which at least one instance runs.
+    /// Phases in which at least one instance runs; the log phase only if one runs there on every exchange.
     #[inline]
     pub fn phases(&self) -> Phases {
         self.phases

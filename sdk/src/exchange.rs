@@ -147,6 +147,15 @@ impl<'s> Exchange<'s> {
         self.start_ms.get()
     }
 
+    /// Asks for the log phase, and for the times of this exchange from now on. To be called before the upstream, by
+    /// instances that log on demand ([`crate::Plugin::logs_on_demand`]).
+    pub fn expect_log(&mut self) {
+        if self.engine.timing.log_asked_us.is_none() {
+            self.engine.timing.log_asked_us = Some(self.engine.world.clock_us());
+        }
+        self.start_ms();
+    }
+
     /// Sets the time that limits count by, where the engine has just read the clock; `None` once the exchange has
     /// waited, as a client may decide for how long.
     #[inline]

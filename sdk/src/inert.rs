@@ -48,6 +48,10 @@ impl World for InertWorld {
         self.now_ms
     }
 
+    fn clock_us(&self) -> u64 {
+        self.now_ms * 1000
+    }
+
     fn sleep(&self, _: Duration) -> LocalFuture<'static, ()> {
         Box::pin(std::future::pending())
     }

@@ -69,6 +69,10 @@ impl<P: Plugin> Instance for P {
         Plugin::serve(self, x)
     }
 
+    fn logs_on_demand(&self) -> bool {
+        Plugin::logs_on_demand(self)
+    }
+
     fn log(&self, x: &mut Exchange<'_>) {
         Plugin::log(self, x);
     }
@@ -326,6 +330,10 @@ mod tests {
             Phases::REWRITE
         }
 
+        fn logs_on_demand(&self) -> bool {
+            true
+        }
+
         fn refused_in_path(&self) -> Option<Doubtful> {
             Some(Doubtful::SEMICOLON)
         }
@@ -425,6 +433,7 @@ mod tests {
         assert_eq!(answers(&Full(201), &mut x), ([201, 202, 203, 204], [205, 206, 207], [301, 208]));
         let full: &dyn Instance = &Full(201);
         assert_eq!((full.phases(), full.is_pure()), (Phases::REWRITE, true));
+        assert_eq!((bare.logs_on_demand(), full.logs_on_demand()), (false, true));
         assert_eq!(full.refused_in_path(), Some(Doubtful::SEMICOLON));
         assert_eq!((full.filters_body(&x), full.holds_body(&x)), (false, true));
         assert_eq!(x.note::<&str>(), Some(&"logged"));

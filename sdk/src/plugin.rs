@@ -173,7 +173,15 @@ pub trait Plugin: Sized + Send + Sync + 'static {
         Step::Next
     }
 
-    /// Called after the exchange has ended, also if it failed.
+    /// Whether this instance has work in the log phase only for exchanges on which it called
+    /// [`Exchange::expect_log`]. If all instances of an exchange are so, others have no log phase and
+    /// are not timed.
+    fn logs_on_demand(&self) -> bool {
+        false
+    }
+
+    /// Called after the exchange has ended, also if it failed. With [`Plugin::logs_on_demand`], also
+    /// for exchanges that are logged for another instance.
     fn log(&self, _x: &mut Exchange<'_>) {}
 
     /// Called only after this instance returned [`Step::Wait`] in that phase. The future is dropped

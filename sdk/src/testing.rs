@@ -125,6 +125,10 @@ impl World for FakeWorld {
         self.now_ms.get()
     }
 
+    fn clock_us(&self) -> u64 {
+        self.now_ms.get() * 1000
+    }
+
     fn sleep(&self, time: Duration) -> LocalFuture<'static, ()> {
         self.slept.borrow_mut().push(time);
         if self.sleeps_last.get() {

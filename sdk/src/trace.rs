@@ -84,10 +84,14 @@ pub fn hex_digits(value: u32) -> [u8; 8] {
 
 /// Writes bytes in lower-case hexadecimal; `out` has two digits for each.
 pub fn hex(bytes: &[u8], out: &mut [u8]) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    for (byte, digits) in bytes.iter().zip(out.chunks_exact_mut(2)) {
-        digits[0] = DIGITS[usize::from(byte >> 4)];
-        digits[1] = DIGITS[usize::from(byte & 15)];
+    let (words, rest) = bytes.as_chunks::<4>();
+    let (long, short) = out.split_at_mut(8 * words.len());
+    for (word, digits) in words.iter().zip(long.as_chunks_mut::<8>().0) {
+        *digits = hex_digits(u32::from_be_bytes(*word));
+    }
+    for (&byte, digits) in rest.iter().zip(short.as_chunks_mut::<2>().0) {
+        let [.., high, low] = hex_digits(byte.into());
+        *digits = [high, low];
     }
 }
 

@@ -33,6 +33,9 @@ pub trait World {
     /// since. The same for all workers; for windows, bans and ages kept by this process.
     fn steady_ms(&self) -> u64;
 
+    /// Monotonic microseconds since the worker began.
+    fn clock_us(&self) -> u64;
+
     /// Sleeps, exact to about a millisecond. Dropping the future ends the sleep; a plugin's futures
     /// are dropped when the client disconnects.
     fn sleep(&self, time: Duration) -> LocalFuture<'static, ()>;

@@ -152,14 +152,19 @@ impl Trial<'_> {
 /// `soak [--short] [NAME...]`: runs goals, prints a table, fails if one is missed.
 pub fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let long = !args.iter().any(|arg| arg == "--short");
-    let names: Vec<&str> = args.iter().map(String::as_str).filter(|arg| !arg.starts_with('-')).collect();
-    if let Some(unknown) = names.iter().find(|name| GOALS.iter().all(|goal| goal.name != **name)) {
-        let known: Vec<_> = GOALS.iter().map(|goal| goal.name).collect();
-        let known = known.join(", ");
-        eprintln!("no goal {unknown:?}; there are: {known}");
+    let (options, names): (Vec<&str>, Vec<&str>) =
+        args.iter().map(String::as_str).partition(|arg| arg.starts_with('-'));
+    if options.iter().any(|option| ["--help", "-h"].contains(option)) {
+        print!("{}", help());
+        return ExitCode::SUCCESS;
+    }
+    let is_unknown_goal = |name: &&&str| GOALS.iter().all(|goal| goal.name != **name);
+    let unknown = options.iter().find(|option| **option != "--short").or(names.iter().find(is_unknown_goal));
+    if let Some(unknown) = unknown {
+        eprint!("there is no goal or option {unknown:?}\n\n{}", help());
         return ExitCode::FAILURE;
     }
+    let long = options.is_empty();
     let program = match suite::program() {
         Ok(program) => program,
         Err(error) => {
@@ -182,6 +187,16 @@ pub fn main() -> ExitCode {
     print!("\n{}", table(&rows));
     failed |= rows.iter().any(|row| !row.met && (long || !row.figure));
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// How the command is used, and every goal.
+fn help() -> String {
+    let goals: String = GOALS.iter().map(|goal| format!("  {:18} {}\n", goal.name, goal.about)).collect();
+    format!(
+        "Measures the goals of docs/reliability.md, all or those named, and prints a table.\n\n\
+         Usage: cargo x soak [--short] [GOAL]...\n\n  --short            Smaller numbers on the debug build; times \
+         and rates are not judged\n\nGoals:\n{goals}"
+    )
 }
 
 /// A Markdown table whose columns line up.

@@ -16,7 +16,8 @@ pub fn soak(args: &[String]) -> Result<()> {
         return stage("goals, short", || run(&mut command));
     }
     let mut command = cargo();
-    if std::env::var_os("SLUICE_BIN").is_none() {
+    let helps = args.iter().any(|arg| ["--help", "-h"].contains(&arg.as_str()));
+    if !helps && std::env::var_os("SLUICE_BIN").is_none() {
         run(cargo().args(["build", "--release", "--package", "gateway"]))?;
         let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
         command.env("SLUICE_BIN", target.join("release/sluice"));

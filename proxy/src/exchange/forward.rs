@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use sdk::exchange::{self, Body, Chunk};
-use sdk::{Exchange, Phase, Reply, RequestFilter};
+use sdk::{Exchange, Reply, RequestFilter};
 use snapshot::{Failure, PassHost, Plan, Snapshot, Upstream};
 use wire::Framing;
 
@@ -111,7 +111,7 @@ impl Forward<'_> {
         // Of the try before: why it failed, and its place of `limits.connections`.
         let (mut before, mut kept) = (None, None);
         let names_server =
-            self.chains.has(Phase::Log) || worker.access_log.as_ref().is_some_and(|log| log.names_server);
+            self.chains.will_log(x) || worker.access_log.as_ref().is_some_and(|log| log.names_server);
         loop {
             let (index, fresh) = tries.next(worker, x)?;
             let endpoint = &upstream.endpoints[index];

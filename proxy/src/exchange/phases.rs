@@ -124,9 +124,18 @@ impl<'a> Chains<'a> {
         if chunk.refused { Flow::Fault(Fault::gateway(FaultKind::HeldTooMuch)) } else { Flow::Go }
     }
 
+    /// Whether the exchange has a log phase: for an instance that logs each one, or for one that asked.
+    #[inline]
+    pub(crate) fn will_log(self, x: &Exchange<'_>) -> bool {
+        x.timing().log_asked_us.is_some() || self.has(Phase::Log)
+    }
+
     #[inline]
     pub(crate) fn log(self, worker: &Worker, x: &mut Exchange<'_>) {
-        for chain in self.each(Phase::Log) {
+        if !self.will_log(x) {
+            return;
+        }
+        for chain in self.global.into_iter().chain(self.plan) {
             if catch_unwind(AssertUnwindSafe(|| chain.log(x))).is_err() {
                 worker.shard.panicked();
             }

@@ -1,7 +1,7 @@
 //! hot path
 //!
 //! The times of an exchange. The clock is read only if they are consumed: by the access log, by plugins with a log
-//! phase, by the watch over an unconfirmed change, by taps, and for some exchanges by the live counts.
+//! phase or that ask for one, by the watch over an unconfirmed change, by taps, and for some exchanges by the live counts.
 
 use sdk::{Chain, Exchange, Phase};
 
@@ -63,8 +63,8 @@ impl<'w> Stopwatch<'w> {
     /// The plugins before the upstream have run.
     #[inline]
     pub(super) fn forwards(&mut self, x: &mut Exchange<'_>, chains: Chains<'_>) {
-        let is_consumed = self.watched || self.tapped || self.access_log.is_some() || chains.has(Phase::Log);
-        self.began = self.began.filter(|_| is_consumed);
+        let is_consumed = self.watched || self.tapped || self.access_log.is_some() || chains.will_log(x);
+        self.began = self.began.or(x.timing().log_asked_us).filter(|_| is_consumed);
         if let Some(began) = self.began {
             // Without plugins and without a wait for the body, no time has passed since.
             let at_once = chains.are_none() && !self.waits_for_body;

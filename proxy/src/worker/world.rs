@@ -33,6 +33,10 @@ impl World for Worker {
         self.clock.steady_ms()
     }
 
+    fn clock_us(&self) -> u64 {
+        self.clock.micros()
+    }
+
     fn sleep(&self, time: Duration) -> LocalFuture<'static, ()> {
         Box::pin(rt::sleep(time))
     }

@@ -17,6 +17,7 @@ struct Recorder {
     name: &'static str,
     phases: Phases,
     calls: Calls,
+    logs_on_demand: bool,
     /// In this phase it returns something other than [`Step::Next`].
     answers: Option<(Phase, fn() -> Step)>,
     looks_at_body: bool,
@@ -64,6 +65,10 @@ impl Instance for Recorder {
         self.record(Phase::BodyFilter)
     }
 
+    fn logs_on_demand(&self) -> bool {
+        self.logs_on_demand
+    }
+
     fn log(&self, _: &mut Exchange<'_>) {
         self.record(Phase::Log);
     }
@@ -97,6 +102,7 @@ impl Fixture {
             name,
             phases: ALL,
             calls: self.calls.clone(),
+            logs_on_demand: false,
             answers: None,
             looks_at_body: false,
             holds_body: false,
@@ -119,6 +125,24 @@ impl Fixture {
     fn take_calls(&self) -> Vec<String> {
         std::mem::take(&mut self.calls.lock().unwrap())
     }
+}
+
+#[test]
+fn a_chain_whose_instances_log_on_demand_has_no_log_phase_of_its_own() {
+    let fixture = Fixture::default();
+    let stage = |name, logs_on_demand| {
+        let recorder = Recorder { logs_on_demand, ..fixture.recorder(name) };
+        Fitting { name, priority: 0, meta: None }.stage(recorder)
+    };
+    let on_demand = Chain::of(stage("a", true));
+    assert!(!on_demand.phases().has(Phase::Log) && on_demand.phases().has(Phase::Rewrite));
+    let mixed = Chain::new(vec![stage("a", true), stage("b", false)], Vec::new());
+    assert!(mixed.phases().has(Phase::Log));
+    // Both are called where the exchange is logged.
+    let mut probe = Probe::default();
+    on_demand.log(&mut probe.exchange());
+    mixed.log(&mut probe.exchange());
+    assert_eq!(fixture.take_calls(), ["a Log", "a Log", "b Log"]);
 }
 
 #[test]

@@ -68,6 +68,8 @@ impl DerefMut for RouteInfo {
 pub struct Timing {
     /// Microseconds from the request's head until now; in the log phase, the whole exchange.
     pub total_us: u64,
+    /// When an instance asked for the log phase, by the worker's clock; see [`crate::Exchange::expect_log`].
+    pub log_asked_us: Option<u64>,
     /// When the upstream was first contacted, by the worker's clock; 0 unless timing is consumed.
     pub asked_us: u64,
     /// When the head of the upstream's response arrived, by the worker's clock; 0 unless timing is

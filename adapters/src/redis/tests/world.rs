@@ -73,6 +73,10 @@ impl World for Real {
         self.started.elapsed().as_millis() as u64
     }
 
+    fn clock_us(&self) -> u64 {
+        self.started.elapsed().as_micros() as u64
+    }
+
     fn sleep(&self, time: Duration) -> LocalFuture<'static, ()> {
         Box::pin(tokio::time::sleep(time))
     }
