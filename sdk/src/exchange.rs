@@ -147,8 +147,8 @@ impl<'s> Exchange<'s> {
         self.start_ms.get()
     }
 
-    /// Asks for the log phase, and for the times of this exchange from now on. To be called before the upstream, by
-    /// instances that log on demand ([`crate::Plugin::logs_on_demand`]).
+    /// Asks for the log phase of this exchange, which is timed at the latest from now on. Called before the upstream,
+    /// by instances that log on demand ([`crate::Plugin::logs_on_demand`]).
     pub fn expect_log(&mut self) {
         if self.engine.timing.log_asked_us.is_none() {
             self.engine.timing.log_asked_us = Some(self.engine.world.clock_us());

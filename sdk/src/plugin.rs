@@ -173,15 +173,15 @@ pub trait Plugin: Sized + Send + Sync + 'static {
         Step::Next
     }
 
-    /// Whether this instance has work in the log phase only for exchanges on which it called
-    /// [`Exchange::expect_log`]. If all instances of an exchange are so, others have no log phase and
-    /// are not timed.
+    /// Whether this instance needs the log phase only on exchanges on which it called
+    /// [`Exchange::expect_log`]. An exchange on which no instance needs it has no log phase, and is
+    /// not timed for plugins.
     fn logs_on_demand(&self) -> bool {
         false
     }
 
-    /// Called after the exchange has ended, also if it failed. With [`Plugin::logs_on_demand`], also
-    /// for exchanges that are logged for another instance.
+    /// Called after the exchange has ended, also if it failed. An instance that logs on demand is
+    /// also called where another instance needs the log phase.
     fn log(&self, _x: &mut Exchange<'_>) {}
 
     /// Called only after this instance returned [`Step::Wait`] in that phase. The future is dropped

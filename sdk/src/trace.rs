@@ -154,6 +154,16 @@ mod tests {
     }
 
     #[test]
+    fn bytes_are_written_in_hexadecimal() {
+        let bytes = [0x00, 0x9a, 0xbf, 0xf0, 0x12, 0x07, 0xff];
+        for count in 0..=bytes.len() {
+            let mut out = vec![b'-'; 2 * count + 1];
+            hex(&bytes[..count], &mut out);
+            assert_eq!(out, [&b"009abff01207ff"[..2 * count], b"-"].concat());
+        }
+    }
+
+    #[test]
     fn identifiers_differ() {
         let one = new_ids([1, 2], 0);
         let (two, three) = (new_ids([3, 4], 0), new_ids([3, 4], 1));

@@ -124,7 +124,7 @@ impl<'a> Chains<'a> {
         if chunk.refused { Flow::Fault(Fault::gateway(FaultKind::HeldTooMuch)) } else { Flow::Go }
     }
 
-    /// Whether the exchange has a log phase: for an instance that logs each one, or for one that asked.
+    /// Whether the exchange has a log phase: an instance logs every exchange, or asked to log this one.
     #[inline]
     pub(crate) fn will_log(self, x: &Exchange<'_>) -> bool {
         x.timing().log_asked_us.is_some() || self.has(Phase::Log)

@@ -1,7 +1,7 @@
 //! hot path
 //!
-//! The times of an exchange. The clock is read only if they are consumed: by the access log, by plugins with a log
-//! phase or that ask for one, by the watch over an unconfirmed change, by taps, and for some exchanges by the live counts.
+//! The times of an exchange. The clock is read only if they are consumed: by the access log, by the log phase of
+//! plugins, by the watch over an unconfirmed change, by taps, and for some exchanges by the live counts.
 
 use sdk::{Chain, Exchange, Phase};
 
