@@ -130,8 +130,9 @@ def different_trailers():
 
 
 def large_trailers():
-    """Trailers as large as they may be, of a few bytes that name one long field many times."""
-    post = b"\x83\x86\x04\x05/hold" + AUTHORITY
+    """Trailers as large as they may be, of a few bytes that name one long field many times. The requests
+    are delayed, so that none of it goes on to the upstream."""
+    post = b"\x83\x86\x04\x06/later" + AUTHORITY
     entry = b"\x40\x01n" + b"\x7f\xd9\x1c" + b"v" * 3800
     for stream in range(1, 256, 2):
         fields = entry if stream == 1 else b"\xbe" * 15
