@@ -161,7 +161,7 @@ impl Link {
     }
 
     /// Sends a command and awaits its answer, which may be an error of the server. Sends it once more if the server
-    /// closed the connection, as an idle or restarted one does.
+    /// closed the connection, as an idle or restarted one does, or if another request closed it because it hangs.
     pub async fn call(
         self: &Rc<Link>,
         world: &dyn World,
@@ -174,7 +174,7 @@ impl Link {
             let before = self.answers.get();
             let answer = self.send(world, command, answers)?;
             match select(answer, &mut deadline.0).await {
-                Either::Left((Err(Failure::Broken), _)) if again => again = false,
+                Either::Left((Err(Failure::Broken | Failure::Timeout), _)) if again => again = false,
                 Either::Left((Err(failure), _)) => {
                     self.hold_off(world);
                     return Err(failure);
@@ -359,7 +359,7 @@ impl Link {
                 if state.driver == Driver::Closing {
                     // Requests that may be in leave, once the server goes on.
                     let _ = pipe.write(connection, cx);
-                    return Poll::Ready(Err(Failure::Broken));
+                    return Poll::Ready(Err(Failure::Timeout));
                 }
                 state.waker = Some(cx.waker().clone());
             }

@@ -51,12 +51,18 @@ fn a_server_that_hangs_costs_a_request_its_timeout() {
         assert_eq!(hit(&*limiter, &world, LONG).await, Ok(999));
         redis.signal("-STOP");
         let started = Instant::now();
-        let many = futures_util::future::join_all((0..100).map(|_| hit(&*limiter, &world, LONG))).await;
+        // They come one by one, so that each deadline meets requests that still wait.
+        let (limiter, world) = (&*limiter, &world);
+        let one = async |late| {
+            tokio::time::sleep(Duration::from_millis(late)).await;
+            hit(limiter, world, LONG).await
+        };
+        let many = futures_util::future::join_all((0..100).map(one)).await;
         assert!(many.iter().all(|got| *got == Err("the Redis server did not answer in time")), "{many:?}");
         // Far less than one after the other.
         assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
         redis.signal("-CONT");
-        until("a hit", async || hit(&*limiter, &world, LONG).await.ok()).await;
+        until("a hit", async || hit(limiter, world, LONG).await.ok()).await;
         until("one connection", async || (redis.stat("connected_clients") == 2).then_some(())).await;
     });
 }
