@@ -3,9 +3,9 @@
 //! Forwarded headers and `real_ip`: which peers are trusted with them.
 //!
 //! Loops are found by a count of gateways in `Sluice-Hops`. A request that comes straight from a client carries no
-//! such field to the upstream, so most servers never see one. Behind the first gateway a request has
-//! `X-Forwarded-For`, which no plugin can take away; each further gateway then writes the count, also for
-//! peers that are not trusted. A client can only raise it, for its own request.
+//! such field to the upstream, so most servers never see one. Behind the first gateway a request has `X-Real-IP` and
+//! `X-Forwarded-For`, which no plugin can take away; each further gateway then writes the count, also for peers that are
+//! not trusted. A client can only raise it, for its own request.
 
 use sdk::{Client, Named};
 use wire::{Name, RequestHead};
@@ -36,10 +36,14 @@ pub(super) fn client(settings: &Settings, client: &Client, head: &RequestHead) -
     Some(trusted)
 }
 
-/// Gateways that the request has passed through, this one included. The largest number that stands there counts: a
-/// server on the way may have repeated the field.
+/// Gateways that the request has passed through, this one included; 0 if no gateway has forwarded it. The largest number
+/// that stands there counts: a server on the way may have repeated the field.
 #[cold]
 pub(super) fn hops(head: &RequestHead) -> u16 {
+    let has = |name: Name| head.fields.contains_checked(name, name.as_str().as_bytes());
+    if !has(Name::XRealIp) && !has(Name::SluiceHops) {
+        return 0;
+    }
     let mut most = 0;
     for value in head.fields.all_checked(Name::SluiceHops, Name::SluiceHops.as_str().as_bytes()) {
         for number in value.split(|byte| !byte.is_ascii_digit()) {
@@ -75,7 +79,7 @@ mod tests {
     #[test]
     fn the_largest_count_of_gateways_is_raised_by_one() {
         for (values, hops) in [
-            (&[][..], 1),
+            (&[][..], 0),
             (&["1"], 2),
             (&["3", "9", "4"], 10),
             (&["3, 12, 5"], 13),
@@ -86,6 +90,8 @@ mod tests {
             let mut head = RequestHead::default();
             values.iter().for_each(|value| head.fields.append(b"sluice-hops", value.as_bytes()).unwrap());
             assert_eq!(super::hops(&head), hops, "{values:?}");
+            head.fields.append(b"x-real-ip", b"9.9.9.9").unwrap();
+            assert_eq!(super::hops(&head), hops.max(1), "{values:?}");
         }
     }
 }

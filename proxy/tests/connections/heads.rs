@@ -79,9 +79,11 @@ fn forwarded_headers_are_kept_only_from_trusted_peers() {
 
 #[test]
 fn hops_are_counted_for_trusted_and_untrusted_peers() {
-    let others = "X-Forwarded-For: 9.9.9.9\r\n";
     run("a client's own request", "", vec![OWN], vec!["Sluice-Hops"], |_| {});
-    run("through a proxy", others, vec!["Sluice-Hops: 1\r\n\r\n"], vec![], |_| {});
+    let claimed = "X-Forwarded-For: 9.9.9.9\r\nX-Forwarded-Proto: https\r\n";
+    run("with a client's own forwarded headers", claimed, vec![], vec!["Sluice-Hops"], |_| {});
+    let gateways = "X-Real-IP: 9.9.9.9\r\nX-Forwarded-For: 9.9.9.9\r\n";
+    run("through a gateway", gateways, vec!["Sluice-Hops: 1\r\n\r\n"], vec![], |_| {});
     let counted = "Sluice-Hops: 15\r\nX-Forwarded-For: 9.9.9.9\r\n";
     run("through 15 gateways", counted, vec!["Sluice-Hops: 16\r\n\r\n"], vec!["Hops: 15"], |_| {});
     run("not trusted", counted, vec!["Sluice-Hops: 16\r\n\r\n"], vec!["Hops: 15", "9.9.9.9"], |settings| {
