@@ -1,17 +1,17 @@
 //! acl: accepts or refuses requests by labels of the consumer, or by claims of a user from elsewhere.
 //!
-//! Settings, messages and statuses as in APISIX 3.18. A user from elsewhere is one that openid-connect has verified: its
-//! claims take the place of those that APISIX has of its plugins for SAML, DingTalk and Feishu.
+//! Settings, messages and statuses as in APISIX 3.18. A user from elsewhere is one that openid-connect has verified, or
+//! that a script has set: its claims take the place of those that APISIX has of its plugins for SAML, DingTalk and Feishu.
 
 use indexmap::IndexMap;
 use model::Invalid;
 use sdk::chain::Phases;
+use sdk::consumers::ExternalUser;
 use sdk::pattern::Pattern;
 use sdk::{Build, Exchange, Plugin, Reply, Step};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::auth::ExternalUser;
 use crate::json_path::Path;
 
 /// The configured plugin.

@@ -134,9 +134,6 @@ pub(crate) fn same(a: &[u8], b: &[u8]) -> bool {
     verify_slices_are_equal(a, b).is_ok()
 }
 
-/// Claims of a user that another server vouches for, for plugins that decide by them.
-pub(crate) struct ExternalUser(pub Value);
-
 /// Decoded bytes of a header; on the stack if short.
 pub(crate) type Decoded = SmallVec<[u8; 256]>;
 

@@ -50,6 +50,11 @@ pub struct Identity {
 #[derive(Debug)]
 pub struct Claims(pub Value);
 
+/// Claims about a user that another server vouches for, noted on an exchange for plugins that decide by them:
+/// `ctx.external_user` of scripts.
+#[derive(Debug)]
+pub struct ExternalUser(pub Value);
+
 impl Identity {
     /// Returns the consumer without a credential, for the `anonymous_consumer` of an auth plugin.
     pub fn anonymous(consumer: &Arc<Consumer>) -> Identity {

@@ -4,13 +4,13 @@ use std::rc::Rc;
 
 use aws_lc_rs::digest;
 use hashbrown::HashMap;
+use sdk::consumers::ExternalUser;
 use sdk::{Exchange, Plugin, Reply, Step};
 use serde_json::{Map, Value};
 
 use super::client::Form;
 use super::config::Config;
 use super::{OpenidConnect, claims};
-use crate::auth::ExternalUser;
 use crate::jwt_auth::token::Token;
 use crate::remote::Remote;
 

@@ -4,6 +4,7 @@ use aws_lc_rs::digest;
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use indexmap::IndexMap;
+use sdk::consumers::ExternalUser;
 use sdk::{Exchange, Method, Plugin, Reply, Step, target};
 use serde_json::{Map, Value, json};
 
@@ -12,7 +13,6 @@ use super::config::{Config, UnauthAction, seconds};
 use super::provider::Document;
 use super::session::{Cookies, Kept, Login, Logins, Session};
 use super::{ID_TOKEN, OpenidConnect, RAW_ID_TOKEN, REFRESH_TOKEN, USERINFO, claims};
-use crate::auth::ExternalUser;
 use crate::jwt_auth::token::Token;
 use crate::query::{self, Arg};
 

@@ -221,7 +221,7 @@ impl Facts {
     fn of(machine: &Machine, module: &Table, id: PluginId) -> mlua::Result<Facts> {
         let schema = |name: &str| match module.get::<LuaValue>(name)? {
             LuaValue::Nil => Ok(None),
-            schema => to_json(&schema).map(|mut schema| {
+            schema => to_json(&machine.lua, schema).map(|mut schema| {
                 accept_texts(&mut schema);
                 Some(schema)
             }),

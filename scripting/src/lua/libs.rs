@@ -8,7 +8,7 @@ mod cipher;
 mod constants;
 mod digest;
 mod ip;
-mod json;
+pub(super) mod json;
 mod native;
 mod pkey;
 mod regex;

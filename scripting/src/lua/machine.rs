@@ -21,7 +21,7 @@ use super::plugin_id::PluginId;
 use super::small;
 use super::sockets::Shared;
 use super::watchdog::Watch;
-use super::{api, text, vm};
+use super::{api, text, vm, watchdog};
 
 /// The results of a wait: what the waiting function returns.
 pub(super) type Waiting = LocalFuture<'static, std::result::Result<Vec<Out>, String>>;
@@ -194,6 +194,17 @@ impl Machine {
     /// Runs code of this machine within its limit of time.
     pub(super) fn run<T>(&self, code: impl FnOnce() -> T) -> T {
         self.watch.run(code)
+    }
+
+    /// Whether a function that no hook stops may go on with a text of this many bytes so far.
+    ///
+    /// # Errors
+    /// The limit that was exceeded, for the script.
+    pub(super) fn allows(&self, bytes: usize) -> std::result::Result<(), String> {
+        if bytes > self.host.settings.max_memory {
+            return Err("the text exceeds sluice.lua.max_memory".to_owned());
+        }
+        if self.watch.is_stopped() { Err(watchdog::MESSAGE.to_owned()) } else { Ok(()) }
     }
 
     /// `apisix.core`, apart from the views of scripts.

@@ -3,6 +3,7 @@
 use mlua::{FromLuaMulti, IntoLuaMulti, Lua, Result, Table, Value};
 
 use super::libs::call;
+use super::libs::json::to_serde;
 
 /// A table of Rust functions for the Lua sources of this room.
 pub(super) struct Natives<'a> {
@@ -50,49 +51,10 @@ pub(super) fn to_lua(lua: &Lua, json: &serde_json::Value) -> Result<Value> {
     })
 }
 
-/// Tables within tables beyond this depth are not converted.
-const DEEPEST: usize = 100;
-
-/// Converts a value of Lua; a table with a first element is an array.
+/// Converts a value of Lua, by the rules of `cjson` for arrays. Functions and the like are left out.
 ///
 /// # Errors
-/// Functions and other values that JSON lacks, and tables nested too deeply.
-pub(super) fn to_json(value: &Value) -> Result<serde_json::Value> {
-    json_at(value, 0)
-}
-
-fn json_at(value: &Value, depth: usize) -> Result<serde_json::Value> {
-    use serde_json::Value as Json;
-    if depth > DEEPEST {
-        return Err(mlua::Error::runtime("excessive nesting"));
-    }
-    Ok(match value {
-        Value::Nil => Json::Null,
-        value if value.is_null() => Json::Null,
-        Value::Boolean(truth) => Json::Bool(*truth),
-        Value::Integer(number) => Json::from(*number),
-        // Numbers without a fraction have none in JSON, as in cjson.
-        Value::Number(number) if number.fract() == 0.0 && number.abs() < 1e15 => Json::from(*number as i64),
-        Value::Number(number) => serde_json::Number::from_f64(*number).map_or(Json::Null, Json::Number),
-        Value::String(text) => Json::String(text.to_string_lossy()),
-        Value::Table(table) => {
-            let length = table.raw_len();
-            if length > 0 {
-                return (1..=length).map(|at| json_at(&table.raw_get(at)?, depth + 1)).collect::<Result<_>>();
-            }
-            let mut object = serde_json::Map::new();
-            for pair in table.pairs::<Value, Value>() {
-                let (key, value) = pair?;
-                let key = match key {
-                    Value::String(key) => key.to_string_lossy(),
-                    Value::Integer(key) => key.to_string(),
-                    Value::Number(key) => key.to_string(),
-                    _ => return Err(mlua::Error::runtime("table key must be a number or string")),
-                };
-                object.insert(key, json_at(&value, depth + 1)?);
-            }
-            Json::Object(object)
-        }
-        other => return Err(mlua::Error::runtime(format!("type not supported: {}", other.type_name()))),
-    })
+/// Tables nested too deeply, numbers as keys beside texts, and more than memory allows.
+pub(super) fn to_json(lua: &Lua, value: Value) -> Result<serde_json::Value> {
+    to_serde(lua, value).map_err(mlua::Error::runtime)
 }

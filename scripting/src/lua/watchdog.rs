@@ -68,6 +68,12 @@ impl Watch {
         let _end = Run::begin(self);
         code()
     }
+
+    /// Whether the code has run for longer than its limit. Functions whose work a script can make long ask, since no
+    /// hook is called in them.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.watched.stopped.load(Ordering::Relaxed)
+    }
 }
 
 /// One run; its end is its drop, also in a panic.

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use mlua::{LuaString, Result, Value};
-use sdk::consumers::{Claims, Identity, Mark};
+use sdk::consumers::{Claims, ExternalUser, Identity, Mark};
 use serde_json::{Value as Json, json};
 
 use super::super::access::{self, exchange};
-use super::super::native::{Natives, to_lua};
+use super::super::native::{Natives, to_json, to_lua};
 
 pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
     natives.add("consumer", |lua, ()| {
@@ -19,6 +19,17 @@ pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
     natives.add("token_claims", |lua, ()| {
         let claims = exchange(|x| x.note::<Claims>().map(|claims| claims.0.clone()))?;
         claims.map_or(Ok(Value::Nil), |claims| to_lua(lua, &claims))
+    })?;
+    natives.add("external_user", |lua, ()| {
+        let user = exchange(|x| x.note::<ExternalUser>().map(|user| user.0.clone()))?;
+        user.map_or(Ok(Value::Nil), |user| to_lua(lua, &user))
+    })?;
+    natives.add("set_external_user", |lua, user: Value| {
+        if user.is_nil() {
+            return exchange(|x| drop(x.take_note::<ExternalUser>()));
+        }
+        let user = to_json(lua, user)?;
+        exchange(|x| x.set_note(ExternalUser(user)))
     })?;
     // The version of the consumers with a credential for a plugin; nil without any.
     let versions: RefCell<HashMap<String, (Arc<Mark>, u64)>> = RefCell::default();

@@ -26,23 +26,23 @@ struct Inputs {
 }
 
 pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
-    natives.add("check_upstream", |_, settings: Value| {
-        let settings = to_json(&settings)?;
+    natives.add("check_upstream", |lua, settings: Value| {
+        let settings = to_json(lua, settings)?;
         Ok(Upstream::parse(&settings).err().map(|error| error.to_string()))
     })?;
     // The host names of its nodes.
     natives.add("upstream_names", |lua, settings: Value| {
-        let settings = to_json(&settings)?;
+        let settings = to_json(lua, settings)?;
         let written = Upstream::parse(&settings).map_err(mlua::Error::runtime)?;
         let nodes = written.nodes.iter().filter(|node| node.address().is_none());
         lua.create_sequence_from(nodes.take(MOST_NAMES).map(|node| node.host.as_str()))
     })?;
     let known: RefCell<HashMap<Vec<u8>, (Inputs, RuntimeUpstream)>> = RefCell::default();
-    natives.add("set_upstream", move |_, (key, settings, names): (LuaString, Value, Table)| {
+    natives.add("set_upstream", move |lua, (key, settings, names): (LuaString, Value, Table)| {
         if !access::place().is_before_upstream() {
             return Err(mlua::Error::runtime("the request is forwarded already"));
         }
-        let inputs = Inputs { settings: to_json(&settings)?, addresses: addresses(&names)? };
+        let inputs = Inputs { settings: to_json(lua, settings)?, addresses: addresses(&names)? };
         let key = key.as_bytes();
         let mut known = known.borrow_mut();
         let upstream = match known.get(&*key) {

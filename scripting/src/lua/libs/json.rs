@@ -83,30 +83,8 @@ fn marks(lua: &Lua) -> Result<Marks> {
     Ok(marks)
 }
 
-/// A JSON value from serde as a Lua value.
-pub(super) fn from_serde(lua: &Lua, value: &serde_json::Value) -> Result<Value> {
-    Ok(match value {
-        serde_json::Value::Null => Value::NULL,
-        serde_json::Value::Bool(on) => Value::Boolean(*on),
-        serde_json::Value::Number(number) => Value::Number(number.as_f64().unwrap_or_default()),
-        serde_json::Value::String(text) => Value::String(lua.create_string(text)?),
-        serde_json::Value::Array(items) => {
-            let table = lua.create_table_with_capacity(items.len(), 0)?;
-            items.iter().try_for_each(|item| table.raw_push(from_serde(lua, item)?))?;
-            Value::Table(table)
-        }
-        serde_json::Value::Object(fields) => {
-            let table = lua.create_table_with_capacity(0, fields.len())?;
-            for (name, field) in fields {
-                table.raw_set(name.as_str(), from_serde(lua, field)?)?;
-            }
-            Value::Table(table)
-        }
-    })
-}
-
 /// A Lua value as JSON of serde, with the rules of `cjson` for arrays.
-pub(super) fn to_serde(lua: &Lua, value: Value) -> std::result::Result<serde_json::Value, String> {
+pub(in super::super) fn to_serde(lua: &Lua, value: Value) -> std::result::Result<serde_json::Value, String> {
     let marks = marks(lua).map_err(|error| error.to_string())?;
     let text = encode::encode(lua, value, &encode::Options::for_schemas(), &marks)?;
     serde_json::from_slice(&text).map_err(|_| "a text is not UTF-8".to_owned())

@@ -3,8 +3,9 @@
 use mlua::{Lua, Result, Table, UserData, UserDataMethods, Value};
 use model::schema::Schema;
 
+use super::super::native::to_lua;
 use super::call::function;
-use super::json::{from_serde, to_serde};
+use super::json::to_serde;
 
 struct Checker(Schema);
 
@@ -53,7 +54,7 @@ fn fill(lua: &Lua, value: &Value, filled: &serde_json::Value) -> Result<()> {
                             .parse::<f64>()
                             .is_ok_and(|key| table.raw_get::<Value>(key).is_ok_and(|value| !value.is_nil()));
                         if !is_number {
-                            table.raw_set(name.as_str(), from_serde(lua, field)?)?;
+                            table.raw_set(name.as_str(), to_lua(lua, field)?)?;
                         }
                     }
                     inner => fill(lua, &inner, field)?,

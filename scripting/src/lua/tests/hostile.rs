@@ -213,6 +213,8 @@ fn code_that_libraries_call_is_stopped() {
         "for name in function() return 1 end do end",
         "load(function() while true do end end)",
         "load(function() return ' ' end)",
+        "local t = {} for n = 1, 60 do t = {t, t} end
+         for n = 1, 1e9 do require('cjson.safe').encode(t) end",
         "require('apisix.core').json.encode(setmetatable({}, {__index = function(t, k) return k end, __len = function() return 1e9 end}))
          while true do end",
     ] {
@@ -248,10 +250,18 @@ fn memory_outside_the_machine_is_limited() {
             "local s = ('x'):rep(1e5) while true do require('apisix.core').response.add_header('A', s) end",
             "headers",
         ),
+        ("local t = {} for n = 1, 60 do t = {t, t} end require('cjson').encode(t)", "sluice.lua.max_"),
+        (
+            "local s, t = ('x'):rep(1e6), {} for n = 1, 1e5 do t[n] = s end require('cjson').encode(t)",
+            "max_memory",
+        ),
+        ("local t = {} for n = 1, 60 do t = {t, t} end ctx.external_user = t", "sluice.lua.max_"),
+        ("local t = {} t.t = t ctx.external_user = t", "excessive depth"),
         ("ngx.re.match('a', 'a', ('j'):rep(1e5)) error('done')", "done"),
         ("error(('long'):rep(1e6))", "longlong"),
     ] {
-        let stage = scripts.stage(&probe, "access", &format!("return function() {code} end")).unwrap();
+        let stage =
+            scripts.stage(&probe, "access", &format!("return function(conf, ctx) {code} end")).unwrap();
         let Step::Reply(reply) = run(&stage, Phase::Access, &mut probe.exchange()) else { panic!("{code}") };
         assert_eq!(reply.status, 500, "{code}");
         assert!(scripts.logged(words), "{code}: {:?}", scripts.lines.0.lock());

@@ -89,6 +89,10 @@ local changing = {
         local consumer = native.consumer()
         return consumer and consumer.group_id
     end,
+    -- A copy each time: what another plugin knows of the user counts, also after this one has read it.
+    external_user = function()
+        return native.external_user()
+    end,
     -- Functions that take no context find one that is made while they run.
     _plugin_name = function()
         return native.running_plugin()
@@ -107,6 +111,13 @@ local contexts = {
         end
         make = changing[key]
         return make and make()
+    end,
+    __newindex = function(ctx, key, value)
+        if key == "external_user" then
+            native.set_external_user(value)
+        else
+            rawset(ctx, key, value)
+        end
     end,
     __metatable = false,
 }

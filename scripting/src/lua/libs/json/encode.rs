@@ -2,6 +2,7 @@
 
 use mlua::{Lua, Table, Value};
 
+use super::super::super::machine::{self, Machine};
 use super::{DEEPEST, Marks, shortest};
 
 /// The settings of an encoder.
@@ -71,7 +72,8 @@ impl Options {
 }
 
 pub(super) fn encode(lua: &Lua, value: Value, options: &Options, marks: &Marks) -> Result<Vec<u8>, String> {
-    let mut encoder = Encoder { lua, options, marks, out: Vec::new() };
+    let machine = machine::current();
+    let mut encoder = Encoder { lua, options, marks, machine: machine.as_deref(), out: Vec::new() };
     encoder.run(value)?;
     Ok(encoder.out)
 }
@@ -80,6 +82,7 @@ struct Encoder<'a> {
     lua: &'a Lua,
     options: &'a Options,
     marks: &'a Marks,
+    machine: Option<&'a Machine>,
     out: Vec<u8>,
 }
 
@@ -138,6 +141,8 @@ impl Encoder<'_> {
         loop {
             let depth = stack.len();
             let Some(open) = stack.last_mut() else { return Ok(()) };
+            // A table that contains another one twice, and so on, is a short script's long text.
+            self.machine.map_or(Ok(()), |machine| machine.allows(self.out.len()))?;
             let Some((key, value)) = open.next()? else {
                 self.close(open, depth);
                 stack.pop();
