@@ -179,7 +179,7 @@ static HTTP: &[ApisixPlugin] = table! { "http":
     "cas-auth" 2597 on;
     "authz-casbin" 2560 on;
     "authz-casdoor" 2559 on;
-    "wolf-rbac" 2555 on unseen CREDENTIALS;
+    "wolf-rbac" 2555 on;
     "ldap-auth-advanced" 2541 on unseen CREDENTIALS;
     "ldap-auth" 2540 on;
     "hmac-auth" 2530 on;

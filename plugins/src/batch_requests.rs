@@ -91,9 +91,9 @@ impl Plugin for BatchRequests {
         }))
     }
 
-    fn endpoint(attr: Option<&Value>) -> Option<Endpoint> {
+    fn endpoints(attr: Option<&Value>) -> Vec<Endpoint> {
         let path = Section::attr(ATTR, attr).text("/uri").unwrap_or_default();
-        Some(Endpoint { method: Method::Post, path: path.to_owned() })
+        vec![Endpoint { method: Method::Post, path: path.to_owned() }]
     }
 
     fn build(_config: Config, cx: &mut Build<'_>) -> Result<BatchRequests, Invalid> {

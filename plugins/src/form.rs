@@ -1,6 +1,6 @@
 //! Forms that the gateway sends (`application/x-www-form-urlencoded`).
 
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
 /// All but the unreserved characters, which are never escaped (RFC 3986 section 2.3).
 pub(crate) const UNRESERVED: &AsciiSet =
@@ -11,18 +11,18 @@ pub(crate) const UNRESERVED: &AsciiSet =
 pub(crate) struct Form(Vec<u8>);
 
 impl Form {
-    pub fn with(mut self, name: &str, value: &str) -> Form {
+    pub fn with(mut self, name: &str, value: impl AsRef<[u8]>) -> Form {
         self.add(name, value);
         self
     }
 
-    pub fn add(&mut self, name: &str, value: &str) {
+    pub fn add(&mut self, name: &str, value: impl AsRef<[u8]>) {
         if !self.0.is_empty() {
             self.0.push(b'&');
         }
         self.0.extend_from_slice(escape(name).as_bytes());
         self.0.push(b'=');
-        self.0.extend_from_slice(escape(value).as_bytes());
+        self.0.extend_from_slice(escape(value.as_ref()).as_bytes());
     }
 
     /// Whether it has this argument, whose name needs no escape.
@@ -38,6 +38,6 @@ impl Form {
     }
 }
 
-pub(crate) fn escape(text: &str) -> String {
-    utf8_percent_encode(text, UNRESERVED).to_string()
+pub(crate) fn escape(text: impl AsRef<[u8]>) -> String {
+    percent_encode(text.as_ref(), UNRESERVED).to_string()
 }

@@ -123,6 +123,7 @@ pub mod udp_logger;
 pub mod uri_blocker;
 mod wheel;
 mod within;
+pub mod wolf_rbac;
 pub mod workflow;
 pub mod zipkin;
 pub mod zstd;
@@ -173,6 +174,7 @@ plugins! {
     multi_auth::MultiAuth,
     openid_connect::OpenidConnect,
     authz_casbin::AuthzCasbin,
+    wolf_rbac::WolfRbac,
     ldap_auth::LdapAuth,
     hmac_auth::HmacAuth,
     basic_auth::BasicAuth,

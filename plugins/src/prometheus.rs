@@ -134,10 +134,10 @@ impl Plugin for Prometheus {
     }
 
     /// As in APISIX only where the metrics have no listener of their own.
-    fn endpoint(attr: Option<&Value>) -> Option<Endpoint> {
-        let attr = attr.filter(|attr| attr["enable_export_server"] == false)?;
+    fn endpoints(attr: Option<&Value>) -> Vec<Endpoint> {
+        let Some(attr) = attr.filter(|attr| attr["enable_export_server"] == false) else { return Vec::new() };
         let path = attr["export_uri"].as_str().unwrap_or("/apisix/prometheus/metrics");
-        Some(Endpoint { method: Method::Get, path: path.to_owned() })
+        vec![Endpoint { method: Method::Get, path: path.to_owned() }]
     }
 
     fn build(config: Config, cx: &mut Build<'_>) -> Result<Prometheus, Invalid> {

@@ -124,14 +124,9 @@ pub trait Factory: Send + Sync {
         Ok(())
     }
 
-    /// See [`Plugin::endpoint`].
-    fn endpoint(&self, _attr: Option<&Value>) -> Option<Endpoint> {
-        None
-    }
-
-    /// All endpoints; [`Called`](crate::endpoint::Called) has the place in this list of the one that is called.
-    fn endpoints(&self, attr: Option<&Value>) -> Vec<Endpoint> {
-        self.endpoint(attr).into_iter().collect()
+    /// See [`Plugin::endpoints`].
+    fn endpoints(&self, _attr: Option<&Value>) -> Vec<Endpoint> {
+        Vec::new()
     }
 
     /// Answers a request to the control API; `None` if the plugin has no such endpoint. It may take as long as its own
@@ -205,8 +200,8 @@ impl<P: Plugin> Factory for Linked<P> {
         P::check_metadata(metadata, cx)
     }
 
-    fn endpoint(&self, attr: Option<&Value>) -> Option<Endpoint> {
-        P::endpoint(attr)
+    fn endpoints(&self, attr: Option<&Value>) -> Vec<Endpoint> {
+        P::endpoints(attr)
     }
 
     fn control(&self, request: &ControlRequest) -> Option<ControlReply> {
@@ -314,8 +309,9 @@ mod tests {
             Some(json!("of metadata"))
         }
 
-        fn endpoint(attr: Option<&Value>) -> Option<Endpoint> {
-            Some(Endpoint { method: wire::Method::Get, path: attr?.as_str()?.to_owned() })
+        fn endpoints(attr: Option<&Value>) -> Vec<Endpoint> {
+            let path = attr.and_then(Value::as_str).unwrap_or_default().to_owned();
+            vec![Endpoint { method: wire::Method::Get, path }]
         }
 
         fn build(config: u16, _: &mut Build<'_>) -> Result<Full, Invalid> {
@@ -481,7 +477,7 @@ mod tests {
         let factory: &dyn Factory = &Hosted;
         assert_eq!((factory.version(), factory.is_auth()), ("0.1", false));
         assert!(factory.consumer_schema().is_none() && factory.metadata_schema().is_none());
-        assert!(factory.endpoint(Some(&json!("/a"))).is_none());
+        assert!(factory.endpoints(Some(&json!("/a"))).is_empty());
         assert!(factory.credential(&json!({})).is_ok_and(|credential| credential.is_none()));
     }
 
@@ -498,7 +494,7 @@ mod tests {
         assert_eq!((bare.consumer_schema(), bare.metadata_schema()), (None, None));
         assert_eq!(full.consumer_schema(), Some(json!("of consumers")));
         assert_eq!(full.metadata_schema(), Some(json!("of metadata")));
-        let path = |row: &dyn Factory| row.endpoint(Some(&json!("/a"))).map(|endpoint| endpoint.path);
+        let path = |row: &dyn Factory| row.endpoints(Some(&json!("/a"))).pop().map(|endpoint| endpoint.path);
         assert_eq!((path(bare), path(full).as_deref()), (None, Some("/a")));
         let key = |row: &dyn Factory| row.credential(&json!(1)).unwrap().map(|credential| credential.key);
         assert_eq!((key(bare), key(full)), (None, Some(b"1".to_vec())));

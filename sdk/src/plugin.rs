@@ -57,9 +57,10 @@ pub trait Plugin: Sized + Send + Sync + 'static {
         Ok(())
     }
 
-    /// The endpoint it serves ([`Plugin::serve`]), given its `plugin_attr`.
-    fn endpoint(_attr: Option<&Value>) -> Option<Endpoint> {
-        None
+    /// The endpoints it serves ([`Plugin::serve`]), given its `plugin_attr`.
+    /// [`Called`](crate::endpoint::Called) has the place in this list of the one that is called.
+    fn endpoints(_attr: Option<&Value>) -> Vec<Endpoint> {
+        Vec::new()
     }
 
     /// Answers a request to the control API; `None` if the plugin has no such endpoint. It runs beside the data plane.
@@ -167,7 +168,7 @@ pub trait Plugin: Sized + Send + Sync + 'static {
         false
     }
 
-    /// Handles a request to its endpoint. It may request the body, or wait, as in the phases before
+    /// Handles a request to one of its endpoints. It may request the body, or wait, as in the phases before
     /// the upstream.
     fn serve(&self, _x: &mut Exchange<'_>) -> Step {
         Step::Next

@@ -146,8 +146,7 @@ impl Server {
             None => self.document(x).await.and_then(|document| document.resource_endpoint.clone()),
         };
         let endpoint = endpoint.ok_or("Unable to determine registration endpoint.")?;
-        let query =
-            Form::default().with("uri", &String::from_utf8_lossy(x.path())).with("matchingUri", "true");
+        let query = Form::default().with("uri", x.path()).with("matchingUri", "true");
         let mut fields = Fields::new();
         fields
             .set(b"Authorization", format!("Bearer {}", session.access_token).as_bytes())

@@ -247,7 +247,8 @@ fn it_has_a_path_where_its_metrics_have_no_listener() {
         (Some(json!({"enable_export_server": false})), Some("/apisix/prometheus/metrics")),
         (Some(json!({"enable_export_server": false, "export_uri": "/m"})), Some("/m")),
     ] {
-        let endpoint = Prometheus::endpoint(attr.as_ref()).map(|endpoint| (endpoint.method, endpoint.path));
+        let endpoint = Prometheus::endpoints(attr.as_ref()).pop();
+        let endpoint = endpoint.map(|endpoint| (endpoint.method, endpoint.path));
         assert_eq!(endpoint, path.map(|path| (Method::Get, path.to_owned())), "{attr:?}");
     }
 }
