@@ -288,6 +288,10 @@ fn request(x: &Exchange<'_>, batch: &Batch, item: &Item) -> Result<Fetch, &'stat
         }
     }
     fields.append(b"X-Real-IP", x.client().ip_text()).map_err(|_| INVALID)?;
+    if x.hops() > 0 {
+        // The forwarded headers by which a loop is found may be gone: they are not those of a trusted peer.
+        x.count_hop(&mut fields);
+    }
     let mut uri = item.path.clone().into_bytes();
     let (path, mut mark) = (uri.len(), if uri.contains(&b'?') { b'&' } else { b'?' });
     let own = item.query.iter();

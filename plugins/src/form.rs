@@ -22,7 +22,7 @@ impl Form {
         }
         self.0.extend_from_slice(escape(name).as_bytes());
         self.0.push(b'=');
-        self.0.extend_from_slice(escape(value.as_ref()).as_bytes());
+        self.0.extend_from_slice(escape(value).as_bytes());
     }
 
     /// Whether it has this argument, whose name needs no escape.

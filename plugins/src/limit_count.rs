@@ -127,7 +127,12 @@ impl Plugin for LimitCount {
             let Some((window, key)) = window else { continue };
             let hit = Hit { key: &key, cost: 1, rule: window.rule(self.sliding) };
             let step = match limiter.take(x.world(), hit).await {
-                Ok(decision) => self.step(rule, window, decision, x),
+                Ok(decision) => {
+                    if let Some(reason) = decision.alone {
+                        x.complain(Self::NAME, reason);
+                    }
+                    self.step(rule, window, decision, x)
+                }
                 Err(Unavailable(reason)) => {
                     Some(self.degradation.report(x, Self::NAME, reason, Some("failed to limit count")))
                 }

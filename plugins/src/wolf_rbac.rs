@@ -1,8 +1,14 @@
 //! wolf-rbac: has a wolf server decide whether the user of a token may send a request, and logs users in there.
 //!
-//! Settings, tokens, requests, messages, statuses and endpoints as in APISIX 3.18, with these differences. A decision that
-//! accepts is a JSON object with status 200: APISIX takes any answer with this status for one. Facts about the user that
-//! cannot be the value of a header refuse the request.
+//! Settings, tokens, requests, messages, statuses and endpoints as in APISIX 3.18, with these differences:
+//!
+//! - Only status 200 with `"ok": true` accepts a request; APISIX takes any response with this status for a decision. Other
+//!   statuses below 300 are no decision, either.
+//! - The server decides by the application in its own token, a JWT. A token for another application than it says is refused.
+//! - Headers about a user are sent to the upstream only for an accepted request. A request gets 500 if the id or a name is
+//!   not a valid header value.
+//! - The argument `rbac_token` counts if it stands once, with a value.
+//! - Bodies of endpoints and responses of the server are limited to 1 MiB; an endpoint refuses arguments that cannot be read.
 
 mod server;
 
@@ -14,12 +20,13 @@ use sdk::chain::Phases;
 use sdk::consumers::{Credential, Identity};
 use sdk::endpoint::Called;
 use sdk::vars::Var;
-use sdk::{Build, Endpoint, Exchange, Method, Phase, Plugin, Reply, Step, SureAnswer};
+use sdk::{Build, Endpoint, Exchange, Fields, Method, Phase, Plugin, Reply, Step, SureAnswer};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::auth::Vouched;
 use crate::form::escape;
+use crate::jwt_auth;
 use crate::query::{self, Arg};
 use crate::tree;
 use server::{Failure, Wolf};
@@ -48,6 +55,9 @@ const LARGEST: usize = 1 << 20;
 
 const MISSING: &str = "Missing rbac token in request";
 const UNREADABLE: &str = "invalid rbac token: parse failed";
+const UNKNOWN: &str = "Invalid appid in rbac token";
+const NO_DECISION: &str = "check permission failed! parse response json failed!";
+const INVALID: &str = "the user's id or name is not a valid header value";
 const FAILED: &str = "request to wolf-server failed!";
 
 /// The endpoints, in the order of their list.
@@ -124,7 +134,7 @@ impl Plugin for WolfRbac {
     }
 }
 
-/// The endpoint that is called.
+/// Returns the endpoint that is called.
 fn action(x: &Exchange<'_>) -> Option<Action> {
     let called = x.note::<Called>()?;
     ACTIONS.get(called.0).map(|(action, ..)| *action)
@@ -145,15 +155,19 @@ impl WolfRbac {
             }
         };
         let mut parts = sent.splitn(3, |byte| *byte == b'#');
-        match (parts.next(), parts.next(), parts.next()) {
-            (Some(version), Some(appid), Some(secret)) if version == VERSION.as_bytes() => {
-                Ok(Token { appid: appid.into(), secret: secret.into() })
-            }
-            _ => Err(UNREADABLE),
+        let (appid, secret) = match (parts.next(), parts.next(), parts.next()) {
+            (Some(version), Some(appid), Some(secret)) if version == VERSION.as_bytes() => (appid, secret),
+            _ => return Err(UNREADABLE),
+        };
+        // The server verifies its own token, and takes the application from there.
+        let own = jwt_auth::token::Token::parse(secret);
+        match own.as_ref().and_then(|own| own.claim("appid")) {
+            Some(own) if own.as_str().map(str::as_bytes) != Some(appid) => Err(UNKNOWN),
+            _ => Ok(Token { appid: appid.into(), secret: secret.into() }),
         }
     }
 
-    /// The token of a request, and the consumer of its application.
+    /// Returns the token of a request, and the consumer of its application.
     fn identify(&self, x: &Exchange<'_>) -> Result<(Token, Identity), &'static str> {
         let token = self.token(x)?;
         if !x.consumers().any(Self::NAME) {
@@ -161,7 +175,7 @@ impl WolfRbac {
         }
         match x.consumers().find(Self::NAME, &token.appid) {
             Some(identity) => Ok((token, identity.clone())),
-            None => Err("Invalid appid in rbac token"),
+            None => Err(UNKNOWN),
         }
     }
 
@@ -169,8 +183,12 @@ impl WolfRbac {
     async fn decide(&self, x: &mut Exchange<'_>) -> Result<Step, Step> {
         let (token, identity) = self.identify(x).map_err(|message| refuse(401, message))?;
         let wolf: &Wolf = identity.secret().ok_or_else(|| refuse(401, "Missing related consumer"))?;
+        for name in &wolf.headers {
+            x.remove_lookalikes(name);
+            x.remove_header(name);
+        }
         let path = self.uri.of(x).unwrap_or_default();
-        let answer = wolf.decision(x, &token, &path).await.map_err(|failure| {
+        let response = wolf.decision(x, &token, &path).await.map_err(|failure| {
             if let Failure::Token = failure {
                 return refuse(401, UNREADABLE);
             }
@@ -181,55 +199,66 @@ impl WolfRbac {
             };
             Step::Reply(Reply::json(500, &json!({ "message": message })).because(failure.as_str()))
         })?;
-        let is_accepted = answer.status == 200;
-        let Ok(said) = serde_json::from_slice::<Map<String, Value>>(&answer.body) else {
-            let status = if is_accepted { 500 } else { answer.status };
-            return Err(refuse(status, "check permission failed! parse response json failed!"));
+        let decision: Map<String, Value> = serde_json::from_slice(&response.body).map_err(|_| {
+            x.complain(Self::NAME, Failure::Unreadable.as_str());
+            refuse(if response.status < 300 { 500 } else { response.status }, NO_DECISION)
+        })?;
+        let is_accepted = response.status == 200 && server::is_ok(decision.get("ok"));
+        if response.status < 300 && !is_accepted {
+            x.complain(Self::NAME, "the wolf server returned no decision");
+            return Err(refuse(500, "request to wolf-server failed, err:no decision"));
+        }
+        let user = decision.get("data").and_then(|data| data.get("userInfo")).and_then(Value::as_object);
+        let nickname = nickname(user);
+        let values = [
+            text(user.and_then(|user| user.get("id"))),
+            text(name(user)),
+            text(nickname).map(|nickname| escape(&nickname)),
+        ];
+        let invalid = |_| refuse(500, INVALID);
+        let mut headers = Fields::new();
+        for (name, value) in wolf.headers.iter().zip(&values) {
+            if let Some(value) = value {
+                headers.set(name.as_str().as_bytes(), value.as_bytes()).map_err(invalid)?;
+            }
+        }
+        let headers = || {
+            wolf.headers.iter().filter_map(|name| Some((name, headers.get_named(name.as_str().as_bytes())?)))
         };
-        let user = said.get("data").and_then(|data| data.get("userInfo")).and_then(Value::as_object);
-        self.tell(x, wolf, user)?;
-        if is_accepted {
-            x.authenticate(identity);
-            return Ok(Step::Next);
+        for (name, value) in headers() {
+            x.set_response_header(name, value).map_err(invalid)?;
         }
-        let mut body = Map::new();
-        let texts = [("message", said.get("reason")), ("username", name(user)), ("nickname", nickname(user))];
-        for (key, value) in texts {
-            if let Some(value) = value.filter(|value| !value.is_null()) {
-                body.insert(key.to_owned(), value.clone());
+        if !is_accepted {
+            let mut body = Map::new();
+            let texts =
+                [("message", decision.get("reason")), ("username", name(user)), ("nickname", nickname)];
+            for (key, value) in texts {
+                if let Some(value) = value.filter(|value| !value.is_null()) {
+                    body.insert(key.to_owned(), value.clone());
+                }
             }
+            let reply = Reply::json(response.status, &Value::Object(body));
+            return Err(Step::Reply(reply.because("the wolf server refuses the request")));
         }
-        let reply = Reply::json(answer.status, &Value::Object(body));
-        Err(Step::Reply(reply.because("the wolf server refuses the request")))
-    }
-
-    /// Tells the upstream and the client who the user is. Headers of the client's own by these names are removed.
-    fn tell(&self, x: &mut Exchange<'_>, wolf: &Wolf, user: Option<&Map<String, Value>>) -> Result<(), Step> {
-        let id = user.and_then(|user| text(user.get("id")));
-        let nickname = text(nickname(user)).map(|nickname| escape(&nickname));
-        let facts = [id, text(name(user)), nickname];
         let mut vouched = x.take_note::<Vouched>().unwrap_or_default();
-        for (name, value) in wolf.headers.iter().zip(facts) {
-            x.remove_lookalikes(name);
-            x.remove_header(name);
+        // A server need not say who the user is.
+        vouched.add(&token.secret);
+        for (name, value) in headers() {
+            x.set_header(name, value).map_err(invalid)?;
             vouched.add(name.as_str().as_bytes());
-            let Some(value) = value else { continue };
-            vouched.add(value.as_bytes());
-            let set = x.set_header(name, value.as_bytes());
-            if set.and_then(|()| x.set_response_header(name, value.as_bytes())).is_err() {
-                const INVALID: &str = "what the wolf server says of the user cannot be the value of a header";
-                x.complain(Self::NAME, INVALID);
-                return Err(refuse(500, INVALID));
-            }
+            vouched.add(value);
         }
         x.set_note(vouched);
-        Ok(())
+        x.authenticate(identity);
+        Ok(Step::Next)
     }
 
     /// Answers a request to an endpoint.
     async fn act(&self, x: &mut Exchange<'_>, action: Action) -> Result<Step, Step> {
         let mut memory = sdk::budget::Reservation::default();
-        if memory.resize(x.world().budget(), tree::weight(x.body())).is_err() {
+        // The values, and the JSON for the server: each byte is six there at most.
+        let weight = tree::weight(x.body()) + 6 * x.body().len();
+        if memory.resize(x.world().budget(), weight).is_err() {
             return Err(crate::no_memory());
         }
         let token = match action {
@@ -251,7 +280,7 @@ impl WolfRbac {
         let identity = x.consumers().find(Self::NAME, &appid).cloned();
         let identity = identity.ok_or_else(|| refuse(400, "appid not found"))?;
         let wolf: &Wolf = identity.secret().ok_or_else(|| refuse(400, "appid not found"))?;
-        let said = wolf.ask(x, action, token.as_ref(), arguments).await.map_err(|failure| {
+        let result = wolf.ask(x, action, token.as_ref(), arguments).await.map_err(|failure| {
             if let Failure::Token = failure {
                 return refuse(401, UNREADABLE);
             }
@@ -259,7 +288,7 @@ impl WolfRbac {
             let status = if let Failure::Refused = failure { 200 } else { 500 };
             Step::Reply(Reply::json(status, &json!({ "message": FAILED })).because(failure.as_str()))
         })?;
-        let user = said.get("data").and_then(|data| data.get("userInfo"));
+        let user = result.get("data").and_then(|data| data.get("userInfo"));
         let mut body = Map::new();
         if action == Action::ChangePassword {
             body.insert("message".to_owned(), json!("success to change password"));
@@ -267,7 +296,7 @@ impl WolfRbac {
             body.insert("user_info".to_owned(), user.clone());
         }
         if action == Action::Login {
-            let Some(secret) = said.get("data").and_then(|data| data.get("token")?.as_str()) else {
+            let Some(secret) = result.get("data").and_then(|data| data.get("token")?.as_str()) else {
                 x.complain(Self::NAME, "the wolf server's response to a login has no token");
                 return Err(refuse(500, FAILED));
             };
@@ -278,14 +307,14 @@ impl WolfRbac {
     }
 }
 
-/// The arguments in the body of a request: JSON where its type says so, else a form.
+/// Reads the arguments in the body of a request: JSON by its type, else a form.
 fn arguments(x: &Exchange<'_>) -> Option<Map<String, Value>> {
     let kind = x.header("Content-Type").unwrap_or_default();
     let is_json = kind.windows(16).any(|part| part == b"application/json");
     if is_json { serde_json::from_slice(x.body()).ok() } else { Some(tree::form(x.body())) }
 }
 
-/// A text or a number.
+/// Returns the text of a string or a number.
 fn text(value: Option<&Value>) -> Option<String> {
     match value? {
         Value::String(text) => Some(text.clone()),

@@ -111,7 +111,7 @@ pub(crate) async fn run(worker: &Worker, request: Fetch) -> Result<Fetched, Fetc
                     match Box::pin(opened).await {
                         Ok(conn) => Ok(Upstream::H1(conn)),
                         Err(error) => {
-                            last = error;
+                            last = last.or(error);
                             break;
                         }
                     }
@@ -123,7 +123,7 @@ pub(crate) async fn run(worker: &Worker, request: Fetch) -> Result<Fetched, Fetc
             let mut conn = match connected {
                 Ok(conn) => conn,
                 Err(fault) => {
-                    last = error_of(fault);
+                    last = last.or(error_of(fault));
                     break;
                 }
             };
@@ -138,7 +138,7 @@ pub(crate) async fn run(worker: &Worker, request: Fetch) -> Result<Fetched, Fetc
                 }
                 Err(failed) => failed,
             };
-            last = failed.error;
+            last = last.or(failed.error);
             let Some(fault) = failed.fault else { return Err(last) };
             let state = Try { reused, fresh, sent: failed.sent, body_lost: false };
             match retry::decide(fault, state, repeatable) {

@@ -176,7 +176,7 @@ async fn open(
         let left = Duration::from_millis(left);
         match connect::connect(worker, &waiter, addr.into(), secured.as_ref(), left).await {
             Ok((conn, _)) => return Ok(conn.io),
-            Err(fault) => last = of_fault(fault),
+            Err(fault) => last = last.or(of_fault(fault)),
         }
     }
     Err(last)

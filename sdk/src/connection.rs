@@ -196,6 +196,16 @@ impl ConnectError {
             }
         }
     }
+
+    /// Returns the error to report after the next address of the server failed as well: a refused connection there does
+    /// not hide that TLS failed here.
+    #[must_use]
+    pub fn or(self, next: ConnectError) -> ConnectError {
+        match (self, next) {
+            (ConnectError::Untrusted(_), ConnectError::Refused) => self,
+            _ => next,
+        }
+    }
 }
 
 impl fmt::Display for ConnectError {

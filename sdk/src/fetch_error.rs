@@ -26,6 +26,16 @@ impl FetchError {
             FetchError::NoTunnel => "the proxy does not open a tunnel to the server",
         }
     }
+
+    /// Returns the error to report after the next address of the server failed as well: a refused connection there does
+    /// not hide that TLS failed here.
+    #[must_use]
+    pub fn or(self, next: FetchError) -> FetchError {
+        match (self, next) {
+            (FetchError::Untrusted(_), FetchError::Refused) => self,
+            _ => next,
+        }
+    }
 }
 
 impl std::fmt::Display for FetchError {
@@ -39,6 +49,13 @@ impl std::error::Error for FetchError {}
 #[cfg(test)]
 mod tests {
     use super::FetchError;
+
+    #[test]
+    fn a_refused_connection_does_not_hide_that_tls_failed() {
+        use FetchError::{Refused, Timeout, Untrusted};
+        assert_eq!(Untrusted("why").or(Refused), Untrusted("why"));
+        assert_eq!((Untrusted("why").or(Timeout), Refused.or(Untrusted("why"))), (Timeout, Untrusted("why")));
+    }
 
     #[test]
     fn fetch_errors_have_a_text() {

@@ -86,6 +86,8 @@ pub struct Decision {
     pub delay_us: u64,
     /// Counts a request of [`Rule::Concurrent`] out when it is dropped.
     pub permit: Option<Permit>,
+    /// Why the node decided by itself, where several nodes share the limit.
+    pub alone: Option<&'static str>,
 }
 
 /// Why a hit could not be counted.

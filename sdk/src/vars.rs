@@ -4,8 +4,8 @@
 //!
 //! A name is looked up once, when a configuration is built ([`Var::parse`]); reading the value is
 //! then a jump and, if the value is part of the exchange, needs no copy. Names and values are those
-//! of APISIX 3.x (`apisix/core/ctx.lua`): nginx's and a few more; an unknown variable is always
-//! absent.
+//! of APISIX 3.x (`apisix/core/ctx.lua`): nginx's and a few more; an unknown variable is absent
+//! unless a script has set it ([`set`]).
 
 mod body;
 mod charset;
@@ -17,6 +17,7 @@ pub mod multipart;
 mod parsed;
 mod plain;
 pub(crate) mod read;
+mod set;
 mod ssl;
 mod strftime;
 mod time;
@@ -33,6 +34,8 @@ use lookups::Lookups;
 use parsed::Parsed;
 use plain::{HOSTNAME, NAMES, Plain, method, write};
 use read::{Arg, Header};
+use set::SetVars;
+pub use set::set;
 pub use strftime::TimeFormat;
 pub use time::{Stamp, rfc3339 as write_rfc3339};
 pub use value::Value;
@@ -83,7 +86,8 @@ enum ReadResult<'a> {
 }
 
 impl Var {
-    /// Looks up the variable of this name, without `$`. An unknown variable is always absent.
+    /// Looks up the variable of this name, without `$`. An unknown variable is absent unless a
+    /// script has set it.
     pub fn parse(name: &str) -> Var {
         let kind = Kind::parse(name);
         if kind == Kind::Plain(Plain::Hostname) {
@@ -226,7 +230,8 @@ impl Var {
             Kind::PostPath(path) => parsed::at(x, path).unwrap_or_default().into(),
             Kind::Graphql(part) => parsed::part(x, *part).unwrap_or_default().into(),
             // Plain variables and headers are read above.
-            Kind::Plain(_) | Kind::Header(_) | Kind::Unknown => ReadResult::Absent,
+            Kind::Plain(_) | Kind::Header(_) => ReadResult::Absent,
+            Kind::Unknown => x.note::<SetVars>().and_then(|vars| vars.get(&self.name)).into(),
         }
     }
 }

@@ -99,9 +99,10 @@ impl Delayed {
                 quota.set(keys.get(hit.key).map_or(0, |old| old.delta));
                 keys.insert(hit.key.to_vec(), quota);
             }
-            Err(_) => {
+            Err(unavailable) => {
                 quotas.give_back(hit.key, delta);
-                return self.node.take(self.node.key(hit.key), hit.cost, hit.rule, now_ms);
+                let decision = self.node.take(self.node.key(hit.key), hit.cost, hit.rule, now_ms)?;
+                return Ok(Decision { alone: Some(unavailable.0), ..decision });
             }
         }
         self.schedule(world, &quotas);

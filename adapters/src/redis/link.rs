@@ -39,6 +39,8 @@ pub enum Failure {
     /// The connection was closed, or the answer was no Redis answer.
     Broken,
     Timeout,
+    /// The connection was closed because another request's time was over without an answer.
+    Hung,
     Full,
 }
 
@@ -52,7 +54,7 @@ impl Failure {
             Failure::Connect(ConnectError::Limit) => ConnectError::Limit.as_str(),
             Failure::Login => "the Redis server rejected the user, the password or the database",
             Failure::Broken => "the connection to the Redis server broke",
-            Failure::Timeout => "the Redis server did not answer in time",
+            Failure::Timeout | Failure::Hung => "the Redis server did not answer in time",
             Failure::Full => "too many requests wait for the Redis server",
         }
     }
@@ -174,7 +176,7 @@ impl Link {
             let before = self.answers.get();
             let answer = self.send(world, command, answers)?;
             match select(answer, &mut deadline.0).await {
-                Either::Left((Err(Failure::Broken | Failure::Timeout), _)) if again => again = false,
+                Either::Left((Err(Failure::Broken | Failure::Hung), _)) if again => again = false,
                 Either::Left((Err(failure), _)) => {
                     self.hold_off(world);
                     return Err(failure);
@@ -359,7 +361,7 @@ impl Link {
                 if state.driver == Driver::Closing {
                     // Requests that may be in leave, once the server goes on.
                     let _ = pipe.write(connection, cx);
-                    return Poll::Ready(Err(Failure::Timeout));
+                    return Poll::Ready(Err(Failure::Hung));
                 }
                 state.waker = Some(cx.waker().clone());
             }

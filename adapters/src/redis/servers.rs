@@ -277,7 +277,7 @@ impl Servers {
                 },
                 Ok(value) => return Ok((value, link)),
                 // Another node may have its slots by now.
-                Err(failure @ (Failure::Connect(_) | Failure::Broken)) if again => {
+                Err(failure @ (Failure::Connect(_) | Failure::Broken | Failure::Hung)) if again => {
                     again = false;
                     self.read_slots(world, deadline, Some(&at)).await?;
                     match self.owner(slot) {

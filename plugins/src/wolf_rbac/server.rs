@@ -17,11 +17,11 @@ pub struct Wolf {
     change_pwd: Remote,
     user_info: Remote,
     verify: bool,
-    /// The headers with what the server says of a user: id, name and nickname.
+    /// The headers with a user's id, name and nickname.
     pub headers: [HeaderName; 3],
 }
 
-/// Why the server has given no decision, or no result.
+/// Why a request to the server has no result.
 #[derive(Debug)]
 pub enum Failure {
     /// The token cannot stand in a request to the server.
@@ -29,9 +29,9 @@ pub enum Failure {
     Fetch(FetchError),
     /// Another status than 200.
     Status(u16),
-    /// The answer is not what the server answers with.
+    /// The body of the response is not JSON.
     Unreadable,
-    /// The server says no, such as for a wrong password.
+    /// The response is not `ok`, for instance after a wrong password.
     Refused,
 }
 
@@ -47,7 +47,7 @@ impl Failure {
     }
 }
 
-/// The largest answer, in bytes.
+/// The largest response, in bytes.
 const LARGEST: usize = 1 << 20;
 
 /// Attempts to get a decision while the server has internal errors, and the time between them.
@@ -64,9 +64,15 @@ impl Wolf {
             let url = format!("{}/wolf/rbac/{path}", server.trim_end_matches('/'));
             Remote::parse(&url).map_err(|why| Invalid::new(why).at("/server").got(server))
         };
+        if server.contains(['?', '#']) {
+            let invalid = Invalid::new("it must have no query and no fragment").at("/server").got(server);
+            return Err(invalid.expected("http://host[:port][/path] or https://…"));
+        }
         let header = |name: &str| {
-            let invalid =
-                || Invalid::new("this is no start of a header's name").at("/header_prefix").got(prefix);
+            let invalid = || {
+                let invalid = Invalid::new("a header's name cannot begin with it").at("/header_prefix");
+                invalid.expected("letters, digits, `-` and the like").got(prefix)
+            };
             HeaderName::new(&format!("{prefix}{name}")).map_err(|_| invalid())
         };
         Ok(Wolf {
@@ -84,7 +90,7 @@ impl Wolf {
         Manner { timeout, verify: self.verify, most: LARGEST, keep }
     }
 
-    /// Asks whether the user may do what the method says with what is at this path.
+    /// Asks whether the user of the token may use the method of the request on this path.
     pub async fn decision(&self, x: &Exchange<'_>, token: &Token, path: &[u8]) -> Result<Fetched, Failure> {
         let form = Form::default()
             .with("appID", &token.appid)
@@ -94,18 +100,19 @@ impl Wolf {
         let remote = self.access_check.with_query(form.bytes());
         let fields = fields(Some(token))?;
         let manner = self.manner(Duration::from_secs(10));
-        for attempt in 1.. {
-            let answer = remote.fetch(x, manner, Method::Get, fields.clone(), Default::default()).await;
-            match answer.map_err(Failure::Fetch)? {
-                answer if answer.status < 500 => return Ok(answer),
-                answer if attempt == ATTEMPTS => return Err(Failure::Status(answer.status)),
+        let mut attempt = 1;
+        loop {
+            let response = remote.fetch(x, manner, Method::Get, fields.clone(), Default::default()).await;
+            match response.map_err(Failure::Fetch)? {
+                response if response.status < 500 => return Ok(response),
+                response if attempt == ATTEMPTS => return Err(Failure::Status(response.status)),
                 _ => x.world().sleep(PAUSE).await,
             }
+            attempt += 1;
         }
-        unreachable!("the last attempt returns")
     }
 
-    /// Has the server do something for a user, and returns its result.
+    /// Sends the request of an endpoint to the server, and returns the result.
     pub async fn ask(
         &self,
         x: &Exchange<'_>,
@@ -120,20 +127,22 @@ impl Wolf {
         };
         let body = arguments.map(|arguments| Value::Object(arguments).to_string()).unwrap_or_default();
         let manner = self.manner(Duration::from_secs(5));
-        let answer = remote.fetch(x, manner, method, fields(token)?, body.into()).await;
-        let answer = answer.map_err(Failure::Fetch)?;
-        if answer.status != 200 {
-            return Err(Failure::Status(answer.status));
+        let response = remote.fetch(x, manner, method, fields(token)?, body.into()).await;
+        let response = response.map_err(Failure::Fetch)?;
+        if response.status != 200 {
+            return Err(Failure::Status(response.status));
         }
-        let said: Value = serde_json::from_slice(&answer.body).map_err(|_| Failure::Unreadable)?;
-        match said.get("ok") {
-            None | Some(Value::Null | Value::Bool(false)) => Err(Failure::Refused),
-            Some(_) => Ok(said),
-        }
+        let result: Value = serde_json::from_slice(&response.body).map_err(|_| Failure::Unreadable)?;
+        if is_ok(result.get("ok")) { Ok(result) } else { Err(Failure::Refused) }
     }
 }
 
-/// The fields of a request to the server.
+/// Returns whether `ok` of a response means success.
+pub fn is_ok(value: Option<&Value>) -> bool {
+    value == Some(&Value::Bool(true))
+}
+
+/// Returns the fields of a request to the server.
 fn fields(token: Option<&Token>) -> Result<Fields, Failure> {
     let mut fields = Fields::new();
     // The name and value are valid.

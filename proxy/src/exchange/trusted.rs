@@ -5,7 +5,7 @@
 //! Loops are found by a count of gateways in `Sluice-Hops`. A request that comes straight from a client carries no
 //! such field to the upstream, so most servers never see one. Behind the first gateway a request has `X-Real-IP` and
 //! `X-Forwarded-For`, which no plugin can take away; each further gateway then writes the count, also for peers that are
-//! not trusted. A client can only raise it, for its own request.
+//! not trusted. A list in `X-Forwarded-For` is a sign of gateways as well. A client can only raise it, for its own request.
 
 use sdk::{Client, Named};
 use wire::{Name, RequestHead};
@@ -41,7 +41,13 @@ pub(super) fn client(settings: &Settings, client: &Client, head: &RequestHead) -
 #[cold]
 pub(super) fn hops(head: &RequestHead) -> u16 {
     let has = |name: Name| head.fields.contains_checked(name, name.as_str().as_bytes());
-    if !has(Name::XRealIp) && !has(Name::SluiceHops) {
+    let mut forwarded_for = head.fields.all_checked(Name::XForwardedFor, b"X-Forwarded-For");
+    // A proxy on the way may remove `X-Real-IP`; the list of `X-Forwarded-For` grows with each round.
+    let mut is_list = || match (forwarded_for.next(), forwarded_for.next()) {
+        (Some(first), None) => first.contains(&b','),
+        (_, second) => second.is_some(),
+    };
+    if !has(Name::XRealIp) && !has(Name::SluiceHops) && !is_list() {
         return 0;
     }
     let mut most = 0;
@@ -87,11 +93,21 @@ mod tests {
             (&["99999999999999999999"], u16::MAX),
             (&["65535"], u16::MAX),
         ] {
-            let mut head = RequestHead::default();
-            values.iter().for_each(|value| head.fields.append(b"sluice-hops", value.as_bytes()).unwrap());
-            assert_eq!(super::hops(&head), hops, "{values:?}");
-            head.fields.append(b"x-real-ip", b"9.9.9.9").unwrap();
-            assert_eq!(super::hops(&head), hops.max(1), "{values:?}");
+            let count = |more: &[(&str, &str)]| {
+                let mut head = RequestHead::default();
+                let values = values.iter().map(|value| ("sluice-hops", *value));
+                for (name, value) in values.chain(more.iter().copied()) {
+                    head.fields.append(name.as_bytes(), value.as_bytes()).unwrap();
+                }
+                super::hops(&head)
+            };
+            let one = ("x-forwarded-for", "9.9.9.9");
+            assert_eq!((count(&[]), count(&[one])), (hops, hops), "{values:?}");
+            for gateway in
+                [&[("x-real-ip", "9.9.9.9")][..], &[("x-forwarded-for", "9.9.9.9, 8.8.8.8")], &[one, one]]
+            {
+                assert_eq!(count(gateway), hops.max(1), "{gateway:?} {values:?}");
+            }
         }
     }
 }

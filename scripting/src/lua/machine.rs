@@ -107,6 +107,14 @@ pub(super) fn current() -> Option<Rc<Machine>> {
     MACHINE.try_with(|machine| machine.borrow().clone()).ok().flatten()
 }
 
+/// Checks that a native function, which no hook stops, may continue a text of this many bytes.
+///
+/// # Errors
+/// The exceeded limit.
+pub(super) fn check_text(bytes: usize) -> Result<()> {
+    current().map_or(Ok(()), |machine| machine.check_text(bytes)).map_err(mlua::Error::runtime)
+}
+
 /// The worker of this thread, where it can be kept.
 pub(super) fn worker() -> Option<Rc<dyn World>> {
     current()?.worker.borrow().as_ref()?.upgrade()
@@ -196,11 +204,8 @@ impl Machine {
         self.watch.run(code)
     }
 
-    /// Whether a function that no hook stops may go on with a text of this many bytes so far.
-    ///
-    /// # Errors
-    /// The limit that was exceeded, for the script.
-    pub(super) fn allows(&self, bytes: usize) -> std::result::Result<(), String> {
+    /// As [`check_text`]; the error is a text.
+    pub(super) fn check_text(&self, bytes: usize) -> std::result::Result<(), String> {
         if bytes > self.host.settings.max_memory {
             return Err("the text exceeds sluice.lua.max_memory".to_owned());
         }

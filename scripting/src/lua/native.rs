@@ -51,10 +51,11 @@ pub(super) fn to_lua(lua: &Lua, json: &serde_json::Value) -> Result<Value> {
     })
 }
 
-/// Converts a value of Lua, by the rules of `cjson` for arrays. Functions and the like are left out.
+/// Converts a value of Lua, by the rules of `cjson` for arrays. Functions and the like in tables are left out.
 ///
 /// # Errors
-/// Tables nested too deeply, numbers as keys beside texts, and more than memory allows.
+/// Other keys than texts and numbers, texts that are not UTF-8, tables nested more than 100 deep, and values that exceed
+/// the machine's limits.
 pub(super) fn to_json(lua: &Lua, value: Value) -> Result<serde_json::Value> {
     to_serde(lua, value).map_err(mlua::Error::runtime)
 }

@@ -69,8 +69,8 @@ impl Watch {
         code()
     }
 
-    /// Whether the code has run for longer than its limit. Functions whose work a script can make long ask, since no
-    /// hook is called in them.
+    /// Returns whether the code has run for longer than its limit. Native functions check it where a script decides how
+    /// long they take: no hook is called in them.
     pub(super) fn is_stopped(&self) -> bool {
         self.watched.stopped.load(Ordering::Relaxed)
     }

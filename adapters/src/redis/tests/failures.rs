@@ -68,6 +68,43 @@ fn a_server_that_hangs_costs_a_request_its_timeout() {
 }
 
 #[test]
+fn a_sentinel_that_hangs_leaves_time_for_the_next_one() {
+    run(async {
+        let redis = Engine::start(&[]);
+        let listen = async || tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let [hanging, sentinel] = [listen().await, listen().await];
+        let [first, second] = [&hanging, &sentinel].map(|it| it.local_addr().unwrap().port());
+        let master = redis.port;
+        tokio::task::spawn_local(async move {
+            while let Ok((mut stream, _)) = sentinel.accept().await {
+                tokio::task::spawn_local(async move {
+                    let mut asked = [0; 4096];
+                    while let Ok(bytes @ 1..) = stream.read(&mut asked).await {
+                        let commands = asked[..bytes].windows(8).filter(|part| part == b"SENTINEL").count();
+                        let reply = format!("*2\r\n$9\r\n127.0.0.1\r\n$5\r\n{master}\r\n").repeat(commands);
+                        let _ = stream.write_all(reply.as_bytes()).await;
+                    }
+                });
+            }
+        });
+        let settings = json!({
+            "redis_sentinels": [{"host": "127.0.0.1", "port": first}, {"host": "127.0.0.1", "port": second}],
+            "redis_master_name": "m", "redis_connect_timeout": 400, "redis_read_timeout": 400,
+        });
+        let (limiter, world) = (limiter("redis-sentinel", "1", &settings), Real::default());
+        let (limiter, world) = (&*limiter, &world);
+        let one = async |late| {
+            tokio::time::sleep(Duration::from_millis(late)).await;
+            hit(limiter, world, LONG).await
+        };
+        // The first two give up; the others ask the second sentinel in the time that they have left.
+        let many = futures_util::future::join_all((0..15).map(|n| one(n * 20))).await;
+        assert!(many[14].is_ok(), "{many:?}");
+        assert!(hit(limiter, world, LONG).await.is_ok());
+    });
+}
+
+#[test]
 fn a_request_whose_answer_is_late_does_not_stay_in() {
     run(async {
         let redis = Engine::start(&[]);

@@ -9,7 +9,11 @@ use sdk::consumers::{Claims, ExternalUser, Identity, Mark};
 use serde_json::{Value as Json, json};
 
 use super::super::access::{self, exchange};
-use super::super::native::{Natives, to_json, to_lua};
+use super::super::libs::json::to_text;
+use super::super::native::{Natives, to_lua};
+
+/// Bytes of `ctx.external_user` as JSON, at most: it stays in memory until the request ends.
+const LONGEST_USER: usize = 64 << 10;
 
 pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
     natives.add("consumer", |lua, ()| {
@@ -25,10 +29,15 @@ pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
         user.map_or(Ok(Value::Nil), |user| to_lua(lua, &user))
     })?;
     natives.add("set_external_user", |lua, user: Value| {
-        if user.is_nil() {
+        if matches!(user, Value::Nil | Value::Boolean(false)) {
             return exchange(|x| drop(x.take_note::<ExternalUser>()));
         }
-        let user = to_json(lua, user)?;
+        let text = to_text(lua, user).map_err(mlua::Error::runtime)?;
+        if text.len() > LONGEST_USER {
+            return Err(mlua::Error::runtime("ctx.external_user is longer than 65536 bytes of JSON"));
+        }
+        let user = serde_json::from_slice(&text)
+            .map_err(|_| mlua::Error::runtime("a text in ctx.external_user is not UTF-8"))?;
         exchange(|x| x.set_note(ExternalUser(user)))
     })?;
     // The version of the consumers with a credential for a plugin; nil without any.

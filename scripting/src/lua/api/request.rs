@@ -192,7 +192,15 @@ pub(super) fn header_name(name: &LuaString) -> Result<HeaderName> {
 pub(super) fn texts(lua: &mlua::Lua, value: &Value) -> Result<Vec<Vec<u8>>> {
     match value {
         Value::Nil => Ok(Vec::new()),
-        Value::Table(list) => list.sequence_values::<Value>().map(|value| text(lua, value?)).collect(),
+        Value::Table(list) => {
+            let (mut texts, mut bytes) = (Vec::new(), 0);
+            for value in list.sequence_values::<Value>() {
+                texts.push(text(lua, value?)?);
+                bytes += texts.last().map_or(0, Vec::len);
+                machine::check_text(bytes)?;
+            }
+            Ok(texts)
+        }
         value => Ok(vec![text(lua, value.clone())?]),
     }
 }

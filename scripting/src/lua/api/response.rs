@@ -141,9 +141,12 @@ fn bodies(natives: &Natives<'_>) -> Result<()> {
         }
         let data = match &value {
             Value::Table(parts) => {
-                let parts: Result<Vec<Vec<u8>>> =
-                    parts.sequence_values::<LuaString>().map(|part| Ok(part?.as_bytes().to_vec())).collect();
-                parts?.concat()
+                let mut data = Vec::new();
+                for part in parts.sequence_values::<LuaString>() {
+                    data.extend_from_slice(&part?.as_bytes());
+                    machine::check_text(data.len())?;
+                }
+                data
             }
             value => {
                 lua.coerce_string(value.clone())?.map(|text| text.as_bytes().to_vec()).unwrap_or_default()

@@ -42,11 +42,19 @@ pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
         value
     })?;
     natives.add("set_var", |lua, (name, value): (String, Value)| {
-        if let Some(text) = value.as_string().map(|text| text.as_bytes().to_vec()) {
-            let is_forwarding = exchange(|x| forward(x, &name, &text))?;
-            if is_forwarding {
-                return Ok(());
-            }
+        let text = match &value {
+            Value::Boolean(truth) => Some(truth.to_string().into_bytes()),
+            Value::Table(_) => None,
+            value => lua.coerce_string(value.clone())?.map(|text| text.as_bytes().to_vec()),
+        };
+        let is_done = exchange(|x| match &text {
+            Some(text) if value.is_string() && forward(x, &name, text) => Some(true),
+            text => vars::set(x, &name, text.as_deref()).then_some(false),
+        })?;
+        match is_done {
+            Some(true) => return Ok(()),
+            Some(false) => {}
+            None => return Err(mlua::Error::runtime("variables of more than 100 names or 65536 bytes")),
         }
         // A variable that is set to nil has its own value again.
         session::table(lua, Kind::Vars)?.raw_set(name, value)

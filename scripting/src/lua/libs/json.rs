@@ -85,7 +85,12 @@ fn marks(lua: &Lua) -> Result<Marks> {
 
 /// A Lua value as JSON of serde, with the rules of `cjson` for arrays.
 pub(in super::super) fn to_serde(lua: &Lua, value: Value) -> std::result::Result<serde_json::Value, String> {
-    let marks = marks(lua).map_err(|error| error.to_string())?;
-    let text = encode::encode(lua, value, &encode::Options::for_schemas(), &marks)?;
+    let text = to_text(lua, value)?;
     serde_json::from_slice(&text).map_err(|_| "a text is not UTF-8".to_owned())
+}
+
+/// The text of a Lua value.
+pub(in super::super) fn to_text(lua: &Lua, value: Value) -> std::result::Result<Vec<u8>, String> {
+    let marks = marks(lua).map_err(|error| error.to_string())?;
+    encode::encode(lua, value, &encode::Options::for_schemas(), &marks)
 }

@@ -257,6 +257,25 @@ fn memory_outside_the_machine_is_limited() {
         ),
         ("local t = {} for n = 1, 60 do t = {t, t} end ctx.external_user = t", "sluice.lua.max_"),
         ("local t = {} t.t = t ctx.external_user = t", "excessive depth"),
+        (
+            "local t = {} for n = 1, 2e5 do t['k' .. n] = 1 end t.t = t require('cjson').encode(t)",
+            "sluice.lua.max_",
+        ),
+        ("ctx.external_user = {name = ('x'):rep(65536)}", "longer than 65536 bytes"),
+        (
+            "local s, t = ('x'):rep(1e7), {} t.t = t for n = 1, 60 do t[s .. n] = n if n > 1 then require('cjson').encode(t) end end",
+            "sluice.lua.max_",
+        ),
+        (
+            "local s, t = ('x'):rep(1e6), {} for n = 1, 60 do t[n] = s end ngx.req.set_header('a', t)",
+            "exceeds sluice.lua.max_memory",
+        ),
+        (
+            "local s, t = ('%'):rep(1e6), {} for n = 1, 60 do t[n] = s end ngx.encode_args({a = t})",
+            "exceeds sluice.lua.max_memory",
+        ),
+        ("require('cjson').encode(('\\1'):rep(1e7))", "exceeds sluice.lua.max_memory"),
+        ("for n = 1, 1000 do ctx.var['mine' .. n] = n end", "more than 100 names"),
         ("ngx.re.match('a', 'a', ('j'):rep(1e5)) error('done')", "done"),
         ("error(('long'):rep(1e6))", "longlong"),
     ] {

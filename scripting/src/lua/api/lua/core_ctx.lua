@@ -89,7 +89,7 @@ local changing = {
         local consumer = native.consumer()
         return consumer and consumer.group_id
     end,
-    -- A copy each time: what another plugin knows of the user counts, also after this one has read it.
+    -- A copy each time, as another plugin may set it as well.
     external_user = function()
         return native.external_user()
     end,

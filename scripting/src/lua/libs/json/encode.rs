@@ -73,7 +73,7 @@ impl Options {
 
 pub(super) fn encode(lua: &Lua, value: Value, options: &Options, marks: &Marks) -> Result<Vec<u8>, String> {
     let machine = machine::current();
-    let mut encoder = Encoder { lua, options, marks, machine: machine.as_deref(), out: Vec::new() };
+    let mut encoder = Encoder { lua, options, marks, machine: machine.as_deref(), held: 0, out: Vec::new() };
     encoder.run(value)?;
     Ok(encoder.out)
 }
@@ -83,6 +83,8 @@ struct Encoder<'a> {
     options: &'a Options,
     marks: &'a Marks,
     machine: Option<&'a Machine>,
+    /// Bytes of the fields of open tables.
+    held: usize,
     out: Vec<u8>,
 }
 
@@ -104,6 +106,8 @@ const ESCAPED: [bool; 256] = {
 /// A table that is being written. They are on a list rather than on the stack of the thread.
 struct Open {
     items: Items,
+    /// Of its fields.
+    bytes: usize,
     is_first: bool,
 }
 
@@ -141,10 +145,11 @@ impl Encoder<'_> {
         loop {
             let depth = stack.len();
             let Some(open) = stack.last_mut() else { return Ok(()) };
-            // A table that contains another one twice, and so on, is a short script's long text.
-            self.machine.map_or(Ok(()), |machine| machine.allows(self.out.len()))?;
+            // A table is written once for each reference to it, so a small table can have a very long text.
+            self.check()?;
             let Some((key, value)) = open.next()? else {
                 self.close(open, depth);
+                self.held -= open.bytes;
                 stack.pop();
                 continue;
             };
@@ -156,7 +161,7 @@ impl Encoder<'_> {
             }
             self.line(depth);
             if let Some(key) = key {
-                self.text(&key);
+                self.text(&key)?;
                 self.out.extend_from_slice(if self.options.space.is_empty() { b":" } else { b": " });
             }
             self.value(value, &mut stack)?;
@@ -179,7 +184,7 @@ impl Encoder<'_> {
             Value::Boolean(on) => self.out.extend_from_slice(if on { b"true" } else { b"false" }),
             Value::Integer(number) => self.number(number as f64)?,
             Value::Number(number) => self.number(number)?,
-            Value::String(text) => self.text(&text.as_bytes()),
+            Value::String(text) => self.text(&text.as_bytes())?,
             Value::Table(table) => {
                 let open = self.open(table, stack.len() + 1)?;
                 stack.push(open);
@@ -214,16 +219,25 @@ impl Encoder<'_> {
         Ok(())
     }
 
-    fn text(&mut self, text: &[u8]) {
+    fn text(&mut self, text: &[u8]) -> Result<(), String> {
         self.out.push(b'"');
-        let mut rest = text;
-        while let Some(at) = rest.iter().position(|byte| ESCAPED[usize::from(*byte)]) {
-            self.out.extend_from_slice(&rest[..at]);
-            self.escaped(rest[at]);
-            rest = &rest[at + 1..];
+        for mut rest in text.chunks(64 << 10) {
+            while let Some(at) = rest.iter().position(|byte| ESCAPED[usize::from(*byte)]) {
+                self.out.extend_from_slice(&rest[..at]);
+                self.escaped(rest[at]);
+                rest = &rest[at + 1..];
+            }
+            self.out.extend_from_slice(rest);
+            self.check()?;
         }
-        self.out.extend_from_slice(rest);
         self.out.push(b'"');
+        Ok(())
+    }
+
+    /// # Errors
+    /// The limit that the text exceeds.
+    fn check(&self) -> Result<(), String> {
+        self.machine.map_or(Ok(()), |machine| machine.check_text(self.out.len() + self.held))
     }
 
     /// Writes one of the [`ESCAPED`] bytes.
@@ -266,8 +280,16 @@ impl Encoder<'_> {
             Some(length) => Items::Array { table, next: 1, length },
             None => Items::Object(self.fields(&table)?.into_iter()),
         };
+        let bytes = match &items {
+            Items::Array { .. } => 0,
+            Items::Object(fields) => {
+                let fields = fields.as_slice();
+                size_of_val(fields) + fields.iter().map(|(key, _)| key.len()).sum::<usize>()
+            }
+        };
+        self.held += bytes;
         self.out.push(if matches!(items, Items::Array { .. }) { b'[' } else { b'{' });
-        Ok(Open { items, is_first: true })
+        Ok(Open { items, bytes, is_first: true })
     }
 
     /// The length of a table that is an array, with holes.

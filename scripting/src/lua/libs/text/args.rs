@@ -2,7 +2,7 @@
 
 use mlua::{Error, Lua, LuaString, Result, Table, Value};
 
-use super::super::super::small;
+use super::super::super::{machine, small};
 use super::super::call::function;
 use super::uri::{escape, in_component, unescape};
 
@@ -25,10 +25,12 @@ pub(super) fn add(lua: &Lua, ngx: &Table) -> Result<()> {
                     Value::Table(values) => {
                         for value in values.sequence_values::<Value>() {
                             push(lua, &key, value?, &mut out)?;
+                            machine::check_text(out.len())?;
                         }
                     }
                     value => push(lua, &key, value, &mut out)?,
                 }
+                machine::check_text(out.len())?;
             }
             out.pop();
             small::string(lua, out)
