@@ -93,8 +93,9 @@ mod tests {
         let expected = Ok(there.join("disk/logs/a.log").to_str().unwrap().to_owned());
         assert_eq!(file(Path::new("logs/a.log")), expected);
         assert_eq!(file(&there.join("disk/logs/a.log")), expected);
+        assert_eq!(file(Path::new("a.log")), expected);
         assert_eq!(file(Path::new("/var/log/a.log")).map(drop), Ok(()));
-        for refused in ["a.log", "logs/access.log", "store.key", "../config.yaml", "/etc/a.log"] {
+        for refused in ["logs/access.log", "access.log", "logs/../store.key", "../config.yaml", "/etc/a.log"] {
             assert!(file(Path::new(refused)).is_err(), "{refused}");
         }
         assert!(file(&config).is_err());

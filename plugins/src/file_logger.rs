@@ -121,7 +121,7 @@ mod tests {
             build(json!({}), None).unwrap_err().reason,
             "property \"path\" is not set in either the plugin conf or the metadata"
         );
-        for path in ["", "a\u{0}b", "a.log", "/data/store.key", "logs/../store.key"] {
+        for path in ["", "a\u{0}b", "../a.log", "/data/store.key", "logs/../store.key"] {
             let config = json!({"path": path});
             assert_eq!(build(config.clone(), None).unwrap_err().pointer, "/path", "{path}");
             assert_eq!(build(json!({}), Some(config.clone())).unwrap_err().pointer, "/path", "{path}");

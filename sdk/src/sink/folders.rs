@@ -82,7 +82,8 @@ impl Folders {
         &self.base
     }
 
-    /// Resolves a path in a plugin's configuration to a file.
+    /// Resolves a path in a plugin's configuration to a file. A relative path begins in the base folder, or in its
+    /// `logs` where only that is listed.
     ///
     /// # Errors
     /// The path is outside of the folders, or one of the gateway's own files.
@@ -94,12 +95,16 @@ impl Folders {
             path if path.contains('\0') => return Err(Invalid::new("a file path must not contain NUL")),
             _ => {}
         }
-        let absolute = match path.starts_with('/') {
-            true => normalized(path),
-            false => normalized(&format!("{}/{path}", self.base)),
+        let found = match path.starts_with('/') {
+            true => self.find(path),
+            // APISIX's folder holds files beside its `logs`.
+            false => self.find(&format!("{}/{path}", self.base)).or_else(|| {
+                let is_beside = below(&normalized(path), "/logs").is_none();
+                // A reference that was not resolved is no name.
+                let is_plain = path.split('/').all(|part| part != "..") && !path.starts_with('$');
+                (is_beside && is_plain).then(|| self.find(&format!("{}/logs/{path}", self.base)))?
+            }),
         };
-        let found = self.listed.iter().filter_map(|listed| Some((listed, below(&absolute, &listed.name)?)));
-        let found = found.filter(|(_, rest)| !rest.is_empty()).max_by_key(|(listed, _)| listed.name.len());
         let Some((Listed { real, .. }, rest)) = found else {
             let folders: Vec<&str> = self.listed.iter().map(|listed| listed.name.as_str()).collect();
             return Err(Invalid::new("plugins must not write files outside of the allowed folders")
@@ -112,7 +117,15 @@ impl Folders {
         if own {
             return Err(Invalid::new("plugins must not write the gateway's own files").got(path));
         }
-        Ok(LogFile::File { folder: real, below: rest.to_owned() })
+        Ok(LogFile::File { folder: real, below: rest })
+    }
+
+    /// Finds the innermost listed folder of an absolute path, and the path below it.
+    fn find(&self, path: &str) -> Option<(&Listed, String)> {
+        let path = normalized(path);
+        let found = self.listed.iter().filter_map(|listed| Some((listed, below(&path, &listed.name)?)));
+        let found = found.filter(|(_, rest)| !rest.is_empty()).max_by_key(|(listed, _)| listed.name.len());
+        found.map(|(listed, rest)| (listed, rest.to_owned()))
     }
 }
 
@@ -162,6 +175,9 @@ mod tests {
         let folders = folders();
         for (path, expected) in [
             ("logs/a.log", "/d/data/logs/a.log"),
+            ("a.log", "/d/data/logs/a.log"),
+            ("b/./a.log", "/d/data/logs/b/a.log"),
+            ("store.key", "/d/data/logs/store.key"),
             ("./logs//b/../a.log", "/d/data/logs/a.log"),
             ("/d/data/logs/b/a.log", "/d/data/logs/b/a.log"),
             ("/var/log/a.log", "/disk/log/a.log"),
@@ -181,9 +197,11 @@ mod tests {
     fn other_files_are_rejected() {
         let folders = folders();
         for path in [
-            "a.log",
-            "store.key",
             "/etc/passwd",
+            "../a.log",
+            "b/../../a.log",
+            "$env://LOG",
+            ".",
             "logs",
             "logs/",
             "logs/.",
