@@ -95,7 +95,8 @@ mod tests {
         assert_eq!(file(&there.join("disk/logs/a.log")), expected);
         assert_eq!(file(Path::new("a.log")), expected);
         assert_eq!(file(Path::new("/var/log/a.log")).map(drop), Ok(()));
-        for refused in ["logs/access.log", "access.log", "logs/../store.key", "../config.yaml", "/etc/a.log"] {
+        for refused in ["logs/access.log", "access.log", "logs/../store.key", "../config.yaml", "/etc/a.log"]
+        {
             assert!(file(Path::new(refused)).is_err(), "{refused}");
         }
         assert!(file(&config).is_err());
