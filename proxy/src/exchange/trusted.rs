@@ -5,7 +5,7 @@
 //! Loops are found by a count of gateways in `Sluice-Hops`. A request that comes straight from a client carries no
 //! such field to the upstream, so most servers never see one. Behind the first gateway a request has `X-Real-IP` and
 //! `X-Forwarded-For`, which no plugin can take away; each further gateway then writes the count, also for peers that are
-//! not trusted. A list in `X-Forwarded-For` is a sign of gateways as well. A client can only raise it, for its own request.
+//! not trusted. So does one that gets a long `X-Forwarded-For`. A client can only raise it, for its own request.
 
 use sdk::{Client, Named};
 use wire::{Name, RequestHead};
@@ -36,18 +36,20 @@ pub(super) fn client(settings: &Settings, client: &Client, head: &RequestHead) -
     Some(trusted)
 }
 
+/// Addresses in `X-Forwarded-For` of a request that passes through no gateway twice, at most.
+const LONGEST_WAY: usize = 7;
+
 /// Gateways that the request has passed through, this one included; 0 if no gateway has forwarded it. The largest number
 /// that stands there counts: a server on the way may have repeated the field.
 #[cold]
 pub(super) fn hops(head: &RequestHead) -> u16 {
     let has = |name: Name| head.fields.contains_checked(name, name.as_str().as_bytes());
-    let mut forwarded_for = head.fields.all_checked(Name::XForwardedFor, b"X-Forwarded-For");
     // A proxy on the way may remove `X-Real-IP`; the list of `X-Forwarded-For` grows with each round.
-    let mut is_list = || match (forwarded_for.next(), forwarded_for.next()) {
-        (Some(first), None) => first.contains(&b','),
-        (_, second) => second.is_some(),
+    let is_long = || {
+        let lines = head.fields.all_checked(Name::XForwardedFor, Name::XForwardedFor.as_str().as_bytes());
+        lines.flat_map(|line| line.split(|byte| *byte == b',')).nth(LONGEST_WAY).is_some()
     };
-    if !has(Name::XRealIp) && !has(Name::SluiceHops) && !is_list() {
+    if !has(Name::XRealIp) && !has(Name::SluiceHops) && !is_long() {
         return 0;
     }
     let mut most = 0;
@@ -101,10 +103,10 @@ mod tests {
                 }
                 super::hops(&head)
             };
-            let one = ("x-forwarded-for", "9.9.9.9");
-            assert_eq!((count(&[]), count(&[one])), (hops, hops), "{values:?}");
+            let (one, seven) = (("x-forwarded-for", "9.9.9.9"), ("x-forwarded-for", "1, 2, 3, 4, 5, 6, 7"));
+            assert_eq!((count(&[]), count(&[one, one]), count(&[seven])), (hops, hops, hops), "{values:?}");
             for gateway in
-                [&[("x-real-ip", "9.9.9.9")][..], &[("x-forwarded-for", "9.9.9.9, 8.8.8.8")], &[one, one]]
+                [&[("x-real-ip", "9.9.9.9")][..], &[one, seven], &[("x-forwarded-for", "1,2,3,4,5,6,7,8")]]
             {
                 assert_eq!(count(gateway), hops.max(1), "{gateway:?} {values:?}");
             }

@@ -103,7 +103,8 @@ pub const LIMITS: &[Row] = &[
         "header fields in a response; more give 502").ours(),
     row("nginx_config.http.max_hops", Shape::Count { min: 0, max: 1000 }, "16",
         "gateways a request may pass; more are a loop and get 508. Counted in the header `Sluice-Hops`, which requests \
-         carry from the second gateway on, or if they have `X-Real-IP` and another forwarded header; 0 is no limit").ours(),
+         carry from the second gateway on, or if they have `X-Real-IP` and another forwarded header, or eight addresses in \
+         `X-Forwarded-For`; 0 is no limit").ours(),
     row("nginx_config.http.held_bodies", Shape::Size, "256m",
         "memory per worker for bodies that conditions and plugins need whole; beyond it requests get 503; copies for \
          `proxy-mirror` and loggers are left out instead").ours(),
