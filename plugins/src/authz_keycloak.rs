@@ -178,7 +178,7 @@ impl AuthzKeycloak {
             .with("audience", &self.config.client_id)
             .with("response_mode", "decision");
         for permission in &permissions {
-            form.add("permission", &self.scoped(x, permission));
+            form.add("permission", self.scoped(x, permission));
         }
         let token = x.header("Authorization").unwrap_or_default();
         let is_bearer = matches!(token.get(..7), Some(b"Bearer " | b"bearer "));

@@ -139,7 +139,7 @@ impl Degraphql {
         if let Some(names) = &self.variables {
             let mut sent = tree::form(x.query());
             let found = names.iter().filter_map(|name| Some((name.clone(), sent.swap_remove(name)?)));
-            form.add("variables", &Value::Object(found.collect()).to_string());
+            form.add("variables", Value::Object(found.collect()).to_string());
         }
         if let Some(name) = &self.operation_name {
             form.add("operationName", name);
