@@ -47,14 +47,16 @@ pub(super) fn add(natives: &Natives<'_>) -> Result<()> {
             Value::Table(_) => None,
             value => lua.coerce_string(value.clone())?.map(|text| text.as_bytes().to_vec()),
         };
-        let is_done = exchange(|x| match &text {
-            Some(text) if value.is_string() && forward(x, &name, text) => Some(true),
-            text => vars::set(x, &name, text.as_deref()).then_some(false),
+        let is_forwarding = exchange(|x| match &text {
+            Some(text) if value.is_string() && forward(x, &name, text) => true,
+            text => {
+                // Without room it is for scripts alone.
+                let _ = vars::set(x, &name, text.as_deref());
+                false
+            }
         })?;
-        match is_done {
-            Some(true) => return Ok(()),
-            Some(false) => {}
-            None => return Err(mlua::Error::runtime("variables of more than 100 names or 65536 bytes")),
+        if is_forwarding {
+            return Ok(());
         }
         // A variable that is set to nil has its own value again.
         session::table(lua, Kind::Vars)?.raw_set(name, value)
