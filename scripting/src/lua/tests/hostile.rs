@@ -269,7 +269,7 @@ fn copies_of_values_are_limited() {
         ("require('cjson').encode(('\\1'):rep(1e7))", "exceeds sluice.lua.max_memory"),
     ] {
         // A machine of its own, without the garbage of the others.
-        let run = move || {
+        let attempt = move || {
             let scripts = Scripts::new();
             let mut probe = Probe::default();
             let function = format!("return function(conf, ctx) {code} end");
@@ -280,7 +280,7 @@ fn copies_of_values_are_limited() {
             assert_eq!(reply.status, 500, "{code}");
             assert!(scripts.logged(words), "{code}: {:?}", scripts.lines.0.lock());
         };
-        std::thread::spawn(run).join().unwrap();
+        std::thread::spawn(attempt).join().unwrap();
     }
 }
 
